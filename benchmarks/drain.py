@@ -23,7 +23,7 @@ from benchmarks._documents import fill
 from benchmarks._producer import PASSWORD, USER
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
-from dcp.client.machine import new_machine
+from dcp.client.protocol_connection import new_protocol_connection
 from dcp.client.reader import Reader
 from dcp.client.settings import MIB, ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
@@ -100,7 +100,10 @@ def to_batch(items: Items) -> pa.RecordBatch:
 def read_raw(seeds: list[str], frame_bytes: int, settings: ConnectionSettings) -> Run:
     """Bootstrap by the machine, then only count bytes and acknowledge them: the floor."""
     address = NodeAddress.parse(seeds[0])
-    machine, splitter = new_machine(settings, CREDENTIALS, "raw-reader"), FrameSplitter()
+    machine, splitter = (
+        new_protocol_connection(settings, CREDENTIALS, "raw-reader"),
+        FrameSplitter(),
+    )
     with socket.create_connection((address.host, address.port)) as plain:
         machine.start(monotonic())
         while not machine.is_ready:

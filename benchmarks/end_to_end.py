@@ -32,8 +32,9 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.receive.task_receiver import TaskReceiver, receive_function
-from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.schema import CHANGES, spark_ddl
 
@@ -110,9 +111,7 @@ def _measure(
 def plan_for(settings: Settings, slots: int) -> RoundPlan:
     """Return the plan of a new lake's first round."""
     cluster = query_cluster(source_access(settings))
-    plan = plan_round(
-        LakePosition(_LAKE_ID, 0), cluster, settings.round, settings.flow_control, slots
-    )
+    plan = plan_round(LakeState(_LAKE_ID, 0), cluster, settings.round, settings.flow_control, slots)
     assert isinstance(plan, RoundPlan)
     return plan
 

@@ -34,8 +34,8 @@ from benchmarks._commands import lake_options, sets_of
 from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import session, settings_for
 from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.changes import latest_round
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.sql import string_list
 from dcp.lake.tables.history import WHOLE, history

@@ -25,7 +25,7 @@ from time import monotonic
 from benchmarks._documents import value_of
 from benchmarks._producer import PASSWORD, USER
 from benchmarks._served import Served, served
-from dcp.client.machine import new_machine
+from dcp.client.protocol_connection import new_protocol_connection
 from dcp.client.settings import MIB, ConnectionSettings
 from dcp.producer.kv_client import KvClient
 from dcp.protocol.credentials import Credentials, Secret
@@ -49,7 +49,7 @@ class Reader:
         self.socket = socket.create_connection((host, int(port)), 10.0)
         self.mutations = self.streams = 0
         self._splitter = FrameSplitter()
-        machine, splitter = new_machine(settings, CREDENTIALS, name), FrameSplitter()
+        machine, splitter = new_protocol_connection(settings, CREDENTIALS, name), FrameSplitter()
         machine.start(monotonic())
         while not machine.is_ready:
             self.socket.sendall(machine.bytes_to_send())

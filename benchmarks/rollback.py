@@ -35,7 +35,7 @@ from benchmarks._runs import (
     settings_for,
 )
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.apply.readable_slice import LakeFacts
+from dcp.lake.apply.apply_input import LakeReplicaFacts
 from dcp.lake.config.settings import Settings
 from dcp.lake.run import driver
 from dcp.lake.run.replicate import run
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 STEPS: Final = {
     "rounds": (driver, "run_round"),
     "plan": (driver, "plan_apply"),
-    "look at base": (LakeFacts, "try_to_read"),
+    "look at base": (LakeReplicaFacts, "try_to_read"),
     "merge": (driver, "run_apply"),
     "audit": (driver, "write_audit"),
 }

@@ -123,8 +123,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "spark",
         "tables",
         "adapters",
-        "task_monitor",
-        "log",
+        "task_board",
+        "change_log",
         "rounds",
         "receive",
         "maintain",
@@ -318,14 +318,14 @@ def classic_only_names(path: Path, root: Path, tree: ast.Module) -> Iterator[str
 
 
 def queries_of_changes(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
-    """Queries of the change log by others than `dcp.lake.log`, which knows its rows."""
+    """Queries of the change log by others than `dcp.lake.change_log`, which knows its rows."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="changes"), attr=name)) if (
                 name in QUERIES
             ):
                 where = f"{path.relative_to(root)}:{node.lineno}"
-                yield f"{where} asks changes: dcp.lake.log does"
+                yield f"{where} asks changes: dcp.lake.change_log does"
 
 
 def names_of_the_store(path: Path, root: Path, tree: ast.Module) -> Iterator[str]:
@@ -374,7 +374,7 @@ def violations(root: Path) -> list[str]:
             found += wrong_imports(path, root, tree)
             if in_part == "lake" and relative not in OF_CLASSIC_SPARK:
                 found += classic_only_names(path, root, tree)
-            if in_part == "lake" and path.parent.name != "log":
+            if in_part == "lake" and path.parent.name != "change_log":
                 found += queries_of_changes(path, root, tree)
             may_name = str(relative).startswith((*STORES_LAKES, *MAY_NAME_DELTA))
             if in_part in ("lake", "cli") and not may_name:
@@ -708,8 +708,8 @@ def test_planted_fault_is_found(tmp_path: Path, path: str, source: str, message:
         ),
         ("dcp/protocol/flow.py", "from dcp.wire.messages import Noop\nfrom dcp.errors import E"),
         ("dcp/client/a.py", "import socket, threading, time\nimport dcp.protocol.stream"),
-        ("dcp/lake/log/a.py", "lake.changes.rows('key', 'true')"),
-        ("dcp/lake/log/a.py", '"""Runs before OPTIMIZE."""\ntimedelta.max'),
+        ("dcp/lake/change_log/a.py", "lake.changes.rows('key', 'true')"),
+        ("dcp/lake/change_log/a.py", '"""Runs before OPTIMIZE."""\ntimedelta.max'),
         ("dcp/lake/adapters/a.py", "import deltalake\nf(f'VACUUM {t}')"),
         ("dcp/lake/spark/session.py", "session.sparkContext.setLogLevel('ERROR')"),
         ("dcp/cli/a.py", "from dcp import __version__\nfrom dcp.producer import cluster"),

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.log.applied import ReplicaStatus, applied_at, applied_of, heartbeat_content
+from dcp.lake.change_log.applied import ReplicaStatus, applied_at, applied_of, heartbeat_content
 from dcp.lake.query.rollbacks import DocumentState
 from dcp.lake.store.log_slice import LogSlice, Undo
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
+from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import HEARTBEAT, METADATA_KEY, TableCommit, metadata_json
-from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import columns_of
 from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
-from dcp.lake.task_monitor.task_stats import TaskStats
+from dcp.lake.task_board.task_stats import TaskStats
 from dcp.lake.verify.stream import StreamEnding
 from dcp.protocol.position import Position
 from dcp.records import bare, marked, plain, read, stored_fields
@@ -105,9 +105,9 @@ def test_what_the_history_forgot_of_an_apply_is_whole_in_a_heartbeat() -> None:
     stale = (StaleVbucket(4, 2), StaleVbucket(5, 3))
     assert (applied.version, applied.from_round, applied.stale_vbuckets) == (12, 7, stale)
     assert [applied.round_of(vbucket) for vbucket in range(3, 7)] == [9, 2, 3, 9]
-    told = heartbeat_content(ReplicaStatus("docs", applied, 12, Lineage(())))
+    told = heartbeat_content(ReplicaStatus("docs", applied, 12, CommitHistory(())))
     heard = json.loads(metadata_json({HEARTBEAT: told}))[METADATA_KEY]
-    kept = Lineage((TableCommit(14, now, "WRITE", {"base": 13, **heard}),))
+    kept = CommitHistory((TableCommit(14, now, "WRITE", {"base": 13, **heard}),))
     kept = replace(kept, commits=(*kept.commits, TableCommit(13, now, "OPTIMIZE")))
     assert applied_at("docs", kept, 14) == applied
 

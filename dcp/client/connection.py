@@ -14,8 +14,8 @@ from time import monotonic
 from dcp.client.addresses import NodeAddress
 from dcp.client.answers import Awaited, AwaitedOfVbuckets, E
 from dcp.client.buffer_pool import BufferPool
-from dcp.client.delivery import ConnectionEnded, Delivery, Handover
-from dcp.client.machine import new_machine
+from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue
+from dcp.client.protocol_connection import new_protocol_connection
 from dcp.client.reader import Command, Reader
 from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
@@ -56,7 +56,7 @@ class NodeConnection:
     """A DCP connection to one node. All methods may be called from any thread.
 
     ``name`` must be unique: a server closes an older connection of the same name. Several
-    connections may share one ``handover``; each ends with a ``ConnectionEnded`` in it.
+    connections may share one ``queue``; each ends with a ``ConnectionEnded`` in it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class NodeConnection:
         credentials: Credentials,
         name: str,
         *,
-        handover: Handover | None = None,
+        queue: DeliveryQueue | None = None,
         buffers: BufferPool | None = None,
         open_dcp: bool = True,
     ) -> None:
@@ -77,16 +77,16 @@ class NodeConnection:
         self.address = address
         self.name = name
         self._settings = settings
-        self._owns_handover = handover is None
-        self._handover = handover or Handover()
+        self._owns_queue = queue is None
+        self._queue = queue or DeliveryQueue()
         pool = buffers or BufferPool(settings.read_buffer_bytes, 1)
-        machine = new_machine(settings, credentials, name, open_dcp=open_dcp)
-        self._reader = Reader(address, settings, machine, name, self._handover, pool)
+        protocol = new_protocol_connection(settings, credentials, name, open_dcp=open_dcp)
+        self._reader = Reader(address, settings, protocol, name, self._queue, pool)
 
     # --- life ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to connect; ``Ready`` or the failure comes through the hand-over."""
+        """Begin to connect; ``Ready`` or the failure comes through the queue."""
         self._reader.start()
 
     def open(self, on_step: Callable[[SetUpStep], None] | None = None) -> Ready:
@@ -118,8 +118,8 @@ class NodeConnection:
         A node that does not answer is left after a second.
         """
         self.stop()
-        if self._owns_handover:
-            self._handover.close()
+        if self._owns_queue:
+            self._queue.close()
         self._reader.join()
 
     def stop(self) -> None:
@@ -150,15 +150,15 @@ class NodeConnection:
         """Ask for several streams at once; see ``open_stream``."""
         wanted = list(requests)
 
-        def command(machine: ConsumerConnection, now: float) -> None:
+        def command(protocol: ConsumerConnection, now: float) -> None:
             for each in wanted:
-                machine.open_stream(
+                protocol.open_stream(
                     each.vbucket,
                     each.position,
                     failover_log=each.failover_log,
                     end_seqno=each.end_seqno,
                     flags=0 if each.reads_replica else StreamFlag.ACTIVE_VB_ONLY,
-                    filter=machine.purge_filter(each.purge_seqno),
+                    filter=protocol.purge_filter(each.purge_seqno),
                 )
 
         self._reader.call(command, "open_stream")
@@ -169,9 +169,9 @@ class NodeConnection:
         ``StreamClosed`` follows, or what ended the stream or the connection before.
         """
 
-        def close(machine: ConsumerConnection, _: float) -> None:
-            if machine.has_stream(vbucket):
-                machine.close_stream(vbucket)
+        def close(protocol: ConsumerConnection, _: float) -> None:
+            if protocol.has_stream(vbucket):
+                protocol.close_stream(vbucket)
 
         self._reader.post(close)
 
@@ -180,7 +180,7 @@ class NodeConnection:
 
         ``StreamWindowChanged`` is delivered with the node's answer.
         """
-        self._reader.post(lambda machine, _: machine.change_stream_window(window_bytes))
+        self._reader.post(lambda protocol, _: protocol.change_stream_window(window_bytes))
 
     def next(self, timeout_seconds: float) -> Delivery | None:
         """Return the next delivery that tells anything; None where none came in time.
@@ -191,13 +191,13 @@ class NodeConnection:
             DcplakeError: what ended the connection, after all that was received before.
             LocalProtocolError: the connection was closed by us, perhaps while waiting.
         """
-        if not self._owns_handover:
+        if not self._owns_queue:
             raise LocalProtocolError("next(): this connection hands over to a shared queue")
         deadline = monotonic() + timeout_seconds
         while True:
-            entry = self._handover.get(max(0.0, deadline - monotonic()))
+            entry = self._queue.get(max(0.0, deadline - monotonic()))
             if isinstance(entry, ConnectionEnded):
-                self._handover.put(entry)  # so that the next call says the same
+                self._queue.put(entry)  # so that the next call says the same
                 raise entry.error or LocalProtocolError(f"{self.address}: connection is closed")
             if entry is None:
                 return None
@@ -211,7 +211,7 @@ class NodeConnection:
 
         ``WindowRefused`` is delivered where the node refuses.
         """
-        self._reader.post(lambda machine, now: machine.resize_window(window_bytes, now))
+        self._reader.post(lambda protocol, now: protocol.resize_window(window_bytes, now))
 
     @property
     def part_heard(self) -> tuple[int, float] | None:
@@ -241,7 +241,7 @@ class NodeConnection:
         """
         answer = self._ask(
             Awaited(SeqnosReceived),
-            lambda machine, _: machine.request_seqnos(state),
+            lambda protocol, _: protocol.request_seqnos(state),
             "the high seqnos",
             timeout_seconds,
         )
@@ -258,9 +258,9 @@ class NodeConnection:
         if not vbuckets:
             return {}
 
-        def command(machine: ConsumerConnection, _: float) -> None:
+        def command(protocol: ConsumerConnection, _: float) -> None:
             for vbucket in vbuckets:
-                machine.request_failover_log(vbucket)
+                protocol.request_failover_log(vbucket)
 
         awaited = AwaitedOfVbuckets(FailoverLogReceived, vbuckets)
         self._ask(awaited, command, f"{len(vbuckets)} failover logs", timeout_seconds)
@@ -278,9 +278,9 @@ class NodeConnection:
         if not branches:
             return {}
 
-        def command(machine: ConsumerConnection, _: float) -> None:
+        def command(protocol: ConsumerConnection, _: float) -> None:
             for vbucket, vb_uuid in branches.items():
-                machine.request_persistence(vbucket, vb_uuid)
+                protocol.request_persistence(vbucket, vb_uuid)
 
         awaited = AwaitedOfVbuckets(PersistenceReceived, branches)
         self._ask(awaited, command, f"{len(branches)} persisted seqnos", timeout_seconds)
@@ -291,7 +291,7 @@ class NodeConnection:
         """Return the cluster map's JSON as this node knows it. Raises as ``all_vb_seqnos``."""
         return self._ask(
             Awaited(ClusterConfigReceived),
-            lambda machine, _: machine.request_cluster_config(),
+            lambda protocol, _: protocol.request_cluster_config(),
             "the cluster map",
             timeout_seconds,
         ).config
@@ -300,22 +300,24 @@ class NodeConnection:
         """Return the manifest's JSON; None where there is none. Raises as ``all_vb_seqnos``."""
         return self._ask(
             Awaited(ManifestReceived),
-            lambda machine, _: machine.request_manifest(),
+            lambda protocol, _: protocol.request_manifest(),
             "the collections manifest",
             timeout_seconds,
         ).manifest
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
         """Ask without waiting: ``SeqnosReceived`` will be delivered."""
-        self._reader.call(lambda machine, _: machine.request_seqnos(state), "the high seqnos")
+        self._reader.call(lambda protocol, _: protocol.request_seqnos(state), "the high seqnos")
 
     def request_failover_log(self, vbucket: int) -> None:
         """Ask without waiting: ``FailoverLogReceived`` will be delivered."""
-        self._reader.call(lambda machine, _: machine.request_failover_log(vbucket), "failover log")
+        self._reader.call(
+            lambda protocol, _: protocol.request_failover_log(vbucket), "failover log"
+        )
 
     def request_cluster_config(self) -> None:
         """Ask without waiting: ``ClusterConfigReceived`` will be delivered."""
-        self._reader.call(lambda machine, _: machine.request_cluster_config(), "cluster map")
+        self._reader.call(lambda protocol, _: protocol.request_cluster_config(), "cluster map")
 
     def _ask(
         self,

@@ -22,7 +22,7 @@ from time import monotonic
 
 from dcp.client.addresses import NodeAddress, parse_seeds
 from dcp.client.backoff import Backoff
-from dcp.client.delivery import Delivery, Handover
+from dcp.client.delivery import Delivery, DeliveryQueue
 from dcp.client.node_links import NodeLinks
 from dcp.client.settings import ConsumerSettings
 from dcp.client.stats import ConnectionStats, StageStats
@@ -53,18 +53,18 @@ class Consumer:
         backoff = Backoff(
             settings.retry_first_seconds, settings.retry_cap_seconds, (random or Random()).random
         )
-        self._handover = Handover()
+        self._queue = DeliveryQueue()
         self._links = NodeLinks(
             parse_seeds(list(seeds)),
             settings.connection,
             credentials,
             name_prefix,
-            self._handover,
+            self._queue,
             backoff,
         )
         self._left_at = monotonic()
         self._keeper = StreamKeeper(
-            streams, self._links, settings, backoff, self._handover, self._left_at
+            streams, self._links, settings, backoff, self._queue, self._left_at
         )
 
     # --- what the application sees ---------------------------------------------------------
@@ -161,7 +161,7 @@ class Consumer:
                 events = list(keeper.reports)
                 keeper.reports.clear()
                 return Delivery(None, events)
-            entry = self._handover.get(max(0.0, min(deadline, keeper.act_at) - now))
+            entry = self._queue.get(max(0.0, min(deadline, keeper.act_at) - now))
             if entry is None:
                 if monotonic() >= deadline:
                     return None
@@ -176,7 +176,7 @@ class Consumer:
 
     def close(self) -> None:
         """Close all connections; from any thread: a waiting ``next`` raises LocalProtocolError."""
-        self._handover.close()
+        self._queue.close()
         self._links.close()
 
     def __enter__(self) -> "Consumer":

@@ -24,7 +24,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.errors import DcplakeError, LocalProtocolError
 from dcp.protocol.events import Event
 from dcp.protocol.position import Position
-from dcp.protocol.window import FlowControl, Share, Window
+from dcp.protocol.window import Charge, FlowControl, Window
 
 
 class ReceiptState(Enum):
@@ -42,17 +42,17 @@ class Receipt:
     Its methods are the application's; any thread may call them.
     """
 
-    __slots__ = ("_flow", "_lock", "_on_release", "shares", "state")
+    __slots__ = ("_flow", "_lock", "_on_release", "charges", "state")
 
     def __init__(
         self,
-        shares: tuple[Share, ...],
+        charges: tuple[Charge, ...],
         flow: FlowControl,
         lock: threading.Lock,
         on_release: Callable[[bool], None],
     ) -> None:
         """``lock`` is of the connection; ``on_release`` hears whether its reader is needed now."""
-        self.shares = shares
+        self.charges = charges
         self.state = ReceiptState.QUEUED
         self._flow = flow
         self._lock = lock
@@ -61,7 +61,7 @@ class Receipt:
     @property
     def windows(self) -> list[Window]:
         """The windows that it occupies a part of."""
-        return [window for window, _ in self.shares]
+        return [window for window, _ in self.charges]
 
     def take(self) -> None:
         """Note that the application has taken the delivery out of the queue."""
@@ -85,12 +85,12 @@ class Receipt:
             if self.state is ReceiptState.TAKEN:
                 self._step(ReceiptState.GIVEN)
             self.state = ReceiptState.RELEASED
-            is_due = self._flow.release(self.shares)
+            is_due = self._flow.release(self.charges)
         self._on_release(is_due)
 
     def _step(self, state: ReceiptState) -> None:
         self.state = state
-        for window, frame_bytes in self.shares:
+        for window, frame_bytes in self.charges:
             if state is ReceiptState.TAKEN:
                 window.take(frame_bytes)
             else:
@@ -132,7 +132,7 @@ class ConnectionEnded:
     error: DcplakeError | None
 
 
-class Handover:
+class DeliveryQueue:
     """A queue from any number of reader threads to one application thread, in order of arrival."""
 
     def __init__(self) -> None:

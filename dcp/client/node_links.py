@@ -15,14 +15,14 @@ from dcp.client.buffer_pool import BufferPool
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
 from dcp.client.connection_names import unique_name
-from dcp.client.delivery import Handover
+from dcp.client.delivery import DeliveryQueue
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats
 from dcp.errors import BucketError, DcplakeError, NodeUnavailableError
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.refusals import raise_refusal
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class NodeLinks:
         settings: ConnectionSettings,
         credentials: Credentials,
         name_prefix: str,
-        handover: Handover,
+        queue: DeliveryQueue,
         backoff: Backoff,
     ) -> None:
         """Start without any connection."""
@@ -71,7 +71,7 @@ class NodeLinks:
         self._settings = settings
         self._credentials = credentials
         self._name_prefix = name_prefix
-        self._handover = handover
+        self._queue = queue
         self.buffers = BufferPool(settings.read_buffer_bytes)
         self._backoff = backoff
         self._links: dict[NodeAddress, NodeLink] = {}
@@ -97,7 +97,7 @@ class NodeLinks:
                 self._settings,
                 self._credentials,
                 name,
-                handover=self._handover,
+                queue=self._queue,
                 buffers=self.buffers,
             )
             link.ready_at = inf
@@ -125,7 +125,7 @@ class NodeLinks:
         link.ready_at = inf
         link.retry_at = now + self._backoff.delay_seconds(link.failures)
         link.failures += 1
-        _log.log(
+        _LOG.log(
             logging.DEBUG if link.trouble == told else logging.WARNING,
             "connection to %s ended (%s), next attempt in %.2f s",
             link.address,

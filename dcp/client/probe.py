@@ -28,7 +28,7 @@ from dcp.protocol.refusals import raise_refusal
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import HelloFeature, VbucketState
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _NAME_PREFIX: Final = "dcplake-probe"
 _PARALLEL: Final = 32
@@ -81,7 +81,7 @@ def probe_cluster(
     Takes and raises what ``ask_seeds`` does.
     """
     found, manifest = ask_seeds(seeds, settings, credentials, named=named)
-    return look_at_nodes(found, manifest, settings, credentials)
+    return probe_nodes(found, manifest, settings, credentials)
 
 
 def ask_seeds(
@@ -133,7 +133,7 @@ def first_answer(seeds: FoundSeeds, ask: Callable[[NodeAddress], T], named: str)
     )
 
 
-def look_at_nodes(
+def probe_nodes(
     found: ClusterMap,
     manifest: bytes | None,
     settings: ConnectionSettings,
@@ -231,7 +231,7 @@ def _logs_of(connection: NodeConnection, vbuckets: Collection[int]) -> dict[int,
     try:
         return connection.failover_logs(vbuckets)
     except (SourceError, RemoteProtocolError) as error:
-        _log.warning("found no failover logs: %s", error)
+        _LOG.warning("found no failover logs: %s", error)
         return {}
 
 

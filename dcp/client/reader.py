@@ -1,4 +1,4 @@
-"""The reader thread of a connection: alone uses its socket and protocol machine.
+"""The reader thread of a connection: alone uses its socket and the protocol.
 
 It answers NOOPs at once however long the application is busy, and runs ahead of it only by the
 flow-control window. Other threads post commands, which it runs between two reads; a lock guards
@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 from dcp.client.addresses import NodeAddress
 from dcp.client.answers import AnswerBoard
 from dcp.client.buffer_pool import BufferPool
-from dcp.client.delivery import ConnectionEnded, Delivery, Handover, Receipt
+from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue, Receipt
 from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats, WindowStats
@@ -43,7 +43,7 @@ from dcp.protocol.refusals import spoken_instead
 from dcp.wire.framing import FrameBlock, FrameSplitter
 from dcp.wire.vocabulary import HEADER_BYTES
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _IDLE_WAIT_SECONDS: Final = 1.0
 """The longest wait of an idle reader; released bytes are looked at no later than this."""
@@ -74,11 +74,11 @@ class _Posted:
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)
 
-    def run(self, machine: ConsumerConnection, now: float) -> None:
+    def run(self, protocol: ConsumerConnection, now: float) -> None:
         if not self.future.set_running_or_notify_cancel():
             return  # its caller waits no longer, and may have asked again
         try:
-            result = self.command(machine, now)
+            result = self.command(protocol, now)
         except Exception as error:
             self.future.set_exception(error)
         else:
@@ -88,7 +88,7 @@ class _Posted:
 class Reader:
     """Connects, then reads until it is stopped or the connection ends; one use only.
 
-    Everything ends with a ``ConnectionEnded`` in the hand-over, and with the same error for all
+    Everything ends with a ``ConnectionEnded`` in the queue, and with the same error for all
     who wait in ``answers`` or for a command.
 
     More than 15 attributes: a thread's, its socket's and its machine's, and what others hear of.
@@ -98,18 +98,18 @@ class Reader:
         self,
         address: NodeAddress,
         settings: ConnectionSettings,
-        machine: ConsumerConnection,
+        protocol: ConsumerConnection,
         name: str,
-        handover: Handover,
+        queue: DeliveryQueue,
         buffers: BufferPool,
     ) -> None:
         """Prepare the thread; ``start`` starts it."""
         self.address = address
         self.answers = AnswerBoard()
         self._settings = settings
-        self._machine = machine
+        self._protocol = protocol
         self._name = name
-        self._handover = handover
+        self._queue = queue
         self._buffers = buffers
         self._splitter = FrameSplitter(settings.max_frame_bytes)
         self._on_step: Callable[[SetUpStep], None] | None = None
@@ -186,13 +186,13 @@ class Reader:
 
     def stats(self, now: float) -> ConnectionStats:
         """Return the connection's statistics; from any thread."""
-        machine, flow = self._machine, self._machine.flow
+        protocol, flow = self._protocol, self._protocol.flow
         window = flow.connection
         return ConnectionStats(
             node=self.address,
             name=self._name,
-            is_ready=machine.is_ready,
-            waits_for="" if machine.is_ready else machine.waiting_for,
+            is_ready=protocol.is_ready,
+            waits_for="" if protocol.is_ready else protocol.waiting_for,
             window=WindowStats.of(window, now) if window.size_bytes else None,
             unfinished_bytes=self._splitter.pending_bytes,
             longest_bytes=self._settings.max_frame_bytes,
@@ -228,7 +228,7 @@ class Reader:
         except DcplakeError as caught:
             error = self._in_context(caught)
         except Exception as caught:  # a bug of ours must reach the application, not only stderr
-            _log.exception("reader of %s", self.address)
+            _LOG.exception("reader of %s", self.address)
             error = LocalProtocolError(f"reader of {self.address}: {caught!r}")
             error.__cause__ = caught
         self._end(error)
@@ -244,12 +244,12 @@ class Reader:
         self._transport = transport
         self._is_connecting = False
         try:
-            self._machine.start(monotonic())
-            self._begin_step(self._machine.set_up_step)
+            self._protocol.start(monotonic())
+            self._begin_step(self._protocol.set_up_step)
             while self._goes_on(monotonic()):
                 self._turn(transport)
         except LostConnectionError as lost:
-            raise self._machine.lost(lost.breakage) from lost
+            raise self._protocol.lost(lost.breakage) from lost
         finally:
             self._transport = None
             transport.close()
@@ -258,7 +258,7 @@ class Reader:
         if self._on_step is not None and name != self._told_step:
             self._told_step = name
             line = None if self._transport is None else self._transport.line
-            self._on_step(SetUpStep(name, self._machine.set_up_progress, line))
+            self._on_step(SetUpStep(name, self._protocol.set_up_progress, line))
 
     def _goes_on(self, now: float) -> bool:
         """Return whether to take another turn: when closing, until the node has ended its streams.
@@ -267,24 +267,24 @@ class Reader:
         """
         if not self._closing:
             return True
-        self._machine.close_streams()
+        self._protocol.close_streams()
         self._leaves_at = min(self._leaves_at, now + _LEAVING_SECONDS)
-        return self._machine.awaits_closed and now < self._leaves_at
+        return self._protocol.awaits_closed and now < self._leaves_at
 
     def _may_read(self) -> bool:
         """Return whether the application holds few enough bytes, or the connection is closing."""
-        most_bytes = self._settings.held_limit_bytes(self._machine.most_window_bytes)
+        most_bytes = self._settings.held_limit_bytes(self._protocol.most_window_bytes)
         self._limit_bytes = max(self._limit_bytes, most_bytes)
         limit_bytes = self._limit_bytes * 3 // 4 if self._paused else self._limit_bytes
-        return self._closing or self._machine.flow.connection.held_bytes < limit_bytes
+        return self._closing or self._protocol.flow.connection.held_bytes < limit_bytes
 
     def _turn(self, transport: Transport) -> None:
         """Run commands, send, wait, read: one round of the reader."""
         now = monotonic()
         self._is_woken = False  # before it is looked what was released
         self._run_commands(now)
-        self._machine.acknowledge(now)
-        transport.write(self._machine.bytes_to_send())
+        self._protocol.acknowledge(now)
+        transport.write(self._protocol.bytes_to_send())
         if not self._may_read():
             self._paused = True  # the time to tick stands still: only ``release`` ends this wait
             if not self._may_read():  # once more, since a release before wakes nobody
@@ -292,13 +292,13 @@ class Reader:
             return
         if self._paused:  # a node that we did not listen to cannot be called silent
             self._paused = False
-            self._machine.excuse_silence(now)
+            self._protocol.excuse_silence(now)
         if transport.wait(self._wait_seconds(now), reading=True):
             self._read_at = now
             self._read_and_decode(transport)
         elif now - self._read_at > _RESTING_SECONDS:
             self._buffers.rest()
-        self._machine.tick(monotonic())
+        self._protocol.tick(monotonic())
 
     def _read_and_decode(self, transport: Transport) -> None:
         """Read what is there: the rest of a large message into its own buffer, all else decoded.
@@ -325,16 +325,16 @@ class Reader:
 
     def _decode(self, block: FrameBlock) -> None:
         now = monotonic()
-        window = self._machine.flow.connection
+        window = self._protocol.flow.connection
         before_bytes = window.received
-        events = self._machine.receive(block, now)
-        self._begin_step(self._machine.set_up_step)
+        events = self._protocol.receive(block, now)
+        self._begin_step(self._protocol.set_up_step)
         unfinished_vbucket = self._splitter.unfinished_vbucket
         if unfinished_vbucket is not None:
             self.part_heard = (unfinished_vbucket, now)
         if self._splitter.pending_bytes or window.received > before_bytes:
             self._data_heard_at = now
-        self._hand_over(events)
+        self._enqueue(events)
 
     def _read(self, transport: Transport, buffer: memoryview) -> int:
         return transport.read(buffer[: self._settings.read_buffer_bytes])
@@ -343,45 +343,41 @@ class Reader:
         with self._lock:
             commands, self._commands = self._commands, []
         for posted in commands:
-            posted.run(self._machine, now)
+            posted.run(self._protocol, now)
 
     def _wait_seconds(self, now: float) -> float:
-        deadline = self._machine.next_deadline()
+        deadline = self._protocol.next_deadline()
         at = self._leaves_at if deadline is None else min(deadline, self._leaves_at)
         return min(max(0.0, at - now), _IDLE_WAIT_SECONDS)
 
-    def _hand_over(self, events: list[Event]) -> None:
-        """Hand events over, with the receipt for the bytes that came since the last time.
+    def _enqueue(self, events: list[Event]) -> None:
+        """Enqueue events, with the receipt for the bytes that came since the last time.
 
-        Bytes without an event are handed over, too: of streams that we closed, for one.
+        Bytes without an event are enqueued, too: of streams that we closed, for one.
         """
         events = self.answers.sift(events)
-        flow = self._machine.flow
+        flow = self._protocol.flow
         frame_bytes = flow.connection.received - flow.connection.delivered
         if not events and not frame_bytes:
             return
         receipt = Receipt(flow.deliver(), flow, self._release_lock, self._released)
-        positions = self._machine.collect_positions()
-        self._handover.put(
-            Delivery(self.address, events, receipt, frame_bytes, positions, self._name)
-        )
+        positions = self._protocol.collect_positions()
+        self._queue.put(Delivery(self.address, events, receipt, frame_bytes, positions, self._name))
 
     def _end(self, error: DcplakeError | None) -> None:
         reason = error or LocalProtocolError(f"the connection to {self.address} is closed")
         with self._lock:
             self._ended = reason
             commands, self._commands = self._commands, []
-        _log.debug("= %s ended: %s", self._name, reason)
+        _LOG.debug("= %s ended: %s", self._name, reason)
         self._splitter = FrameSplitter()  # receipts keep us: not the message that never came whole
         for posted in commands:
             posted.fail(reason)
         self.answers.fail(reason)
-        self._handover.put(
-            ConnectionEnded(self._name, self.address, None if self._closing else error)
-        )
+        self._queue.put(ConnectionEnded(self._name, self.address, None if self._closing else error))
 
     def _in_context(self, error: DcplakeError) -> DcplakeError:
-        """Return ``error`` with the node's address, which the machine does not know."""
+        """Return ``error`` with the node's address, which the protocol does not know."""
         parts = [str(self.address)]
         if isinstance(error, BucketError | AuthenticationError):
             parts.append(f"bucket {self._settings.bucket!r}")

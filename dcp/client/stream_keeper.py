@@ -22,7 +22,7 @@ from dcp.client.backoff import Backoff
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import StreamOpening
 from dcp.client.consumer_events import StopReason, VbucketStopped
-from dcp.client.delivery import ConnectionEnded, Delivery, Handover
+from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue
 from dcp.client.node_links import NodeLink, NodeLinks
 from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
 from dcp.client.settings import ConsumerSettings
@@ -57,7 +57,7 @@ from dcp.protocol.refusals import ROLE_CURE, describe_status, error_context
 from dcp.types import U16_MAX
 from dcp.wire.vocabulary import Status, VbucketState
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 
 class StreamKeeper:
@@ -73,7 +73,7 @@ class StreamKeeper:
         links: NodeLinks,
         settings: ConsumerSettings,
         backoff: Backoff,
-        handover: Handover,
+        queue: DeliveryQueue,
         now: float,
     ) -> None:
         """Begin with all vbuckets waiting for their first stream."""
@@ -85,7 +85,7 @@ class StreamKeeper:
         self.act_at = now
         self._settings = settings
         self._backoff = backoff
-        self._handover = handover
+        self._queue = queue
         self._is_muted = np.zeros(U16_MAX + 1, np.bool_)
         """Of each vbucket, whether it is to be heard of no more."""
         self._away_seconds = 0.0
@@ -203,7 +203,7 @@ class StreamKeeper:
     def _may_have_answered(self, track: VbucketTrack) -> bool:
         """Return whether answers of the vbucket's node may be queued: it is judged after them."""
         connection = self.links.link(track.address).connection if track.address else None
-        return self._handover.holds(connection.name if connection else None)
+        return self._queue.holds(connection.name if connection else None)
 
     def _give_up(self, track: VbucketTrack, now: float) -> None:
         link = self.links.link(track.address) if track.address else None
@@ -280,7 +280,7 @@ class StreamKeeper:
         self, track: VbucketTrack, reason: StopReason, detail: str, now: float, retry_at: float
     ) -> None:
         attended = self._attended(now)
-        track.trouble(attended, reason, detail, settled_seconds=self._settings.retry_cap_seconds)
+        track.trouble(attended, reason, detail, stable_seconds=self._settings.retry_cap_seconds)
         track.retry_at = retry_at
         self.act_at = now
 
@@ -317,7 +317,7 @@ class StreamKeeper:
     def _tell_window_refused(self, event: WindowRefused, link: NodeLink) -> None:
         if not self._told_window_refused:
             self._told_window_refused = True
-            _log.warning(
+            _LOG.warning(
                 "%s refuses a window of %d bytes (%s): connections keep those that they have",
                 link.address,
                 event.asked_bytes,
@@ -328,7 +328,7 @@ class StreamKeeper:
         """Log once for all nodes that streams have no windows of their own."""
         if not self._told_stream_windows_refused:
             self._told_stream_windows_refused = True
-            _log.warning(
+            _LOG.warning(
                 "%s refuses windows of single streams (%s): the connection's window holds alone",
                 link.address,
                 STREAM_WINDOW,
@@ -407,7 +407,7 @@ class StreamKeeper:
         try:
             self.links.adopt(config, link.address)
         except (ConfigError, RemoteProtocolError) as error:
-            _log.warning("ignored a cluster map: %s", error)
+            _LOG.warning("ignored a cluster map: %s", error)
         cluster_map = self.links.map
         if cluster_map is None:
             return

@@ -107,13 +107,13 @@ class VbucketTrack:
         self.position = position
 
     def trouble(
-        self, now: float, reason: StopReason, detail: str, *, settled_seconds: float
+        self, now: float, reason: StopReason, detail: str, *, stable_seconds: float
     ) -> None:
-        """Note a failure; wait. ``settled_seconds`` of an open stream end the trouble before it."""
-        settled = self.phase is Phase.STREAMING and (
-            self.progressed or now - self.opened_at >= settled_seconds
+        """Note a failure; wait. ``stable_seconds`` of an open stream end the trouble before it."""
+        is_stable = self.phase is Phase.STREAMING and (
+            self.progressed or now - self.opened_at >= stable_seconds
         )
-        if settled:
+        if is_stable:
             self.trouble_since, self.failures = now, 0
         self.phase = Phase.WAITING
         self.failures += 1

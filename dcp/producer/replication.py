@@ -175,7 +175,7 @@ class Feed:
                 finally:
                     self._write(connection)
                 for stream in touched:
-                    self._settle(stream)
+                    self._publish(stream)
                 self._on_touched(touched)
                 for stream in touched:
                     connection.acknowledge_prepares(stream)
@@ -203,7 +203,7 @@ class Feed:
             self._connection.acknowledge_prepares(stream)
         self._write(self._connection)
 
-    def _settle(self, stream: PassiveStream) -> None:
+    def _publish(self, stream: PassiveStream) -> None:
         """Publish a stream's received items on the node; the lock is held."""
         if stream.take_rollback():
             reason = EndReason.ROLLBACK

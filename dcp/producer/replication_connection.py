@@ -87,16 +87,16 @@ class ReplicationConnection:
             timeout_seconds=times.setup_seconds,
         )
         flow = FlowSettings(window_bytes)
-        self._machine = ConsumerConnection(
+        self._protocol = ConsumerConnection(
             settings, credentials, nonce, flow, times.liveness, hands_out_frames=True
         )
-        self._machine.start(now)
-        self.streams = PassiveStreams(self._machine)
+        self._protocol.start(now)
+        self.streams = PassiveStreams(self._protocol)
 
     @property
     def is_ready(self) -> bool:
         """True if streams may be requested."""
-        return self._machine.is_ready
+        return self._protocol.is_ready
 
     # --- streams
 
@@ -120,7 +120,7 @@ class ReplicationConnection:
             SourceError: the peer refuses us.
         """
         touched: dict[int, PassiveStream] = {}
-        for event in self._machine.receive(block, now):
+        for event in self._protocol.receive(block, now):
             if isinstance(event, Ready):
                 self.streams.retry(now)
             stream = self.streams.take(event, now)
@@ -131,31 +131,31 @@ class ReplicationConnection:
                     f"takeover of vbucket {stream.vbucket}: found {describe_status(event.status)}, "
                     "expected a stream"
                 )
-        for window, frame_bytes in self._machine.flow.deliver():
+        for window, frame_bytes in self._protocol.flow.deliver():
             window.take(frame_bytes)
         return list(touched.values())
 
     @property
     def held_bytes(self) -> int:
         """Bytes received and not released; with a window of them the peer sends NOOPs only."""
-        return self._machine.flow.connection.held_bytes
+        return self._protocol.flow.connection.held_bytes
 
     def release(self, now: float) -> None:
         """Give back all that is held, so that the peer may send as much again."""
-        flow, held_bytes = self._machine.flow, self.held_bytes
+        flow, held_bytes = self._protocol.flow, self.held_bytes
         flow.connection.give(held_bytes)
         flow.release([(flow.connection, held_bytes)])
-        self._machine.acknowledge(now)
+        self._protocol.acknowledge(now)
 
     def resize_window(self, window_bytes: int, now: float) -> None:
         """Change the window's size."""
-        self._machine.resize_window(window_bytes, now)
+        self._protocol.resize_window(window_bytes, now)
 
     def acknowledge_prepares(self, stream: PassiveStream) -> None:
         """Acknowledge the prepares of a stream's copy, after its items are settled."""
         seqno = stream.next_acknowledgement()
         if seqno is not None:
-            self._machine.acknowledge_prepares(stream.vbucket, seqno)
+            self._protocol.acknowledge_prepares(stream.vbucket, seqno)
 
     # --- time
 
@@ -174,10 +174,10 @@ class ReplicationConnection:
 
     def slept(self, now: float) -> None:
         """Restart the silence timer: we did not read until now."""
-        self._machine.excuse_silence(now)
+        self._protocol.excuse_silence(now)
 
     # --- output
 
     def output(self) -> bytes:
         """Return what to write."""
-        return self._machine.bytes_to_send()
+        return self._protocol.bytes_to_send()

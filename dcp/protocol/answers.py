@@ -70,7 +70,7 @@ def _go_on(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
     state.resize_window(now)  # asked for meanwhile
     if STREAM_WINDOW in progress.accepted_controls:
         state.flow.offer_streams(state.flow.settings.stream_window_bytes)
-        state.flow.settle_streams(())
+        state.flow.resume_stream_acks(())
     state.ask_stream_windows()  # as well
     return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
 
@@ -137,7 +137,7 @@ def _control_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.
         return _begin_stream_windows(state, frame.status)
     if frame.status == Status.SUCCESS:
         state.flow.resize_streams(window_bytes, now)
-    state.flow.settle_streams(state.asked_windows)
+    state.flow.resume_stream_acks(state.asked_windows)
     return [e.StreamWindowChanged(window_bytes, frame.status)]
 
 

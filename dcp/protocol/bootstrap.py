@@ -450,9 +450,9 @@ class Bootstrap:
     def answer(self, frame: Frame) -> "Bootstrap":
         """Return the bootstrap after this answer, at the next step that applies."""
         progress = self.step.answer(self.progress, frame)
-        return Bootstrap(self.steps[1:], progress).settled()
+        return Bootstrap(self.steps[1:], progress).at_next_step()
 
-    def settled(self) -> "Bootstrap":
+    def at_next_step(self) -> "Bootstrap":
         """Return the bootstrap at the first step that applies."""
         steps = self.steps
         while steps and not steps[0].applies(self.progress):

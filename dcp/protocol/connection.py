@@ -75,7 +75,7 @@ class ConsumerConnection:
         state = self._state
         state.flow.begin(now)
         state.liveness = state.liveness.heard(now)
-        state.bootstrap = state.bootstrap.settled()
+        state.bootstrap = state.bootstrap.at_next_step()
         ask_next(state)
 
     def receive(self, block: FrameBlock, now: float) -> list[Event]:

@@ -124,7 +124,7 @@ class ConnectionState:
         for size in sizes:
             self.asked_windows.append(size)
             self.ask(m.DcpControl(STREAM_WINDOW.encode(), b"%d" % size), Opcode.DCP_CONTROL)
-        self.flow.settle_streams(self.asked_windows)
+        self.flow.resume_stream_acks(self.asked_windows)
 
     def open_stream(self, stream: Stream, filter_json: bytes) -> int:
         """Send the request of ``stream`` and return its opaque.

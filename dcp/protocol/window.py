@@ -228,7 +228,7 @@ def _beyond(step: str, found: int, most: int, stage: str) -> LocalProtocolError:
     )
 
 
-Share = tuple[Window, int]
+Charge = tuple[Window, int]
 """Bytes of a delivery, and the window that they occupy."""
 
 
@@ -288,11 +288,11 @@ class FlowControl:
                 window.receive(charged, now)
                 self._undelivered.append(window)
 
-    def deliver(self) -> tuple[Share, ...]:
+    def deliver(self) -> tuple[Charge, ...]:
         """Return the bytes received since the last call, to be taken and released together."""
         undelivered, self._undelivered = self._undelivered, []
-        shares = [(window, window.deliver()) for window in (self.connection, *undelivered)]
-        return tuple(share for share in shares if share[1])
+        charges = [(window, window.deliver()) for window in (self.connection, *undelivered)]
+        return tuple(charge for charge in charges if charge[1])
 
     def acknowledge(self, now: float) -> list[tuple[int, int]]:
         """Acknowledge all that is due; return it as (opaque, bytes)."""
@@ -354,7 +354,7 @@ class FlowControl:
                 window.forget()
             window.resize(window_bytes, window_bytes, now)
 
-    def settle_streams(self, asked: Collection[int]) -> None:
+    def resume_stream_acks(self, asked: Collection[int]) -> None:
         """Acknowledge by stream again, but not while a size of 0 is ``asked`` for and unanswered.
 
         What was released meanwhile is looked at once more then.
@@ -364,13 +364,13 @@ class FlowControl:
 
     # --- the thread that works
 
-    def release(self, shares: Iterable[Share]) -> bool:
+    def release(self, charges: Iterable[Charge]) -> bool:
         """Release a delivery; return whether the reading thread should acknowledge now.
 
         Raises:
             LocalProtocolError: it is more than is held: bytes were released twice.
         """
-        for window, frame_bytes in shares:
+        for window, frame_bytes in charges:
             window.release(frame_bytes)
             if window.opaque != CONNECTION and not window.is_over:
                 self._released_streams.append(window)

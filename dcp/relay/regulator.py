@@ -217,7 +217,7 @@ class Regulator:
         if self.waits_for_disk:
             self._due.look_again(vbucket)  # what the disk has not got must not be followed by more
             return
-        freed_bytes = flow_control.settle(now_ns)
+        freed_bytes = flow_control.on_idle(now_ns)
         if flow_control.group.ejections[Ejection.TIMEOUT] != ejected:
             for number in (tracked & present) - {
                 each.receiver_id for each in flow_control.group.receivers

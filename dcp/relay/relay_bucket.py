@@ -11,7 +11,7 @@ from typing import Final
 from dcp.errors import ConfigError
 from dcp.relay.relay_figures import RelayFigures
 from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.copy_table import Copies, Place
+from dcp.server.bucket.copy_table import Copies, NodeVbucket
 from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners
@@ -33,7 +33,7 @@ class _OwnCopies(Copies):
         """Return none beside the bucket's own."""
         return []
 
-    def follow(self, _: ServedClusterMap) -> list[Place]:
+    def follow(self, _: ServedClusterMap) -> list[NodeVbucket]:
         """Keep all."""
         return []
 
@@ -118,10 +118,10 @@ class RelayBucket(Bucket):
         """Return whether the failover log of the vbucket is known."""
         return self.copy(vbucket).has_history
 
-    def take_log(self, vbucket: int, log: FailoverLog) -> None:
+    def take_failover_log(self, vbucket: int, log: FailoverLog) -> None:
         """Take the failover log of a vbucket that has none yet."""
         if not self.is_known(vbucket):
-            self.copy(vbucket).take_log(log)
+            self.copy(vbucket).take_failover_log(log)
 
     def take_manifest(self, manifest: Manifest) -> None:
         """Have the manifest that the cluster has, unless it is older than what is known.

@@ -191,7 +191,7 @@ class Upstream:
             return
         learned = connection.learned
         for each in arrived:
-            self._settle(link, connection, each)
+            self._publish(link, connection, each)
         self._take_ended(link)
         if self._bucket.writes.has_room:
             self._release(link)
@@ -209,7 +209,7 @@ class Upstream:
             learned.wants_map = False
             connection.ask_for_map()
 
-    def _settle(
+    def _publish(
         self, link: UpstreamLink, connection: UpstreamConnection, each: ReceivedBytes
     ) -> None:
         stream, vbucket = each.stream, each.stream.vbucket
@@ -242,7 +242,7 @@ class Upstream:
 
     def _take_logs(self, connection: UpstreamConnection) -> None:
         for vbucket, log in connection.learned.logs.items():
-            self._bucket.take_log(vbucket, log)
+            self._bucket.take_failover_log(vbucket, log)
         connection.learned.logs.clear()
 
     def _take_seqnos(self, connection: UpstreamConnection) -> None:

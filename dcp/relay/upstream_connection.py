@@ -109,12 +109,12 @@ class UpstreamConnection:
             timeout_seconds=_BOOTSTRAP_SECONDS,
         )
         flow = FlowSettings(window_bytes)
-        self._machine = ConsumerConnection(
+        self._protocol = ConsumerConnection(
             bootstrap, settings.credentials, nonce, flow, LivenessSettings(), hands_out_frames=True
         )
-        self._machine.start(now)
-        self._machine.count_streams()
-        self.streams = PassiveStreams(self._machine, may_open)
+        self._protocol.start(now)
+        self._protocol.count_streams()
+        self.streams = PassiveStreams(self._protocol, may_open)
         self.learned = ServerMessages()
         self.arrived: dict[int, ReceivedBytes] = {}
         """Bytes of the last block, by vbucket; also if ``feed`` failed amid it."""
@@ -124,17 +124,17 @@ class UpstreamConnection:
     @property
     def is_ready(self) -> bool:
         """True if streams may be requested."""
-        return self._machine.is_ready
+        return self._protocol.is_ready
 
     @property
     def awaits_closed(self) -> bool:
         """True if the node has not ended all streams yet."""
-        return self._machine.awaits_closed
+        return self._protocol.awaits_closed
 
     @property
     def window(self) -> Window:
         """The counters of the window."""
-        return self._machine.flow.connection
+        return self._protocol.flow.connection
 
     # --- streams
 
@@ -151,22 +151,22 @@ class UpstreamConnection:
     def ask_for_map(self) -> None:
         """Ask for the cluster map; ``learned`` will have it."""
         if self.is_ready:
-            self._machine.request_cluster_config()
+            self._protocol.request_cluster_config()
 
     def ask_for_manifest(self) -> None:
         """Ask for the collections manifest; ``learned`` will have it."""
         if self.is_ready:
-            self._machine.request_manifest()
+            self._protocol.request_manifest()
 
     def ask_for_seqnos(self) -> None:
         """Ask how far the node's active vbuckets are, once at a time."""
-        if self.is_ready and not self._machine.awaits(Opcode.GET_ALL_VB_SEQNOS):
-            self._machine.request_seqnos()
+        if self.is_ready and not self._protocol.awaits(Opcode.GET_ALL_VB_SEQNOS):
+            self._protocol.request_seqnos()
 
     def ask_for_log(self, vbucket: int) -> None:
         """Ask for a vbucket's failover log, once at a time."""
-        if self.is_ready and not self._machine.awaits(Opcode.DCP_GET_FAILOVER_LOG, vbucket):
-            self._machine.request_failover_log(vbucket)
+        if self.is_ready and not self._protocol.awaits(Opcode.DCP_GET_FAILOVER_LOG, vbucket):
+            self._protocol.request_failover_log(vbucket)
 
     # --- input
 
@@ -178,7 +178,7 @@ class UpstreamConnection:
             SourceError: it refuses us.
         """
         self.arrived = {}
-        for event in self._machine.receive(block, now):
+        for event in self._protocol.receive(block, now):
             self._take(event, now)
         self._count()
         return list(self.arrived.values())
@@ -186,7 +186,7 @@ class UpstreamConnection:
     def _count(self) -> None:
         """Count received bytes by stream; bytes of no stream are freed at once."""
         unclaimed_bytes = 0
-        for window, frame_bytes in self._machine.flow.deliver():
+        for window, frame_bytes in self._protocol.flow.deliver():
             if window is self.window:
                 window.take(frame_bytes)
                 unclaimed_bytes += frame_bytes
@@ -271,12 +271,12 @@ class UpstreamConnection:
 
     def release(self, now: float) -> None:
         """Release all freed bytes; acknowledge when it is due."""
-        self._machine.flow.release([(self.window, self.awaiting_disk_bytes)])
-        self._machine.acknowledge(now)
+        self._protocol.flow.release([(self.window, self.awaiting_disk_bytes)])
+        self._protocol.acknowledge(now)
 
     def resize_window(self, window_bytes: int, now: float) -> None:
         """Change the window's size."""
-        self._machine.resize_window(window_bytes, now)
+        self._protocol.resize_window(window_bytes, now)
 
     @property
     def deadline(self) -> float:
@@ -295,4 +295,4 @@ class UpstreamConnection:
 
     def output(self) -> bytes:
         """Return what to write."""
-        return self._machine.bytes_to_send()
+        return self._protocol.bytes_to_send()

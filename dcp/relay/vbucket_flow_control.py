@@ -3,7 +3,7 @@
     report(receiver, …)    a consumer's streams of the vbucket now
     stream_deferred(receiver)   it asks for what has not come yet
     leave(receiver)        it has nothing to do with it any more
-    settle(now)            eject silent ones; free the bytes that no counted consumer still needs
+    on_idle(now)           eject silent ones; free the bytes that no counted consumer still needs
 
 A consumer has a *place* in the vbucket's group, or none:
 
@@ -25,7 +25,7 @@ the relay's disk. Below the group's size nothing is freed, and after a time the 
 it shall have no stream.
 
 A sign of life is the caller's (``receivers.py``); place and group have that of the newest report.
-So all are reported before ``settle``, which alone looks at the time: it ejects the consumers that
+So all are reported before ``on_idle``, which alone looks at the time: it ejects the consumers that
 are silent then, and no others. Time is nanoseconds of any clock that never goes back.
 """
 
@@ -35,7 +35,7 @@ from typing import Final
 
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.receiver_group import ReceiverGroup, StatusMessage
-from dcp.relay.positions import Positions
+from dcp.relay.byte_positions import BytePositions
 
 _NO_STREAMS: Final[frozenset[Hashable]] = frozenset()
 
@@ -68,7 +68,7 @@ class VbucketFlowControl:
     )
 
     def __init__(self, spec: FlowSpec, window_bytes: int, hold_ns: int) -> None:
-        self.positions = Positions(window_bytes)
+        self.positions = BytePositions(window_bytes)
         self.group = ReceiverGroup(spec)
         self.is_held = not self.group.has_required
         """True if there shall be no stream; until the group is complete for the first time."""
@@ -188,7 +188,7 @@ class VbucketFlowControl:
     def _say(self, message: StatusMessage, now_ns: int) -> None:
         self._limit = self.group.on_status_message(message, self._limit, now_ns)
 
-    def settle(self, now_ns: int) -> int:
+    def on_idle(self, now_ns: int) -> int:
         """Eject silent consumers; free what may be freed, and return its bytes."""
         self._limit = self.group.on_idle(self._limit, now_ns)
         if not self.group.has_required:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dcp.errors import QualityError
-from dcp.lake.log.stop_points import VARIABLE
+from dcp.lake.change_log.stop_points import VARIABLE
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.versions import Content, Version
 from dcp.wire.vocabulary import Datatype

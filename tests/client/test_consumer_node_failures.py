@@ -101,7 +101,7 @@ def test_what_is_queued_is_digested_before_a_deadline_is_judged(make_cluster: Ma
         assert len(names) == 2
         wait_for(
             "both nodes are ready",
-            lambda: all(consumer._handover.holds(name) for name in names),
+            lambda: all(consumer._queue.holds(name) for name in names),
         )
         keeper.act(monotonic() + 1000.0)  # long past the deadline
         assert not keeper.reports

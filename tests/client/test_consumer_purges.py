@@ -9,7 +9,7 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
 from dcp.client.connection import StreamOpening
-from dcp.client.delivery import ConnectionEnded, Delivery, Handover
+from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue
 from dcp.client.node_links import NodeLink, NodeLinks
 from dcp.client.stream_keeper import StreamKeeper
 from dcp.client.vbucket_track import StreamStart
@@ -88,10 +88,10 @@ class OneLink:
 def test_a_stream_asked_for_again_names_the_newest_markers() -> None:
     """What we resume from came with that marker, so it knows of the purges up to there."""
     links = OneLink()
-    handover = Handover()
+    queue = DeliveryQueue()
     backoff = Backoff(0.01, 0.1, Random(1).random)
     keeper = StreamKeeper(
-        [StreamStart(3, NODE, START)], cast("NodeLinks", links), settings(), backoff, handover, 0.0
+        [StreamStart(3, NODE, START)], cast("NodeLinks", links), settings(), backoff, queue, 0.0
     )
     lost = ConnectionEnded("only", NODE, NodeUnavailableError("gone"))
     for purge_seqno in (None, 40, None, 2**64 - 1):

@@ -7,7 +7,7 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
 from dcp.client.consumer import Consumer
-from dcp.client.delivery import Handover
+from dcp.client.delivery import DeliveryQueue
 from dcp.client.node_links import NodeLinks
 from dcp.client.vbucket_track import StreamStart
 from dcp.server.commands.map_notifier import MapNotifier
@@ -91,7 +91,7 @@ def test_a_map_of_who_leaves_the_cluster_is_read_in_the_same_network(
     cluster = make_cluster(nodes=2, replicas=1, external_host="localhost")
     leaving, staying = (replace(node, host="localhost") for node in node_addresses(cluster))
     backoff = Backoff(0.01, 0.1, lambda: 0.5)
-    links = NodeLinks([leaving], settings().connection, CREDENTIALS, "t", Handover(), backoff)
+    links = NodeLinks([leaving], settings().connection, CREDENTIALS, "t", DeliveryQueue(), backoff)
     links.adopt(cluster.bucket.map.as_json(0), leaving)
     cluster.failover(0)
     links.adopt(cluster.bucket.map.as_json(1), leaving)

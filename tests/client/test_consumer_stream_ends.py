@@ -80,7 +80,7 @@ def test_stopping_a_stream_that_has_just_ended_by_itself(make_cluster: MakeClust
     streams = [StreamStart(0, address, START, end_seqno=500)]
     with consuming(cluster, streams, settings(read_buffer_bytes=4096)) as consumer:
         drained = Drained().run(consumer, lambda each: each.rows > 0)
-        queue = consumer._handover._entries
+        queue = consumer._queue._entries
 
         def end_is_queued() -> bool:
             return any(

@@ -34,7 +34,7 @@ class Connection:
     def __init__(self) -> None:
         self.flow = FlowControl(FlowSettings(1000), 0.0)
         self.flow.offer_streams(500)
-        self.flow.settle_streams(())
+        self.flow.resume_stream_acks(())
         self.woken: list[bool] = []
         self._lock = threading.Lock()
 

@@ -17,7 +17,7 @@ from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.run.set_up_check import CheckedStep
 from dcp.lake.run.store_check import try_store
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.store.place import LOG, commit_name
+from dcp.lake.store.place import DELTA_LOG, commit_name
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.schema import CHANGES
@@ -60,15 +60,15 @@ def place(server: StoreServer) -> ObjectPlace:
 
 
 def test_a_file_is_written_listed_measured_and_read(place: ObjectPlace) -> None:
-    assert not place.has_log() and not place.has_data() and not place.commits_from(0)
+    assert not place.has_delta_log() and not place.has_data() and not place.commits_from(0)
     assert place.sizes_of(["part.parquet"]) == [None]
     with place.writing("part.parquet", UPLOAD_PART_BYTES) as file:
         file.write(b"content")
     assert place.sizes_of(["part.parquet", "another"]) == [7, None]
-    assert place.has_data() and not place.has_log()
+    assert place.has_data() and not place.has_delta_log()
     for version in range(20):
         place.commit(version, b"%d" % version)
-    assert place.has_log()
+    assert place.has_delta_log()
     assert list(place.commits_from(17)) == [17, 18, 19]
     assert [each.content for each in place.read_commits([5, 18, 19, 20, 21])] == [
         b"5",
@@ -84,7 +84,7 @@ def test_of_writers_of_one_commit_at_once_one_wins_and_its_content_stays(
         try:
             place.commit(0, b"%d" % writer)
         except FileExistsError as refusal:
-            assert str(refusal) == f"{place.url}/{LOG}/{commit_name(0)}"
+            assert str(refusal) == f"{place.url}/{DELTA_LOG}/{commit_name(0)}"
             return False
         return True
 
@@ -121,7 +121,7 @@ def test_the_trials_of_doctor_find_all_that_a_lake_needs(
     assert steps[0].found.startswith(server.root.removesuffix("/lake"))
     assert steps[3].found == "it refused to overwrite the file"
     assert steps[4].found == "it swapped the file once, and refused the second time"
-    assert not place.has_log()
+    assert not place.has_delta_log()
 
 
 def test_a_table_is_made_appended_to_by_several_and_read_without_spark(place: ObjectPlace) -> None:

@@ -23,8 +23,8 @@ from typing import IO, Final, cast
 import psutil
 
 from dcp.cli.main import main as dcplake
-from dcp.lake.log import stop_points
-from dcp.lake.log.stop_points import VARIABLE
+from dcp.lake.change_log import stop_points
+from dcp.lake.change_log.stop_points import VARIABLE
 from dcp.lake.spark.session import build_session
 from tests.lake.held_steps import held_files, release, stops_at
 from tests.lake.process_tree import process_tree, stop_tree, wake_tree

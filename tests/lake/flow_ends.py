@@ -85,14 +85,14 @@ class Connection:
     ) -> None:
         stream_window = flow.stream_window_bytes
         self.name = name
-        self.machine, server = ready_connection(
+        self.protocol, server = ready_connection(
             window_bytes=window_bytes,
             ack_fraction=flow.ack_fraction,
             ack_seconds=_ACK_SECONDS,
             stream_window_bytes=stream_window,
         )
         vbuckets = range(first_vbucket, first_vbucket + len(messages))
-        self.vbuckets = {open_stream(self.machine, server, each): each for each in vbuckets}
+        self.vbuckets = {open_stream(self.protocol, server, each): each for each in vbuckets}
         self.left = dict(zip(self.vbuckets, map(list, messages), strict=True))
         self._seqnos: Counter[int] = Counter()
         self.flow = SendWindow()
@@ -162,21 +162,21 @@ class Connection:
 
     def reader_turns(self, most_frames: int = 1) -> bool:
         """Do one round of the reader; it never stops because of a node that keeps to its window."""
-        machine, window = self.machine, self.machine.flow.connection
-        machine.acknowledge(0.0)
+        protocol, window = self.protocol, self.protocol.flow.connection
+        protocol.acknowledge(0.0)
         moved = self.say()
-        limit_bytes = self._settings.held_limit_bytes(machine.most_window_bytes)
+        limit_bytes = self._settings.held_limit_bytes(protocol.most_window_bytes)
         self._limit_bytes = max(self._limit_bytes, limit_bytes)
         if window.held_bytes >= self._limit_bytes:
             assert self.was_off, "a brake against the innocent"
             return moved
         on_their_way = len(self.to_consumer)
         frames = [self.to_consumer.popleft() for _ in range(min(most_frames, on_their_way))]
-        events = machine.receive(block_of(*frames), 0.0) if frames else []
-        machine.tick(0.0)
+        events = protocol.receive(block_of(*frames), 0.0) if frames else []
+        protocol.tick(0.0)
         frame_bytes = window.received - window.delivered
         if events or frame_bytes:
-            receipt = Receipt(machine.flow.deliver(), machine.flow, threading.Lock(), self._wake)
+            receipt = Receipt(protocol.flow.deliver(), protocol.flow, threading.Lock(), self._wake)
             self._handover.append(Delivery(None, events, receipt, frame_bytes, {}, self.name))
             self.largest_delivery = max(self.largest_delivery, frame_bytes)
         self.say()
@@ -188,29 +188,29 @@ class Connection:
 
     def resize(self, window_bytes: int) -> None:
         self.was_off |= window_bytes == 0
-        self.machine.resize_window(window_bytes, 0.0)
+        self.protocol.resize_window(window_bytes, 0.0)
         self.say()
 
     def resize_streams(self, window_bytes: int) -> None:
-        self.machine.change_stream_window(window_bytes)
+        self.protocol.change_stream_window(window_bytes)
         self.say()
 
     def say(self) -> bool:
-        block = self._splitter.feed(self.machine.bytes_to_send())
+        block = self._splitter.feed(self.protocol.bytes_to_send())
         self.to_producer += [block.frame(index) for index in range(len(block))]
         return len(block) > 0
 
     def full_share(self) -> float:
         """Return how full its fullest window is, as we count it."""
-        flow = self.machine.flow
+        flow = self.protocol.flow
         windows = [flow.connection, *flow.streams.values()]
         return max(each.unacked_bytes / each.size_bytes for each in windows if each.size_bytes)
 
     def check(self) -> None:
         """Both sides count the same, but for what is on its way."""
-        flow = self.machine.flow
+        flow = self.protocol.flow
         said = [(frame.opaque, decode(frame)) for frame in self.to_producer]
-        if self.machine._state.resize.asked_bytes != 0:  # else the producer may have forgotten
+        if self.protocol._state.resize.asked_bytes != 0:  # else the producer may have forgotten
             messages = sum(
                 len(each.to_bytes()) for each in self.to_consumer if not each.magic.is_response
             )
@@ -228,13 +228,13 @@ class Connection:
 
     def require_all_back(self) -> None:
         """Once nothing is left and the time of acknowledgements is over, nothing is outstanding."""
-        self.machine.acknowledge(2 * _ACK_SECONDS)
+        self.protocol.acknowledge(2 * _ACK_SECONDS)
         self.say()
         while self.producer_takes():
             pass
         self.check()
         assert not any(self.left.values()), f"{self.name} waits for ever with {self.left}"
-        assert self.machine.flow.connection.held_bytes == 0
+        assert self.protocol.flow.connection.held_bytes == 0
         assert not self.flow.window_bytes or self.flow.outstanding_bytes == 0
         for opaque in self.vbuckets if self.streams.is_on else ():
             sent = self.streams.flow(opaque)

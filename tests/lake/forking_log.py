@@ -11,13 +11,13 @@ from typing import Final
 
 import pyarrow as pa
 
+from dcp.lake.apply.apply_input import LakeReplicaFacts
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.planning import plan_apply
-from dcp.lake.apply.readable_slice import LakeFacts
 from dcp.lake.apply.slice_rules import slice_between
-from dcp.lake.log.applied import applied_to_batch, replica_status, unindexed_applied
-from dcp.lake.log.changes import append_round
+from dcp.lake.change_log.applied import applied_to_batch, replica_status, unindexed_applied
+from dcp.lake.change_log.changes import append_round
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_tables import DOCS, ensure_replicas
@@ -123,7 +123,7 @@ class ForkingLog:
     def log_slice(self, to_round: int) -> LogSlice:
         """Return what an apply to a round would take."""
         status = replica_status(self.tables, DOCS)
-        return slice_between(status.held, to_round, LakeFacts(self.tables, DOCS, status))
+        return slice_between(status.held, to_round, LakeReplicaFacts(self.tables, DOCS, status))
 
     def apply(self, to_round: int | None = None) -> Version | None:
         """Bring the replica to a round, or the newest; None where nothing is to be done for it."""

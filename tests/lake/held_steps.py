@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from dcp.lake.log.stop_points import STEPS, VARIABLE
+from dcp.lake.change_log.stop_points import STEPS, VARIABLE
 
 STEPS_ON_DISK: Final = [step for step in STEPS if not step.endswith(".read_back")]
 """Those that leave something else on the disk: to read a commit back writes nothing."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.changes import latest_round
 from dcp.lake.maintain.steps import run_steps, work_on
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.horizon import Horizon

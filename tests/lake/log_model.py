@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from dcp.lake.apply.apply_input import LARGE_DOCUMENT_BYTES
+from dcp.lake.apply.apply_plan import ROW_BUDGET, RowBudget
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.plan import ROW_BUDGET, RowBudget
-from dcp.lake.apply.planning import plan_apply
-from dcp.lake.apply.readable_slice import LARGE_DOCUMENT_BYTES
-from dcp.lake.log.applied import applied_to_batch
-from dcp.lake.log.changes import append_round
+from dcp.lake.change_log.applied import applied_to_batch
+from dcp.lake.change_log.changes import append_round
 from dcp.lake.receive.keys import key_string
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import TableCommit

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.log.slice_rows import SOURCE, RowPlace, touched_by
+from dcp.lake.change_log.touched_keys import MERGE_SOURCE, RowPlace, touched_by
 from dcp.lake.store.log_slice import EMPTY_TABLE, Role
 from dcp.lake.store.merge import LogRows, MadeColumns
 from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, RowKind
@@ -47,7 +47,7 @@ def log_rows(
         else:
             base = at(log_slice.restored.get(place[0], EMPTY_TABLE))
             made.append(base.get(place) or _gone(place))
-    return pa.Table.from_pylist([{"deleted": False, **row} for row in made], SOURCE)
+    return pa.Table.from_pylist([{"deleted": False, **row} for row in made], MERGE_SOURCE)
 
 
 def place_of(row: Row) -> Place:

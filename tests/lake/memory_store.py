@@ -14,9 +14,9 @@ import pyarrow as pa
 from datafusion import SessionConfig, SessionContext
 
 from dcp.errors import LakeError
+from dcp.lake.store.cached_reads import CachedReads
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.store.looks import Looks
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Transaction
 from dcp.lake.tables.lake_tables import CHANGES_TABLE, LakeIdentity, LakeTables, create_lake
@@ -66,14 +66,14 @@ class MemoryStore:
         return opened
 
     def _know_nothing(self) -> None:
-        self.looks = Looks()
+        self.cached_reads = CachedReads()
         self._seen: dict[str, tuple[int, MemoryVersions | None]] = {}
 
     def seen(self, name: str) -> MemoryVersions | None:
         """Return a table's versions as this thread's look has them; None where it is not there."""
         read_at, versions = self._seen.get(name, (0, None))
-        if not self.looks.has_seen(read_at):
-            read_at, kept = self.looks.tick(), self.kept.get(name)
+        if not self.cached_reads.has_seen(read_at):
+            read_at, kept = self.cached_reads.tick(), self.kept.get(name)
             versions = replace(kept, versions=[*kept.versions]) if kept and kept.versions else None
             self._seen[name] = read_at, versions
         return versions
@@ -125,7 +125,7 @@ class MemoryStore:
         """Return the rows of a merge, as the first ones of a table."""
         return FirstRows(self.table(table), merge)
 
-    def look_at_written(
+    def map_written(
         self, table: str, merge: Merge, look: BatchFunction, schema: pa.Schema
     ) -> pa.Table:
         """Let one task look at the rows that a merge would write."""
@@ -172,7 +172,7 @@ class MemoryRows:
         self._made: pa.Table | None = None
 
     def append(
-        self, base: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
+        self, read_version: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
     ) -> None:
         """Let the tasks make the rows, and commit them."""
         changes = self._store.table(CHANGES_TABLE)
@@ -180,7 +180,7 @@ class MemoryRows:
             parts = [self._store.run_task(number, self._receive) for number in range(self._tasks)]
             batches = [batch for part in parts for batch in part]
             self._made = pa.Table.from_batches(batches, changes.columns())
-        version = base()
+        version = read_version()
         self._store.between(CHANGES_TABLE)
         changes.append_on(version, self._made, transaction, metadata)
 
@@ -192,10 +192,10 @@ class FirstRows:
         self._table, self._merge = table, merge
 
     def append(
-        self, base: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
+        self, read_version: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
     ) -> None:
-        """Commit the rows, if no other commit came behind the one of ``base``."""
-        rows, version = self._table.written(self._merge), base()
+        """Commit the rows, if no other commit came behind the one of ``read_version``."""
+        rows, version = self._table.written(self._merge), read_version()
         self._table.store.between(self._table.name)
         self._table.append_on(version, rows, transaction, metadata, "MERGE")
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcp.errors import LakeError
-from dcp.lake.store.looks import Looks, committing
+from dcp.lake.store.cached_reads import CachedReads, committing
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.sql import standard_string
 from dcp.lake.store.table import (
@@ -108,8 +108,8 @@ class MemoryTable:
         return f"{self.store.location}: table {self.name}"
 
     @property
-    def looks(self) -> Looks:
-        return self.store.looks
+    def cached_reads(self) -> CachedReads:
+        return self.store.cached_reads
 
     @property
     def kept(self) -> MemoryVersions:
@@ -351,7 +351,7 @@ class MemoryTable:
             chunks = (*newest.chunks, *_chunks(made))
             self._commit_rows("WRITE", chunks, metadata, transaction=transaction)
 
-    def is_readable(self) -> bool:
+    def can_read_all(self) -> bool:
         return True
 
     @committing

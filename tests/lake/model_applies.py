@@ -2,9 +2,9 @@
 
 import pytest
 
-from dcp.lake.apply.plan import TABLE_BYTES_BY_NAMED_KEY, ApplyPlan
-from dcp.lake.apply.planning import plan_apply
-from dcp.lake.log.applied import applied_of, unindexed_applied
+from dcp.lake.apply.apply_plan import TABLE_BYTES_BY_NAMED_KEY, ApplyPlan
+from dcp.lake.apply.apply_planner import plan_apply
+from dcp.lake.change_log.applied import applied_of, unindexed_applied
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
@@ -33,7 +33,7 @@ def next_plan(lake: LakeTables, model: LogModel) -> ApplyPlan:
 def name_keys(monkeypatch: pytest.MonkeyPatch, *, always: bool) -> None:
     """Let MERGEs name their keys from now on, or as it pays: in tables this small hardly ever."""
     table_bytes = 0 if always else TABLE_BYTES_BY_NAMED_KEY
-    monkeypatch.setattr("dcp.lake.apply.planning.TABLE_BYTES_BY_NAMED_KEY", table_bytes)
+    monkeypatch.setattr("dcp.lake.apply.apply_planner.TABLE_BYTES_BY_NAMED_KEY", table_bytes)
 
 
 def assert_every_version_exact(

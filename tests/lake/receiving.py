@@ -22,8 +22,9 @@ from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_a
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.lake.rounds.backfill_plan import BackfillPlan
-from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
+from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.lake_tables import LakeTables, open_lake
 from dcp.lake.tables.round_record import states_from_rows
@@ -143,7 +144,7 @@ class RoundsInProcess:
     def plan(self, backfill: BackfillPlan | None = None) -> RoundPlan | None:
         cluster = query_cluster(self.access)
         document_filter = DocumentFilter.resolve(self.settings.filter, cluster.manifest)
-        position = LakePosition(
+        position = LakeState(
             "0123456789abcdef",
             self.round,
             self.states,

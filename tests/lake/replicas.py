@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.log.applied import applied_of
-from dcp.lake.log.round_records import positions_at, round_records
+from dcp.lake.change_log.applied import applied_of
+from dcp.lake.change_log.round_queries import round_records, states_at
 from dcp.lake.query.views import lake_views
 from dcp.lake.query.views_sql import docs_live_sql
 from dcp.lake.store.sql import quoted
@@ -68,7 +68,7 @@ def source_rows(cluster: ProducerCluster, seqnos: dict[int, int] | None = None) 
 
 def complete_seqnos(lake: LakeTables, round_number: int) -> dict[int, int]:
     """Return each vbucket's complete seqno at a round."""
-    states = positions_at(lake, round_number)
+    states = states_at(lake, round_number)
     return {vbucket: state.complete_seqno for vbucket, state in states.items()}
 
 

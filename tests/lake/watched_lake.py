@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.log.applied import applied_of
+from dcp.lake.change_log.applied import applied_of
 from dcp.lake.store.log_slice import Undo
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import TableCommit, history

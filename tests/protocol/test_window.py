@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
-from dcp.protocol.window import CONNECTION, FlowControl, FlowSettings, Share, Window
+from dcp.protocol.window import CONNECTION, Charge, FlowControl, FlowSettings, Window
 from dcp.types import U16_MAX, U32_MAX
 
 SETTINGS = FlowSettings()
@@ -252,12 +252,12 @@ class Session:
     def __init__(self, window_bytes: int, stream_window_bytes: int) -> None:
         self.flow = FlowControl(FlowSettings(window_bytes), 0)
         self.flow.offer_streams(stream_window_bytes)
-        self.flow.settle_streams(())
+        self.flow.resume_stream_acks(())
         self.windows = {CONNECTION: self.flow.connection}
         self.sums = {CONNECTION: Sums(window_bytes, 0)}
         self.streams = {1, 2, 3}
         self.now = 0
-        self.stages: dict[str, list[tuple[Share, ...]]] = {
+        self.stages: dict[str, list[tuple[Charge, ...]]] = {
             stage: [] for stage in ("deliver", "take", "give")
         }
 
@@ -286,7 +286,7 @@ class Session:
                 self.sums[CONNECTION].resize(amount)
             case _:
                 self.flow.resize_streams(amount, self.now)
-                self.flow.settle_streams(())
+                self.flow.resume_stream_acks(())
                 for opaque in self.streams & self.sums.keys():
                     self.sums[opaque].resize(amount)
 
@@ -365,7 +365,7 @@ def test_a_release_of_one_stream_looks_at_no_other() -> None:
     """A connection may have a thousand streams below their threshold."""
     flow = FlowControl(FlowSettings(10_000, stream_window_bytes=1000), 0.0)
     flow.offer_streams(1000)
-    flow.settle_streams(())
+    flow.resume_stream_acks(())
     opaques = np.arange(1, 11, dtype=np.uint32)
     flow.receive_streams(opaques, np.full(10, 150), set(range(1, 11)), 0.0)
     shares = flow.deliver()

@@ -42,24 +42,24 @@ def test_who_decides(fc: str, freed: int) -> None:
     flow_control = _flow_control(fc)
     for receiver, position, tag in ((1, 500, None), (2, 100, None), (3, 300, 7)):
         _report(flow_control, receiver, position, tag, 0)
-    assert flow_control.settle(0) == freed
-    assert flow_control.settle(1) == 0
+    assert flow_control.on_idle(0) == freed
+    assert flow_control.on_idle(1) == 0
 
 
 def test_nobody_is_there() -> None:
     for fc in ("max", "min", "tagged,g:7"):
-        assert _flow_control(fc).settle(0) == 600
+        assert _flow_control(fc).on_idle(0) == 600
 
 
 def test_who_was_silent_is_waited_for_no_more() -> None:
     flow_control = _flow_control("min,t:5s")
     _report(flow_control, 1, 100, None, 0)
     _report(flow_control, 2, 400, None, 0)
-    assert flow_control.settle(0) == 100
+    assert flow_control.on_idle(0) == 100
     _report(flow_control, 2, 600, None, 5 * SECOND)
-    assert flow_control.settle(5 * SECOND) == 0
+    assert flow_control.on_idle(5 * SECOND) == 0
     assert flow_control.gating_receiver == 1
-    assert flow_control.settle(5 * SECOND + 1) == 500
+    assert flow_control.on_idle(5 * SECOND + 1) == 500
     _report(flow_control, 1, 100, None, 6 * SECOND)
     assert flow_control.newcomers_refused == 0  # it is within one window
 
@@ -68,8 +68,8 @@ def test_who_was_silent_is_waited_for_no_more() -> None:
 def test_the_only_one_is_silent(fc: str) -> None:
     flow_control = _flow_control(fc)
     _report(flow_control, 1, 100, 7, 0)
-    assert flow_control.settle(5 * SECOND) == 100
-    assert flow_control.settle(5 * SECOND + 1) == 500
+    assert flow_control.on_idle(5 * SECOND) == 100
+    assert flow_control.on_idle(5 * SECOND + 1) == 500
 
 
 def test_a_report_is_as_old_as_the_sign_of_life() -> None:
@@ -80,10 +80,10 @@ def test_a_report_is_as_old_as_the_sign_of_life() -> None:
     for now in (2, 4, 5):
         _report(flow_control, 1, 100, None, SECOND // 2)
         _report(flow_control, 2, 600, None, now * SECOND)
-        assert flow_control.settle(now * SECOND) == (100 if now == 2 else 0)
+        assert flow_control.on_idle(now * SECOND) == (100 if now == 2 else 0)
     late = 5 * SECOND + SECOND // 2 + 1
     assert flow_control.is_silent(SECOND // 2, late)
-    assert flow_control.settle(late) == 500
+    assert flow_control.on_idle(late) == 500
 
 
 @pytest.mark.parametrize("fc", ["max", "min,t:5s", "tagged,g:7/1,t:5s"])
@@ -92,12 +92,12 @@ def test_who_came_early_stands_at_the_end_until_it_is_gone(fc: str) -> None:
     flow_control = _flow_control(fc)
     flow_control.stream_deferred(1)
     _report(flow_control, 1, None, 7, 0)
-    assert flow_control.settle(0) == 600
+    assert flow_control.on_idle(0) == 600
     flow_control.positions.receive(7, 400)
     for now in (4, 8, 60):
         assert flow_control.is_waiting(1)
         _report(flow_control, 1, None, 7, now * SECOND)
-        assert flow_control.settle(now * SECOND) == (400 if now == 4 else 0)
+        assert flow_control.on_idle(now * SECOND) == (400 if now == 4 else 0)
         assert flow_control.group.receiver_count == (0 if fc == "max" else 1)
     flow_control.leave(1)
     assert (flow_control.receivers, flow_control.group.receiver_count) == (frozenset(), 0)
@@ -110,13 +110,13 @@ def test_who_came_early_keeps_its_place_when_it_has_its_stream() -> None:
     for receiver in (1, 2):
         flow_control.stream_deferred(receiver)
         _report(flow_control, receiver, None, None, 0)
-    assert flow_control.settle(0) == 3000
+    assert flow_control.on_idle(0) == 3000
     flow_control.positions.receive(31, 400)
     for receiver in (1, 2):
         flow_control.stream_wait_ended(receiver)
         _report(flow_control, receiver, flow_control.positions.position_of(0), None, SECOND)
         assert flow_control.group.receiver_count == 2
-    assert (flow_control.settle(SECOND), flow_control.is_held) == (0, False)
+    assert (flow_control.on_idle(SECOND), flow_control.is_held) == (0, False)
     assert flow_control.newcomers_refused == 0
 
 
@@ -125,20 +125,20 @@ def test_who_leaves_is_waited_for_no_more() -> None:
     _report(flow_control, 1, 100, None, 0)
     _report(flow_control, 2, 400, None, 0)
     flow_control.leave(1)
-    assert (flow_control.settle(0), flow_control.receivers) == (400, frozenset({2}))
+    assert (flow_control.on_idle(0), flow_control.receivers) == (400, frozenset({2}))
 
 
 def test_a_newcomer_far_behind_is_not_waited_for() -> None:
     flow_control = _flow_control("min", received=3000)
     _report(flow_control, 1, 2500, None, 0)
-    assert flow_control.settle(0) == 2500
+    assert flow_control.on_idle(0) == 2500
     _report(flow_control, 2, flow_control.positions.position_of(3), None, 1)
     _report(flow_control, 2, flow_control.positions.position_of(4), None, 2)
     assert (flow_control.group.receiver_count, flow_control.newcomers_refused) == (1, 1)
     _report(flow_control, 1, 3000, None, 3)
     _report(flow_control, 2, 2000, None, 3)
     assert flow_control.group.receiver_count == 2
-    assert flow_control.settle(3) == 0
+    assert flow_control.on_idle(3) == 0
 
 
 def _is_held(flow_control: VbucketFlowControl) -> bool:
@@ -150,18 +150,18 @@ def test_a_group_that_is_not_complete() -> None:
     assert _is_held(flow_control)
     _report(flow_control, 1, 600, 7, 0)
     _report(flow_control, 2, 600, None, 0)
-    assert flow_control.settle(0) == 0
+    assert flow_control.on_idle(0) == 0
     assert _is_held(flow_control)
     _report(flow_control, 3, 500, 7, 1)
-    assert flow_control.settle(1) == 500
+    assert flow_control.on_idle(1) == 500
     assert not _is_held(flow_control)
     flow_control.leave(1)
     _report(flow_control, 3, 600, 7, 2)
-    assert flow_control.settle(2) == 0
+    assert flow_control.on_idle(2) == 0
     assert not _is_held(flow_control)
-    assert flow_control.settle(3 * SECOND + 1) == 0
+    assert flow_control.on_idle(3 * SECOND + 1) == 0
     assert not _is_held(flow_control)
-    assert flow_control.settle(3 * SECOND + 2) == 0
+    assert flow_control.on_idle(3 * SECOND + 2) == 0
     assert _is_held(flow_control)
     assert flow_control.free_all() == 100
 
@@ -171,7 +171,7 @@ def _level(fc: str = "min", received: int = 3000) -> VbucketFlowControl:
     flow_control = _flow_control(fc, received=received)
     for receiver in (1, 2):
         _report(flow_control, receiver, received, 7, 0, "first")
-    assert flow_control.settle(0) == received
+    assert flow_control.on_idle(0) == received
     return flow_control
 
 
@@ -180,10 +180,10 @@ def test_who_is_counted_may_go_back_within_its_stream() -> None:
     flow_control = _level()
     flow_control.positions.receive(31, 400)
     _report(flow_control, 1, 2700, 7, 1, "first")
-    assert (flow_control.settle(1), flow_control.gating_receiver) == (0, 1)
+    assert (flow_control.on_idle(1), flow_control.gating_receiver) == (0, 1)
     _report(flow_control, 1, 3300, 7, 2, "first")
     _report(flow_control, 2, 3400, 7, 2, "first")
-    assert flow_control.settle(2) == 300
+    assert flow_control.on_idle(2) == 300
 
 
 @pytest.mark.parametrize("between", [False, True])
@@ -193,10 +193,10 @@ def test_a_new_stream_passes_admission_again(between: bool) -> None:
     flow_control.positions.receive(31, 400)
     if between:
         flow_control.leave(1)
-        flow_control.settle(1)
+        flow_control.on_idle(1)
     _report(flow_control, 1, flow_control.positions.far_behind, 7, 2, "second")
     _report(flow_control, 2, 3400, 7, 2, "first")
-    assert flow_control.settle(2) == 400
+    assert flow_control.on_idle(2) == 400
     assert (flow_control.group.receiver_count, flow_control.newcomers_refused) == (1, 1)
     _report(flow_control, 1, 3400, 7, 3, "second")
     assert flow_control.group.receiver_count == 2
@@ -209,9 +209,9 @@ def test_a_second_stream_far_behind_does_not_hold_the_first() -> None:
         first = {1: 3000, 2: 3300}[now]
         flow_control.report(1, {"first": first, "second": old}, 7, now, now)
         _report(flow_control, 2, 3400, 7, now, "first")
-        assert flow_control.settle(now) == expected
+        assert flow_control.on_idle(now) == expected
     flow_control.report(1, {"first": 3400, "second": 3350}, 7, 3, 3)
-    assert flow_control.settle(3) == 50  # both count now
+    assert flow_control.on_idle(3) == 50  # both count now
 
 
 def test_another_tag_leaves_at_once() -> None:
@@ -219,7 +219,7 @@ def test_another_tag_leaves_at_once() -> None:
     flow_control.positions.receive(31, 400)
     _report(flow_control, 1, 3000, 8, 1, "first")
     _report(flow_control, 2, 3400, 7, 1, "first")
-    assert (flow_control.group.receiver_count, flow_control.settle(1)) == (1, 400)
+    assert (flow_control.group.receiver_count, flow_control.on_idle(1)) == (1, 400)
     assert flow_control.group.ejections[Ejection.TIMEOUT] == 0
     _report(flow_control, 1, 3400, 7, 2, "first")
     assert flow_control.group.receiver_count == 2
@@ -236,7 +236,7 @@ def test_who_counts_does_not_depend_on_who_came_first(order: tuple[int, ...]) ->
         _report(flow_control, receiver, at, None, now)
     flow_control.positions.receive(31, 400)
     _report(flow_control, 3, 400, None, 4)
-    assert flow_control.settle(4) == 400
+    assert flow_control.on_idle(4) == 400
     assert [each.receiver_id for each in flow_control.group.receivers] == [3]
     for receiver in (1, 2):
         _report(flow_control, receiver, 300, None, 5)  # they have caught up
@@ -249,7 +249,7 @@ def test_one_that_is_ejected_leaves_one_of_several_streams() -> None:
     flow_control.positions.receive(31, 400)
     _report(flow_control, 2, 3400, 7, 6 * SECOND, "first")
     flow_control.report(1, {"first": 3000}, 7, 0, 6 * SECOND)
-    assert flow_control.settle(6 * SECOND) == 400
+    assert flow_control.on_idle(6 * SECOND) == 400
     assert flow_control.group.ejections[Ejection.TIMEOUT] == 1
     _report(flow_control, 1, 3400, 7, 7 * SECOND, "second")
     assert flow_control.group.receiver_count == 2
@@ -270,7 +270,7 @@ def test_who_is_ejected_is_silent_and_who_is_silent_is_ejected(
         now += steps[number % len(steps)]
         heard = max(heard, now - lag)
         flow_control.report(1, {"only": 100}, None, heard, now)
-        flow_control.settle(now)
+        flow_control.on_idle(now)
         assert flow_control.group.tracks(1) is (heard + timeout >= now)
 
 
@@ -289,6 +289,6 @@ def test_nobody_is_ejected_before_all_are_reported(why: str) -> None:
         flow_control.positions.free_to(3000)
         _report(flow_control, 3, 3000, None, late)
     _report(flow_control, last, 2800, None, late)
-    flow_control.settle(late)
+    flow_control.on_idle(late)
     assert flow_control.group.ejections == {Ejection.EOS: 1}
     assert flow_control.group.receiver_count == 2

@@ -7,7 +7,7 @@ from typing import Final
 from unittest.mock import patch
 
 import dcp.lake.quality.gate
-from dcp.lake.apply.plan import ApplyPlan
+from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.quality.report import CheckScope, ExpectationResult, QualityReport
 from dcp.lake.quality.suite import QualitySuite
 from dcp.lake.tables.lake_tables import LakeTables

@@ -105,9 +105,9 @@ class SteppedReader(Reader):
             self.network.loop.wait(lambda: self._is_over, 2.0)
 
     @property
-    def machine(self) -> Any:
+    def protocol(self) -> Any:
         """The protocol's state, for who checks it."""
-        return self._machine
+        return self._protocol
 
     def _connected(self) -> None:
         loop = self.network.loop
@@ -123,7 +123,7 @@ class SteppedReader(Reader):
         transport = LinkTransport(self.address, link, lambda: self._schedule(0.0))
         self._transport = cast(Transport, transport)
         self._sim_transport = transport
-        self._machine.start(loop.time())
+        self._protocol.start(loop.time())
         self._schedule(0.0)
 
     def _schedule(self, seconds: float) -> None:
@@ -145,7 +145,7 @@ class SteppedReader(Reader):
             return
         try:
             self._turn(self._transport)
-            transport.write(self._machine.bytes_to_send())  # as the next turn would at once
+            transport.write(self._protocol.bytes_to_send())  # as the next turn would at once
         except DcplakeError as caught:
             self._over(self._in_context(caught))
             return

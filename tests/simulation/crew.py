@@ -15,7 +15,7 @@ import pyarrow as pa
 import dcp.lake.apply.applier
 import dcp.lake.apply.audit
 import dcp.lake.apply.commit
-import dcp.lake.log.changes
+import dcp.lake.change_log.changes
 import dcp.lake.run.driver
 from dcp.errors import (
     DcplakeError,
@@ -25,8 +25,8 @@ from dcp.errors import (
     StoppedError,
     StoreUnavailableError,
 )
+from dcp.lake.change_log.control import Control
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.control import Control
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.control_requests import pause_of
@@ -56,12 +56,12 @@ STEPS: Final = (
 
 @contextmanager
 def steps_told(reached: Callable[[str], None]) -> Iterator[None]:
-    """Let the product's steps (`dcp.lake.log.stop_points`) call ``reached`` meanwhile."""
+    """Let the product's steps (`dcp.lake.change_log.stop_points`) call ``reached`` meanwhile."""
     modules = (
         dcp.lake.apply.applier,
         dcp.lake.apply.commit,
         dcp.lake.apply.audit,
-        dcp.lake.log.changes,
+        dcp.lake.change_log.changes,
         dcp.lake.run.driver,
     )
     with ExitStack() as stack:

@@ -29,8 +29,8 @@ import dcp.client.delivery
 import dcp.client.probe
 import dcp.client.reader
 import dcp.lake.apply.applier
-import dcp.lake.log.changes
-import dcp.lake.log.control
+import dcp.lake.change_log.changes
+import dcp.lake.change_log.control
 import dcp.lake.run.driver
 import dcp.lake.run.persistence_gate
 import dcp.relay.relay
@@ -124,7 +124,7 @@ class SteppedLoop:
             raise TimeoutError(f"{self._name}: not done in {timeout} seconds")
         return task.result()
 
-    async def settled(self) -> None:
+    async def drained(self) -> None:
         """Wait for nothing."""
 
 
@@ -212,9 +212,9 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         (dcp.lake.apply.applier, "in_thread", _done_at_once),
         (dcp.lake.run.persistence_gate, "Event", partial(VirtualEvent, loop)),
         (dcp.lake.run.driver, "round_progress", lambda **_: nullcontext()),
-        (dcp.lake.log.changes, "_committed_writers", set()),
-        (dcp.lake.log.control, "uuid4", lambda: UUID(int=random.getrandbits(128))),
-        (dcp.lake.log.control, "_user", lambda: "operator@host"),
+        (dcp.lake.change_log.changes, "_committed_writers", set()),
+        (dcp.lake.change_log.control, "uuid4", lambda: UUID(int=random.getrandbits(128))),
+        (dcp.lake.change_log.control, "_user", lambda: "operator@host"),
     ]
     found = {"monotonic": loop.time, "secrets": secrets, "sleep": loop.sleep}
     found |= {

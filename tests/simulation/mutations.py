@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import dcp.lake.apply.slice_rules
 import dcp.lake.apply.typed_plan
-import dcp.lake.log.changes
+import dcp.lake.change_log.changes
 from dcp.lake.apply.clearing_rules import ClearedRanges
 from dcp.lake.apply.slice_rules import _Standing
 from dcp.lake.quality.gate import QualityGate
@@ -31,7 +31,7 @@ MUTATIONS: Final[Mapping[str, Place]] = {
         lambda ranges, *_: ClearedRanges(ranges),
     ),
     "driver does not look for others": (
-        dcp.lake.log.changes,
+        dcp.lake.change_log.changes,
         "refuse_other_writer",
         lambda *_, **__: None,
     ),

@@ -170,7 +170,7 @@ class Oracle:
 
     def check_reader(self, reader: SteppedReader) -> None:
         """P4: what a node sent and we did not acknowledge fits the window, and one message."""
-        window = reader.machine.flow.connection
+        window = reader.protocol.flow.connection
         if 0 < window.size_bytes < window.unacked_bytes:
             excess = window.unacked_bytes - window.size_bytes
             self._counts.add("window full")

@@ -52,7 +52,7 @@ def run(
     if round_number is not None and as_of is not None:
         raise ConfigError("found --round and --as-of, expected one of them")
     settings = settings_from(config, lake, overrides)
-    with opened_lake(settings) as tables, tables.look():
+    with opened_lake(settings) as tables, tables.read_once():
         cut = find_cut(tables, round_number, as_of)
         views = cut.views_sql(tables)
     if json:

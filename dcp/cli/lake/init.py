@@ -63,7 +63,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     overrides: Overrides = None,
 ) -> int:
     """Ask, look at the cluster, and write."""
-    from dcp.cli.views.bucket_look import look_at_bucket
+    from dcp.cli.views.bucket_probe import probe_bucket
     from dcp.lake.config.settings_document import document_of
     from dcp.lake.config.settings_load import load_settings, with_paths_placed
 
@@ -86,11 +86,11 @@ def run(  # noqa: PLR0913  (an argument for each option)
         raise KeyboardInterrupt from None
     values = with_paths_placed(values, Path.cwd())
     settings = load_settings(None, {}, values)
-    look = look_at_bucket(settings, credentials)
-    say(str(look))
-    for node, reason in look.cluster.unreachable.items():
+    probe = probe_bucket(settings, credentials)
+    say(str(probe))
+    for node, reason in probe.cluster.unreachable.items():
         say(f"node {node} cannot be reached: {reason}")
-    if look.offers_tls and not settings.source.connection_string().tls:
+    if probe.offers_tls and not settings.source.connection_string().tls:
         say("the nodes offer TLS: with --tls or --tls-ca-file connections are encrypted")
     _write(file, document_of(settings, values))
     _say_next(file, settings)
@@ -187,7 +187,7 @@ def _credentials(settings: "Settings") -> "Credentials":
 
 def _buckets(settings: "Settings", credentials: "Credentials") -> list[str]:
     """Return the buckets to choose from; none where the node does not tell."""
-    from dcp.cli.views.bucket_look import list_buckets
+    from dcp.cli.views.bucket_probe import list_buckets
     from dcp.errors import AuthenticationError, NodeUnavailableError
 
     try:

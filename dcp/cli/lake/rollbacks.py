@@ -30,7 +30,7 @@ def run(
     from dcp.lake.query.rollbacks import newest_epochs, undone_keys
 
     settings = settings_from(config, lake, overrides)
-    with opened_lake(settings) as tables, tables.look():
+    with opened_lake(settings) as tables, tables.read_once():
         epochs = newest_epochs(tables, lines)
         keys, total = undone_keys(tables, lines)
     if json:

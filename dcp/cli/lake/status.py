@@ -24,22 +24,22 @@ def run(
     from dcp.cli.views.relay_view import ask_source
     from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.query.status import lake_status
-    from dcp.lake.task_monitor.live_board import read_board
-    from dcp.lake.task_monitor.live_place import LivePlace
+    from dcp.lake.task_board.live_board import read_board
+    from dcp.lake.task_board.live_folder import LiveFolder
 
     settings = settings_from(config, lake, overrides)
-    with opened_lake(settings) as tables, tables.look():
+    with opened_lake(settings) as tables, tables.read_once():
         status = lake_status(tables)
     source = ask_source(settings)
-    looks = read_board(LivePlace.of(settings))  # last: it is what changes fastest
+    samples = read_board(LiveFolder.of(settings))  # last: it is what changes fastest
     if json:
-        connections = {"connections": connections_json(looks), "source": source.to_json()}
+        connections = {"connections": connections_json(samples), "source": source.to_json()}
         say_json(status.to_json() | connections)
     else:
         say(str(status))
-        if looks:
-            say(f"connections of round {max(look.round for look in looks)}:")
-        for line in connection_lines(looks):
+        if samples:
+            say(f"connections of round {max(sample.round for sample in samples)}:")
+        for line in connection_lines(samples):
             say(f"  {line}")
         for line in source.lines():
             say(line)

@@ -11,7 +11,7 @@ from dcp.cli.terminal.output import say, say_json
 from dcp.cli.terminal.progress import ProgressDisplay
 from dcp.cli.views.seqno_progress import seqno_display
 from dcp.lake.verify.report import DEFAULT_KEYS
-from dcp.lake.verify.source import VerifyObserver
+from dcp.lake.verify.source_reader import VerifyObserver
 
 if TYPE_CHECKING:
     from dcp.lake.rounds.observer import RoundProgress
@@ -46,7 +46,7 @@ def run(
         settings_from(config, lake, overrides),
         vbuckets=vbuckets,
         keys=keys,
-        observer=BarOfLooks() if sys.stderr.isatty() else None,
+        observer=BarOfPasses() if sys.stderr.isatty() else None,
     )
     if json:
         say_json(report.to_json())
@@ -57,18 +57,18 @@ def run(
     return 0
 
 
-class BarOfLooks(VerifyObserver):
+class BarOfPasses(VerifyObserver):
     """Shows a bar while the source is read."""
 
     def __init__(self) -> None:
         self._shown: ProgressDisplay | None = None
 
     def reading(
-        self, look: str, vbuckets: int, seqnos: int, progress: "RoundProgress | None"
+        self, pass_name: str, vbuckets: int, seqnos: int, progress: "RoundProgress | None"
     ) -> None:
         """Show the bar."""
         backlog = f"{vbuckets} vbuckets, {seqnos:,} seqnos"
-        self._shown = seqno_display(look, backlog, seqnos, progress)
+        self._shown = seqno_display(pass_name, backlog, seqnos, progress)
         self._shown.start()
 
     def ended(self) -> None:

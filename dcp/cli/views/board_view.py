@@ -10,10 +10,10 @@ from dcp.client.stats import StageStats
 from dcp.errors import LakeError
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings
-from dcp.lake.task_monitor.live_board import read_board
-from dcp.lake.task_monitor.live_metrics import exposition
-from dcp.lake.task_monitor.live_place import LivePlace
-from dcp.lake.task_monitor.task_stats import Connection, TaskStats
+from dcp.lake.task_board.live_board import read_board
+from dcp.lake.task_board.live_folder import LiveFolder
+from dcp.lake.task_board.live_metrics import exposition
+from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.printable import printable
 
 
@@ -23,8 +23,8 @@ class BoardView:
     def __init__(self, settings: Settings) -> None:
         """Look at nothing yet."""
         self._settings = settings
-        self._place = LivePlace.of(settings)
-        self._looks: Sequence[TaskStats] = ()
+        self._live_folder = LiveFolder.of(settings)
+        self._samples: Sequence[TaskStats] = ()
 
     def refresh(self) -> None:
         """Read the board.
@@ -32,9 +32,9 @@ class BoardView:
         Raises:
             LakeError: there is no lake, as far as this machine can tell.
         """
-        self._looks = read_board(self._place)
+        self._samples = read_board(self._live_folder)
         lake = self._settings.lake
-        root = None if self._looks or lake.schema else local_root(lake.root)
+        root = None if self._samples or lake.schema else local_root(lake.root)
         if root is not None and not (root / "changes").exists():
             raise LakeError(
                 f"{root}: found no lake there, expected one (lake.root, --lake); a first "
@@ -43,122 +43,125 @@ class BoardView:
 
     def to_json(self) -> dict[str, Any]:
         """Return the last look as a JSON object."""
-        return {"at": time(), "tasks": [each.to_json() for each in self._looks]}
+        return {"at": time(), "tasks": [each.to_json() for each in self._samples]}
 
     def metrics(self) -> str:
         """Return the last look as Prometheus reads it."""
-        return exposition(self._looks)
+        return exposition(self._samples)
 
     def text(self) -> str:
         """Return the last look as text."""
-        return board_text(self._looks) if self._looks else "no task is running"
+        return board_text(self._samples) if self._samples else "no task is running"
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def connection_lines(looks: Sequence[TaskStats]) -> list[str]:
+def connection_lines(samples: Sequence[TaskStats]) -> list[str]:
     """Return one line for each task, and for each of its connections, for ``dcplake status``."""
     lines = []
-    for look in looks:
-        lines.append(f"{look.label}: {memory_text(look.resident_bytes, look.bound_bytes)}")
-        for each in look.connections:
+    for sample in samples:
+        lines.append(f"{sample.label}: {memory_text(sample.resident_bytes, sample.bound_bytes)}")
+        for each in sample.connections:
             window = ""
             if each.window is not None:
-                full = share_text(each.window.full_seconds, look.seconds)
+                full = share_text(each.window.full_seconds, sample.seconds)
                 window = (
                     f"; {size_text(each.window.in_use)} of {size_text(each.window.size)} in use, "
                     f"full {full} of the time"
                 )
-            lines.append(f"{look.label} {each.node}: waits for {each.waits_for}{window}")
+            lines.append(f"{sample.label} {each.node}: waits for {each.waits_for}{window}")
     return [printable(line) for line in lines]
 
 
-def connections_json(looks: Sequence[TaskStats]) -> list[dict[str, Any]]:
+def connections_json(samples: Sequence[TaskStats]) -> list[dict[str, Any]]:
     """Return the connections of all tasks for a machine."""
     return [
-        {"task": look.label, "round": look.round, **connection}
-        for look in looks
-        for connection in look.to_json()["connections"]
+        {"task": sample.label, "round": sample.round, **connection}
+        for sample in samples
+        for connection in sample.to_json()["connections"]
     ]
 
 
-def board_text(looks: Sequence[TaskStats]) -> str:
+def board_text(samples: Sequence[TaskStats]) -> str:
     """Return all that is seen of running tasks, as text."""
-    rows = sum(look.rows for look in looks)
-    rate = sum(look.bytes_per_second for look in looks)
-    rounds = ", ".join(str(each) for each in sorted({look.round for look in looks}))
-    tasks = count_text(len(looks), "task")
+    rows = sum(sample.rows for sample in samples)
+    rate = sum(sample.bytes_per_second for sample in samples)
+    rounds = ", ".join(str(each) for each in sorted({sample.round for sample in samples}))
+    tasks = count_text(len(samples), "task")
     head = f"{tasks} of round {rounds}: {rows:,} rows so far, {size_text(rate)}/s"
-    head = "\n".join([head, *_memories(looks), *_shares(looks)])
-    return "\n\n".join([head, _connections(looks), _stages(looks)])
+    head = "\n".join([head, *_memories(samples), *_shares(samples)])
+    return "\n\n".join([head, _connections(samples), _stages(samples)])
 
 
-def _memories(looks: Sequence[TaskStats]) -> list[str]:
-    return [f"{look.label}: {memory_text(look.resident_bytes, look.bound_bytes)}" for look in looks]
+def _memories(samples: Sequence[TaskStats]) -> list[str]:
+    return [
+        f"{sample.label}: {memory_text(sample.resident_bytes, sample.bound_bytes)}"
+        for sample in samples
+    ]
 
 
-def _shares(looks: Sequence[TaskStats]) -> list[str]:
+def _shares(samples: Sequence[TaskStats]) -> list[str]:
     """Say how the executors of the tasks share out their windows, where they do."""
     return [
-        f"{look.label}: {look.windows.policy} gives "
-        f"{count_text(look.windows.connections, 'connection')} of the executor windows of "
-        f"{size_text(look.windows.windows_bytes)} in all"
-        for look in looks
-        if look.windows is not None and look.windows.policy not in ("none", "static")
+        f"{sample.label}: {sample.windows.policy} gives "
+        f"{count_text(sample.windows.connections, 'connection')} of the executor windows of "
+        f"{size_text(sample.windows.windows_bytes)} in all"
+        for sample in samples
+        if sample.windows is not None and sample.windows.policy not in ("none", "static")
     ]
 
 
-def _connections(looks: Sequence[TaskStats]) -> str:
+def _connections(samples: Sequence[TaskStats]) -> str:
     heads = ["task", "node", "window", "in use", "full", "rate", "waits for"]
-    found = [(look, each) for look in looks for each in look.connections]
-    return table(heads, [_connection(look, each) for look, each in found])
+    found = [(sample, each) for sample in samples for each in sample.connections]
+    return table(heads, [_connection(sample, each) for sample, each in found])
 
 
-def _connection(look: TaskStats, each: Connection) -> Sequence[object]:
+def _connection(sample: TaskStats, each: Connection) -> Sequence[object]:
     rate = f"{size_text(each.bytes_per_second)}/s"
     if each.window is None:
-        return look.label, each.node, "-", "-", "-", rate, each.waits_for
+        return sample.label, each.node, "-", "-", "-", rate, each.waits_for
     size = size_text(each.window.size)
     if each.stream_windows:
         size += f" + {each.stream_windows} x {size_text(each.stream_window_bytes)}"
     return (
-        look.label,
+        sample.label,
         each.node,
         f"{bar(each.window.in_use, each.window.size)} {size}",
         size_text(each.window.in_use),
-        share_text(each.window.full_seconds, look.seconds),
+        share_text(each.window.full_seconds, sample.seconds),
         rate,
         each.waits_for,
     )
 
 
-def _stages(looks: Sequence[TaskStats]) -> str:
+def _stages(samples: Sequence[TaskStats]) -> str:
     heads = ["task", "stage", "at most", "in use", "windows waited"]
     rows: list[Sequence[object]] = []
-    for look in looks:
+    for sample in samples:
         for node, stage in [
-            *((each.node, stage) for each in look.connections for stage in each.stages),
-            *(("", stage) for stage in look.stages),
+            *((each.node, stage) for each in sample.connections for stage in each.stages),
+            *(("", stage) for stage in sample.stages),
         ]:
-            rows.append(_stage(look, f"{stage.name} {node}".strip(), stage))
-        stages = {stage.name for each in look.connections for stage in each.stages}
-        stages |= {stage.name for stage in look.stages}
-        for gate in sorted(set(look.gate_seconds) - stages):  # what is freed waits in no stage
-            waited = share_text(look.gate_seconds[gate], look.seconds)
-            rows.append((look.label, gate, "-", "-", waited))
+            rows.append(_stage(sample, f"{stage.name} {node}".strip(), stage))
+        stages = {stage.name for each in sample.connections for stage in each.stages}
+        stages |= {stage.name for stage in sample.stages}
+        for gate in sorted(set(sample.gate_seconds) - stages):  # what is freed waits in no stage
+            waited = share_text(sample.gate_seconds[gate], sample.seconds)
+            rows.append((sample.label, gate, "-", "-", waited))
     return table(heads, rows)
 
 
-def _stage(look: TaskStats, name: str, stage: StageStats) -> Sequence[object]:
+def _stage(sample: TaskStats, name: str, stage: StageStats) -> Sequence[object]:
     def amount(number: int) -> str:
         return size_text(number) if stage.kind == "bytes" else str(number)
 
-    waited = look.gate_seconds.get(stage.name, 0.0)
+    waited = sample.gate_seconds.get(stage.name, 0.0)
     return (
-        look.label,
+        sample.label,
         name,
         f"{bar(stage.in_use, stage.size)} {amount(stage.size)}",
         amount(stage.in_use),
-        share_text(waited, look.seconds),
+        share_text(waited, sample.seconds),
     )

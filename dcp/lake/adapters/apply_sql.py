@@ -61,7 +61,7 @@ def newest_sql(rows: str) -> str:
     ``rows`` is SQL for rows of ``vbucket``, ``key``, ``place`` and ``role`` (`Role`). A place is
     the struct (seqno, epoch, round) of a row of the log, NULL for a row of the table. ``newest`` is
     the place of the key's newest live row, NULL without one. A key whose rows are all published and
-    live is not touched. `dcp.lake.log.slice_rows.touched_by` finds the same of few rows.
+    live is not touched. `dcp.lake.change_log.touched_keys.touched_by` finds the same of few rows.
     """
     return f"""
 SELECT vbucket, key, max(place) FILTER (WHERE role <> {string(Role.UNDONE)}) AS newest
@@ -136,7 +136,7 @@ LEFT ANTI JOIN {source} s ON t.vbucket = s.vbucket AND t.key = s.key
 UNION ALL SELECT {written} FROM {source} s WHERE NOT s.deleted)"""
 
 
-def source_sql(table_sql: str, rows: LogRows, held_version: int) -> str:
+def merge_source_sql(table_sql: str, rows: LogRows, held_version: int) -> str:
     """Return the query for the rows to merge: each touched key once, with its fate."""
     changes_sql, ranges = at_version(rows.changes_sql, rows.log_version), rows.log_slice.ranges
     single = [each for each in ranges if each.vbucket in rows.without_repeats]

@@ -20,10 +20,10 @@ from deltalake.exceptions import DeltaProtocolError, TableNotFoundError
 from dcp.errors import DcplakeError
 from dcp.lake.adapters.spark_table import SparkTable, no_table
 from dcp.lake.spark.failures import innermost
+from dcp.lake.store.cached_reads import committing
 from dcp.lake.store.failures import store_error
 from dcp.lake.store.few_rows import append_rows
 from dcp.lake.store.file_commit import takes_files
-from dcp.lake.store.looks import committing
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.place import TablePlace
 from dcp.lake.store.properties import are_plain, commit_properties
@@ -101,7 +101,7 @@ class FileTable(SparkTable):
         leave_to_spark(failure, self.where)
         if isinstance(failure, TableNotFoundError) and self.path is not None:
             try:
-                is_missing = not self.place.has_log()
+                is_missing = not self.place.has_delta_log()
                 may_have_data = is_missing and self.place.has_data()
             except Exception as refusal:  # of many classes, not all of them documented
                 leave_to_spark(refusal, self.where)
@@ -118,7 +118,7 @@ class FileTable(SparkTable):
         found = SparkTable.vacuum(self, metadata, hours, dry_run=dry_run)
         if not dry_run:
             try:
-                self.place.tidy_log()
+                self.place.tidy_delta_log()
             except Exception as failure:  # of many classes, not all of them documented
                 leave_to_spark(failure, self.where)
         return found
@@ -127,12 +127,12 @@ class FileTable(SparkTable):
     def exists(self) -> bool:
         if self.remembered.is_absent(self.sql):
             return False
-        is_new, begun_at = self.sql not in self.remembered, self.looks.tick()
-        if not is_new or self.place.has_log():  # one request instead of three
+        is_new, begun_at = self.sql not in self.remembered, self.cached_reads.tick()
+        if not is_new or self.place.has_delta_log():  # one request instead of three
             try:
                 self._newest()
             except Exception:  # of many classes, not all of them documented
-                if is_new or self.place.has_log():
+                if is_new or self.place.has_delta_log():
                     raise
             else:
                 return True
@@ -208,7 +208,7 @@ class FileTable(SparkTable):
     ) -> None:
         if self.exists():
             return
-        with self.looks.committing():
+        with self.cached_reads.committing():
             # Files of rows are of a table that has lost its log: Spark tells what is there.
             if self.place.has_data() or not self.place.can_commit():
                 raise _OnlySparkError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from dcp.lake.adapters.apply_sql import rewritten_sql, source_sql
+from dcp.lake.adapters.apply_sql import merge_source_sql, rewritten_sql
 from dcp.lake.adapters.transaction import memory_view, session_settings_for_a_while
 from dcp.lake.config.memory import arrow_settings
 from dcp.lake.store.merge import LogRows, MadeColumns, Merge
@@ -29,7 +29,7 @@ def merged_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator
         arrow = arrow_settings(merge.largest_bytes)
         stack.enter_context(session_settings_for_a_while(spark, arrow))
         if isinstance(merge.rows, LogRows):
-            source = source_sql(table_sql, merge.rows, merge.held_version)
+            source = merge_source_sql(table_sql, merge.rows, merge.held_version)
             yield source if merge.made is None else _made_sql(spark, source, merge.made)
             return
         rows = merge.rows

@@ -24,11 +24,11 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.hadoop import log_store_of, try_conditional_writes
 from dcp.lake.spark.session import in_pool, session_slots
 from dcp.lake.store.at_once import at_once
+from dcp.lake.store.cached_reads import CachedReads
 from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.file_commit import Operation, takes_files
 from dcp.lake.store.lake_store import BatchFunction, NewRows
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.store.looks import Looks
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
@@ -114,7 +114,7 @@ class SparkStore:
         if self.location.root is not None:
             found = Located(self.location.spark_path(name), self.location.place(name))
             return self.located.setdefault(name, found)
-        in_sql, begun_at = self.location.table_sql(name), self.looks.tick()
+        in_sql, begun_at = self.location.table_sql(name), self.cached_reads.tick()
         if self.remembered.is_absent(in_sql):
             return None
         if (looked_up := self._look_up(name)) is None:
@@ -150,13 +150,13 @@ class SparkStore:
         # In a catalog Spark looks up each table.
         if self.location.root is None or not self.is_remote:
             return [do(item) for item in items]
-        begun_at = self.looks.begun_at()
+        begun_at = self.cached_reads.begun_at()
 
-        def do_in_look(item: _Item) -> _Done:
-            with self.looks.look(begun_at):
+        def do_in_read(item: _Item) -> _Done:
+            with self.cached_reads.read_once(begun_at):
                 return do(item)
 
-        return at_once(do_in_look, items)
+        return at_once(do_in_read, items)
 
     def prepare(self) -> None:
         """Make the catalog's schema if it is missing; try a store on S3 where Spark commits."""
@@ -170,8 +170,8 @@ class SparkStore:
                 try_conditional_writes(self.spark, at)
 
     @property
-    def looks(self) -> Looks:
-        return self.remembered.looks
+    def cached_reads(self) -> CachedReads:
+        return self.remembered.cached_reads
 
     def pool(self, name: str) -> AbstractContextManager[None]:
         return in_pool(self.spark, name)
@@ -243,7 +243,7 @@ class SparkStore:
         settings = arrow_settings(merge.largest_bytes)
         return TaskFiles(found, rows, place, contents, settings, operation=Operation.MERGE)
 
-    def look_at_written(
+    def map_written(
         self, table: str, merge: Merge, look: BatchFunction, schema: pa.Schema
     ) -> pa.Table:
         with written_rows(self.spark, self.location.table_sql(table), merge) as rows:
@@ -270,7 +270,7 @@ class SparkRows:
 
     def append(
         self,
-        base: Callable[[], int],  # Delta looks for the version itself
+        read_version: Callable[[], int],  # Delta looks for the version itself
         transaction: Transaction,
         metadata: Mapping[str, Any],
     ) -> None:

@@ -32,12 +32,12 @@ from dcp.lake.config.memory import reader_settings
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.hadoop import remove_hidden_files
 from dcp.lake.spark.session import session_slots
+from dcp.lake.store.cached_reads import CachedReads, committing
 from dcp.lake.store.failures import remedy
 from dcp.lake.store.file_commit import attempts
-from dcp.lake.store.looks import Looks, committing
 from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.store.new_table import DELETION_VECTORS
-from dcp.lake.store.place import LOG, commit_name, with_times
+from dcp.lake.store.place import DELTA_LOG, commit_name, with_times
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.sql import at_version, dotted, property_list, quoted, string, string_list
 from dcp.lake.store.table import (
@@ -123,8 +123,8 @@ class SparkTable:
     """An open lake shares it, so that an unchanged log is not read again."""
 
     @property
-    def looks(self) -> Looks:
-        return self.remembered.looks
+    def cached_reads(self) -> CachedReads:
+        return self.remembered.cached_reads
 
     def commits_held_back(self) -> AbstractContextManager[object]:
         """Keep this process's commits of files from coming between those of a statement."""
@@ -284,7 +284,7 @@ class SparkTable:
             try:
                 return self._alter(f"ADD COLUMNS ({_column_list(columns, comments)})")
             except (PySparkException, CommitConflictError) as error:
-                self.looks.read_anew()
+                self.cached_reads.read_anew()
                 if set(columns.names) <= set(self.columns().names):
                     return None
                 if not isinstance(error, CommitConflictError):
@@ -332,7 +332,7 @@ class SparkTable:
             [deleted] = spark.sql(f"DELETE FROM {self.sql}{where}").collect()
         return int(deleted[0])
 
-    def is_readable(self) -> bool:
+    def can_read_all(self) -> bool:
         try:
             with spark_errors(self.where):
                 spark = self.start_spark()
@@ -397,7 +397,7 @@ class SparkTable:
         tasks = 2 * session_slots(spark) or _CLUSTER_LISTING_TASKS
         settings = {_LISTING_TASKS: str(tasks), _RETAIN_IGNORED: "false"}
         longer = "" if hours is None else f" RETAIN {hours} HOURS"
-        with self.looks.committing(), described(spark, metadata, settings):
+        with self.cached_reads.committing(), described(spark, metadata, settings):
             files = spark.sql(f"VACUUM {self.sql}{longer}{' DRY RUN' if dry_run else ''}").collect()
         return len(files) if dry_run else self._deleted_files()
 
@@ -429,7 +429,7 @@ class SparkTable:
         """
         if self.path is not None:
             with suppress(Py4JError):  # Spark tells what else is there
-                remove_hidden_files(self.start_spark(), f"{self.path}/{LOG}")
+                remove_hidden_files(self.start_spark(), f"{self.path}/{DELTA_LOG}")
 
     @contextmanager
     def _there(self) -> Iterator["SparkSession"]:
@@ -461,7 +461,7 @@ class SparkTable:
 
         DESCRIBE HISTORY tells the times of their files, which change in a copy of the table.
         """
-        log = _GLOB.sub(r"\\\g<0>", f"{self._detail('location')}/{LOG}")
+        log = _GLOB.sub(r"\\\g<0>", f"{self._detail('location')}/{DELTA_LOG}")
         files = [f"{log}/{commit_name(version)}" for version in versions]
         told = self.start_spark().read.schema("commitInfo STRUCT<timestamp: BIGINT>").json(files)
         rows = told.where("commitInfo.timestamp IS NOT NULL").selectExpr(

@@ -82,16 +82,22 @@ class TaskFiles:
 
     def append(
         self,
-        base: Callable[[], int],
+        read_version: Callable[[], int],
         transaction: Transaction,
         metadata: Mapping[str, Any],
     ) -> None:
-        """Commit the files as the version after ``base``; the first call writes them.
+        """Commit the files as the version after ``read_version``; the first call writes them.
 
         Raises:
             CommitConflictError: another commit came first.
         """
         files, told = self.written(), metadata_json(metadata)
         commit_files(
-            self.place, files, base(), transaction, told, self._operation, table=self._read_log()
+            self.place,
+            files,
+            read_version(),
+            transaction,
+            told,
+            self._operation,
+            table=self._read_log(),
         )

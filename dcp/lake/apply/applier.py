@@ -14,22 +14,22 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
+from dcp.lake.apply.apply_input import slice_to_publish
+from dcp.lake.apply.apply_plan import ROW_BUDGET, ApplyPlan, RowBudget
+from dcp.lake.apply.apply_planner import EMPTY_ROUNDS, plan_apply
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.plan import ROW_BUDGET, ApplyPlan, RowBudget
-from dcp.lake.apply.planning import EMPTY_ROUNDS, plan_apply
 from dcp.lake.apply.quiet_tables import QuietTables
-from dcp.lake.apply.readable_slice import slice_to_publish
 from dcp.lake.apply.thread import in_thread
 from dcp.lake.apply.typed_plan import ContractBook
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import newest_round, round_time
+from dcp.lake.change_log.stop_points import reached
+from dcp.lake.change_log.touched_keys import count_rows
 from dcp.lake.config.settings import ApplySettings
-from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import newest_round, round_time
-from dcp.lake.log.slice_rows import count_rows
-from dcp.lake.log.stop_points import reached
 from dcp.lake.maintain.compaction import SmallFiles
 from dcp.lake.maintain.horizon_guard import HorizonGuard
-from dcp.lake.rounds.lake_position import stale_vbuckets
+from dcp.lake.rounds.lake_state import stale_vbuckets
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
@@ -47,7 +47,7 @@ class Pending:
     """It removes rows that the source lost, or changes stale vbuckets: that never waits."""
 
 
-def is_due(settings: ApplySettings, pending: Pending) -> bool:
+def is_apply_due(settings: ApplySettings, pending: Pending) -> bool:
     if pending.takes_back:
         return True
     if pending.rows == 0:
@@ -124,7 +124,7 @@ class Applier:
         self._observer = observer
         self._guard = guard
         self._may_publish = may_publish
-        self._held_back: dict[str, int] = {}
+        self._withheld: dict[str, int] = {}
         self._small_files = SmallFiles()
         self._quiet = QuietTables()
         self._waiting: deque[ReplicaTable] = deque()
@@ -155,7 +155,7 @@ class Applier:
         ``lake`` is the one of the thread that calls this: by default of the one that plans.
         """
         lake = lake or self._lake
-        with lake.look():
+        with lake.read_once():
             for replica in self.replicas if replicas is None else replicas:
                 status = replica_status(lake, replica)
                 if status.applied is not None:
@@ -172,12 +172,12 @@ class Applier:
         ``force`` makes it due unless `when` is never. A failure of one table is raised when the
         running applies have ended.
         """
-        with self._lake.look():
+        with self._lake.read_once():
             for replica in self.replicas:
                 self._guard.look_at(replica, self._lakes[0])
             if self._rule.when == "never":
                 return []
-            self._quiet.begin_look(self.replicas)
+            self._quiet.begin_pass(self.replicas)
             self._waiting.extend(
                 each for each in self.replicas if not self._is_quiet(each, to_round)
             )
@@ -209,7 +209,7 @@ class Applier:
             except IndexError:  # another thread was quicker
                 break
             try:
-                with lake.look():
+                with lake.read_once():
                     version = self._apply(lake, replica, to_round, budget, force=force)
             except BaseException as failure:
                 self.leave_the_rest()
@@ -220,7 +220,7 @@ class Applier:
         return made
 
     def _is_quiet(self, replica: ReplicaTable, to_round: int) -> bool:
-        if self._held_back.get(replica.name) == to_round:
+        if self._withheld.get(replica.name) == to_round:
             return True
         return self._rounds_behind(replica, to_round) < EMPTY_ROUNDS and self._quiet.is_quiet(
             self._lakes[0], replica, to_round
@@ -250,7 +250,7 @@ class Applier:
         if not force and self._rule.when != "every_round":
             pending = pending_of(lake, replica, to_round)
             if pending.rows or pending.takes_back:
-                if not is_due(self._rule, pending):
+                if not is_apply_due(self._rule, pending):
                     return None
             elif self._rounds_behind(replica, to_round) < EMPTY_ROUNDS:
                 self._note_quiet(lake, replica, to_round, seen_version)
@@ -263,7 +263,7 @@ class Applier:
         self._contracts.refuse_loss(plan.held.table, plan.typed)
         self._contracts.tell_without_columns(contract, plan.typed)
         if not self._may_publish(lake, plan):
-            self._held_back[replica.name] = to_round
+            self._withheld[replica.name] = to_round
             return None
         reached("apply.planned")
         with lake.store.pool("apply"):

@@ -16,10 +16,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.plan import ROW_BUDGET
-from dcp.lake.log.applied import ReplicaStatus
-from dcp.lake.log.round_records import states_left
-from dcp.lake.log.stop_points import reached
+from dcp.lake.apply.apply_plan import ROW_BUDGET
+from dcp.lake.change_log.applied import ReplicaStatus
+from dcp.lake.change_log.round_queries import states_left
+from dcp.lake.change_log.stop_points import reached
 from dcp.lake.store.log_slice import REPLACED
 from dcp.lake.store.sql import at_version, one_of, quoted, string, u64
 from dcp.lake.store.table import CommitConflictError, MissingVersionError, Statement, Table
@@ -39,7 +39,7 @@ def write_audit(
     applied = status.applied
     if applied is None or not applied.undone:
         return
-    commit = status.lineage.commit(applied.version)
+    commit = status.commit_history.commit(applied.version)
     if commit is None:
         return  # older than the history: it was the newest one then, and written before the next
     # A table that was dropped and made again counts its versions anew, and is another one.

@@ -13,7 +13,7 @@ So:
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from dcp.lake.log.epochs import CollectionEvent, Fork, is_live
+from dcp.lake.change_log.epochs import CollectionEvent, Fork, is_live
 from dcp.lake.store.log_slice import Role, RowRange
 
 

@@ -18,15 +18,15 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.apply.plan import ApplyPlan
+from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.apply.typed_plan import ColumnChange
-from dcp.lake.log.applied import applied_of, settled_lineage
-from dcp.lake.log.stop_points import reached
+from dcp.lake.change_log.applied import applied_of, conclusive_history
+from dcp.lake.change_log.stop_points import reached
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.store.table import CommitConflictError, Table
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.typed_columns import DOC, TypedColumns
 from dcp.records import plain
@@ -50,15 +50,15 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
     """
     failure: Exception | None = None
     if plan.typed.change is ColumnChange.ADD and (columns := plan.typed.columns) is not None:
-        with lake.store.looks.committing():
+        with lake.store.cached_reads.committing():
             if _checked_lineage(lake, plan).since() == -1:
                 _add_columns(lake.table(plan.held.table), columns)
     first = first_rows(lake, plan)
     for _ in range(_ATTEMPTS):
-        with lake.store.looks.committing():
-            lineage = _checked_lineage(lake, plan)
-            is_empty = plan.is_first and lineage.since() == -1
-            held = replace(plan.held, version=lineage.newest)
+        with lake.store.cached_reads.committing():
+            commit_history = _checked_lineage(lake, plan)
+            is_empty = plan.is_first and commit_history.since() == -1
+            held = replace(plan.held, version=commit_history.newest)
             checked = replace(plan, held=held, is_first=is_empty)
             failure = _commit(lake, checked, writer_id, first if is_empty else None)
         made = _read_back(lake, plan, writer_id, failure)
@@ -94,22 +94,24 @@ def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:
     return lake.store.first_rows(plan.held.table, plan.merge(lake.changes_sql))
 
 
-def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> Lineage:
+def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> CommitHistory:
     """Return the table's history; its newest version has the rows that the plan was made on.
 
     A later apply passes: the fence keeps this one from being published on top of it.
     """
-    lineage = settled_lineage(lake, plan.held.table)
+    commit_history = conclusive_history(lake, plan.held.table)
     if not plan.log_slice.begins_anew:
-        lineage.refuse_defect(plan.held.table, lake.table_sql(plan.held.table))
-    origin = lineage.commit(lineage.origin(lineage.newest))
+        commit_history.refuse_defect(plan.held.table, lake.table_sql(plan.held.table))
+    origin = commit_history.commit(commit_history.origin(commit_history.newest))
     is_applied_to = origin and origin.is_apply and origin.version > plan.held.version
-    if not is_applied_to and not lineage.have_same_rows(lineage.newest, plan.held.version):
+    if not is_applied_to and not commit_history.have_same_rows(
+        commit_history.newest, plan.held.version
+    ):
         raise LakeError(
-            f"{plan}: found other rows since, at version {lineage.newest}, expected those of "
-            f"version {plan.held.version}; nothing was applied, run it again"
+            f"{plan}: found other rows since, at version {commit_history.newest}, expected "
+            f"those of version {plan.held.version}; nothing was applied, run it again"
         )
-    return lineage
+    return commit_history
 
 
 def _commit(
@@ -141,13 +143,13 @@ def _read_back(
     """Return the MERGE's result by the history; None if it may be tried again."""
     table_sql = lake.table_sql(plan.held.table)
     try:
-        lineage = settled_lineage(lake, plan.held.table)
+        commit_history = conclusive_history(lake, plan.held.table)
     except Exception as error:
         raise failure or error from None
-    later = (commit for commit in lineage.commits if commit.version > plan.held.version)
+    later = (commit for commit in commit_history.commits if commit.version > plan.held.version)
     last = next((commit for commit in later if commit.is_apply), None)
     if last is not None or not plan.log_slice.begins_anew:
-        lineage.refuse_defect(plan.held.table, table_sql)
+        commit_history.refuse_defect(plan.held.table, table_sql)
     if last is not None:
         made, from_round = applied_of(plan.held.table, last), plan.held.to_round
         expected = writer_id, from_round, plan.to_round

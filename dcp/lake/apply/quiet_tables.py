@@ -7,8 +7,8 @@ would cost some queries a table.
 from collections.abc import Sequence, Set
 from typing import Final
 
-from dcp.lake.log.epochs import changed_collections
-from dcp.lake.log.round_records import positions_at
+from dcp.lake.change_log.epochs import changed_collections
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 
@@ -31,7 +31,7 @@ class QuietTables:
         self._next = 0
         self._asked: Set[ReplicaTable] = frozenset()
 
-    def begin_look(self, replicas: Sequence[ReplicaTable]) -> None:
+    def begin_pass(self, replicas: Sequence[ReplicaTable]) -> None:
         chosen = replicas[self._next : self._next + ASKED_AT_ONCE]
         self._next += len(chosen)
         if self._next >= len(replicas):
@@ -46,7 +46,7 @@ class QuietTables:
         If rows of that round wait for the end of their snapshot, some may be this table's: then it
         notes nothing.
         """
-        states = positions_at(lake, round_number).values()
+        states = states_at(lake, round_number).values()
         if all(state.first_pending_round is None for state in states):
             self._seen[replica.name] = version, round_number
 
@@ -73,7 +73,7 @@ def _touched(lake: LakeTables, after_round: int, to_round: int) -> Set[int] | No
 
     None: any may have some, since a vbucket was rolled back or a collection began or ended.
     """
-    before, now = positions_at(lake, after_round), positions_at(lake, to_round)
+    before, now = states_at(lake, after_round), states_at(lake, to_round)
     for vbucket, state in now.items():
         if (
             vbucket not in before

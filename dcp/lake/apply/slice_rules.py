@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 from dcp.errors import LakeError
 from dcp.lake.apply.clearing_rules import keeps_dropped_rows, with_events
-from dcp.lake.log.epochs import CollectionEvent, Fork, is_live, live_up_to
+from dcp.lake.change_log.epochs import CollectionEvent, Fork, is_live, live_up_to
 from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, Role, RowRange, Undo
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -55,7 +55,7 @@ class ReplicaFacts(Protocol):
     def older_versions(self) -> Sequence[AppliedVersion]:
         """Return the versions that may still be readable, newest first."""
 
-    def is_readable(self, version: int, vbucket: int) -> bool: ...
+    def may_be_readable(self, version: int, vbucket: int) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class _Decision:
                     and (standing := self._live_base(vbucket, version)) is not None
                 }
                 for vbucket, standing in live.items():
-                    if self._facts.is_readable(version.version, vbucket):
+                    if self._facts.may_be_readable(version.version, vbucket):
                         found[vbucket] = standing
                     else:
                         unreadable[vbucket] += 1

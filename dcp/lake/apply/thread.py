@@ -1,6 +1,6 @@
 """Runs the applies of a continuous run in a thread of their own, while it receives rounds.
 
-Rounds are handed over to it. Of those that come while an apply is under way, only the newest is
+Rounds are submitted to it. Of those that come while an apply is under way, only the newest is
 used.
 """
 
@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 class ApplyThread:
     """Applies in its own thread, while its context lasts.
 
-    The context's end waits until the handed over rounds are applied. After an error it calls
+    The context's end waits until the submitted rounds are applied. After an error it calls
     ``leave_the_rest``, which lets ``apply`` end early, and waits for that.
     """
 
@@ -81,7 +81,7 @@ class ApplyThread:
         if self._end.done():
             self._end.result()
 
-    def hand_over(self, to_round: int) -> None:
+    def submit(self, to_round: int) -> None:
         self.check()
         with self._changed:
             self._wanted = to_round

@@ -119,7 +119,7 @@ def see_written(store: LakeStore, table: str, merge: Merge, columns: TypedColumn
         yield pa.RecordBatch.from_arrays([pa.array([seen], pa.binary())], schema=_SEEN)
 
     seen = Seen().expect(columns.document)
-    for (each,) in store.look_at_written(table, merge, look, _SEEN).to_batches():
+    for (each,) in store.map_written(table, merge, look, _SEEN).to_batches():
         for part in each.to_pylist():
             seen.merge(pickle.loads(part))
     return seen

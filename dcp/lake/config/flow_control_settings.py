@@ -186,7 +186,7 @@ class FlowControlSettings(Section):
         )
 
     def flush_bytes(self, window_bytes: int) -> int:
-        """Return the gathered bytes of one window at which a batch must be handed over.
+        """Return the gathered bytes of one window at which a batch must be flushed.
 
         ``window_bytes`` is its size now, 0 if it is off. With a batch and the unacknowledged bytes
         it still has room: no node ever waits for a batch that waits for it.

@@ -17,15 +17,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from dcp.lake.log.applied import applied_at, indexed_applied
-from dcp.lake.log.round_records import count_changes, round_records, rounds_left
+from dcp.lake.change_log.applied import applied_at, indexed_applied
+from dcp.lake.change_log.round_queries import count_changes, round_records, rounds_left
 from dcp.lake.maintain.work import MaintenanceWork, StepReport, unless_driver_writes
 from dcp.lake.store.sql import integer_list, u64
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import CLEANING, history
 from dcp.lake.tables.horizon import version_at
 from dcp.lake.tables.lake_tables import ReplicaTable, record_cleaned_round
-from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges
@@ -74,7 +74,7 @@ class CleaningDeferredError(Exception):
 
 def versions_within(
     replica: ReplicaTable,
-    lineage: Lineage,
+    commit_history: CommitHistory,
     horizon_start: datetime,
     indexed: Sequence[AppliedVersion],
 ) -> list[AppliedVersion]:
@@ -83,14 +83,14 @@ def versions_within(
     ``indexed`` are the table's rows in the log's index, oldest first. They reach farther back than
     the history.
     """
-    first = version_at(lineage.commits, horizon_start)
+    first = version_at(commit_history.commits, horizon_start)
     if first is None:
         raise CleaningDeferredError(
             f"table {replica.name} has no version from before {horizon_start:%F %T} UTC"
         )
     found: list[AppliedVersion] = []
-    for version in range(first.version, lineage.newest + 1):
-        applied = _applied_at(replica, lineage, version, indexed)
+    for version in range(first.version, commit_history.newest + 1):
+        applied = _applied_at(replica, commit_history, version, indexed)
         if applied is None:
             raise CleaningDeferredError(f"table {replica.name} held no round at version {version}")
         if applied not in found[-1:]:
@@ -99,11 +99,17 @@ def versions_within(
 
 
 def _applied_at(
-    replica: ReplicaTable, lineage: Lineage, version: int, indexed: Sequence[AppliedVersion]
+    replica: ReplicaTable,
+    commit_history: CommitHistory,
+    version: int,
+    indexed: Sequence[AppliedVersion],
 ) -> AppliedVersion | None:
-    origin = lineage.origin(version)
-    if lineage.commit(origin) is not None or lineage.heartbeat_content(version) is not None:
-        return applied_at(replica.name, lineage, version)
+    origin = commit_history.origin(version)
+    if (
+        commit_history.commit(origin) is not None
+        or commit_history.heartbeat_content(version) is not None
+    ):
+        return applied_at(replica.name, commit_history, version)
     older = [each for each in indexed if each.version <= origin]
     return older[-1] if older else None
 
@@ -172,9 +178,9 @@ def cleaning_of(work: MaintenanceWork) -> CleaningPlan:
         raise CleaningDeferredError("there is no replica table")
     versions = {}
     for replica in work.replicas:
-        lineage = Lineage(tuple(work.commits(replica)))
-        indexed = [] if lineage.is_whole else indexed_applied(work.lake, [replica.name], 0)
-        versions[replica] = versions_within(replica, lineage, start, indexed)
+        commit_history = CommitHistory(tuple(work.commits(replica)))
+        indexed = [] if commit_history.is_whole else indexed_applied(work.lake, [replica.name], 0)
+        versions[replica] = versions_within(replica, commit_history, start, indexed)
     rounds = rounds_to_judge(versions.values())
     if gone := rounds - {0} - rounds_left(work.lake, rounds):
         raise CleaningDeferredError(
@@ -188,8 +194,8 @@ def _remove(work: MaintenanceWork, plan: CleaningPlan) -> StepReport:
     lake = work.lake
     # First the note, then the deed: a rebuild must never take a log for whole that is not.
     record_cleaned_round(lake, plan.replicas, plan.to_round)
-    base = history(lake.changes, 1)[0].version
-    metadata = work.metadata("clean") | {CLEANING: plan.to_round, "base": base}
+    read_version = history(lake.changes, 1)[0].version
+    metadata = work.metadata("clean") | {CLEANING: plan.to_round, "base": read_version}
     rows = lake.changes.delete(plan.condition_sql(), metadata)
     told = f"removed {rows:,} rows up to round {plan.to_round}"
     figures = {"rows": rows, "to_round": plan.to_round}

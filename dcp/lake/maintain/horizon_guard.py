@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from dcp.lake.log.applied import heartbeat_content, replica_status
-from dcp.lake.log.changes import newest_round, refuse_tampered_log
-from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
+from dcp.lake.change_log.applied import heartbeat_content, replica_status
+from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
+from dcp.lake.change_log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import FEW, HEARTBEAT, history
 from dcp.lake.tables.horizon import RECORDED, Horizon
@@ -110,8 +110,8 @@ class HorizonGuard:
         refuse_log_behind(str(lake.location), newest_round(lake, commits), statuses)
         self._newest[CHANGES_TABLE] = commits[0].horizon_time
         for table, status in statuses.items():
-            self._newest[table] = status.lineage.commits[0].horizon_time
-            for vacuum in short_vacuums(table, status.lineage.commits, self._horizon, now):
+            self._newest[table] = status.commit_history.commits[0].horizon_time
+            for vacuum in short_vacuums(table, status.commit_history.commits, self._horizon, now):
                 _LOG.warning("%s: %s", lake.location, vacuum)
         keep_retention(lake, replicas, self._horizon)
 
@@ -154,7 +154,7 @@ def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
         version = commits[0].version
     else:
         status = replica_status(lake, replica)
-        if status.lineage.defect(status.version) is not None:
+        if status.commit_history.defect(status.version) is not None:
             return False
         table, version, told = replica.name, status.version, heartbeat_content(status)
     metadata = {"lake": lake.identity.lake_id, "base": version, HEARTBEAT: told}

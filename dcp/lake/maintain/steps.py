@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, FencedError
 from dcp.lake.adapters.opening import opened_lake
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
+from dcp.lake.change_log.tampering import refuse_log_behind
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import newest_round, refuse_tampered_log
-from dcp.lake.log.tampering import refuse_log_behind
 from dcp.lake.maintain.cleaning import clean
 from dcp.lake.maintain.compaction import optimize, vacuum
 from dcp.lake.maintain.horizon_guard import (

@@ -11,10 +11,10 @@ from datetime import datetime
 from importlib import resources
 from typing import Annotated, Any, Final
 
-from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
-from dcp.lake.log.changes import newest_round, round_time
-from dcp.lake.log.epochs import first_rounds_after, forks_between
-from dcp.lake.log.round_records import reports_since, round_record, round_records
+from dcp.lake.change_log.applied import ReplicaStatus, replica_status, shown_stale
+from dcp.lake.change_log.changes import newest_round, round_time
+from dcp.lake.change_log.epochs import first_rounds_after, forks_between
+from dcp.lake.change_log.round_queries import reports_since, round_record, round_records
 from dcp.lake.monitor.run_watch import Health
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.rounds.round_report import window_full_shares
@@ -123,10 +123,12 @@ class FiguresReader:
             LakeError: a table, or the newest round's record, is damaged.
         """
         lake = self._lake
-        with lake.look():
+        with lake.read_once():
             commits = history(lake.changes, WINDOW)  # the times of the rounds that it shows
             statuses = {each: replica_status(lake, each) for each in replicas_in(lake)}
-            heads = {each.name: status.lineage.commits[0] for each, status in statuses.items()}
+            heads = {
+                each.name: status.commit_history.commits[0] for each, status in statuses.items()
+            }
             heads = {"changes": commits[0], **heads}
             if lake.table(AUDIT_TABLE).exists():
                 heads[AUDIT_TABLE] = history(lake.table(AUDIT_TABLE), 1)[0]
@@ -238,7 +240,7 @@ def _replica_figures(
             reached = _reached_at(lake, status.round, records[status.round].states, now, newest)
         since = min([*waiting, *([] if first is None else [first])], default=None)
         applied = status.applied
-        commit = None if applied is None else status.lineage.commit(applied.version)
+        commit = None if applied is None else status.commit_history.commit(applied.version)
         yield ReplicaFigures(
             replica.name,
             status.round,

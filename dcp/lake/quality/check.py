@@ -22,9 +22,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from dcp.errors import ConfigError, LakeError
+from dcp.lake.change_log.applied import ReplicaStatus, replica_status
+from dcp.lake.change_log.round_queries import states_left
 from dcp.lake.config.memory import MEBIBYTE
-from dcp.lake.log.applied import ReplicaStatus, replica_status
-from dcp.lake.log.round_records import states_left
 from dcp.lake.quality.engine import run_suite
 from dcp.lake.quality.report import CheckScope, PassedCheck, QualityReport, last_passed
 from dcp.lake.quality.suite import QualitySuite, load_suite
@@ -113,7 +113,7 @@ def _facts(
     )
     rows: int = counted["documents"][0].as_py()
     previous = passed.table_rows if passed else None
-    commit = status.lineage.commit(status.applied.version) if status.applied else None
+    commit = status.commit_history.commit(status.applied.version) if status.applied else None
     return {
         "rows": rows,
         "previous_rows": previous,

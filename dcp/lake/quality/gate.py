@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dcp.errors import QualityError
 from dcp.lake.adapters.merge_rows import written_rows
-from dcp.lake.apply.plan import ApplyPlan
+from dcp.lake.apply.apply_plan import ApplyPlan
 from dcp.lake.config.settings import INSTALLED_SUITE
 from dcp.lake.quality.report import CheckScope, QualityReport, write_results
 from dcp.lake.quality.suite import QualitySuite, load_suite
@@ -26,7 +26,7 @@ class QualityGate:
 
     def __init__(self, suite: QualitySuite | None) -> None:
         self._suite = suite
-        self._held: dict[str, QualityReport] = {}
+        self._withheld: dict[str, QualityReport] = {}
 
     @classmethod
     def of_setting(cls, gate: str) -> "QualityGate":
@@ -45,23 +45,23 @@ class QualityGate:
             return True
         report = check_plan(lake, plan, self._suite)
         if not report.failed:
-            self._held.pop(plan.held.table, None)
+            self._withheld.pop(plan.held.table, None)
             return True
-        before = self._held.get(plan.held.table)
-        self._held[plan.held.table] = report
+        before = self._withheld.get(plan.held.table)
+        self._withheld[plan.held.table] = report
         if before is None or _broken(before) != _broken(report):
             write_results(lake, report)
             _LOG.warning("%s", _told(report))
         return False
 
-    def refuse_held(self) -> None:
+    def refuse_withheld(self) -> None:
         """Refuse to call a run done while an apply is held back.
 
         Raises:
             QualityError: names the tables and the broken expectations.
         """
-        if self._held:
-            raise QualityError("\n".join(_told(each) for each in self._held.values()))
+        if self._withheld:
+            raise QualityError("\n".join(_told(each) for each in self._withheld.values()))
 
 
 def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> QualityReport:

@@ -19,12 +19,12 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.errors import ConfigError, LakeError
-from dcp.lake.apply.readable_slice import LakeFacts
+from dcp.lake.apply.apply_input import LakeReplicaFacts
 from dcp.lake.apply.slice_rules import slice_between
-from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import newest_round, refuse_tampered_log
-from dcp.lake.log.round_records import oldest_round_left
-from dcp.lake.log.slice_rows import Touched, few_touched
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
+from dcp.lake.change_log.round_queries import oldest_round_left
+from dcp.lake.change_log.touched_keys import Touched, few_touched
 from dcp.lake.store.sql import quoted
 from dcp.lake.store.table import MissingVersionError
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
@@ -84,7 +84,7 @@ def find_cut(
             _require_readable(lake, number, versions)
             return Cut(number, time, versions)
     for replica in replicas:
-        replica.status.lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
+        replica.status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
     wanted = f"a round up to {last}" if round_number is None else f"round {last}"
     raise LakeError(
         f"{lake.location}: found {'; '.join(map(str, replicas))}; expected {wanted} that a version "
@@ -99,7 +99,7 @@ class _Replica:
         self._lake = lake
         self._collection_id = replica.collection_id
         self._log_version = log_version  # read before the facts, as in `apply.plan_apply`
-        self._facts = LakeFacts(lake, replica, self.status)
+        self._facts = LakeReplicaFacts(lake, replica, self.status)
 
     @cached_property
     def older(self) -> Sequence[AppliedVersion]:
@@ -111,7 +111,9 @@ class _Replica:
     def version_holding(self, number: int) -> int | None:
         """Return a version that holds a round, the newest one if it does; None if none does."""
         newest = self.status.held
-        if self.status.lineage.defect(newest.version) is None and self._holds(newest, number):
+        if self.status.commit_history.defect(newest.version) is None and self._holds(
+            newest, number
+        ):
             return newest.version
         older = (each for each in self.older if each.to_round <= number)
         best = max(older, key=lambda each: (each.to_round, each.version), default=None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from dcp.lake.log.epochs import rollback_rows
+from dcp.lake.change_log.epochs import rollback_rows
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables
 from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.records import Record, read

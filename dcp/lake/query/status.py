@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from dcp.errors import LakeError
-from dcp.lake.log.applied import ReplicaStatus, replica_status, shown_stale
-from dcp.lake.log.changes import newest_round, refuse_tampered_log
-from dcp.lake.log.control import Action, Control
-from dcp.lake.log.round_records import round_record
-from dcp.lake.log.tampering import refuse_log_behind, short_vacuums
+from dcp.lake.change_log.applied import ReplicaStatus, replica_status, shown_stale
+from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
+from dcp.lake.change_log.control import Action, Control
+from dcp.lake.change_log.round_queries import round_record
+from dcp.lake.change_log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.maintain.horizon_guard import look_back, recorded_horizon, wrong_properties
 from dcp.lake.query.views_sql import AS_SENT_SQL
 from dcp.lake.tables.history import TableCommit, history
@@ -151,7 +151,7 @@ def _warnings(
         yield f"table {table}: found {found}, expected the horizon of {horizon}"
     now = datetime.now(UTC)
     for replica, status in replicas.items():
-        for short in short_vacuums(replica.name, status.lineage.commits, horizon, now):
+        for short in short_vacuums(replica.name, status.commit_history.commits, horizon, now):
             yield str(short)
 
 
@@ -165,7 +165,7 @@ def _summary(
     # Two questions: the log answers each of them, mostly without a look into any data file.
     [counted] = table.rows("count(*) AS found", "true")
     [as_sent] = table.rows("count(*) AS found", AS_SENT_SQL)
-    defect = status.lineage.defect(status.version)
+    defect = status.commit_history.defect(status.version)
     return ReplicaSummary(
         replica.name,
         status.version,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.round_records import newest_item_counts, take_items
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.round_queries import newest_item_counts, take_items
 from dcp.lake.tables.lake_tables import LakeTables
 
 _SHOWN_BYTES = 4096
@@ -33,7 +33,7 @@ def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
 
     Two queries, however many rounds it takes: the rounds' numbers of changes, then the rows.
     """
-    with lake.look():
+    with lake.read_once():
         newest = latest_round(lake)
         per_round = newest_item_counts(lake, newest, count)
         if not per_round:
@@ -45,7 +45,7 @@ def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
 
 
 def changes_since(lake: LakeTables, round_number: int) -> tuple[int, Iterator[Change]]:
-    with lake.look():
+    with lake.read_once():
         newest = latest_round(lake)
         if newest == round_number:
             return newest, iter(())

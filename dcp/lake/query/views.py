@@ -18,9 +18,9 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
-from dcp.lake.log.applied import replica_status, shown_stale
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.round_records import positions_at
+from dcp.lake.change_log.applied import replica_status, shown_stale
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.query.views_sql import (
     docs_live_sql,
     documents_sql,
@@ -89,7 +89,7 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
         name: table.sql for name, table in of_name.items() if VIOLATIONS in table.columns().names
     }
     views["quarantine"] = quarantine_sql(typed)
-    newest = positions_at(lake, latest_round(lake))
+    newest = states_at(lake, latest_round(lake))
     shown = {name: shown_stale(status, newest) for name, status in statuses.items()}
     views["stale_vbuckets"] = stale_vbuckets_sql(lake.changes_sql, shown)
     return views

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.adapters.apply_sql import LOG_COLUMNS, PLACE_SQL, newest_rows_sql, newest_sql
-from dcp.lake.log.epochs import dead_by_sql
+from dcp.lake.change_log.epochs import dead_by_sql
 from dcp.lake.receive.keys import ESCAPE_PREFIX
 from dcp.lake.store.log_slice import Role
 from dcp.lake.store.sql import integer_list, quoted, string

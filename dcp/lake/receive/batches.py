@@ -56,7 +56,7 @@ class BranchLookup:
     def set_epoch(self, vbucket: int, epoch: int) -> None:
         self._epoch[vbucket] = epoch
 
-    def set_log(self, vbucket: int, log: FailoverLog) -> None:
+    def set_failover_log(self, vbucket: int, log: FailoverLog) -> None:
         self._logs[vbucket] = log
         self._newest_uuid[vbucket] = log.entries[0].vb_uuid
         self._newest_seqno[vbucket] = log.entries[0].seqno

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.probe import ClusterView, SeedAnswer, ask_seed, first_answer, look_at_nodes
+from dcp.client.probe import ClusterView, SeedAnswer, ask_seed, first_answer, probe_nodes
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
@@ -17,7 +17,7 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
 from dcp.lake.receive.remembered_nodes import RememberedNodes
-from dcp.lake.task_monitor.live_place import LivePlace
+from dcp.lake.task_board.live_folder import LiveFolder
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.refusals import raise_refusal
 
@@ -45,7 +45,7 @@ class SourceAccess:
     flow_control: FlowControlSettings
     quiet_seconds: float
     dropped: DroppedPolicies = field(default_factory=DroppedPolicies)
-    live: LivePlace | None = None
+    live: LiveFolder | None = None
     """The folder of the tasks' live files; None: they write none."""
 
     def of_bucket(self, bucket_uuid: str) -> "SourceAccess":
@@ -69,7 +69,7 @@ def source_access(settings: Settings, *, change_streams: bool = True) -> SourceA
         flow_control=settings.flow_control,
         quiet_seconds=settings.round.quiet_seconds,
         dropped=DroppedPolicies(DroppedPolicy(settings.policy.dropped)),
-        live=LivePlace.of(settings),
+        live=LiveFolder.of(settings),
     )
 
 
@@ -95,7 +95,7 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
 
 def query_cluster(access: SourceAccess, remembered: Remembered = lambda: None) -> ClusterView:
     found, manifest = ask_cluster(access, remembered)
-    return look_at_nodes(found, manifest, access.consumer.connection, access.source.credentials())
+    return probe_nodes(found, manifest, access.consumer.connection, access.source.credentials())
 
 
 def ask_node(

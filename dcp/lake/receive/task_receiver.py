@@ -19,9 +19,9 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
 from dcp.errors import AuthenticationError, BucketError, ConfigError
+from dcp.lake.change_log.applied import applied_to_batch
+from dcp.lake.change_log.stop_points import reached
 from dcp.lake.config.memory import worker_bytes
-from dcp.lake.log.applied import applied_to_batch
-from dcp.lake.log.stop_points import reached
 from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder, BranchLookup
 from dcp.lake.receive.dropped_policies import collection_of
@@ -38,8 +38,8 @@ from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.round_record import Outcome, VbucketReport, states_to_batch
 from dcp.lake.tables.schema import RowKind
 from dcp.lake.tables.vbucket_state import RollbackOrder
-from dcp.lake.task_monitor.live_board import TaskWatcher, live_board
-from dcp.lake.task_monitor.task_stats import NodeStreams, TaskStats, connection_of
+from dcp.lake.task_board.live_board import TaskWatcher, live_board
+from dcp.lake.task_board.task_stats import NodeStreams, TaskStats, connection_of
 from dcp.protocol.events import (
     Event,
     FailoverLogReceived,
@@ -100,7 +100,7 @@ class TaskReceiver:
         for stream in plan.streams:
             self._branches.set_epoch(stream.vbucket, stream.state.epoch)
             if stream.state.failover_log is not None:
-                self._branches.set_log(stream.vbucket, stream.state.failover_log)
+                self._branches.set_failover_log(stream.vbucket, stream.state.failover_log)
         self._wanted = WantedRows(plan.document_filter, plan.streams)
         self._flusher = BatchFlusher(flow, self._batches, monotonic)
 
@@ -159,8 +159,8 @@ class TaskReceiver:
             for stop in list(self._policy.stops(waiting, self._consumer)):
                 self._end(stop)
             if self._flusher.is_due():
-                yield from self._hand_over()
-        yield from self._hand_over()
+                yield from self._flush()
+        yield from self._flush()
 
     def _end_by_budget(self) -> None:
         """End the streams that the budget may end; the others read on."""
@@ -227,7 +227,7 @@ class TaskReceiver:
         self._wanted.drop_up_to(event.vbucket, result.start_seqno or 0)
         result.node = node
         self._policy.opened(node, event.vbucket)
-        self._branches.set_log(event.vbucket, event.failover_log)
+        self._branches.set_failover_log(event.vbucket, event.failover_log)
 
     def _take_event(self, event: Event) -> None:
         match event:
@@ -267,7 +267,7 @@ class TaskReceiver:
 
     # What goes to Spark
 
-    def _hand_over(self) -> Iterator[pa.RecordBatch]:
+    def _flush(self) -> Iterator[pa.RecordBatch]:
         for rows in self._flusher.flush():
             yield rows
             self._policy.resumed_reading(monotonic())

@@ -122,7 +122,7 @@ MOST_MEGABYTES_PER_SECOND: Final = 1e6
 SEQNOS_OF_A_ROUND: Final = 500_000
 """A round begins vbuckets that hold so many seqnos together, or one that holds more."""
 
-ROUND_SECONDS: Final = 5.0
+BACKFILL_ROUND_SECONDS: Final = 5.0
 """The aim for a round with a backfill: all other vbuckets wait for its end."""
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from dcp.lake.rounds.round_plan import LeftOut, left_out_lines
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, VbucketReport
-from dcp.lake.task_monitor.task_stats import SLOWEST
+from dcp.lake.task_board.task_stats import SLOWEST
 from dcp.printable import Shown, number_ranges
 from dcp.records import plain
 

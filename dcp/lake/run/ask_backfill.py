@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 from dcp.client.probe import ClusterView
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.adapters.opening import opened_lake, opened_store
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.control import BACKFILL, CANCEL, Action, ActionState, Control
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.rounds.backfill_plan import BackfillReport
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource
@@ -162,7 +162,7 @@ def _open_backfill(control: Control) -> Action | None:
 
 def _seen(lake: LakeTables, action: Action) -> BackfillReport:
     newest = latest_round(lake)
-    states = positions_at(lake, newest)
+    states = states_at(lake, newest)
     request = request_of(action, lake.identity.vbucket_count)
     done = progress_of(lake, request, states, newest).done
     return BackfillReport(action.id, len(request.vbuckets), len(done))

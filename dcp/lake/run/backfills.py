@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
-from dcp.lake.log.epochs import forks_between
-from dcp.lake.log.round_records import positions_at
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control
+from dcp.lake.change_log.epochs import forks_between
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.backfill_plan import (
     LEAST_MEGABYTES_PER_SECOND,
@@ -87,7 +87,7 @@ class Backfills:
     def next(self, cluster: ClusterView) -> BackfillPlan | None:
         while (action := self._oldest_open()) is not None:
             newest = latest_round(self._lake)
-            states = positions_at(self._lake, newest)
+            states = states_at(self._lake, newest)
             if action.is_to_be_cancelled:
                 self._end(action, ActionState.CANCELLED, newest)
             elif self._request is None or self._request.id != action.id:

@@ -70,8 +70,8 @@ class BoundedRun:
         """Give up vbuckets whose node says one thing and does another, again and again.
 
         It agreed, but told a lower high seqno or another branch; such vbuckets are asked for even
-        at their target (`dcp.lake.rounds.planning.is_elsewhere`). Or it ordered one rollback after
-        another.
+        at their target (`dcp.lake.rounds.round_planner.is_elsewhere`). Or it ordered one rollback
+        after another.
         """
         for stream in plan.streams:
             vbucket = stream.vbucket

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.connection_names import unique_name
-from dcp.client.probe import ClusterView, SeedAnswer, look_at_nodes
+from dcp.client.probe import ClusterView, SeedAnswer, probe_nodes
 from dcp.client.reactions import REFUSALS, Reaction, end_reason_name
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
@@ -33,7 +33,7 @@ from dcp.lake.receive.source_access import (
     ask_node,
     source_access,
 )
-from dcp.lake.rounds.lake_position import filtered_position, require_same_bucket
+from dcp.lake.rounds.lake_state import filtered_lake_state, require_same_bucket
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.run.preview import refuse_unknown_names
 from dcp.lake.run.set_up_check import Finding, SetUpCheck, Tell, attempts, checking, costs_of
@@ -179,7 +179,7 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
     with checking("cluster map", tell) as finding:
         _look_at_map(found, settings, connection, finding)
     with checking("data nodes", tell) as finding:
-        cluster = look_at_nodes(found, manifest, connection, credentials)
+        cluster = probe_nodes(found, manifest, connection, credentials)
         _require_all_nodes(cluster, finding)
         vbucket, node = _small_vbucket(cluster)
     name = unique_name("dcplake-doctor", connection.bucket)
@@ -404,7 +404,7 @@ def _look_at_lake(
             return
         require_same_bucket(lake, cluster, settings.source.bucket)
         refuse_unknown_names(settings, cluster, lake)
-        filtered_position(lake, filter_of(lake, settings.filter, cluster.manifest))
+        filtered_lake_state(lake, filter_of(lake, settings.filter, cluster.manifest))
     except NeedsSparkError as unread:
         if location.root is not None and location.place(CHANGES_TABLE) is not None:
             raise LakeError(

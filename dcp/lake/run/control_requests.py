@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, FencedError, LakeError
 from dcp.lake.adapters.opening import opened_lake
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import BACKFILL, CANCEL, Action, ActionState, Control
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.printable import number_ranges, numbers_of
@@ -45,7 +45,7 @@ def ask(
         LakeError: there is no lake.
     """
     wanted = Action.requested(action, None if vbuckets is None else number_ranges(vbuckets), {})
-    with opened_lake(settings, spark) as lake, lake.look():
+    with opened_lake(settings, spark) as lake, lake.read_once():
         vbuckets_of(wanted.vbuckets, lake.identity.vbucket_count)
         Control(lake).write(wanted, ActionState.REQUESTED)
     return wanted

@@ -20,21 +20,20 @@ from dcp.errors import (
 )
 from dcp.lake.apply.applier import Applier
 from dcp.lake.apply.thread import ApplyThread
+from dcp.lake.change_log.applied import unindexed_applied
+from dcp.lake.change_log.changes import append_round, latest_round
+from dcp.lake.change_log.control import Control
+from dcp.lake.change_log.round_queries import round_record, states_at
+from dcp.lake.change_log.stop_points import reached
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.applied import unindexed_applied
-from dcp.lake.log.changes import append_round, latest_round
-from dcp.lake.log.control import Control
-from dcp.lake.log.round_records import positions_at, round_record
-from dcp.lake.log.stop_points import reached
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_text
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.receive.task_receiver import receive_function
 from dcp.lake.rounds.empty_rounds import EmptyRounds
-from dcp.lake.rounds.lake_position import lake_position, require_same_bucket, tasks_at_once
+from dcp.lake.rounds.lake_state import read_lake_state, require_same_bucket, tasks_at_once
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, RoundProgress, round_progress
-from dcp.lake.rounds.planning import SEQNOS_OF_A_TASK, plan_round
 from dcp.lake.rounds.round_plan import (
     Idle,
     LeftOut,
@@ -43,6 +42,7 @@ from dcp.lake.rounds.round_plan import (
     left_out_lines,
     pause_lines,
 )
+from dcp.lake.rounds.round_planner import SEQNOS_OF_A_TASK, plan_round
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
@@ -195,7 +195,7 @@ class Driver:
         following: ClusterView | None = cluster
         while following is not None:
             try:
-                with self.lake.look():
+                with self.lake.read_once():
                     following = self._step(following, bounds, stop, is_enough)
             except Exception as failure:  # Spark's own class, where the store fails
                 reason = self._outages.outlast(failure, is_endless=False)
@@ -229,7 +229,7 @@ class Driver:
                     f"{len(left_out)} vbuckets could not be read to where they were at the start; "
                     "all others are committed and applied\n" + "\n".join(left_out_lines(left_out))
                 )
-            self._refuse_held()
+            self._refuse_withheld()
             return None
         if pause is not None:
             self.apply(self.received(), force=True)
@@ -266,7 +266,7 @@ class Driver:
     def _pass(self, applying: ApplyThread, stop: threading.Event) -> None:
         begin = monotonic()
         applying.check()
-        reason = self.poll(applying.hand_over, stop)
+        reason = self.poll(applying.submit, stop)
         due_at = begin + self._settings.round.minimum_interval_seconds
         if reason != NEXT_ROUND:
             due_at = max(due_at, monotonic() + _CHECK_SECONDS)
@@ -277,22 +277,22 @@ class Driver:
             if stop.wait(min(wait_seconds, _CHECK_SECONDS)):
                 break
 
-    def poll(self, hand_over: Callable[[int], object], stop: threading.Event) -> str:
+    def poll(self, submit: Callable[[int], object], stop: threading.Event) -> str:
         """Do the requests, and run a round if one is due: a pass of `continuously`.
 
-        ``hand_over`` is called with the round that can be applied (`apply_newest`). Returns the
+        ``submit`` is called with the round that can be applied (`apply_newest`). Returns the
         reason to wait before the next pass.
         """
         try:
-            with self.lake.look():
+            with self.lake.read_once():
                 if (pause := self._requests.carry_out()) is not None:
-                    hand_over(self.received())
+                    submit(self.received())
                     self._outages.succeeded()
                     return f"{PAUSED}: {paused_by(pause)}"
                 try:
-                    hand_over(self._receive(stop))
+                    submit(self._receive(stop))
                 except (SourceError, RemoteProtocolError, SecretError):
-                    hand_over(self.received())
+                    submit(self.received())
                     raise
         except Exception as failure:  # Spark's own class, where the store fails
             return self._outages.outlast(failure, is_endless=True)
@@ -317,7 +317,7 @@ class Driver:
     def apply_newest(self, to_round: int) -> None:
         """Apply the pending changes up to ``to_round`` if it is due; for a run without end.
 
-        If the store refuses us or does not answer, the next round that is handed over is applied
+        If the store refuses us or does not answer, the next round that is submitted is applied
         instead.
         """
         try:
@@ -352,7 +352,7 @@ class Driver:
         if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
             self._applier.learn()
         position = replace(
-            lake_position(self.lake, self._settings, self._applier.stale),
+            read_lake_state(self.lake, self._settings, self._applier.stale),
             backfill=self._backfills.next(cluster),
             document_filter=document_filter,
             waiting=self._empty_rounds.waiting(monotonic()),
@@ -399,7 +399,7 @@ class Driver:
         """
         self._guard.check()
         made = self.apply(self.received(), force=True)
-        self._refuse_held()
+        self._refuse_withheld()
         return made
 
     def round(self, plan: RoundPlan) -> RoundReport:
@@ -437,9 +437,9 @@ class Driver:
         self._report.applied += made
         return made
 
-    def _refuse_held(self) -> None:
-        self._persistence.refuse_held()
-        self._gate.refuse_held()
+    def _refuse_withheld(self) -> None:
+        self._persistence.refuse_withheld()
+        self._gate.refuse_withheld()
 
     def close(self) -> None:
         """End its use of Spark, and say that the run is over; it can do nothing more."""
@@ -457,7 +457,7 @@ class Driver:
         wanted = filter(document_filter.has_table, there)
         new = [each for each in wanted if each not in self._ensured]
         if new:
-            states = positions_at(self.lake, latest_round(self.lake)).values()
+            states = states_at(self.lake, latest_round(self.lake)).values()
             if not all(map(document_filter.has_read, states)):
                 new = [each for each in new if each == DOCS]
         if new:

@@ -21,8 +21,8 @@ from dcp.errors import (
     SecretError,
     SourceError,
 )
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import RollbackPolicy, Settings
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.source_access import Remembered, SourceAccess, ask_cluster
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -92,8 +92,8 @@ class PersistenceGate:
         if not self._nodes:
             return True
         if not self._persisted and from_round:
-            self._persisted = {**positions_at(self._lake, from_round)}
-        states = positions_at(self._lake, to_round)
+            self._persisted = {**states_at(self._lake, from_round)}
+        states = states_at(self._lake, to_round)
         until = monotonic() + (self._patience_seconds if waits else _SHORT_SECONDS)
         wait_seconds = _FIRST_WAIT_SECONDS
         while missing := self._not_persisted(states):
@@ -102,12 +102,12 @@ class PersistenceGate:
             if is_lost or monotonic() >= until or self._stop.wait(wait_seconds):
                 _LOG.warning("%s", self._told())
                 return False
-            self._lake.store.looks.read_anew()
+            self._lake.store.cached_reads.read_anew()
             wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
         self._missing = frozenset()
         return True
 
-    def refuse_held(self) -> None:
+    def refuse_withheld(self) -> None:
         """Refuse to call a run done while an apply is held back.
 
         Raises:

@@ -14,26 +14,27 @@ from dcp.client.probe import ClusterView
 from dcp.errors import ConfigError
 from dcp.lake.adapters.opening import opened_store
 from dcp.lake.apply.typed_plan import ContractBook, typed_plan
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.control import Action, Control
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import ApplySettings, RollbackPolicy, Settings
 from dcp.lake.config.spark_master import slots_of
-from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import Action, Control
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.receive.task_consumer import stream_start
 from dcp.lake.rounds.backfill_plan import BackfillEstimate, copy_to_begin_with
-from dcp.lake.rounds.lake_position import (
-    lake_position,
+from dcp.lake.rounds.lake_state import (
+    LakeState,
     ordered_restarts,
+    read_lake_state,
     require_same_bucket,
     stale_vbuckets,
 )
-from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import Idle, LeftOut, Outlook, ReadAgain, RoundPlan
+from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.run.ask_backfill import BackfillWish
 from dcp.lake.run.backfills import copies_of, request_of
 from dcp.lake.run.control_requests import RESYNC, pause_of, paused_by, vbuckets_of
@@ -116,7 +117,7 @@ _MEASURED_ROWS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class HeldDocuments:
+class DocumentCounts:
     rows: Counter[int]
     """By vbucket."""
     mean_bytes: float | None
@@ -130,7 +131,7 @@ class HeldDocuments:
         return min(high_seqno, self.rows[vbucket] + max(0, high_seqno - complete_seqno))
 
 
-def held_documents(lake: LakeTables, vbuckets: Collection[int]) -> HeldDocuments:
+def count_documents(lake: LakeTables, vbuckets: Collection[int]) -> DocumentCounts:
     rows: Counter[int] = Counter()
     documents, all_bytes = 0, 0.0
     for replica in replicas_in(lake):
@@ -145,7 +146,7 @@ def held_documents(lake: LakeTables, vbuckets: Collection[int]) -> HeldDocuments
             all_bytes += mean * held.total()
         rows += held
         documents += held.total()
-    return HeldDocuments(rows, all_bytes / documents if documents else None)
+    return DocumentCounts(rows, all_bytes / documents if documents else None)
 
 
 def _mean_frame_bytes(rows: Iterator[Mapping[str, Any]]) -> float:
@@ -173,7 +174,7 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     """
     access = source_access(settings)
     persist_to = settings.policy.persist_to
-    with opened_store(settings, spark) as store, store.looks.look():
+    with opened_store(settings, spark) as store, store.cached_reads.read_once():
         cluster = query_cluster(access, remembered_nodes(store, settings.source.bucket))
         without_effect = (NO_DISKS,) if disks_of(persist_to, cluster.map) < persist_to else ()
         lake = find_lake(store)
@@ -182,9 +183,9 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     refuse_unknown_names(settings, cluster, None)
     document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest)
-    position = LakePosition(NEW_LAKE, 0, document_filter=document_filter)
+    lake_state = LakeState(NEW_LAKE, 0, document_filter=document_filter)
     outlook = Outlook(without_effect=without_effect)
-    return replace(plan_round(position, cluster, rounds, flow, slots), outlook=outlook)
+    return replace(plan_round(lake_state, cluster, rounds, flow, slots), outlook=outlook)
 
 
 def _preview_of(
@@ -201,14 +202,14 @@ def _preview_of(
     applied = {replica: replica_status(lake, replica).applied for replica in replicas}
     stale = stale_vbuckets(version for version in applied.values() if version is not None)
     document_filter = filter_of(lake, settings.filter, cluster.manifest)
-    position = replace(lake_position(lake, settings, stale), document_filter=document_filter)
+    lake_state = replace(read_lake_state(lake, settings, stale), document_filter=document_filter)
     actions = Control(lake).actions()
     resynced = dict.fromkeys(_to_resync(lake, actions), Restart(RestartReason.RESYNC))
-    position = replace(position, restarts={**position.restarts, **resynced})
-    plan = plan_round(position, cluster, rounds, flow, slots)
+    lake_state = replace(lake_state, restarts={**lake_state.restarts, **resynced})
+    plan = plan_round(lake_state, cluster, rounds, flow, slots)
     orders = orders_ahead(plan, access) if isinstance(plan, RoundPlan) else {}
     outlook = Outlook(
-        _read_again(lake, settings, cluster, position, orders),
+        _read_again(lake, settings, cluster, lake_state, orders),
         _written_anew(lake, settings.apply, applied),
         without_effect,
         "" if (pause := pause_of(actions)) is None else paused_by(pause),
@@ -237,24 +238,24 @@ def _read_again(
     lake: LakeTables,
     settings: Settings,
     cluster: ClusterView,
-    position: LakePosition,
+    lake_state: LakeState,
     orders: Mapping[int, RollbackOrder],
 ) -> ReadAgain | None:
-    states = position.states.values()
+    states = lake_state.states.values()
     ordered = [state for state in states if state.order is not None]
-    ordered += [position.state(vbucket).ordered(order) for vbucket, order in orders.items()]
+    ordered += [lake_state.state(vbucket).ordered(order) for vbucket, order in orders.items()]
     policy = RollbackPolicy(settings.policy.rollback)
     followed = RollbackPolicy.REWRITE if policy is RollbackPolicy.FAIL else policy
-    newest = position.latest_round
+    newest = lake_state.latest_round
     restarts = ordered_restarts(lake, ordered, newest, followed).items()
     again = [vb for vb, each in restarts if isinstance(each, Restart) and not each.seqno]
     if not again:
         return None
-    held, highs = held_documents(lake, again), cluster.high_seqnos
+    held, highs = count_documents(lake, again), cluster.high_seqnos
     documents = sum(highs.get(vbucket, 0) for vbucket in again)
     if not _leaves_out_documents(settings.filter):
         documents = sum(
-            held.at_most(vbucket, position.state(vbucket).complete_seqno, highs.get(vbucket, 0))
+            held.at_most(vbucket, lake_state.state(vbucket).complete_seqno, highs.get(vbucket, 0))
             for vbucket in again
         )
     each = held.mean_bytes
@@ -300,8 +301,8 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
         request = request_of(wish.action(), cluster.map.vbucket_count)
         if (lake := find_lake(store)) is not None:
             require_same_bucket(lake, cluster, settings.source.bucket)
-            states = positions_at(lake, latest_round(lake))
-            documents = held_documents(lake, request.vbuckets)
+            states = states_at(lake, latest_round(lake))
+            documents = count_documents(lake, request.vbuckets)
     counts_seqnos = documents is None or _leaves_out_documents(settings.filter)
     copies = copies_of(cluster, access, reads_replicas=request.source.reads_replicas)
     seqnos: Counter[NodeAddress] = Counter()

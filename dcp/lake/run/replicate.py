@@ -19,9 +19,9 @@ from dcp.lake.adapters.opening import (
     opened_store,
     store_without_spark,
 )
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import RoundSettings, Settings
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.receive.remembered_nodes import remembered_nodes, remembered_text
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -84,7 +84,7 @@ def is_large_load(settings: Settings, high_seqnos: Mapping[int, int]) -> bool:
         return False  # without requests to a store
     try:
         lake = find_lake(store_without_spark(settings))
-        held = {} if lake is None else positions_at(lake, latest_round(lake))
+        held = {} if lake is None else states_at(lake, latest_round(lake))
     except NeedsSparkError:
         return False
     seqnos = {vbucket: state.position.seqno for vbucket, state in held.items()}
@@ -148,7 +148,7 @@ def apply_pending(
     settings = replace(settings, apply=replace(settings.apply, when="every_round"))
     with (
         opened_lake(settings, spark, writer="dcplake apply") as lake,
-        lake.look(),
+        lake.read_once(),
         closing(Driver(lake, settings, source_access(settings), observer)) as driver,
     ):
         return driver.apply_received()

@@ -13,10 +13,10 @@ from dataclasses import replace
 import pyarrow as pa
 
 from dcp.errors import LakeError
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import REQUEST, append_round, newest_round
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import REQUEST, append_round, newest_round
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.history import CLEANING, WHOLE, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, record_cleaned_round, replicas_in
@@ -76,11 +76,11 @@ def commit_resync(
     is_whole_lake = len(chosen) == len(every)
     if not is_whole_lake:
         for replica in replicas:
-            lineage = replica_status(lake, replica).lineage
-            lineage.refuse_defect(replica.name, lake.table_sql(replica.name))
+            commit_history = replica_status(lake, replica).commit_history
+            commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
     number = 1 + max([newest, *(replica_status(lake, each).round for each in replicas)])
     states = _states(lake, newest, number, is_needed=not is_whole_lake)
-    if is_whole_lake and not lake.changes.is_readable():
+    if is_whole_lake and not lake.changes.can_read_all():
         if only_in_log:
             raise LakeError(
                 f"{lake.changes.where}: cannot be read, so that nothing tells any more "
@@ -111,7 +111,7 @@ def _states(
     """
     try:
         with spark_errors("the newest positions cannot be read"):
-            return positions_at(lake, newest)
+            return states_at(lake, newest)
     except LakeError:
         if is_needed:
             raise
@@ -131,8 +131,13 @@ def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writ
     files stay on the disk, and in the older versions, as long as the horizon keeps those.
     """
     record_cleaned_round(lake, replicas, newest)
-    base = history(lake.changes, 1)[0].version
-    ours = {"lake": lake.identity.lake_id, "writer": writer_id, CLEANING: newest, "base": base}
+    read_version = history(lake.changes, 1)[0].version
+    ours = {
+        "lake": lake.identity.lake_id,
+        "writer": writer_id,
+        CLEANING: newest,
+        "base": read_version,
+    }
     lake.changes.delete(None, ours)
 
 

@@ -23,7 +23,7 @@ from dcp.client.backoff import Backoff
 from dcp.errors import LakeError
 from dcp.lake.store.data_file import DataFile
 from dcp.lake.store.failures import plain_line, store_error
-from dcp.lake.store.place import LOG, TablePlace, commit_name
+from dcp.lake.store.place import DELTA_LOG, TablePlace, commit_name
 from dcp.lake.store.table import CommitConflictError, Transaction
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def commit_files(
     try:
         place.commit(version, commit_lines(actions))
     except FileExistsError:
-        name = f"{place}/{LOG}/{commit_name(version)}"
+        name = f"{place}/{DELTA_LOG}/{commit_name(version)}"
         raise CommitConflictError(f"{name}: found a commit there, expected none") from None
     checkpoint_if_due(place, version, properties)
 

@@ -14,7 +14,14 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, OF_LOG, CommitFile, TablePlace, commit_name
+from dcp.lake.store.place import (
+    DELTA_LOG,
+    DELTA_LOG_FILE,
+    LEFT_OVER_SECONDS,
+    CommitFile,
+    TablePlace,
+    commit_name,
+)
 
 _LOG = logging.getLogger(__name__)
 _commit_locks: Final[dict[str, Lock]] = {}
@@ -32,10 +39,10 @@ class FolderPlace(TablePlace):
     def folder(self) -> Path:
         return self.path
 
-    def has_log(self) -> bool:
+    def has_delta_log(self) -> bool:
         """A log with hidden files alone does not count: its driver makes the table, or died."""
-        log = self.path / LOG
-        return log.is_dir() and any(OF_LOG.fullmatch(each.name) for each in log.iterdir())
+        log = self.path / DELTA_LOG
+        return log.is_dir() and any(DELTA_LOG_FILE.fullmatch(each.name) for each in log.iterdir())
 
     def has_data(self) -> bool:
         return any(self.path.rglob("*.parquet"))
@@ -81,7 +88,7 @@ class FolderPlace(TablePlace):
 
     def can_commit(self) -> bool:
         """Return whether files can be linked in the log, which it makes; some stores refuse."""
-        first, second = (self.path / LOG / f".{uuid4()}.tmp" for _ in range(2))
+        first, second = (self.path / DELTA_LOG / f".{uuid4()}.tmp" for _ in range(2))
         try:
             first.parent.mkdir(parents=True, exist_ok=True)
             first.touch()
@@ -116,14 +123,14 @@ class FolderPlace(TablePlace):
 
         Hadoop's checksum would be of the replaced file: Spark would take the new one for damaged.
         """
-        (self.path / LOG / "._last_checkpoint.crc").unlink(missing_ok=True)
-        self.tidy_log()
+        (self.path / DELTA_LOG / "._last_checkpoint.crc").unlink(missing_ok=True)
+        self.tidy_delta_log()
 
-    def tidy_log(self) -> None:
-        for each in (self.path / LOG).glob(".*.tmp"):
+    def tidy_delta_log(self) -> None:
+        for each in (self.path / DELTA_LOG).glob(".*.tmp"):
             with suppress(FileNotFoundError):  # another process has just linked it
                 if time.time() - each.stat().st_mtime > LEFT_OVER_SECONDS:
                     each.unlink()
 
     def _commit_file(self, version: int) -> Path:
-        return self.path / LOG / commit_name(version)
+        return self.path / DELTA_LOG / commit_name(version)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from dcp.lake.store.cached_reads import CachedReads
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.store.looks import Looks
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Table, Transaction
 
@@ -24,14 +24,15 @@ class NewRows(Protocol):
     """Rows of a table that tasks make; one commit appends them all."""
 
     def append(
-        self, base: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
+        self, read_version: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
     ) -> None:
         """Let the tasks make the rows, and commit them.
 
         A second call, after one that committed nothing, need not make them again.
 
         Args:
-            base: called when the rows are made; returns the version that the commit may follow.
+            read_version: called when the rows are made; returns the version that the commit may
+            follow.
                 Not called where Spark appends, since Delta finds the version itself.
             transaction: fences the commit.
             metadata: the commit's own words (`dcp.lake.tables.history`).
@@ -58,7 +59,7 @@ class LakeStore(Protocol):
         """True if each commit that is read costs a request to an object store."""
 
     @property
-    def looks(self) -> Looks: ...
+    def cached_reads(self) -> CachedReads: ...
 
     def table(self, name: str) -> Table: ...
 
@@ -92,7 +93,7 @@ class LakeStore(Protocol):
             LakeError: the table's store overwrites.
         """
 
-    def look_at_written(
+    def map_written(
         self, table: str, merge: Merge, look: BatchFunction, schema: pa.Schema
     ) -> pa.Table:
         """Return the rows that ``look`` makes, in tasks, of the rows that a merge would write.

@@ -95,7 +95,7 @@ class LakeLocation:
     def _has_log(self, where: str | Path) -> bool:
         try:
             place = self.place_at(where)
-            return place is not None and place.has_log()
+            return place is not None and place.has_delta_log()
         except Exception:  # of many classes, not all of them documented
             return False
 

@@ -17,7 +17,14 @@ from dcp.lake.config.memory import MEBIBYTE, UPLOAD_PARTS
 from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
 from dcp.lake.store.bucket_store import bucket_options, bucket_store
 from dcp.lake.store.failures import NO_BUCKET
-from dcp.lake.store.place import LEFT_OVER_SECONDS, LOG, OF_LOG, CommitFile, TablePlace, commit_name
+from dcp.lake.store.place import (
+    DELTA_LOG,
+    DELTA_LOG_FILE,
+    LEFT_OVER_SECONDS,
+    CommitFile,
+    TablePlace,
+    commit_name,
+)
 from dcp.lake.store.trial import StoreTrial, put_if_absent, require_conditional_writes
 
 if TYPE_CHECKING:
@@ -126,13 +133,13 @@ class ObjectPlace(TablePlace):
         return "/".join((parts_of(self.url).path, *names))
 
     def _commit_path(self, version: int) -> str:
-        return self._path(LOG, commit_name(version))
+        return self._path(DELTA_LOG, commit_name(version))
 
-    def has_log(self) -> bool:
+    def has_delta_log(self) -> bool:
         """Objects of folders, and dotted ones that try the store, do not count."""
-        log = self._path(LOG, "")
+        log = self._path(DELTA_LOG, "")
         below = (path.removeprefix(log) for path, _ in self._below(log))
-        return any(map(OF_LOG.fullmatch, below))
+        return any(map(DELTA_LOG_FILE.fullmatch, below))
 
     def has_data(self) -> bool:
         return any(path.endswith(".parquet") for path, _ in self._below(self._path()))
@@ -141,7 +148,7 @@ class ObjectPlace(TablePlace):
         import obstore  # not where all is on this machine
 
         just_before = self._commit_path(version)[:-1]  # a listing begins after its offset
-        listed = obstore.list(self._store, self._path(LOG), offset=just_before).collect()
+        listed = obstore.list(self._store, self._path(DELTA_LOG), offset=just_before).collect()
         named = ((_COMMIT.fullmatch(each["path"].rpartition("/")[2]), each) for each in listed)
         return {
             int(name[1]): (each["e_tag"], each["last_modified"])
@@ -189,7 +196,7 @@ class ObjectPlace(TablePlace):
         where = self._bucket
         if "endpoint" in self.way:
             where += f" at {self.way['endpoint']}"
-        return StoreTrial(self._store, self._path(LOG), where)
+        return StoreTrial(self._store, self._path(DELTA_LOG), where)
 
     def commit(self, version: int, content: bytes) -> None:
         """Write the commit's file on condition that none exists: the store itself decides.
@@ -202,14 +209,14 @@ class ObjectPlace(TablePlace):
         try:
             put_if_absent(self._store, self._commit_path(version), content)
         except FileExistsError as taken:
-            raise FileExistsError(f"{self.url}/{LOG}/{commit_name(version)}") from taken
+            raise FileExistsError(f"{self.url}/{DELTA_LOG}/{commit_name(version)}") from taken
 
-    def tidy_log(self) -> None:
+    def tidy_delta_log(self) -> None:
         """Asks for a list up to the first commit, and once to delete; a dot sorts before digits."""
         import obstore
 
         oldest = datetime.now(UTC) - timedelta(seconds=LEFT_OVER_SECONDS)
-        log = self._path(LOG, "")
+        log = self._path(DELTA_LOG, "")
         before_commits = takewhile(lambda each: each[0] < f"{log}0", self._below(log))
         left = [
             path

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from dcp.lake.store.trial import StoreTrial
 
-LOG: Final = "_delta_log"
+DELTA_LOG: Final = "_delta_log"
 
-OF_LOG: Final = re.compile(r"\d{20}\..*|_last_checkpoint")
+DELTA_LOG_FILE: Final = re.compile(r"\d{20}\..*|_last_checkpoint")
 """Names of files that make a folder a Delta log; hidden and foreign ones do not."""
 
 LEFT_OVER_SECONDS: Final = 24 * 3600.0
@@ -60,7 +60,7 @@ class TablePlace(ABC):
         return self.uri
 
     @abstractmethod
-    def has_log(self) -> bool:
+    def has_delta_log(self) -> bool:
         """Return whether there is a Delta log, even a damaged one."""
 
     @abstractmethod
@@ -117,7 +117,7 @@ class TablePlace(ABC):
         return nullcontext()
 
     @abstractmethod
-    def tidy_log(self) -> None:
+    def tidy_delta_log(self) -> None:
         """Remove temporary files of the log that killed processes left."""
 
     def prepare_checkpoint(self) -> None:  # noqa: B027 - most places need nothing

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
-from dcp.lake.store.looks import Looks
+from dcp.lake.store.cached_reads import CachedReads
 from dcp.lake.store.place import TablePlace, with_times
 
 _LOG = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class RememberedTable:
     options: Mapping[str, str] | None = field(repr=False)  # secrets
     """It was opened with them. With others it is read anew, since keys expire."""
     read_at: int
-    """A time of `Looks.tick`."""
+    """A time of `CachedReads.tick`."""
     told: dict[int, _Told] = field(default_factory=dict)
     """Commits by version, each with its file's time in milliseconds."""
     first_kept: int = 0
@@ -79,8 +79,8 @@ class RememberedTables:
     thread at a time reads a table.
     """
 
-    def __init__(self, looks: Looks | None = None) -> None:
-        self.looks = looks or Looks()
+    def __init__(self, cached_reads: CachedReads | None = None) -> None:
+        self.cached_reads = cached_reads or CachedReads()
         self._tables: dict[str, RememberedTable] = {}
         self._absent: dict[str, int] = {}
         self._reading: dict[str, Lock] = {}
@@ -89,7 +89,7 @@ class RememberedTables:
         return name in self._tables
 
     def is_absent(self, name: str) -> bool:
-        return self.looks.has_seen(self._absent.get(name, 0))
+        return self.cached_reads.has_seen(self._absent.get(name, 0))
 
     def note_absent(self, name: str, read_at: int) -> None:
         self._absent[name] = read_at
@@ -97,12 +97,12 @@ class RememberedTables:
     def as_it_is(self, place: TablePlace, name: str) -> RememberedTable:
         with self._reading.setdefault(name, Lock()):
             known = self._tables.get(name)
-            if known is not None and self.looks.has_seen(known.read_at):
+            if known is not None and self.cached_reads.has_seen(known.read_at):
                 return known
             return self._read(place, name)
 
     def _read(self, place: TablePlace, name: str) -> RememberedTable:
-        known, read_at, is_known = self._tables.pop(name, None), self.looks.tick(), False
+        known, read_at, is_known = self._tables.pop(name, None), self.cached_reads.tick(), False
         if known is not None:
             try:
                 is_known = known.catch_up(place)

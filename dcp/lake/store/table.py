@@ -157,7 +157,7 @@ class Table(Protocol):
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
         """Delete rows; return their number. Without a condition all go, and no file is read."""
 
-    def is_readable(self) -> bool:
+    def can_read_all(self) -> bool:
         """Return whether all rows can be read, by reading them."""
 
     def merge(self, merge: Merge, transaction: Transaction, metadata: Mapping[str, Any]) -> None:

@@ -112,7 +112,7 @@ class TableCommit:
         return self.round is not None or self.is_cleaning
 
     @property
-    def base(self) -> int:
+    def read_version(self) -> int:
         """The version that its driver had looked at."""
         return int(self.ours.get("base", self.version - 1))
 

@@ -99,7 +99,7 @@ AUDIT_TABLE: Final = "undone"
 """The keys that rollbacks took back (`dcp.lake.apply.audit`)."""
 
 CONTROL_TABLE: Final = "control"
-"""Requests to the lake's driver, and its answers (`dcp.lake.log.control`)."""
+"""Requests to the lake's driver, and its answers (`dcp.lake.change_log.control`)."""
 
 QUALITY_TABLE: Final = "quality"
 """The results of checks of data quality (`dcp.lake.quality.report`)."""
@@ -163,7 +163,7 @@ class LakeTables:
     remembered_rounds: dict[int, RoundRecord] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """For `dcp.lake.log.round_records` alone."""
+    """For `dcp.lake.change_log.round_queries` alone."""
 
     @property
     def spark(self) -> "SparkSession":
@@ -177,8 +177,8 @@ class LakeTables:
     def changes(self) -> Table:
         return self.table(CHANGES_TABLE)
 
-    def look(self) -> AbstractContextManager[None]:
-        return self.store.looks.look()
+    def read_once(self) -> AbstractContextManager[None]:
+        return self.store.cached_reads.read_once()
 
     def table(self, name: str) -> Table:
         return self.store.table(name)
@@ -216,7 +216,7 @@ def create_lake(
         ConfigError: the existing lake was made with deletion vectors, and shall have none, or
             reversed; or it is on S3, in a session that may overwrite others' commits.
     """
-    with store.looks.look():
+    with store.cached_reads.read_once():
         store.prepare()
         changes = store.table(CHANGES_TABLE)
         if not changes.exists():
@@ -268,7 +268,7 @@ def open_lake(store: LakeStore) -> LakeTables:
     Raises:
         LakeError: there is none, the table is foreign, or of another format version.
     """
-    with store.looks.look():
+    with store.cached_reads.read_once():
         return _open(store)
 
 
@@ -322,7 +322,7 @@ def find_lake(store: LakeStore) -> LakeTables | None:
     Raises:
         LakeError: there is a table, and it is no lake of ours.
     """
-    with store.looks.look():
+    with store.cached_reads.read_once():
         return _open(store) if store.table(CHANGES_TABLE).exists() else None
 
 

@@ -18,12 +18,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from dcp.lake.adapters.opening import opened_store
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.epochs import kept_vbuckets
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.epochs import kept_vbuckets
 from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.rounds.lake_position import filtered_position, require_same_bucket
+from dcp.lake.rounds.lake_state import filtered_lake_state, require_same_bucket
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.spark.failures import spark_errors
@@ -40,7 +40,7 @@ from dcp.lake.verify.frames import (
 )
 from dcp.lake.verify.keys import ALL_EQUAL, KeyComparison, KeysCompared
 from dcp.lake.verify.report import DEFAULT_KEYS, TableCompared, VerifyReport
-from dcp.lake.verify.source import SourceReader, VerifyObserver
+from dcp.lake.verify.source_reader import SourceReader, VerifyObserver
 from dcp.lake.verify.stream import StreamEnding, metadata_access
 from dcp.printable import number_ranges
 from dcp.records import read
@@ -63,7 +63,7 @@ def verify(
         settings: all of them.
         vbuckets: those to compare; None means all.
         keys: how many differing keys are listed (all are counted).
-        observer: hears of each look.
+        observer: hears of each pass.
         spark: the session to use; None builds or takes over one.
 
     Raises:
@@ -75,8 +75,8 @@ def verify(
     begin = monotonic()
     access = metadata_access(source_access(settings))
     with opened_store(settings, spark) as store:
-        look = partial(query_cluster, access, remembered_nodes(store, settings.source.bucket))
-        cluster = look()
+        probe = partial(query_cluster, access, remembered_nodes(store, settings.source.bucket))
+        cluster = probe()
         lake = open_lake(store)
         require_same_bucket(lake, cluster, settings.source.bucket)
         ranges = None if vbuckets is None else number_ranges(vbuckets)
@@ -88,16 +88,20 @@ def verify(
         dropped = tuple(each for each in replicas if each not in in_bucket)
         kept = kept_vbuckets(lake) if dropped else {}
         document_filter = filter_of(lake, settings.filter, cluster.manifest)
-        position = filtered_position(lake, document_filter)
-        reader = SourceReader(lake, settings, access, look, position, observer or VerifyObserver())
+        lake_state = filtered_lake_state(lake, document_filter)
+        reader = SourceReader(
+            lake, settings, access, probe, lake_state, observer or VerifyObserver()
+        )
         reader.leave_out(
             [
                 LeftOut(state.vbucket, "rollback", f"{state.order}, which the next run follows")
-                for state in position.states.values()
+                for state in lake_state.states.values()
                 if state.order is not None
             ]
         )
-        tables, found = _look(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
+        tables, found = (
+            _compare(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
+        )
         return VerifyReport(
             place=str(lake.location),
             lake_id=lake.identity.lake_id,
@@ -117,7 +121,7 @@ def verify(
         )
 
 
-def _look(
+def _compare(
     reader: SourceReader,
     replicas: tuple[ReplicaTable, ...],
     chosen: frozenset[int],

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from dcp.lake.log.applied import ReplicaStatus, replica_status
-from dcp.lake.log.round_records import positions_at
+from dcp.lake.change_log.applied import ReplicaStatus, replica_status
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.receive.arrow_columns import integer_column, u64_column
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.store.sql import one_of
@@ -50,7 +50,7 @@ def pinned_seqnos(
     """
     if replica.round == 0:  # before the first apply nothing is promised
         return dict.fromkeys(range(lake.identity.vbucket_count), 0)
-    states = positions_at(lake, replica.round)
+    states = states_at(lake, replica.round)
     stale = replica.held.stale
     return {
         vbucket: state.complete_seqno

@@ -24,7 +24,7 @@ from dcp.lake.verify.frames import (
     unpinned_vbuckets,
 )
 from dcp.lake.verify.report import Difference, KeyState
-from dcp.lake.verify.source import SourceReader
+from dcp.lake.verify.source_reader import SourceReader
 from dcp.lake.verify.stream import StreamEnding
 from dcp.records import read
 
@@ -62,7 +62,7 @@ class KeyComparison:
             return differences(source, replica_rows(reader.lake, pins, vbuckets), pins)
 
         with self._kept(compared, vbuckets) as seen:
-            suspects = self._settle(seen, pins)
+            suspects = self._count(seen, pins)
             again = self._reader.readable(suspects)
             if not again:
                 return ALL_EQUAL
@@ -76,7 +76,7 @@ class KeyComparison:
                 return differences(source, held, newest, seen)
 
             with self._kept(compared_again, again) as left:
-                still = self._reader.readable(self._settle(left, newest))
+                still = self._reader.readable(self._count(left, newest))
                 return KeysCompared(
                     sum(suspects.values()),
                     dict.fromkeys(KINDS, 0)
@@ -107,7 +107,7 @@ class KeyComparison:
         finally:
             answer.unpersist()
 
-    def _settle(self, answer: "DataFrame", pins: Sequence[Pin]) -> dict[int, int]:
+    def _count(self, answer: "DataFrame", pins: Sequence[Pin]) -> dict[int, int]:
         """Count the differing keys by vbucket; note the vbuckets that cannot be compared."""
         endings = [
             read(StreamEnding, json.loads(row["ending"]))

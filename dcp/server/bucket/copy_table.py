@@ -21,7 +21,7 @@ _WINDOWS: Final = WindowPolicySettings(
 _WINDOWS_BYTES: Final = 32 * _MIB
 """What the windows of connections that fill copies share: up to 8 have 4 MiB each, more less."""
 
-Place = tuple[int, int]
+NodeVbucket = tuple[int, int]
 """A node and a vbucket."""
 
 
@@ -80,9 +80,9 @@ class Copies:
             self._memory[node].forget(vbucket)
         return copy
 
-    def follow(self, cluster_map: ServedClusterMap) -> list[Place]:
+    def follow(self, cluster_map: ServedClusterMap) -> list[NodeVbucket]:
         """Have the copies that the map names, and those that take over; return what went."""
-        gone: list[Place] = []
+        gone: list[NodeVbucket] = []
         for vbucket in range(len(cluster_map.owners)):
             wanted = cluster_map.replicas(vbucket)
             for node, copy in list(self.of(vbucket)):

@@ -16,7 +16,7 @@ from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.faults import Faults
-from dcp.server.model.held_keys import HeldKeys
+from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.send_window import SendWindow
 from dcp.server.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
 from dcp.server.streams.noop import NoopTimer
@@ -34,7 +34,7 @@ MAX_STREAMS: Final = 16 * 1024
 """Streams on one connection: 16 of each of 1024 vbuckets."""
 TURN_STREAMS: Final = 32
 """Streams that are asked for something to send before other connections have their turn."""
-ROUND_STREAMS: Final = 256
+DROPPED_STREAMS_AT_ONCE: Final = 256
 """Streams of a connection that is gone that are let go of before others have their turn."""
 _LITTLE_PART: Final = 8
 """A batch that lacks an eighth of its size, or less, is full."""
@@ -54,7 +54,7 @@ class SharedByConnections:
     memory: CheckpointAccount
     stream_quotas: StreamQuotas
     faults: Faults = field(default_factory=Faults)
-    held_keys: HeldKeys = field(default_factory=HeldKeys)
+    key_quota: KeyQuota = field(default_factory=KeyQuota)
 
 
 class DcpConnection:
@@ -150,7 +150,7 @@ class DcpConnection:
             keeps_cursor=options.keeps_cursors,
             cursor=self.cursor_name,
             prepare_extra_bytes=0 if self.is_internal else settings.prepare_extra_bytes,
-            held_keys=self._shared.held_keys,
+            key_quota=self._shared.key_quota,
         )
 
     @property
@@ -266,7 +266,7 @@ class DcpConnection:
 
     def drop_some_streams(self) -> bool:
         """Let go of a round's streams of a connection that is gone; whether some are left."""
-        for stream in list(islice(self.streams, ROUND_STREAMS)):
+        for stream in list(islice(self.streams, DROPPED_STREAMS_AT_ONCE)):
             stream.end(EndReason.DISCONNECTED, announce=False)
             self._forget(stream)
         return len(self.streams) > 0

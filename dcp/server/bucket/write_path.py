@@ -60,7 +60,7 @@ class WritePath:
         finally:
             self._open_batches -= 1
             if not self._open_batches:
-                self._settle()
+                self._finish_batch()
 
     @property
     def is_in_batch(self) -> bool:
@@ -72,9 +72,9 @@ class WritePath:
         self._written.add(vbucket)
         self._changes.add(vbucket)
         if not self._open_batches:
-            self._settle()
+            self._finish_batch()
 
-    def _settle(self) -> None:
+    def _finish_batch(self) -> None:
         for vbucket in self._written:
             written = self._table.vbuckets[vbucket]
             written.data.end_batch()
@@ -195,7 +195,7 @@ class WritePath:
         """Settle what a node's copy of ``vbucket`` received; its streams hear of it."""
         copies = self._table.copies
         copy = copies.at(node, vbucket)
-        if copy is None or not copy.settle():
+        if copy is None or not copy.store_received():
             return
         if self.flusher is not None:
             self.flusher.note(copy.vbucket)

@@ -46,7 +46,7 @@ class _Account:
     dropped: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def is_settled(self) -> bool:
+    def is_freed(self) -> bool:
         return self.removed_bytes + self.expelled_bytes >= self.to_free_bytes
 
 
@@ -64,7 +64,7 @@ def recover(managers: Iterable[CheckpointManager[Any]], quota_bytes: int) -> Rec
     used = sum(manager.memory_bytes for manager in all_managers)
     account = _Account(used - quota_bytes * LOWER_MARK_PERCENT // 100)
     if used * 100 >= quota_bytes * UPPER_MARK_PERCENT:
-        _settle(all_managers, account)
+        _free(all_managers, account)
     return Recovery(
         account.closed, account.removed_bytes, account.expelled_bytes, dict(account.dropped)
     )
@@ -84,11 +84,11 @@ def limits_for(quota_bytes: int, vbuckets: int) -> CheckpointLimits:
     return CheckpointLimits(max_bytes=max(1, quota_bytes // vbuckets // CHECKPOINTS_PER_VBUCKET))
 
 
-def _settle(managers: list[CheckpointManager[Any]], account: _Account) -> None:
+def _free(managers: list[CheckpointManager[Any]], account: _Account) -> None:
     for step in _STEPS:
         for manager in sorted(managers, key=_memory_bytes, reverse=True):
             step(manager, account)
-            if account.is_settled:
+            if account.is_freed:
                 return
 
 
@@ -112,7 +112,7 @@ def _drop(manager: CheckpointManager[Any], account: _Account) -> None:
         manager.remove(name)
         account.dropped[manager.vbucket] = (*account.dropped.get(manager.vbucket, ()), name)
         account.removed_bytes += manager.remove_closed()
-        if account.is_settled:
+        if account.is_freed:
             return
 
 

@@ -18,7 +18,7 @@ from dcp.server.bucket.large_frames import FrameRoom
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import OUTBOX_BYTES
 from dcp.server.node.channels import Channel
-from dcp.server.node.turns import ROUND_SECONDS, Turns
+from dcp.server.node.turns import ITERATION_SECONDS, Turns
 from dcp.wire.framing import FrameBlock, FrameSplitter
 
 _LOG = logging.getLogger(__name__)
@@ -311,7 +311,7 @@ class AcceptedConnection:
         most_bytes = self._bucket.clients.unsent.batch_bytes(self._channel.taken_bytes)
         with self._bucket.lock:
             now = self._loop.time()
-            end = now + ROUND_SECONDS
+            end = now + ITERATION_SECONDS
             frames = self.session.output(
                 most_bytes, now, most_made, lambda: self._loop.time() >= end
             )

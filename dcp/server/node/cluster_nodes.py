@@ -112,7 +112,7 @@ class ClusterNodes:
 
     async def close(self) -> None:
         """End all connections with their last words, and close the ports."""
-        await self.loop.settled()
+        await self.loop.drained()
         leaving = [asyncio.ensure_future(node.leave()) for node in self._nodes.values()]
         try:
             await ended("end of a node", *leaving)

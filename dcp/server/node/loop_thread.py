@@ -23,7 +23,7 @@ Work = Coroutine[Any, Any, T]
 
 
 class LoopThread:
-    """May be started and stopped again and again; all but ``settled`` is for any thread."""
+    """May be started and stopped again and again; all but ``drained`` is for any thread."""
 
     def __init__(self, name: str) -> None:
         """``name`` is the thread's, and what errors call it."""
@@ -149,7 +149,7 @@ class LoopThread:
             raise LocalProtocolError(f"{self._name}: it does not run")
         return loop
 
-    async def settled(self) -> None:
+    async def drained(self) -> None:
         """Return when all is over that was ordered from inside."""
         if self._under_way:
             await asyncio.wait(self._under_way)

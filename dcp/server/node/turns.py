@@ -1,10 +1,10 @@
 """Schedules connections in small turns, since all of a process share one loop.
 
-In one round of the loop no more than ``ROUND_FRAMES`` requests are acted on, of all connections
-together, and none is begun after ``ROUND_SECONDS``. Who comes with something new has a turn before
-or right after one of those that still have more of what they said before: so a client that asks
-now and then is answered soon, however many others flood us, and however much they said at once
-(``fq_codel`` of Linux serves new flows first for the same reason).
+In one iteration of the loop no more than ``ITERATION_FRAMES`` requests are acted on, of all
+connections together, and none is begun after ``ITERATION_SECONDS``. Who comes with something new
+has a turn before or right after one of those that still have more of what they said before: so a
+client that asks now and then is answered soon, however many others flood us, and however much they
+said at once (``fq_codel`` of Linux serves new flows first for the same reason).
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-ROUND_FRAMES: Final = 32
-ROUND_SECONDS: Final = 0.002
+ITERATION_FRAMES: Final = 32
+ITERATION_SECONDS: Final = 0.002
 
 Turn = Callable[[int, float], int]
 """Acts on at most so many requests, on no second one after that time; returns on how many."""
@@ -43,7 +43,7 @@ class Turns:
         return await done
 
     def _round(self, loop: asyncio.AbstractEventLoop) -> None:
-        left, end = ROUND_FRAMES, loop.time() + ROUND_SECONDS
+        left, end = ITERATION_FRAMES, loop.time() + ITERATION_SECONDS
         while left > 0 and (self._new or self._going_on):
             turn, done = self._next()
             if done.done():  # its connection is over

@@ -152,7 +152,7 @@ class PassiveStream:
         match event:
             case StreamOpened():
                 self.is_open = True
-                self.copy.take_log(event.failover_log)
+                self.copy.take_failover_log(event.failover_log)
             case RollbackOrdered():
                 self.copy.roll_back(event.seqno)
                 self._rolled_back = True

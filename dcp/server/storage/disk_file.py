@@ -14,7 +14,7 @@ from typing import IO, Final, Protocol
 
 Data = bytes | bytearray | memoryview
 """Bytes in a row; a memoryview has items of one byte."""
-Place = tuple[int, int]
+Extent = tuple[int, int]
 """Where bytes begin in a file, and how many they are."""
 
 _COALESCED_BYTES: Final = 64 * 1024
@@ -24,7 +24,7 @@ _OWNER_ONLY: Final = 0o600
 class PinnedFile(Protocol):
     """The content of a file at one time; it stays readable when the file is replaced."""
 
-    def read_each(self, places: Sequence[Place]) -> list[Data]:
+    def read_each(self, places: Sequence[Extent]) -> list[Data]:
         """Return the bytes of several places, as ``DiskFile.read_each``."""
         ...
 
@@ -54,7 +54,7 @@ class DiskFile(Protocol):
         """
         ...
 
-    def read_each(self, places: Sequence[Place]) -> list[Data]:
+    def read_each(self, places: Sequence[Extent]) -> list[Data]:
         """Return the bytes of several places, as ``read``: a file is opened once for all."""
         ...
 
@@ -104,7 +104,7 @@ class OsFile:
         """Return ``size`` bytes from ``offset`` on."""
         return self.read_each([(offset, size)])[0]
 
-    def read_each(self, places: Sequence[Place]) -> list[Data]:
+    def read_each(self, places: Sequence[Extent]) -> list[Data]:
         """Return the bytes of several places; the file is opened once."""
         with _naming(self._path), self._path.open("rb", buffering=0) as file:
             return [_read(file, offset, size) for offset, size in places]
@@ -160,7 +160,7 @@ class _OpenFile:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
-    def read_each(self, places: Sequence[Place]) -> list[Data]:
+    def read_each(self, places: Sequence[Extent]) -> list[Data]:
         return [_read(self._file, offset, size) for offset, size in places]
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ class MemoryFile:
             place += 1
         return found[0] if len(found) == 1 else b"".join(found)
 
-    def read_each(self, places: Sequence[Place]) -> list[Data]:
+    def read_each(self, places: Sequence[Extent]) -> list[Data]:
         """Return the bytes of several places."""
         return [self.read(offset, size) for offset, size in places]
 

@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from dcp.server.storage.disk_file import Data, DiskFile, PinnedFile, Place
+from dcp.server.storage.disk_file import Data, DiskFile, Extent, PinnedFile
 from dcp.server.storage.disk_index import Columns, find
 from dcp.server.storage.disk_ranges import U64s
 from dcp.server.storage.frame_crcs import DamagedFrameError
@@ -58,7 +58,7 @@ class ScannedFile:
         """Return bytes of this generation, also when another has taken its place."""
         return self.read_each([(offset, size)])[0]
 
-    def read_each(self, places: Sequence[Place]) -> list[Data]:
+    def read_each(self, places: Sequence[Extent]) -> list[Data]:
         """Return the bytes of several places; the file is opened once, if need be."""
         return (self._pinned or self._file).read_each(places)
 

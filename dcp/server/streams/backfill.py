@@ -77,8 +77,8 @@ def source_of(
     items = DiskItems(scan, settings.flavour, wanted, history)
     is_wanted = settings.out_of_order is not OutOfOrder.NO
     names_one = wanted.kind is FilterKind.COLLECTIONS and len(wanted.collections) == 1
-    if is_wanted and names_one and is_first and settings.held_keys.has_room(scan.item_count):
-        return KeyOrderItems(scan, items, settings.held_keys)
+    if is_wanted and names_one and is_first and settings.key_quota.has_room(scan.item_count):
+        return KeyOrderItems(scan, items, settings.key_quota)
     return items
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from heapq import merge
 from typing import Final
 
-from dcp.server.model.held_keys import HeldKeys
+from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.stream_filter import StreamFilter
 from dcp.server.storage.disk_ranges import U64s
 from dcp.server.storage.disk_scan import Scan
@@ -25,7 +25,7 @@ _READ_BYTES: Final = 512 * 1024
 class KeyOrderItems:
     """The shown items of a scan, by key."""
 
-    def __init__(self, scan: Scan, items: DiskItems, held: HeldKeys) -> None:
+    def __init__(self, scan: Scan, items: DiskItems, held: KeyQuota) -> None:
         """``items`` says what is shown of the scan; nothing of that was read yet.
 
         Until the keys are read all that the scan has counts as ``held``.

@@ -41,12 +41,12 @@ class ReadyList:
     def wake(self, stream: ActiveStream) -> None:
         """Let a stream have its turn."""
         self._ready.setdefault(stream)
-        self._settle(stream)
+        self._wait_for_disk(stream)
 
     def end_turn(self, stream: ActiveStream) -> None:
         """Let a ready stream wait for its next turn."""
         self._ready.move_to_end(stream)
-        self._settle(stream)
+        self._wait_for_disk(stream)
 
     def drop(self, stream: ActiveStream) -> None:
         """Ask a stream no more until it is woken: it has nothing now."""
@@ -66,7 +66,7 @@ class ReadyList:
             if stream in self._waiting:  # it was being read when its window became full
                 self._waiting.move_to_end(stream, last=False)
 
-    def _settle(self, stream: ActiveStream) -> None:
+    def _wait_for_disk(self, stream: ActiveStream) -> None:
         """Let a ready stream wait while another one reads the disk."""
         is_backfilling = self.is_sequential and stream.phase is ActiveStreamPhase.BACKFILLING
         if not (is_backfilling and stream.is_inside_snapshot):

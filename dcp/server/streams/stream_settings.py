@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from dcp.server.model.held_keys import HeldKeys
+from dcp.server.model.key_quota import KeyQuota
 
 
 class OutOfOrder(Enum):
@@ -23,7 +23,7 @@ class StreamSettings:
     sync writes have come, in version 2.0 where it is not 2.2. ``keeps_cursor``: its streams are not
     sent back to the disk when memory is short. ``cursor``: what its cursors are called.
     ``prepare_extra_bytes``: what flow control charges for a prepare beyond its length.
-    ``held_keys``: those that snapshots in the order of keys hold, of all streams together.
+    ``key_quota``: those that snapshots in the order of keys hold, of all streams together.
     """
 
     flavour: int
@@ -34,4 +34,4 @@ class StreamSettings:
     keeps_cursor: bool = False
     cursor: str = "stream"
     prepare_extra_bytes: int = 0
-    held_keys: HeldKeys = field(default_factory=HeldKeys)
+    key_quota: KeyQuota = field(default_factory=KeyQuota)

@@ -36,7 +36,7 @@ class ReplicaCopy:
         """Set while it is on disk as the vbucket that it is to be."""
         self._known_manifest = known_manifest
         self._first_disk_end: int | None = None
-        self._has_unsettled = False
+        self._has_unstored = False
         self.lost_cursors: tuple[str, ...] = ()
         found = vbucket.data.newest.keys.versions
         prepares = (each.seqno for each in found if each.opcode == Opcode.DCP_PREPARE)
@@ -122,9 +122,9 @@ class ReplicaCopy:
 
     # --- what a passive stream hands in
 
-    def take_log(self, log: FailoverLog) -> None:
+    def take_failover_log(self, log: FailoverLog) -> None:
         """Take the active's failover log, from its answer to the stream request."""
-        self.vbucket.take_log(log)
+        self.vbucket.take_failover_log(log)
         self.has_history = True
 
     def begin_snapshot(self, bounds: SnapshotRange, flags: int, purge_seqno: int | None) -> None:
@@ -180,16 +180,16 @@ class ReplicaCopy:
         self._received(seqno)
 
     def _received(self, seqno: int) -> None:
-        self._has_unsettled = True
+        self._has_unstored = True
         if self._first_disk_end is not None and seqno >= self._first_disk_end:
             self._first_disk_end = None
 
-    def settle(self) -> bool:
+    def store_received(self) -> bool:
         """Write the items received since the last time; return whether there were any."""
-        has_news = self._has_unsettled or bool(self.lost_cursors)
-        self._has_unsettled = False
+        has_news = self._has_unstored or bool(self.lost_cursors)
+        self._has_unstored = False
         if has_news:
-            self.vbucket.data.settle_received()
+            self.vbucket.data.store_received()
         return has_news
 
     def roll_back(self, seqno: int) -> int:
@@ -199,12 +199,12 @@ class ReplicaCopy:
         """
         data = self.vbucket.data
         before = data.high_seqno
-        data.settle_received()
+        data.store_received()
         left = data.cut(data.disk.batch_end_at(min(seqno, self.consistent_seqno)))
         if left == before:
             left = data.cut(data.base_seqno)
         self._first_disk_end = None
-        self._has_unsettled = False
+        self._has_unstored = False
         self._acknowledgements.cut(left)
         self.vbucket.documents.rewind()
         return left

@@ -196,7 +196,7 @@ class Vbucket:
         """Tell clients that it has a seqno that is not here yet; 0: what is here."""
         self.promised_seqno = seqno
 
-    def take_log(self, log: FailoverLog) -> None:
+    def take_failover_log(self, log: FailoverLog) -> None:
         """Have the branches of the active, of which this is a copy."""
         self.failover_log = log
 
@@ -484,7 +484,7 @@ class Vbucket:
         for version in versions:
             self.data.checkpoints.skip_to(version.seqno - 1)
             self.documents.append(version)
-            self.data.settle()
+            self.data.finish_batch()
             self._stand_behind(version)
 
     def learn(self, version: Version, known: Manifest | None = None) -> None:

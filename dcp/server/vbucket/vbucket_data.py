@@ -165,14 +165,14 @@ class VbucketData:
         if batch := self.memory.take_batch():
             self._unwritten.add(batch)
 
-    def settle(self) -> None:
+    def finish_batch(self) -> None:
         """End a batch of writes, and flush it unless that is a flusher's work."""
         self.end_batch()
         if not self._writes_behind:
             self.persistence.flush()
 
     def receive(self, version: Version) -> None:
-        """Add an item of the snapshot that a replica is receiving; ``settle_received`` follows.
+        """Add an item of the snapshot that a replica is receiving; ``store_received`` follows.
 
         Raises:
             LocalProtocolError: its seqno is not above the high seqno or outside the snapshot.
@@ -180,14 +180,14 @@ class VbucketData:
         self.checkpoints.receive(version)
         self.newest.note(version)
 
-    def settle_received(self) -> None:
+    def store_received(self) -> None:
         """Write the items that a replica received, or schedule them, even part of a snapshot.
 
         What came from the active's disk leaves memory when it is written, if no stream wants it.
         """
         if not self.checkpoints.is_snapshot_complete:
             self.disk.note_part(self.high_seqno)
-        self.settle()
+        self.finish_batch()
         if not self._writes_behind:
             self.persistence.flush(self.high_seqno)
 
@@ -196,7 +196,7 @@ class VbucketData:
 
         Returns the cursors that memory lost by it: their streams go back to the disk.
         """
-        self.settle_received()
+        self.store_received()
         self.persistence.flush(self.high_seqno)
         self._store.write([], self.persistence.state.news_at(seqno), snapshot_end=seqno)
         lost = self.memory.drop_stream_cursors()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.errors import DcplakeError, SetupError
-from dcp.lake.log.stop_points import VARIABLE
+from dcp.lake.change_log.stop_points import VARIABLE
 from dcp.lake.run.replicate import run
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -25,7 +25,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.config.memory import worker_bytes
-from dcp.lake.task_monitor.task_stats import Connection, TaskStats
+from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
@@ -433,7 +433,7 @@ def _gated(task: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_board_of_tasks_without_flow_control_is_shown_too() -> None:
-    from tests.lake.task_monitor.test_live_board import READY, watcher
+    from tests.lake.task_board.test_live_board import READY, watcher
 
     look: TaskStats = watcher([READY]).stats()
     without = TaskStats.from_json(json.loads(json.dumps(look.to_json())) | {"connections": []})

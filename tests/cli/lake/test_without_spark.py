@@ -18,10 +18,10 @@ import pytest
 from dcp.cli.main import main
 from dcp.lake.adapters import opening
 from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.maintain import compaction
 from dcp.lake.monitor.figures import FiguresReader, LakeFigures
 from dcp.lake.rounds.observer import NEXT_ROUND

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
+from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.plan import RowBudget
-from dcp.lake.apply.planning import plan_apply
-from dcp.lake.log.applied import replica_status, unindexed_applied
-from dcp.lake.log.slice_rows import Touched
+from dcp.lake.change_log.applied import replica_status, unindexed_applied
+from dcp.lake.change_log.touched_keys import Touched
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, ensure_replicas
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
@@ -186,7 +186,7 @@ def test_nothing_between_makes_no_commit_and_an_effect_free_merge_makes_one(
 def test_a_collection_without_rows_is_not_searched_from_the_beginning_for_ever(
     new_lake_in_memory: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dcp.lake.apply.planning.EMPTY_ROUNDS", 3)
+    monkeypatch.setattr("dcp.lake.apply.apply_planner.EMPTY_ROUNDS", 3)
     lake = new_lake_in_memory(1)
     model = LogModel(lake, 56)
     empty = ReplicaTable("docs__s__c__8", 8)

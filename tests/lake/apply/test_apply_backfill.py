@@ -1,8 +1,8 @@
 """Applies of more keys than the driver may hold."""
 
+from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.plan import ApplyPlan, RowBudget
-from dcp.lake.apply.planning import plan_apply
 from dcp.lake.tables.lake_tables import DOCS
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, documents_of

@@ -8,9 +8,9 @@ import pytest
 
 from dcp.errors import FencedError, LakeError
 from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.planning import plan_apply
-from dcp.lake.log.applied import replica_status, unindexed_applied
+from dcp.lake.change_log.applied import replica_status, unindexed_applied
 from dcp.lake.tables.lake_tables import DOCS, open_lake
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel
@@ -62,7 +62,7 @@ def test_a_commit_that_reported_failure_through_the_bridge_is_read_back(
             raise RuntimeError(f"no PySparkException at {name}")
 
     monkeypatch.setattr("dcp.lake.apply.commit.reached", fail_after)
-    monkeypatch.setattr("dcp.lake.log.changes.reached", fail_after)
+    monkeypatch.setattr("dcp.lake.change_log.changes.reached", fail_after)
     assert model.commit(model.next_round()).round == 1
     [made] = applies(lake, model, 1)
     assert replica_status(lake, DOCS).applied == made

@@ -12,9 +12,9 @@ import pytest
 
 from dcp.errors import ForeignWriteError
 from dcp.lake.adapters.apply_sql import merge_sql
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.planning import plan_apply
-from dcp.lake.log.applied import replica_status, unindexed_applied
+from dcp.lake.change_log.applied import replica_status, unindexed_applied
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ensure_replicas
 from dcp.lake.tables.schema import REPLICA
 from tests.lake.commits_by_hand import put_rows

@@ -7,13 +7,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dcp.lake.adapters.apply_sql import source_sql
+from dcp.lake.adapters.apply_sql import merge_source_sql
+from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.plan import RowBudget
-from dcp.lake.apply.planning import plan_apply
+from dcp.lake.change_log.applied import (
+    applied_of,
+    applied_to_batch,
+    replica_status,
+    unindexed_applied,
+)
 from dcp.lake.config.contracts import Contract, ContractMode, document_type
-from dcp.lake.log.applied import applied_of, applied_to_batch, replica_status, unindexed_applied
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.history import WHOLE, history
@@ -149,7 +154,7 @@ def require_spark_chooses_the_same(log: ForkingLog) -> LogSlice | None:
     assert isinstance(rows, LogRows)
     docs, changes = (log.tables.store.table(name) for name in (DOCS.name, CHANGES_TABLE))
     assert isinstance(docs, MemoryTable) and isinstance(changes, MemoryTable)
-    query = source_sql(docs.sql, rows, plan.held.version)
+    query = merge_source_sql(docs.sql, rows, plan.held.version)
     by_spark = log.tables.spark.sql(f"SELECT * FROM {query}").toArrow()
     one_by_one = log_rows(
         changes.kept.versions[rows.log_version].rows,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.log.slice_rows import RowPlace, touched_by
+from dcp.lake.change_log.touched_keys import RowPlace, touched_by
 from dcp.lake.store.log_slice import Role
 
 rows = st.lists(

@@ -33,11 +33,11 @@ def test_it_applies_the_newest_of_what_came_while_it_was_busy() -> None:
     applied = Applied()
     with ApplyThread(applied, applied.leave_the_rest) as applying:
         assert not applying.is_busy()
-        applying.hand_over(1)
+        applying.submit(1)
         assert applying.is_busy()
         wait_for("the first", lambda: applied.rounds == [1])
         for number in (2, 3, 4):
-            applying.hand_over(number)
+            applying.submit(number)
         applied.may_end.release()
         wait_for("the newest", lambda: applied.rounds == [1, 4])
         applied.may_end.release()
@@ -47,9 +47,9 @@ def test_it_applies_the_newest_of_what_came_while_it_was_busy() -> None:
 def test_what_was_handed_over_is_applied_before_it_ends() -> None:
     applied = Applied()
     with ApplyThread(applied, applied.leave_the_rest) as applying:
-        applying.hand_over(1)
+        applying.submit(1)
         wait_for("the first", lambda: applied.rounds == [1])
-        applying.hand_over(2)
+        applying.submit(2)
         applied.may_end.release(2)
     assert applied.rounds == [1, 2]
 
@@ -60,9 +60,9 @@ def test_after_a_failure_of_the_run_only_the_apply_under_way_is_waited_for() -> 
         pytest.raises(FencedError, match="another driver"),
         ApplyThread(applied, applied.leave_the_rest) as applying,
     ):
-        applying.hand_over(1)
+        applying.submit(1)
         wait_for("the first", lambda: applied.rounds == [1])
-        applying.hand_over(2)
+        applying.submit(2)
         applied.may_end.release()
         raise FencedError("another driver")
     assert (applied.rounds, applied.leaves) == ([1], 1)
@@ -77,7 +77,7 @@ def test_a_failure_of_both_is_told_twice(caplog: pytest.LogCaptureFixture) -> No
         raise LakeError("foreign rows")
 
     with pytest.raises(FencedError, match="another driver"), ApplyThread(fails, nothing) as both:
-        both.hand_over(1)
+        both.submit(1)
         assert begun.wait(60.0)
         failed.set()
         raise FencedError("another driver")
@@ -87,7 +87,7 @@ def test_a_failure_of_both_is_told_twice(caplog: pytest.LogCaptureFixture) -> No
 def test_a_process_that_is_to_end_at_once_waits_for_nothing() -> None:
     applied = Applied()
     with pytest.raises(KeyboardInterrupt), ApplyThread(applied, applied.leave_the_rest) as applying:
-        applying.hand_over(1)
+        applying.submit(1)
         wait_for("the first", lambda: applied.rounds == [1])
         raise KeyboardInterrupt
     applied.may_end.release()
@@ -99,7 +99,7 @@ def test_what_an_apply_raises_ends_the_run(goes_on: bool) -> None:
         raise FencedError("another driver")
 
     with pytest.raises(FencedError, match="another driver"), ApplyThread(fails, nothing) as one:
-        one.hand_over(1)
+        one.submit(1)
         if goes_on:
             for _ in range(600):
                 threading.Event().wait(0.1)

@@ -6,9 +6,9 @@ import pytest
 
 from dcp.lake.apply import applier
 from dcp.lake.apply.applier import Pending, pending_of
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.planning import plan_apply
-from dcp.lake.log import changes
+from dcp.lake.change_log import changes
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import DOCS, ensure_replicas
 from tests.lake.log_model import LogModel

@@ -10,10 +10,10 @@ from typing import Any, Final
 import pytest
 
 from dcp.lake.apply import applier
-from dcp.lake.apply.plan import ApplyPlan, RowBudget
-from dcp.lake.apply.planning import plan_apply
+from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
+from dcp.lake.apply.apply_planner import plan_apply
+from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.changes import latest_round
 from dcp.lake.query.views_sql import row_history_sql
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable

@@ -9,9 +9,9 @@ import pytest
 from dcp.errors import FencedError, ForeignWriteError, LakeError
 from dcp.lake.adapters import task_files
 from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.plan import ApplyPlan, RowBudget
-from dcp.lake.apply.planning import plan_apply
 from dcp.lake.store.file_commit import commit_files
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, open_lake

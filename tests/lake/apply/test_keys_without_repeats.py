@@ -13,8 +13,8 @@ import pytest
 
 from dcp.lake.adapters.apply_sql import rows_sql
 from dcp.lake.apply import applier
-from dcp.lake.apply.plan import ApplyPlan, RowBudget
-from dcp.lake.apply.planning import plan_apply
+from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable

@@ -13,7 +13,7 @@ import pytest
 from dcp.errors import ForeignWriteError, LakeError
 from dcp.lake.apply import quiet_tables
 from dcp.lake.apply.applier import pending_of
-from dcp.lake.apply.planning import plan_apply
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -167,7 +167,7 @@ def test_rows_that_wait_for_the_end_of_a_snapshot_are_somebodys(
         0: SimpleNamespace(first_pending_round=None),
         1: SimpleNamespace(first_pending_round=7),
     }
-    monkeypatch.setattr(quiet_tables, "positions_at", lambda *_: pending)
+    monkeypatch.setattr(quiet_tables, "states_at", lambda *_: pending)
     lake: Any = None  # not asked: the table is not noted
     tables, replica = quiet_tables.QuietTables(), ReplicaTable("docs", 0)
     tables.note(lake, replica, 7, version=3)
@@ -183,7 +183,7 @@ def test_a_look_asks_of_a_bounded_number_of_tables_whether_somebody_changed_them
         asked.append(table)
         return [SimpleNamespace(version=4 if table == "docs3" else 3)][:limit]
 
-    monkeypatch.setattr(quiet_tables, "positions_at", lambda *_: {})
+    monkeypatch.setattr(quiet_tables, "states_at", lambda *_: {})
     monkeypatch.setattr(quiet_tables, "history", newest)
     monkeypatch.setattr(quiet_tables, "ASKED_AT_ONCE", 2)
     lake: Any = SimpleNamespace(table=str)
@@ -194,7 +194,7 @@ def test_a_look_asks_of_a_bounded_number_of_tables_whether_somebody_changed_them
     changed = []
     for turn in (["docs0", "docs1"], ["docs2", "docs3"], ["docs4"], ["docs0", "docs1"]):
         asked.clear()
-        tables.begin_look(replicas)
+        tables.begin_pass(replicas)
         changed.append([each.name for each in replicas if not tables.is_quiet(lake, each, 7)])
         assert asked == turn
     assert changed == [[], ["docs3"], [], []]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dcp.lake.apply.planning import plan_apply
+from dcp.lake.apply.apply_planner import plan_apply
+from dcp.lake.change_log.epochs import forks_between
 from dcp.lake.config.settings import RollbackPolicy
-from dcp.lake.log.epochs import forks_between
 from dcp.lake.rounds.round_plan import Idle
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.store.log_slice import REPLACED

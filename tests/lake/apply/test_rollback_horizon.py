@@ -20,9 +20,9 @@ from pyspark.errors import PySparkException
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.transaction import described
-from dcp.lake.apply.planning import plan_apply
-from dcp.lake.log.applied import replica_status, unindexed_applied
-from dcp.lake.log.round_records import positions_at
+from dcp.lake.apply.apply_planner import plan_apply
+from dcp.lake.change_log.applied import replica_status, unindexed_applied
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.maintain.horizon_guard import (
     HorizonGuard,
     beat,
@@ -119,9 +119,9 @@ def test_properties_follow_the_setting_and_others_do_not_change_them(
     lakes = [open_lake(SparkStore(cache(lake.spark.newSession), lake.location)) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         assert any(pool.map(lambda each: beat(each, DOCS), lakes))
-    lineage = replica_status(lake, DOCS).lineage
-    assert lineage.commits[0].is_heartbeat
-    assert lineage.origin(lineage.newest) == -1
+    commit_history = replica_status(lake, DOCS).commit_history
+    assert commit_history.commits[0].is_heartbeat
+    assert commit_history.origin(commit_history.newest) == -1
 
 
 @pytest.mark.slow
@@ -157,8 +157,8 @@ def test_what_was_current_before_a_long_pause_outlives_log_cleanup(
         assert compacted.done
         beat = first.version + 1
         assert documents_at(lake, beat) == before
-        lineage = replica_status(lake, DOCS).lineage
-        assert lineage.defect(lineage.newest) is None
+        commit_history = replica_status(lake, DOCS).commit_history
+        assert commit_history.defect(commit_history.newest) is None
     else:
         with pytest.raises(PySparkException, match=r"DELTA_(VERSION_NOT_FOUND|LOG_FILE_NOT_FOUND)"):
             documents_at(lake, first.version)
@@ -247,7 +247,7 @@ def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake_in_memor
     gone = before - set(item_seqnos(lake))
     assert gone == {(vbucket, seqno) for vbucket, seqno in before if seqno <= complete[vbucket]}
     assert len(gone) == 12 and len(before) == 16
-    assert positions_at(lake, kept.to_round).keys() == {0, 1}
+    assert states_at(lake, kept.to_round).keys() == {0, 1}
     [again] = run_steps(work_on(lake, horizon, now=then), ["clean"])
     assert again.figures["rows"] == 0 and not again.done
     # What was removed is in the table: the next round and its apply are exact.

@@ -16,9 +16,9 @@ from typing import Final
 import pytest
 
 from dcp.lake.adapters.opening import store_without_spark
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.maintain.steps import run_steps, work_on
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -172,7 +172,7 @@ class Mixture:
     def require_exact(self, made: AppliedVersion, before: Rows) -> None:
         """What an apply left is exact: of what is stale the rows of before, of the rest its own."""
         stale = made.stale
-        states = positions_at(self.lake, made.to_round).values()
+        states = states_at(self.lake, made.to_round).values()
         expected = rows_at(self.cluster, [each for each in states if each.vbucket not in stale])
         assert self.shown() == expected | {vb: before[vb] for vb in stale if vb in before}
 
@@ -226,7 +226,7 @@ def test_every_kind_of_rollback_in_one_apply(mixture: Mixture, is_cleaned: bool)
         return  # the rest goes the same way with and without
 
     # While some wait, others go back again, and those that wait lose what they have read so far.
-    read = positions_at(mixture.lake, latest_round(mixture.lake))[TO_ZERO].position.seqno
+    read = states_at(mixture.lake, latest_round(mixture.lake))[TO_ZERO].position.seqno
     unread = cluster.high_seqno(TO_ZERO) - read
     mixture.lose(TO_ZERO, unread + 3)  # inside its first snapshot, so all that was read of it
     mixture.lose(A_LITTLE, 3)
@@ -248,7 +248,7 @@ def test_every_kind_of_rollback_in_one_apply(mixture: Mixture, is_cleaned: bool)
 
 def is_at_the_end_but_for(mixture: Mixture, waiting: int) -> bool:
     """Whether every other vbucket is at the newest seqno of its branch, without an order."""
-    states = positions_at(mixture.lake, latest_round(mixture.lake))
+    states = states_at(mixture.lake, latest_round(mixture.lake))
     is_waiting = states[waiting].order is not None or not states[waiting].is_whole
     assert is_waiting, "it is whole already: make it larger, or rounds smaller"
     return all(

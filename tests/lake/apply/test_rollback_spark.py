@@ -13,8 +13,8 @@ import pytest
 from dcp.client.probe import ClusterView
 from dcp.lake.adapters.opening import lake_location
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.round_records import positions_at
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver
@@ -93,7 +93,7 @@ def test_every_version_is_exact(spark: "SparkSession", tmp_path: Path, seed: int
         history.write(replica)
         replica.run_round()
         lake = replica.lake
-        history.require_at_the_end(dict(positions_at(lake, latest_round(lake))))
+        history.require_at_the_end(dict(states_at(lake, latest_round(lake))))
         replica.require_exact()
         high = {vb: history.cluster.high_seqno(vb) for vb in range(history.settings.vbuckets)}
         assert table_rows(lake, None) == source_rows(history.cluster, high)

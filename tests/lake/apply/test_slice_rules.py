@@ -12,7 +12,7 @@ from dcp.lake.apply.slice_rules import (
     row_ranges,
     slice_between,
 )
-from dcp.lake.log.epochs import CollectionEvent, Fork
+from dcp.lake.change_log.epochs import CollectionEvent, Fork
 from dcp.lake.store.log_slice import Role, RowRange
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
@@ -181,8 +181,8 @@ class CountedFacts:
         self.asked.append("older_versions")
         return ()
 
-    def is_readable(self, version: int, vbucket: int) -> bool:
-        self.asked.append("is_readable")
+    def may_be_readable(self, version: int, vbucket: int) -> bool:
+        self.asked.append("may_be_readable")
         return True
 
 

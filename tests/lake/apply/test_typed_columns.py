@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, FencedError, StoppedError
+from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.plan import RowBudget
-from dcp.lake.apply.planning import plan_apply
 from dcp.lake.apply.typed_plan import ContractBook
+from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, MOST_LEVELS
 from dcp.lake.config.settings import ApplySettings, Settings
-from dcp.lake.log.changes import latest_round
 from dcp.lake.query.infer import propose_contract
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run

@@ -15,11 +15,11 @@ from dcp.lake.config.flow_control_settings import (
 )
 from dcp.lake.config.memory import MEBIBYTE, READ_BUFFER_BYTES, worker_bytes
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.rounds.planning import plan_round
 from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.rounds.round_planner import plan_round
 from dcp.protocol.window_policies import WindowPolicies
 from tests.lake.memory_bound import memory_bound
-from tests.lake.rounds.test_planning import cluster, lake
+from tests.lake.rounds.test_round_planner import cluster, lake
 
 DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
 MIB = MEBIBYTE

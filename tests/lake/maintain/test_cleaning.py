@@ -15,9 +15,9 @@ from dcp.lake.maintain.cleaning import (
     versions_within,
 )
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.lake_tables import DOCS, ReplicaTable
-from dcp.lake.tables.lineage import Lineage
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.position import Position
 from dcp.records import plain
@@ -90,29 +90,31 @@ def commits(*hours_ago: float) -> list[TableCommit]:
 def test_the_versions_that_a_rollback_may_need(
     horizon_hours: float, rounds: list[int] | None
 ) -> None:
-    lineage = Lineage(tuple(commits(20, 10, 5, 2)))
+    commit_history = CommitHistory(tuple(commits(20, 10, 5, 2)))
     start = NOW - timedelta(hours=horizon_hours)
     if rounds is None:
         with pytest.raises(CleaningDeferredError):
-            versions_within(DOCS, lineage, start, ())
+            versions_within(DOCS, commit_history, start, ())
     else:
-        assert [each.to_round for each in versions_within(DOCS, lineage, start, ())] == rounds
+        assert [
+            each.to_round for each in versions_within(DOCS, commit_history, start, ())
+        ] == rounds
 
 
 def test_what_the_history_forgot_is_told_by_heartbeats_and_by_the_index() -> None:
     start = NOW - timedelta(hours=1)
-    cut = Lineage((TableCommit(9, NOW - timedelta(hours=2), "OPTIMIZE"),))
+    cut = CommitHistory((TableCommit(9, NOW - timedelta(hours=2), "OPTIMIZE"),))
     with pytest.raises(CleaningDeferredError):
         versions_within(DOCS, cut, start, ())
     indexed = [stands_at(4, 4), stands_at(7, 6), stands_at(30, 20)]
     assert versions_within(DOCS, cut, start, indexed) == [indexed[1]]
     told = {"since": 5, **plain(AppliedVersion("docs", 5, 1, 2, 2))}
     beat = TableCommit(10, NOW - timedelta(hours=2), "WRITE", {"base": 9, "heartbeat": told})
-    found = versions_within(DOCS, Lineage((beat, *cut.commits)), start, indexed)
+    found = versions_within(DOCS, CommitHistory((beat, *cut.commits)), start, indexed)
     assert found == [AppliedVersion("docs", 5, 1, 2, 2)]
     foreign = TableCommit(11, NOW - timedelta(hours=2), "UPDATE")
     with pytest.raises(CleaningDeferredError):
-        versions_within(DOCS, Lineage((foreign, beat)), start, indexed)
+        versions_within(DOCS, CommitHistory((foreign, beat)), start, indexed)
 
 
 Step = tuple[int, int | None]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.planning import plan_apply
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import ApplySettings
-from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import latest_round
 from dcp.lake.maintain.steps import run_steps, work_on
 from dcp.lake.run.replicate import run
 from dcp.lake.store.log_slice import EMPTY_TABLE

@@ -10,8 +10,8 @@ import pytest
 
 from dcp.lake.adapters.opening import lake_location
 from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.change_log.control import Action, ActionState, Control
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.control import Action, ActionState, Control
 from dcp.lake.maintain import compaction
 from dcp.lake.maintain.steps import run_steps, work_on
 from dcp.lake.receive.source_access import query_cluster, source_access

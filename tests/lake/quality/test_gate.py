@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dcp.errors import ConfigError, QualityError
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import QualitySettings
-from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import latest_round
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.run.replicate import run
 from dcp.lake.spark.beside import session_beside

@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 
 from dcp.cli.main import main
 from dcp.lake.adapters.opening import lake_location, opened_lake
+from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.planning import plan_apply
+from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import ApplySettings, Settings
-from dcp.lake.log.changes import latest_round
 from dcp.lake.query.plain_names import show_for_queries
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import ReplicaTable

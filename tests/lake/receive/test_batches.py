@@ -79,8 +79,8 @@ def histories() -> BranchLookup:
     known = BranchLookup()
     known.set_epoch(0, 0)
     known.set_epoch(1023, 3)
-    known.set_log(0, LOG)
-    known.set_log(1023, OTHER_LOG)
+    known.set_failover_log(0, LOG)
+    known.set_failover_log(1023, OTHER_LOG)
     return known
 
 
@@ -164,7 +164,7 @@ def test_deliveries_together_are_what_each_is_alone(
     for step in steps:
         match step:
             case (vbucket, FailoverLog() as log):
-                known.set_log(vbucket, log)
+                known.set_failover_log(vbucket, log)
             case (int(vbucket), int(epoch)):
                 known.set_epoch(vbucket, epoch)
             case rows:

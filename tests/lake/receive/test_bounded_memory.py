@@ -34,8 +34,9 @@ from dcp.lake.query.views import register_views
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.receive.task_receiver import TaskReceiver
-from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.lake_tables import open_lake
 from tests.lake.memory_bound import memory_bound
@@ -255,7 +256,7 @@ def test_a_sink_that_is_stopped_for_long_stops_the_producer_at_the_window(
         access = source_access(settings)
         cluster = query_cluster(access)
         plan = plan_round(
-            LakePosition("0123456789abcdef", 0), cluster, settings.round, settings.flow_control, 1
+            LakeState("0123456789abcdef", 0), cluster, settings.round, settings.flow_control, 1
         )
         assert isinstance(plan, RoundPlan)
         budget = TaskBudget(plan.target_bytes, plan.target_seconds)

@@ -18,8 +18,9 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
 from dcp.lake.receive.source_access import query_cluster
-from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.tables.round_record import Outcome, VbucketReport
@@ -319,7 +320,7 @@ def test_a_target_that_its_node_does_not_hold_counts_as_caught_up(
     rounds = RoundsInProcess(settings_for(cluster, tmp_path, round={"quiet_seconds": 0.5}))
     beyond = cluster.high_seqno(2) + 1
     view = query_cluster(rounds.access)
-    position = LakePosition("x" * 16, 0)
+    position = LakeState("x" * 16, 0)
     plan = plan_round(
         position, view, rounds.settings.round, rounds.settings.flow_control, 1, targets={2: beyond}
     )

@@ -100,8 +100,8 @@ def test_no_resize_leaves_anything_stuck(
         session.check()
     session.task.require_all_back()
     for each in session.connections:
-        assert each.flow.window_bytes == each.machine.flow.connection.size_bytes
-        assert each.streams.window_bytes == each.machine.flow.stream_window_bytes
+        assert each.flow.window_bytes == each.protocol.flow.connection.size_bytes
+        assert each.streams.window_bytes == each.protocol.flow.stream_window_bytes
 
 
 def small(stream_window: int = 0) -> tuple[Session, Connection]:
@@ -149,6 +149,6 @@ def test_refused_windows_of_streams_hold_up_nothing() -> None:
     session.step("streams", 0)
     session.task.come_to_rest()
     assert not any(connection.left.values())
-    assert not connection.machine.flow.streams
+    assert not connection.protocol.flow.streams
     assert not session.task.flusher.is_empty, "nothing was handed over early"
     session.task.require_all_back()

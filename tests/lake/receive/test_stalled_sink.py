@@ -24,11 +24,12 @@ from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.receive.task_receiver import TaskReceiver
-from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import RoundPlan
-from dcp.lake.task_monitor.live_board import read_board
-from dcp.lake.task_monitor.live_place import LivePlace
-from dcp.lake.task_monitor.task_stats import Connection, TaskStats
+from dcp.lake.rounds.round_planner import plan_round
+from dcp.lake.task_board.live_board import read_board
+from dcp.lake.task_board.live_folder import LiveFolder
+from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.window import Window
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -48,15 +49,15 @@ def _settings(source: Source, folder: Path) -> Settings:
     return replace(settings_of(source, folder), flow_control=flow)
 
 
-def _look(place: LivePlace, until: Callable[[TaskStats], bool]) -> TaskStats:
+def _look(place: LiveFolder, until: Callable[[TaskStats], bool]) -> TaskStats:
     end = monotonic() + 90
-    looks: list[TaskStats] = []
+    samples: list[TaskStats] = []
     while monotonic() < end:
-        looks = read_board(place)
-        if looks and until(looks[0]):
-            return looks[0]
+        samples = read_board(place)
+        if samples and until(samples[0]):
+            return samples[0]
         sleep(0.1)
-    raise AssertionError(f"found {looks} after 90 s")
+    raise AssertionError(f"found {samples} after 90 s")
 
 
 def _until_still(source: Source) -> dict[str, int]:
@@ -76,14 +77,14 @@ MOST_BYTES = WINDOW_BYTES + DOCUMENT_BYTES
 """What a window lets pass: its size and one message."""
 
 
-def _require_bounds(look: TaskStats) -> None:
+def _require_bounds(sample: TaskStats) -> None:
     """No stage holds more than its window lets pass; each byte is held once."""
-    (connection,) = look.connections
+    (connection,) = sample.connections
     assert connection.window is not None
     assert connection.window.in_use <= MOST_BYTES
     assert 0 <= connection.window.overshoot_bytes <= DOCUMENT_BYTES
     assert connection.acknowledged_bytes <= connection.released_bytes <= connection.received_bytes
-    stages = {each.name: each for each in (*connection.stages, *look.stages)}
+    stages = {each.name: each for each in (*connection.stages, *sample.stages)}
     for name in ("handover", "batch", "spark"):
         assert 0 <= stages[name].in_use <= MOST_BYTES, stages[name]
     for name in ("frame", "buffers", "batches"):
@@ -104,9 +105,9 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
     with source_of(250 * MEBIBYTE) as source:
         settings = _settings(source, tmp_path)
         access = source_access(settings)
-        place = LivePlace.of(settings)
+        place = LiveFolder.of(settings)
         plan = plan_round(
-            LakePosition("0123456789abcdef", 0),
+            LakeState("0123456789abcdef", 0),
             query_cluster(access),
             settings.round,
             settings.flow_control,
@@ -126,20 +127,20 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
             unacked = connection.received_bytes - connection.acknowledged_bytes
             return connection.gate != "" and unacked == stopped["unacked_bytes"]
 
-        look = _look(place, all_is_here)
-        assert look.connections[0].gate == "spark"
-        assert look.connections[0].waits_for == "window full: spark: Spark takes the batch"
+        sample = _look(place, all_is_here)
+        assert sample.connections[0].gate == "spark"
+        assert sample.connections[0].waits_for == "window full: spark: Spark takes the batch"
         ours, before = psutil.Process(), psutil.Process().memory_full_info().uss
         for _ in range(10):
             sleep(0.2)
             assert source.counters()["bytes_sent"] == stopped["bytes_sent"]
             assert ours.memory_full_info().uss - before < 2 * MEBIBYTE
-        later = _look(place, lambda each: each.at > look.at + 1.0)
+        later = _look(place, lambda each: each.at > sample.at + 1.0)
         _require_bounds(later)
         (connection,) = later.connections
         assert (connection.received_bytes, connection.acknowledged_bytes) == (
-            look.connections[0].received_bytes,
-            look.connections[0].acknowledged_bytes,
+            sample.connections[0].received_bytes,
+            sample.connections[0].acknowledged_bytes,
         )
         assert _held_bytes(connection) == connection.received_bytes - connection.released_bytes
         assert connection.window is not None
@@ -200,7 +201,7 @@ class _Recorded:
             if link.connection is not None:
                 link.connection._reader.join()
                 assert not link.connection._reader._thread.is_alive()
-        assert not self.made[0]._handover._entries
+        assert not self.made[0]._queue._entries
         assert self.made[0].buffer_stats().in_use == 0
         wait_for("the end of all connections", lambda: not cluster.bucket.dcp_connections)
 
@@ -254,7 +255,7 @@ def test_nothing_is_held_whatever_way_a_task_ends(
     if exit in ("success", "budget"):
         held.require_all_back()
     held.require_nothing_held(cluster)
-    assert read_board(LivePlace.of(rounds.settings)) == []
+    assert read_board(LiveFolder.of(rounds.settings)) == []
 
 
 def test_nothing_is_held_after_a_rollback_and_after_connections_that_were_lost(

@@ -19,9 +19,9 @@ from dcp.lake.query.views import register_views
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.task_monitor.live_board import read_board
-from dcp.lake.task_monitor.live_metrics import exposition
-from dcp.lake.task_monitor.live_place import LivePlace
+from dcp.lake.task_board.live_board import read_board
+from dcp.lake.task_board.live_folder import LiveFolder
+from dcp.lake.task_board.live_metrics import exposition
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
@@ -140,7 +140,7 @@ def test_they_are_kept_as_they_were_sent_and_counted(
 def test_a_running_task_tells_how_many(cluster: ProducerCluster, tmp_path: Path) -> None:
     take_all(cluster)
     rounds = RoundsInProcess(settings_for(cluster, tmp_path))
-    place = LivePlace("lake", str(tmp_path))
+    place = LiveFolder("lake", str(tmp_path))
     rounds.access = replace(rounds.access, live=place)
     plan = rounds.plan()
     assert plan is not None
@@ -148,13 +148,13 @@ def test_a_running_task_tells_how_many(cluster: ProducerCluster, tmp_path: Path)
     batches = rounds.receiver(plan, task).batches()
     next(batches)  # the task goes on when the next one is asked for
     end = monotonic() + 90
-    while not (looks := read_board(place)):
+    while not (samples := read_board(place)):
         assert monotonic() < end, "the task shows nothing"
         sleep(0.05)
-    assert looks[0].undecodable_values == len(BROKEN)
-    assert looks[0].to_json()["undecodable_values"] == len(BROKEN)
-    line = f'dcplake_task_undecodable_values{{task="{looks[0].label}"}} {len(BROKEN)}.0\n'
-    assert line in exposition(looks)
+    assert samples[0].undecodable_values == len(BROKEN)
+    assert samples[0].to_json()["undecodable_values"] == len(BROKEN)
+    line = f'dcplake_task_undecodable_values{{task="{samples[0].label}"}} {len(BROKEN)}.0\n'
+    assert line in exposition(samples)
     rounds.keep(plan, list(batches))
 
 

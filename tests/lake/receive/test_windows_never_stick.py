@@ -17,7 +17,7 @@ from dcp.client.delivery import Receipt
 from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.receive.batch_flusher import BatchFlusher
-from dcp.protocol.window import FlowControl, Share, Window
+from dcp.protocol.window import Charge, FlowControl, Window
 from tests.lake.flow_ends import LEAST_MESSAGE, Connection, Task, flows
 
 
@@ -132,10 +132,10 @@ def test_what_is_larger_than_its_limit_passes(
         while connection.send():  # all that the window lets pass comes in one block
             pass
         connection.reader_turns(len(connection.to_consumer))
-        before = connection.machine.flow.connection.released
+        before = connection.protocol.flow.connection.released
         while task.handover or not task.flusher.is_empty:
             assert task.turn(), f"{what}: waits for ever"
-        assert connection.machine.flow.connection.released == before
+        assert connection.protocol.flow.connection.released == before
         task.come_to_rest(sending=False)
         connection.check()
     assert connection.largest_delivery >= (stream_window or window)
@@ -170,7 +170,7 @@ def _keep(*_: object) -> None:
 _DELIVER = FlowControl.deliver
 
 
-def _deliver_connection(flow: FlowControl) -> tuple[Share, ...]:
+def _deliver_connection(flow: FlowControl) -> tuple[Charge, ...]:
     return _DELIVER(flow)[:1]
 
 

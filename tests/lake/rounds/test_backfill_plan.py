@@ -11,7 +11,7 @@ from dcp.client.probe import ClusterView, VbucketHolder
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.backfill_plan import (
-    ROUND_SECONDS,
+    BACKFILL_ROUND_SECONDS,
     SEQNOS_OF_A_ROUND,
     BackfillPlan,
     BackfillProgress,
@@ -19,8 +19,9 @@ from dcp.lake.rounds.backfill_plan import (
     BackfillStream,
     plan_backfill,
 )
-from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import BackfillSource, RoundPlan
+from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
@@ -119,7 +120,7 @@ def test_a_new_lake_is_read_at_once_and_no_active_node_is_asked_for_what_has_no_
     assert plan.streams == {0: BackfillStream(FIRST, large, begins_epoch=False)}
     assert plan.left_out[1].reason == "no replica"
     whole = plan_round(
-        LakePosition("lake-1", 0, backfill=plan),
+        LakeState("lake-1", 0, backfill=plan),
         view(2, large),
         RoundSettings(),
         FlowControlSettings(),
@@ -163,10 +164,10 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     active = (*cluster.map.active[:8], *[-1] * 4)
     cluster = replace(cluster, map=replace(cluster.map, active=active))
     backfill = planned(asked, progress, states, cluster, copies)
-    position = LakePosition("lake-1", 3, states, backfill=backfill)
+    position = LakeState("lake-1", 3, states, backfill=backfill)
     plan = plan_round(position, cluster, RoundSettings(), FlowControlSettings(), slots)
     assert isinstance(plan, RoundPlan)
-    assert plan.target_seconds == ROUND_SECONDS
+    assert plan.target_seconds == BACKFILL_ROUND_SECONDS
     live = [task for task in plan.tasks if task.backfill is None]
     reading = [task for task in plan.tasks if task.backfill is not None]
     assert {each.vbucket for task in live for each in task.streams} == {4, 5, 6, 7}

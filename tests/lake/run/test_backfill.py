@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
+from dcp.lake.change_log.applied import applied_of
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.control import CANCEL, Action, ActionState, Control
 from dcp.lake.config.settings import ApplySettings
-from dcp.lake.log.applied import applied_of
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import CANCEL, Action, ActionState, Control
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.ask_backfill import BackfillWish, backfill, cancel_backfill

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.apply.thread import in_thread
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
@@ -350,7 +350,7 @@ def test_a_cluster_in_chaos_is_replicated_exactly(
         settings = chaos.settings(tmp_path, is_patient=True)
         run(settings, once=True, observer=watch)
         lake = lake_of(settings)
-        states = positions_at(lake, latest_round(lake))
+        states = states_at(lake, latest_round(lake))
         assert {vb: state.complete_seqno for vb, state in states.items()} == {
             vb: cluster.high_seqno(vb) for vb in range(VBUCKETS)
         }

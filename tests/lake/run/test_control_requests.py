@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dcp.errors import FencedError
-from dcp.lake.log.control import CANCEL, Action, ActionState, Control
+from dcp.lake.change_log.control import CANCEL, Action, ActionState, Control
 from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, Requests, pause_of
 from dcp.lake.tables.lake_tables import CONTROL_TABLE, DOCS, LakeTables, ensure_replicas
 from tests.lake.log_model import LogModel

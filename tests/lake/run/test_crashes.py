@@ -21,10 +21,10 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.errors import FencedError, StoppedError
+from dcp.lake.change_log.applied import applied_of
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.stop_points import VARIABLE
 from dcp.lake.config.settings import Settings
-from dcp.lake.log.applied import applied_of
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.stop_points import VARIABLE
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables

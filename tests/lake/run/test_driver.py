@@ -31,13 +31,14 @@ from dcp.errors import (
     StoreUnavailableError,
 )
 from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.change_log.control import Action
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
-from dcp.lake.log.control import Action
 from dcp.lake.receive.source_access import query_cluster
+from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.rounds.planning import LakePosition, plan_round
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
+from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run import driver as driver_module
 from dcp.lake.run import outages
@@ -101,7 +102,7 @@ class Scripted(Driver):
     ) -> RoundPlan | Idle:
         self.on_plan()
         waiting = self._empty_rounds.waiting(monotonic())
-        position = LakePosition("lake", len(self.rounds), self.states, waiting=waiting)
+        position = LakeState("lake", len(self.rounds), self.states, waiting=waiting)
         plan = plan_round(
             position,
             cluster,

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import StoreUnavailableError
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import Action, ActionState, Control
-from dcp.lake.log.round_records import positions_at
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.control import Action, ActionState, Control
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.maintain.horizon_guard import HorizonGuard, wrong_properties
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run import driver as driver_module
@@ -128,7 +128,7 @@ def test_a_resync_is_done_once_whatever_call_fails(monkeypatch: pytest.MonkeyPat
         calls.fail_at(-1)
         requests.carry_out()
         assert control.action(request.id).state == ActionState.DONE, f"call {epoch}"
-        assert positions_at(lake, latest_round(lake))[0].epoch == epoch, f"call {epoch}"
+        assert states_at(lake, latest_round(lake))[0].epoch == epoch, f"call {epoch}"
     assert epoch > 20
 
 
@@ -138,7 +138,7 @@ def test_a_resync_whose_round_is_taken_by_a_late_commit_of_its_driver_is_not_don
     lake = lake_in_memory(2, store)
     ensure_replicas(lake, [DOCS])
     commit_resync(lake, {0, 1}, "w")
-    late = states_to_batch(positions_at(lake, 1).values(), 2)
+    late = states_to_batch(states_at(lake, 1).values(), 2)
     table, run_task = store.table("changes"), store.run_task
 
     def meanwhile(*asked: Any) -> list[pa.RecordBatch]:
@@ -153,7 +153,7 @@ def test_a_resync_whose_round_is_taken_by_a_late_commit_of_its_driver_is_not_don
     with pytest.raises(StoreUnavailableError, match="an earlier attempt of this driver"):
         commit_resync(lake, {0}, "w", request="r")
     assert commit_resync(lake, {0}, "w", request="r") == 3
-    assert positions_at(lake, 3)[0].epoch == positions_at(lake, 1)[0].epoch + 1
+    assert states_at(lake, 3)[0].epoch == states_at(lake, 1)[0].epoch + 1
 
 
 def test_the_guard_keeps_the_horizon_though_a_replica_was_looked_at_first() -> None:

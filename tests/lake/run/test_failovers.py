@@ -15,9 +15,9 @@ import pytest
 
 from dcp.client.probe import ClusterView
 from dcp.lake.adapters.opening import store_without_spark
-from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.round_records import positions_at
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver
@@ -107,7 +107,7 @@ class Consumer:
 
     def published_beyond(self, cluster: ProducerCluster, node: int) -> set[int]:
         """Return a node's vbuckets of which ``docs`` has rows that a failover of it will lose."""
-        states = positions_at(self.lake, replica_status(self.lake, DOCS).round)
+        states = states_at(self.lake, replica_status(self.lake, DOCS).round)
         found = set()
         for vbucket in range(VBUCKETS):
             log = states[vbucket].failover_log

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, IncompleteRunError, LakeError
-from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.control import ActionState, Control
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.control import ActionState, Control
 from dcp.lake.query.status import lake_status
 from dcp.lake.rounds.round_plan import Idle, ReadAgain, RoundPlan
 from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, ask

@@ -21,7 +21,7 @@ from dcp.errors import (
     StoppedError,
 )
 from dcp.lake.adapters.opening import store_without_spark
-from dcp.lake.log.changes import latest_round
+from dcp.lake.change_log.changes import latest_round
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.receive.source_access import query_cluster, source_access

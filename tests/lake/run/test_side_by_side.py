@@ -20,11 +20,11 @@ import pytest
 
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.apply.thread import in_thread
-from dcp.lake.log import stop_points
-from dcp.lake.log.applied import replica_status
-from dcp.lake.log.changes import latest_round
-from dcp.lake.log.stop_points import VARIABLE
-from dcp.lake.rounds.lake_position import tasks_at_once
+from dcp.lake.change_log import stop_points
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.stop_points import VARIABLE
+from dcp.lake.rounds.lake_state import tasks_at_once
 from dcp.lake.run.replicate import run
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, replicas_in

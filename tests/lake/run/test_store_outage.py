@@ -63,7 +63,7 @@ class WrittenHere:
     receive: BatchFunction
 
     def append(
-        self, base: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
+        self, read_version: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
     ) -> None:
         place = self.table.place
         files: list[DataFile] = []
@@ -72,7 +72,7 @@ class WrittenHere:
                 for batch in run_task(number, self.receive):
                     writer.write(batch)
                 files += filter(None, [writer.finish()])
-        commit_files(place, files, base(), transaction, metadata_json(metadata))
+        commit_files(place, files, read_version(), transaction, metadata_json(metadata))
 
 
 class StoreWithoutSpark(SparkStore):

@@ -19,11 +19,12 @@ import psutil
 import pytest
 from pyspark.serializers import CloudPickleSerializer
 
-from dcp.lake.log.stop_points import VARIABLE
+from dcp.lake.change_log.stop_points import VARIABLE
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.receive.task_receiver import receive_function
-from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import RoundPlan
+from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.verify.stream import metadata_access, read_function
 from dcp.producer.cluster import ProducerCluster
@@ -230,7 +231,7 @@ def test_functions_that_go_to_tasks_have_no_password(tmp_path: Path) -> None:
         Path(settings.source.password_file).write_text(PASSWORD)
         access = source_access(settings)
         view = query_cluster(access)  # signs in: what a password is derived to is known by now
-    plan = plan_round(LakePosition("lake", 0), view, settings.round, settings.flow_control, 1)
+    plan = plan_round(LakeState("lake", 0), view, settings.round, settings.flow_control, 1)
     assert isinstance(plan, RoundPlan)
     functions: list[Any] = [
         receive_function(plan, access),

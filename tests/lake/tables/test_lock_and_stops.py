@@ -24,11 +24,11 @@ from dcp.errors import (
     StoppedError,
 )
 from dcp.lake.adapters.opening import spark_of
-from dcp.lake.apply.applier import Pending, is_due
+from dcp.lake.apply.applier import Pending, is_apply_due
+from dcp.lake.change_log import stop_points
+from dcp.lake.change_log.stop_points import STEPS, VARIABLE, reached
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import ApplySettings, Settings, SourceSettings
-from dcp.lake.log import stop_points
-from dcp.lake.log.stop_points import STEPS, VARIABLE, reached
 from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.spark import session
 from dcp.lake.spark.task_errors import TaskError, original_error
@@ -202,7 +202,7 @@ def test_an_error_crosses_spark_as_itself() -> None:
     ],
 )
 def test_when_an_apply_is_due(rule: ApplySettings, pending: Pending, due: bool) -> None:
-    assert is_due(rule, pending) is due
+    assert is_apply_due(rule, pending) is due
 
 
 def test_replicas_of_a_manifest() -> None:

@@ -88,7 +88,7 @@ def test_tables_that_exist_are_read_once_in_a_look(store: WatchedStore) -> None:
     )
 
     def look(lake: LakeTables) -> None:
-        with lake.look():
+        with lake.read_once():
             ensure_replicas(lake, REPLICAS)
             refuse_lost_replica(lake)
             assert replicas_in(lake) == tuple(REPLICAS)

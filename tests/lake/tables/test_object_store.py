@@ -13,9 +13,9 @@ import pyarrow.fs as pafs
 import pytest
 
 from dcp.errors import FencedError, LakeError
+from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.storage_options import s3a_settings
-from dcp.lake.log.changes import latest_round
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.producer.cluster import ProducerCluster

@@ -42,7 +42,7 @@ from dcp.lake.store.failures import CAUSES, named_cause, store_error
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.store.place import LOG
+from dcp.lake.store.place import DELTA_LOG
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.schema import CHANGES
 from tests.lake import tables_at
@@ -432,7 +432,7 @@ def test_a_store_that_another_driver_tries_has_no_table_for_that(server: ObjectS
     place = server.place(uuid4().hex)
     trial = place.trial()
     trial.write()
-    assert not place.has_log() and not table_at(place).exists()
+    assert not place.has_delta_log() and not table_at(place).exists()
     trial.delete()
 
 
@@ -461,19 +461,19 @@ def test_what_killed_processes_left_in_a_log_is_removed_after_a_day(server: Obje
     make_table(place)
     names = (".a.dcplake-probe", f".{1:020}.crc.b.tmp", f".{2:020}.crc.c.tmp", "d.tmp", ".e.crc")
     for name in names:
-        server.write(f"{prefix}/{LOG}/{name}", b"{}", days_old=0 if ".c." in name else 2)
+        server.write(f"{prefix}/{DELTA_LOG}/{name}", b"{}", days_old=0 if ".c." in name else 2)
     asked: list[str] = []
     server.answer = lambda request: asked.append(kind_of(request))
     for _ in range(2):
-        place.tidy_log()
+        place.tidy_delta_log()
     server.answer = lambda _: None
     assert asked == ["LIST", "DELETE", "LIST"]
-    assert sorted(server.names(f"{prefix}/{LOG}")) == sorted([*names[2:], f"{0:020}.json"])
+    assert sorted(server.names(f"{prefix}/{DELTA_LOG}")) == sorted([*names[2:], f"{0:020}.json"])
 
 
 def test_a_folder_that_this_user_may_not_read_is_not_asked_by_spark_too(tmp_path: Path) -> None:
     place = FolderPlace(tmp_path / "t")
-    log = place.path / LOG
+    log = place.path / DELTA_LOG
     log.mkdir(parents=True)
     make_table(place)
     user = os.geteuid()

@@ -206,7 +206,7 @@ def test_rows_are_merged_and_deleted(table: Table) -> None:
     counts = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
     assert [int(commit.metrics[name]) for name in counts] == [1, 1, 1]
     assert table.delete("key = 'kept'", {"by": "us"}) == 1
-    assert table.is_readable()
+    assert table.can_read_all()
     assert table.delete(None, {"by": "us"}) == 2
     assert keys_of(table) == []
 

@@ -17,10 +17,10 @@ from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.opening import spark_of
 from dcp.lake.adapters.spark_store import SparkRows, SparkStore
 from dcp.lake.adapters.task_files import TaskFiles
+from dcp.lake.change_log.changes import append_round, latest_round, newest_round
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
 from dcp.lake.config.storage_options import LOG_STORE
-from dcp.lake.log.changes import append_round, latest_round, newest_round
-from dcp.lake.log.round_records import positions_at
 from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.spark.hadoop import log_store_of
@@ -62,7 +62,7 @@ def test_a_lake_is_opened_as_it_was_made(spark: "SparkSession", tmp_path: Path) 
     create_lake(SparkStore(lambda: spark, location), IDENTITY)
     lake = open_lake(SparkStore(lambda: spark, location))
     assert lake.identity == IDENTITY
-    assert (latest_round(lake), positions_at(lake, 0)) == (0, {})
+    assert (latest_round(lake), states_at(lake, 0)) == (0, {})
     again = create_lake(
         SparkStore(lambda: spark, location), LakeIdentity("lake-2", "default", "bucket-uuid", 2)
     )
@@ -272,11 +272,11 @@ def test_alternating_drivers_one_goes_on(new_lake: NewLake) -> None:
     model.commit(table, "writer-2")
     assert latest_round(lake) == 3
     expected = {vb.vbucket: vb.state for vb in model.vbuckets}
-    assert positions_at(lake, 3) == expected
+    assert states_at(lake, 3) == expected
     commits = history(lake.changes, WHOLE)
     assert newest_round(lake, [c for c in commits if c.round is None]) == 0  # reaches creation
     with pytest.raises(LakeError, match=r"found 0 positions in round 9"):
-        positions_at(lake, 9)
+        states_at(lake, 9)
 
 
 def test_a_catalog_schema_holds_a_lake_and_its_views(spark: "SparkSession") -> None:

@@ -34,7 +34,7 @@ from dcp.lake.verify.frames import (
     differences,
 )
 from dcp.lake.verify.report import VerifyReport
-from dcp.lake.verify.source import VerifyObserver
+from dcp.lake.verify.source_reader import VerifyObserver
 from dcp.lake.verify.stream import SOURCE_ROWS
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -236,9 +236,9 @@ class Hooks(VerifyObserver):
         self._progress: RoundProgress | None = None
 
     def reading(
-        self, look: str, vbuckets: int, seqnos: int, progress: RoundProgress | None
+        self, pass_name: str, vbuckets: int, seqnos: int, progress: RoundProgress | None
     ) -> None:
-        self.looks.append((look, vbuckets))
+        self.looks.append((pass_name, vbuckets))
         self._progress = progress
         self._begin(len(self.looks))
 

@@ -12,8 +12,9 @@ import typer
 from dcp.cli.options.values import vbucket_ranges
 from dcp.errors import IncompleteRunError, VerifyError
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.rounds.planning import LakePosition, plan_round
+from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
+from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.lake_tables import DOCS, ReplicaTable
 from dcp.lake.verify.compare import Digests, differing_vbuckets
@@ -51,7 +52,7 @@ def stream(
     settings = settings_for(cluster, folder, flow_control=SMALL_FLOW)
     access = metadata_access(source_access(settings))
     plan = plan_round(
-        LakePosition("lake", 0), query_cluster(access), settings.round, settings.flow_control, 1
+        LakeState("lake", 0), query_cluster(access), settings.round, settings.flow_control, 1
     )
     assert isinstance(plan, RoundPlan)
     on_plan(plan)

@@ -29,7 +29,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert is_more is (found[-1] > 0)
         return is_more
 
-    monkeypatch.setattr(dcp_connection, "ROUND_STREAMS", ROUND)
+    monkeypatch.setattr(dcp_connection, "DROPPED_STREAMS_AT_ONCE", ROUND)
     monkeypatch.setattr(DcpConnection, "drop_some_streams", dropped)
     return found
 

@@ -79,7 +79,7 @@ def _written(bucket: Bucket, *frames: Frame) -> tuple[list[Frame], int]:
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A bucket; a round of the loop has time for one step only."""
-    monkeypatch.setattr(turns, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "ITERATION_SECONDS", 0.0)
     return Bucket(ClusterSettings(vbuckets=1))
 
 

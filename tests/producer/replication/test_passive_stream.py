@@ -120,7 +120,7 @@ def test_what_fits(messages: Sequence[bytes], high: int, consistent: int, is_ove
     fed = FedCopy(copy)
     for message in messages:
         assert fed.feed(message) == []
-        copy.settle()
+        copy.store_received()
     found = (copy.high_seqno, copy.consistent_seqno, fed.stream.is_over)
     assert found == (high, consistent, is_over)
     assert copy.vbucket.data.disk.persisted_seqno == high
@@ -239,7 +239,7 @@ def test_rolling_back_to_a_whole_snapshot(rollback_seqno: int, left: int) -> Non
         fed.feed(_marker(end - 2, end))
         for seqno in range(end - 2, end + 1):
             fed.feed(_item(seqno, b"k%d" % (seqno % 2)))
-            copy.settle()
+            copy.store_received()
     again = FedCopy(copy, None)
     again.answer(Status.ROLLBACK, m.RollbackAnswer(rollback_seqno))
     assert again.stream.take_rollback()
@@ -268,7 +268,7 @@ def test_the_first_disk_snapshot() -> None:
     waits = [copy.awaits_first_disk_snapshot]
     assert copy.vbucket.data.disk.purge_seqno == 4
     fed.feed(_item(5))
-    copy.settle()
+    copy.store_received()
     assert copy.vbucket.data.checkpoints.memory_bytes == 0  # what is on disk need not stay
     assert copy.snapshot == SnapshotRange(0, 9)
     waits.append(copy.awaits_first_disk_snapshot)
@@ -297,7 +297,7 @@ def test_every_kind_of_item_is_the_same_in_the_copy() -> None:
         frame = b"".join(version.wire(STORED_FLAVOUR))
         fed.feed(_marker(version.seqno, version.seqno))
         fed.feed(frame)
-        copy.settle()
+        copy.store_received()
         with copy.vbucket.data.disk.scan(version.seqno - 1) as scan:
             found = scan.read(1 << 20)
         assert found is not None
@@ -341,7 +341,7 @@ def test_a_copy_is_what_a_naive_model_says(data: st.DataObject) -> None:
         for seqno in sent:
             fed.feed(_item(seqno, active.keys[seqno - 1]))
             if draw(0, 3) == 0:
-                copy.settle()
+                copy.store_received()
             if draw(0, 5) == 0:
                 bad = _item(draw(1, seqno))
                 with pytest.raises(RemoteProtocolError):
@@ -354,7 +354,7 @@ def test_a_copy_is_what_a_naive_model_says(data: st.DataObject) -> None:
             ends.append(end)
         else:
             fed = FedCopy(copy)
-        copy.settle()
+        copy.store_received()
         if draw(0, 3) == 0:
             asked = draw(0, received)
             whole = max(each for each in ends if each <= asked)

@@ -11,7 +11,7 @@ from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node import accepted_connection
 from dcp.server.node.accepted_connection import AcceptedConnection
-from dcp.server.node.turns import ROUND_FRAMES, Turns
+from dcp.server.node.turns import ITERATION_FRAMES, Turns
 from dcp.server.storage.disk_file import Data, MemoryFile
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -21,7 +21,7 @@ from tests.producer.durable_requests import durability
 from tests.producer.scripted_channel import ScriptedChannel, always_awake
 
 VBUCKETS = 4
-WRITES = 8 * ROUND_FRAMES
+WRITES = 8 * ITERATION_FRAMES
 PATIENCE_SECONDS = 20.0
 
 
@@ -108,7 +108,10 @@ def test_a_client_that_goes_on_sending_is_flushed_now_and_then(
 ) -> None:
     monkeypatch.setattr(accepted_connection, "FLUSH_REQUESTS", most_requests)
     bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
-    blocks = [_sets(range(first, first + ROUND_FRAMES)) for first in range(0, WRITES, ROUND_FRAMES)]
+    blocks = [
+        _sets(range(first, first + ITERATION_FRAMES))
+        for first in range(0, WRITES, ITERATION_FRAMES)
+    ]
     persisted = _serve(bucket, *blocks, answers=WRITES)
 
     assert len(written) == (1 + flushes) * VBUCKETS  # each log's file is made once

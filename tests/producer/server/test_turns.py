@@ -18,7 +18,7 @@ from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node import accepted_connection
 from dcp.server.node.accepted_connection import AcceptedConnection
-from dcp.server.node.turns import ROUND_FRAMES, Turns
+from dcp.server.node.turns import ITERATION_FRAMES, Turns
 from dcp.server.streams.stream import ActiveStream
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
@@ -121,8 +121,8 @@ def test_who_asks_little_is_answered_while_others_flood() -> None:
         return honest.waits[1:]
 
     waits = asyncio.run(serve())
-    assert len(waits) > FLOODERS * FLOOD_FRAMES // (MOST_ROUNDS * ROUND_FRAMES) - MOST_ROUNDS
-    assert max(waits) <= MOST_ROUNDS * ROUND_FRAMES
+    assert len(waits) > FLOODERS * FLOOD_FRAMES // (MOST_ROUNDS * ITERATION_FRAMES) - MOST_ROUNDS
+    assert max(waits) <= MOST_ROUNDS * ITERATION_FRAMES
 
 
 def turns_in_order(*asked: tuple[str, int, bool]) -> list[str]:
@@ -177,13 +177,13 @@ def test_a_turn_that_fails_is_its_clients_only() -> None:
         )
 
     failed, done = asyncio.run(run())
-    assert (str(failed), done) == ("broken", ROUND_FRAMES)
+    assert (str(failed), done) == ("broken", ITERATION_FRAMES)
 
 
 def test_a_batch_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stream looked at costs a whole turn here: others have theirs after each of them."""
     streams = 100
-    monkeypatch.setattr(accepted_connection, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(accepted_connection, "ITERATION_SECONDS", 0.0)
     bucket = Bucket(ClusterSettings(vbuckets=streams))
     asked_in: list[int] = []
     next_frames, next_batch = DcpConnection.next_frames, ActiveStream.next_batch

@@ -80,7 +80,7 @@ def test_keys_have_a_bound_of_all_streams_together(
     filled: ProducerCluster, connect: Connect
 ) -> None:
     """Who finds no room is sent the same in the order of seqnos; who ends makes room."""
-    held = filled.bucket.dcp_connections.shared.held_keys
+    held = filled.bucket.dcp_connections.shared.key_quota
     held.most = len(BY_KEY) + ON_DISK
 
     def opened(name: bytes) -> RawClient:
@@ -110,13 +110,13 @@ def test_keys_have_a_bound_of_all_streams_together(
 
 
 def test_one_collection_has_room_however_large(filled: ProducerCluster, connect: Connect) -> None:
-    filled.bucket.dcp_connections.shared.held_keys.most = 1
+    filled.bucket.dcp_connections.shared.key_quota.most = 1
     for name in (b"1", b"2"):
         dcp = connect(filled).log_in().open_dcp(name, enable_out_of_order_snapshots="true")
         assert dcp.request_stream(0, value=C8).status == Status.SUCCESS
         assert _messages(dcp, len(BY_KEY) + 2) == [BEGIN, *BY_KEY, END]
         assert dcp.is_quiet()
-        assert filled.bucket.dcp_connections.shared.held_keys.count == 0
+        assert filled.bucket.dcp_connections.shared.key_quota.count == 0
 
 
 def test_a_vbucket_whose_seqnos_begin_higher_gives_them_by_key(

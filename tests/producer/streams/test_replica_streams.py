@@ -331,7 +331,7 @@ def test_every_whole_snapshot_is_a_state_of_the_active(data: st.DataObject) -> N
             received = seqno
             if draw(0, 2):
                 continue
-            copy.settle()
+            copy.store_received()
             if client is not None and set(copy.lost_cursors) & {client.cursor}:
                 client.cursor_dropped()
             copy.lost_cursors = ()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
-from dcp.server.model.held_keys import HeldKeys
+from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
 from dcp.server.model.versions import Content, Flavour, SyncWrite, Version
 from dcp.server.storage.disk_file import MemoryFile
@@ -124,7 +124,7 @@ def test_in_the_order_of_keys_it_is_the_same(
     """In however many turns keys are read."""
     versions = _versions(items)
     scan = _stored(versions).scan(0, each_key_once=True)
-    by_key = KeyOrderItems(scan, DiskItems(scan, flavour, wanted), HeldKeys())
+    by_key = KeyOrderItems(scan, DiskItems(scan, flavour, wanted), KeyQuota())
     shown, behind = wanted.split(versions)
     shown.sort(key=lambda version: (version.event is None, version.key, version.seqno))
     with pytest.MonkeyPatch.context() as patched:
@@ -203,7 +203,7 @@ class _Driven:
             how = {"seqno": seqno, "rev": 1, "cas": seqno, "collection": collection}
             version = Version(0, key, contents[what], **how)
         self.data.append(version)
-        self.data.settle()
+        self.data.finish_batch()
 
     def to_disk(self) -> None:
         self.data.persistence.flush()

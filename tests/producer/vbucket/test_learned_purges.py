@@ -98,7 +98,7 @@ def test_a_copy_that_goes_back_lacks_no_more_than_it_has_seen(
             copy.receive(
                 Version(0, b"k%d" % seqno, Content(b"v"), seqno=seqno, rev=1, cas=seqno << 16)
             )
-        copy.settle()
+        copy.store_received()
     assert copy.roll_back(back_to) == (40 if back_to else 0)
     assert vbucket.data.disk.purge_seqno == purge_seqno
 

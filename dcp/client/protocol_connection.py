@@ -1,0 +1,57 @@
+"""Builds the protocol's side of a connection from its settings."""
+
+import secrets
+from typing import Final
+
+from dcp.client.settings import ConnectionSettings
+from dcp.errors import ConfigError
+from dcp.protocol.bootstrap import (
+    CONTROLS,
+    METADATA_OPEN_FLAGS,
+    OPEN_FLAGS,
+    BootstrapSettings,
+    control_request,
+    group_control,
+)
+from dcp.protocol.connection import ConsumerConnection
+from dcp.protocol.credentials import Credentials
+from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.negotiation import CHANGE_STREAMS
+from dcp.protocol.window import FlowSettings
+
+_NONCE_BYTES: Final = 24
+
+
+def new_protocol_connection(
+    settings: ConnectionSettings, credentials: Credentials, name: str, *, open_dcp: bool = True
+) -> ConsumerConnection:
+    """Return the protocol's side of a new connection called ``name``.
+
+    Raises:
+        ConfigError: settings that the protocol has no room for.
+    """
+    history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
+    tag = settings.receiver_group_tag
+    group = () if tag is None else (group_control(tag),)
+    try:
+        return ConsumerConnection(
+            BootstrapSettings(
+                settings.bucket,
+                name,
+                open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
+                controls=(*CONTROLS, *history, *group),
+                open_dcp=open_dcp,
+                timeout_seconds=settings.bootstrap_timeout_seconds,
+            ),
+            credentials,
+            secrets.token_urlsafe(_NONCE_BYTES),
+            FlowSettings(
+                settings.window_bytes,
+                settings.ack_fraction,
+                settings.ack_seconds,
+                stream_window_bytes=settings.stream_window_bytes,
+            ),
+            LivenessSettings(settings.noop_interval_seconds, settings.silence_grace_seconds),
+        )
+    except ValueError as error:
+        raise ConfigError(f"connection settings: {error}") from None

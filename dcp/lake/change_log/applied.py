@@ -1,0 +1,206 @@
+"""Maps versions of a replica table to the rounds they hold: from its history and the log's index.
+
+The history is the truth; where Delta's log cleanup took an apply, a heartbeat after it repeats what
+that said. Its index are the ``applied`` rows of ``changes``, which the first round that is planned
+after an apply writes; a reader of the index may find it behind the truth, never ahead of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
+from dcp.lake.tables.commit_history import CommitHistory
+from dcp.lake.tables.history import FEW, WHOLE, WINDOW, TableCommit, history
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
+from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
+from dcp.records import plain, read
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """The status of a replica table: the apply whose rows it has, and its history."""
+
+    table: str
+    applied: AppliedVersion | None
+    """None before the first apply; after a RESTORE it is not the newest apply."""
+    since_version: int
+    """The apply's own version, or the RESTORE's; -1 before the first apply."""
+    commit_history: CommitHistory
+
+    @property
+    def round(self) -> int:
+        """The round that the table holds; 0 before the first apply."""
+        return self.held.to_round
+
+    @property
+    def held(self) -> AppliedVersion:
+        """The apply whose rows the newest version has, under that version."""
+        return replace(self.applied or BEGINNING, table=self.table, version=self.version)
+
+    @property
+    def version(self) -> int:
+        return self.commit_history.newest
+
+
+def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -> ReplicaStatus:
+    """Return a replica table's status, by its history, or by the index if that is cleaned.
+
+    ``window`` is the least number of commits in the lineage, if there are as many.
+    """
+    commit_history = conclusive_history(lake, replica.name, window)
+    since = commit_history.since()
+    if (commit := commit_history.applied()) is not None:
+        since = commit.version if since is None else since
+        return ReplicaStatus(replica.name, applied_of(replica.name, commit), since, commit_history)
+    origin = commit_history.origin(commit_history.newest)
+    if origin < 0 or commit_history.is_whole:
+        return ReplicaStatus(replica.name, None, -1 if since is None else since, commit_history)
+    if (told := commit_history.heartbeat_content(commit_history.newest)) is not None:
+        since = int(told["since"]) if since is None else since
+        return ReplicaStatus(replica.name, applied_of_heartbeat(told), since, commit_history)
+    # A table that was dropped and made again may have older rows with higher versions there.
+    indexed = [each for each in indexed_applied(lake, [replica.name], 0) if each.version <= origin]
+    applied = indexed[-1] if indexed else None
+    if since is None:
+        since = applied.version if applied else -1
+    return ReplicaStatus(replica.name, applied, since, commit_history)
+
+
+def applied_at(table: str, commit_history: CommitHistory, version: int) -> AppliedVersion | None:
+    """Return the apply whose rows a version has, sound or not; None if the history tells none.
+
+    If log cleanup took its commit, a heartbeat may repeat its content.
+    """
+    origin = commit_history.commit(commit_history.origin(version))
+    if origin is not None:
+        return applied_of(table, origin) if origin.is_apply else None
+    told = commit_history.heartbeat_content(version)
+    return None if told is None else applied_of_heartbeat(told)
+
+
+def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) -> dict[int, int]:
+    """Return the vbuckets whose rows a table shows as of an older round, and that round.
+
+    These are the stale ones of its newest version. Vbuckets that began anew since and are not
+    complete join them.
+    """
+    held = status.held
+    anew = (vb for vb, state in newest.items() if state.epoch > FIRST_EPOCH and not state.is_whole)
+    return {**held.stale} | {vb: held.round_of(vb) for vb in anew}
+
+
+def conclusive_history(lake: LakeTables, table: str, window: int = FEW) -> CommitHistory:
+    """Return a table's lineage, from as much of its history as its newest version needs."""
+    for limit in (window, max(window, WINDOW)):
+        commit_history = CommitHistory(tuple(history(lake.table(table), limit)))
+        # Of a table with a defect the message names an older version that is sound.
+        if commit_history.is_conclusive and (
+            limit > FEW or commit_history.defect(commit_history.newest) is None
+        ):
+            return commit_history
+    return CommitHistory(tuple(history(lake.table(table), WHOLE)))
+
+
+def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
+    made = read(AppliedVersion, {**commit.ours, "table": table, "version": commit.version})
+    written = "" if commit.operation == "MERGE" else "numOutputRows"
+    inserted, updated, deleted, rewritten = (
+        int(commit.metrics.get(name, "0") or 0)
+        for name in (
+            "numTargetRowsInserted",
+            "numTargetRowsUpdated",
+            "numTargetRowsDeleted",
+            written,
+        )
+    )
+    return replace(made, inserted=inserted, updated=updated, deleted=deleted, rewritten=rewritten)
+
+
+def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
+    return {"since": status.since_version, **(plain(status.applied) if status.applied else {})}
+
+
+def applied_of_heartbeat(told: Mapping[str, Any]) -> AppliedVersion | None:
+    """Return the apply that a heartbeat repeats; None if there was none yet."""
+    return read(AppliedVersion, told) if "to_round" in told else None
+
+
+def unindexed_applied(
+    lake: LakeTables, replicas: Iterable[ReplicaTable]
+) -> tuple[AppliedVersion, ...]:
+    """Return the applies that ``changes`` does not list yet, oldest first: for the next round.
+
+    A RESTORE is listed as well, with the round that it took the table back to: a table's newest row
+    tells its round. Every round lists the missing ones, so only applies since the last round can be
+    missing. So it looks back over few commits of each table, and over more if none of those is
+    listed.
+    """
+    names = [replica.name for replica in replicas]
+    found_in = lake.store.for_each(lambda table: _recent(lake, table, FEW), names)
+    recent = dict(zip(names, found_in, strict=True))
+    listed = _listed(lake, recent)
+    if unknown := [table for table, found in recent.items() if listed.isdisjoint(found)]:
+        recent |= {table: _recent(lake, table, WINDOW) for table in unknown}
+        listed = _listed(lake, recent)
+    found = [each for made in recent.values() for each in made if each not in listed]
+    return tuple(sorted(found, key=lambda each: (each.table, each.version)))
+
+
+def _listed(
+    lake: LakeTables, recent: Mapping[str, Sequence[AppliedVersion]]
+) -> frozenset[AppliedVersion]:
+    """Return the applies that ``changes`` lists: a later round lists an apply to a round."""
+    rounds = [each.to_round for made in recent.values() for each in made]
+    if not rounds:
+        return frozenset()
+    return frozenset(indexed_applied(lake, sorted(recent), min(rounds) + 1))
+
+
+def _recent(lake: LakeTables, table: str, window: int) -> list[AppliedVersion]:
+    commit_history = conclusive_history(lake, table, window)
+    found = []
+    for commit in commit_history.commits[:window]:
+        if commit.is_apply:
+            found.append(applied_of(table, commit))
+        elif commit.restored is not None and commit_history.defect(commit.version) is None:
+            origin = commit_history.commit(commit_history.origin(commit.version))
+            if origin:
+                made = applied_of(table, origin)
+                found.append(
+                    AppliedVersion(
+                        table,
+                        commit.version,
+                        made.to_round,
+                        made.to_round,
+                        made.log_from_round,
+                        made.stale_vbuckets,
+                    )
+                )
+            elif commit_history.is_whole:
+                found.append(replace(BEGINNING, table=table, version=commit.version))
+    if not found and (told := commit_history.heartbeat_content(commit_history.newest)) is not None:
+        applied = applied_of_heartbeat(told)  # its commit is gone from the history
+        found += [applied] if applied else []
+    return found
+
+
+def indexed_applied(
+    lake: LakeTables, tables: Sequence[str], first_round: int
+) -> list[AppliedVersion]:
+    found = lake.changes.rows(
+        "round, applied", f"{is_kind(RowKind.APPLIED)} AND round >= {int(first_round)}"
+    )
+    found.sort(key=lambda row: (row["round"], row["applied"]["version"]))
+    applied = (read(AppliedVersion, row["applied"]) for row in found)
+    return [each for each in applied if each.table in tables]
+
+
+def applied_to_batch(applied: Iterable[AppliedVersion], round_number: int) -> pa.RecordBatch:
+    rows = [
+        {"round": round_number, "kind": RowKind.APPLIED, "applied": plain(each)} for each in applied
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=CHANGES)

@@ -1,0 +1,228 @@
+"""The change log: append a round to it, and read what it says about rounds and positions.
+
+An append is a compare-and-set: its Delta transaction id is (lake id, round), and rounds are
+consecutive. Delta skips an append with a stale number *silently*, so every append is read back.
+"""
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from dcp.errors import DcplakeError, FencedError, LakeError, StoreUnavailableError
+from dcp.lake.change_log.stop_points import reached
+from dcp.lake.change_log.tampering import is_conclusive, log_tampering, refuse_tampering
+from dcp.lake.spark.failures import known_error
+from dcp.lake.store.lake_store import NewRows
+from dcp.lake.store.table import CommitConflictError
+from dcp.lake.tables.history import (
+    WHOLE,
+    WINDOW,
+    TableCommit,
+    history,
+    history_until,
+    reaches_creation,
+    refuse_other_writer,
+)
+from dcp.lake.tables.lake_tables import LakeTables
+
+_ATTEMPTS: Final = 5
+"""An append is tried so often while maintenance changes the log under it."""
+
+REQUEST: Final = "request"
+"""A round's commit has the id of the request that it carries out under this name."""
+
+_APPEND: Final = "append"
+"""A round's commit has the random id of its append under this name.
+
+A store may carry out a PUT after its driver took it for failed, and went on with another append.
+"""
+
+_committed_writers: set[str] = set()
+"""Writers of this process that have committed a round; the newest commits may not tell."""
+
+
+def latest_round(lake: LakeTables) -> int:
+    """Return the newest committed round; 0 without one."""
+    return newest_round(lake, history(lake.changes))
+
+
+def newest_round(lake: LakeTables, commits: Sequence[TableCommit]) -> int:
+    """Return the newest round; looks further than ``commits`` only if they hold none.
+
+    Long maintenance can push our commits out of the window, and log retention out of the history.
+    Then the rows themselves tell.
+    """
+    found = history_until(
+        lake.changes, lambda told: any(each.round is not None for each in told), commits
+    )
+    for commit in found:
+        if commit.round is not None:
+            return commit.round
+    if reaches_creation(found):
+        return 0
+    [row] = lake.changes.rows("coalesce(max(round), 0) AS round", "true")
+    return int(row["round"])
+
+
+def round_time(
+    lake: LakeTables, round_number: int, newest_commits: Sequence[TableCommit]
+) -> datetime | None:
+    """Return when a round was committed; looks as far back as it can be, then at everything.
+
+    None if the history no longer tells: a log keeps twice the horizon.
+    """
+    commits = newest_commits
+    newest = newest_round(lake, newest_commits)
+    for limit in (newest - round_number + WINDOW, WHOLE):
+        for commit in commits:
+            if commit.round == round_number:
+                return commit.time
+        if reaches_creation(commits):
+            return None
+        commits = history(lake.changes, limit)
+    return next((commit.time for commit in commits if commit.round == round_number), None)
+
+
+def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None = None) -> None:
+    """Raise LakeError if somebody else changed rows of ``changes``.
+
+    ``commits`` are its newest ones, if the caller has them; it looks further if it must.
+    """
+    found = history_until(lake.changes, is_conclusive, commits)
+    refuse_tampering(str(lake.location), lake.changes_sql, log_tampering(found))
+
+
+def append_round(
+    lake: LakeTables,
+    rows: NewRows,
+    round_number: int,
+    writer_id: str,
+    *,
+    verify: bool = True,
+    request: str | None = None,
+) -> TableCommit:
+    """Commit a round, its rows and its positions, in one append that only one driver can win.
+
+    ``writer_id`` is the random id of this driver. ``verify``: the round must be the next one of an
+    undamaged log. ``request`` is the id of the request that the round carries out.
+
+    Raises:
+        FencedError: another driver committed this round, or alternates with this one.
+        LakeError: the round is not the next one, somebody else changed rows of the log, or
+            maintenance changed it during every attempt; nothing was committed.
+        StoreUnavailableError: an earlier append of this driver, which had failed, committed this
+            round.
+    """
+    append_id = secrets.token_hex(8)
+    metadata: dict[str, Any] = {"lake": lake.identity.lake_id, "round": round_number}
+    metadata |= {"writer": writer_id, _APPEND: append_id}
+    if request is not None:
+        metadata[REQUEST] = request
+    commits: Sequence[TableCommit] = history(lake.changes)
+    has_committed = writer_id in _committed_writers
+    if has_committed:  # there may be much maintenance since
+        commits = history_until(lake.changes, lambda told: any(c.writer for c in told), commits)
+    refuse_other_writer(commits, writer_id, has_committed=has_committed)
+    if verify:
+        refuse_wrong_round(newest_round(lake, commits), round_number, commits, writer_id)
+        refuse_tampered_log(lake, commits)
+        # So that a change of rows that slips in between is found by the next round.
+        metadata["base"] = commits[0].version
+    transaction = lake.identity.lake_id, round_number
+
+    def read_version() -> int:
+        """Return the version whose history says that the round is the next one."""
+        lake.store.cached_reads.read_anew()
+        commits = history(lake.changes)
+        newest = newest_round(lake, commits)
+        if verify or newest >= round_number:
+            refuse_wrong_round(newest, round_number, commits, writer_id)
+        return commits[0].version
+
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        failure = None
+        try:
+            with lake.store.cached_reads.committing():
+                rows.append(read_version, transaction, metadata)
+            reached("round.committed")
+        except Exception as error:  # Spark's own class, or the bridge's: the history decides
+            failure = error
+        if (commit := _read_back(lake, round_number, writer_id, append_id, failure)) is not None:
+            return commit
+    raise LakeError(
+        f"round {round_number}: the log was changed in the moment of each of {_ATTEMPTS} appends "
+        "(maintenance?), nothing was committed; run it again when that has ended"
+    ) from failure
+
+
+def refuse_wrong_round(
+    newest: int, round_number: int, commits: Sequence[TableCommit], writer_id: str
+) -> None:
+    if round_number == newest + 1:
+        return
+    if round_number <= newest:
+        winner = next((commit for commit in commits if commit.round == round_number), None)
+        if winner is not None and winner.writer == writer_id:
+            raise _earlier_append(winner)
+        raise FencedError(
+            f"round {round_number} is committed already"
+            + (f" as {winner} by writer {winner.writer}" if winner else "")
+            + f": found newest round {newest}, expected {round_number - 1}; this driver stops"
+        )
+    raise LakeError(f"round {round_number}: found newest round {newest}, expected the one before")
+
+
+def _read_back(
+    lake: LakeTables,
+    round_number: int,
+    writer_id: str,
+    append_id: str,
+    failure: Exception | None,
+) -> TableCommit | None:
+    """Return the commit of an append, which may have reported a failure nevertheless.
+
+    None if it may be tried again: another commit came first, and it was no round.
+    """
+    try:
+        # Another driver's rounds may have followed ours.
+        commits = history_until(
+            lake.changes, lambda told: any(1 <= (each.round or 0) <= round_number for each in told)
+        )
+        newest = newest_round(lake, commits)
+    except Exception as unread:
+        if failure is None:
+            raise
+        if (known := known_error(failure, f"round {round_number}")) is not None:
+            raise known from failure
+        told = str(failure).strip().partition("\n")[0]
+        raise DcplakeError(
+            f"round {round_number}: {told}; the log cannot be read either, so that it is not known "
+            "whether the round was committed; run it again, it goes on from what is there"
+        ) from unread
+    for commit in commits:
+        if commit.round == round_number and commit.writer == writer_id:
+            if commit.ours.get(_APPEND) != append_id:
+                raise _earlier_append(commit) from failure
+            _committed_writers.add(writer_id)
+            return commit
+    if failure is None or newest >= round_number:
+        winner = next(
+            (f", {each} by writer {each.writer}" for each in commits if each.round == round_number),
+            "",
+        )
+        raise FencedError(
+            f"another driver writes to this lake: found newest round {newest}{winner}, expected "
+            f"round {round_number} by our writer {writer_id}; this driver stops"
+        ) from failure
+    if not isinstance(failure, CommitConflictError):
+        raise failure
+    return None
+
+
+def _earlier_append(commit: TableCommit) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"round {commit.round} is committed, as {commit}: an earlier attempt of this driver "
+        "reached the log after it had failed; the next round goes on from it"
+    )

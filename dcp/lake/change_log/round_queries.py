@@ -1,0 +1,153 @@
+"""Reads the records of committed rounds, and caches the newest ones of an open lake.
+
+A round never changes once it is committed, so an open lake remembers the newest ones it has read.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from dcp.errors import REREAD_COMMAND, LakeError
+from dcp.lake.config.memory import DOCUMENT_BYTES
+from dcp.lake.store.sql import integer_list
+from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.tables.round_record import (
+    BEFORE_THE_FIRST,
+    RoundRecord,
+    VbucketReport,
+    states_from_rows,
+)
+from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
+from dcp.lake.tables.vbucket_state import VbucketProgress
+
+_Found = TypeVar("_Found")
+
+REMEMBERED_ROUNDS: Final = 8
+"""Enough for the newest round and the newest applies of tables applied to at once."""
+
+
+def round_records(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
+    """Return the records of some rounds, by number; one query reads all that are not remembered.
+
+    Raises:
+        LakeError: a round is missing, or its position vector is not whole.
+    """
+    remembered = lake.remembered_rounds
+    known = {0: BEFORE_THE_FIRST, **remembered}
+    if missing := sorted({number for number in rounds if number not in known}):
+        read = _read(lake, missing)
+        known |= read
+        remembered.update(read)
+        for number in sorted([*remembered])[:-REMEMBERED_ROUNDS]:
+            remembered.pop(number, None)  # another thread may be quicker
+    return {number: known[number] for number in rounds}
+
+
+def round_record(lake: LakeTables, round_number: int) -> RoundRecord:
+    return round_records(lake, [round_number])[round_number]
+
+
+def states_at(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
+    """Return every vbucket's state after a round; empty for round 0. See `round_records`."""
+    return round_record(lake, round_number).states
+
+
+def largest_document_bytes(lake: LakeTables, rounds: Collection[int]) -> int:
+    """Return the size of the largest document of some rounds; the greatest possible if unknown."""
+    known = {**lake.remembered_rounds}
+    if all(number in known for number in rounds):
+        return max(known[number].largest_bytes for number in rounds)
+    told = lake.changes.rows(
+        "vbucket, detail", f"{is_kind(RowKind.STATUS)} AND round IN ({integer_list(rounds)})"
+    )
+    reports = (VbucketReport.parse(row["vbucket"], row["detail"]) for row in told)
+    return max((each.largest_bytes for each in reports), default=DOCUMENT_BYTES)
+
+
+def count_changes(lake: LakeTables, condition: str) -> int:
+    [row] = lake.changes.rows("count(*) AS found", condition)
+    return int(row["found"])
+
+
+def rounds_left(lake: LakeTables, rounds: Collection[int]) -> frozenset[int]:
+    rows = lake.changes.rows(
+        "DISTINCT round",
+        f"{is_kind(RowKind.POSITION)} AND round IN ({integer_list(sorted(rounds))})",
+    )
+    return frozenset(row["round"] for row in rows)
+
+
+def oldest_round_left(lake: LakeTables) -> int:
+    [row] = lake.changes.rows("min(round) AS oldest", is_kind(RowKind.POSITION))
+    return int(row["oldest"])
+
+
+def states_left(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
+    condition = f"{is_kind(RowKind.POSITION)} AND round = {int(round_number)}"
+    return states_from_rows(lake.changes.rows("vbucket, epoch, position", condition))
+
+
+def reports_since(lake: LakeTables, first_round: int) -> dict[int, list[VbucketReport]]:
+    rows = lake.changes.rows(
+        "round, vbucket, detail", f"{is_kind(RowKind.STATUS)} AND round >= {int(first_round)}"
+    )
+    reports: dict[int, list[VbucketReport]] = {}
+    for row in rows:
+        told = VbucketReport.parse(row["vbucket"], row["detail"])
+        reports.setdefault(row["round"], []).append(told)
+    return reports
+
+
+def newest_item_counts(lake: LakeTables, to_round: int, count: int) -> list[tuple[int, int]]:
+    """Return the newest ``count`` rounds with document rows up to a round, and each one's number of
+    rows.
+
+    The newest comes first.
+    """
+    rows = lake.changes.rows(
+        "round, count(*) AS found",
+        f"round <= {int(to_round)} AND {is_kind(*ITEM_KINDS)} "
+        f"GROUP BY round ORDER BY round DESC LIMIT {int(count)}",
+    )
+    return [(row["round"], row["found"]) for row in rows]
+
+
+def take_items(
+    lake: LakeTables,
+    first_round: int,
+    last_round: int,
+    take: Callable[[Iterable[Mapping[str, Any]]], _Found],
+) -> _Found:
+    """Return ``take``'s result on the document rows of some rounds; see `Table.take_rows`."""
+    return lake.changes.take_rows(
+        "round, kind, vbucket, seqno, cas, key, value",
+        f"round BETWEEN {int(first_round)} AND {int(last_round)} AND {is_kind(*ITEM_KINDS)}",
+        take,
+    )
+
+
+def _read(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
+    rows = lake.changes.rows(
+        "round, kind, vbucket, epoch, position, detail",
+        f"round IN ({integer_list(rounds)}) AND {is_kind(RowKind.POSITION, RowKind.STATUS)}",
+    )
+    by_round: dict[int, list[dict[str, Any]]] = {number: [] for number in rounds}
+    for row in rows:
+        by_round[row["round"]].append(row)
+    return {number: _record(lake, number, found) for number, found in by_round.items()}
+
+
+def _record(lake: LakeTables, number: int, rows: list[dict[str, Any]]) -> RoundRecord:
+    states = states_from_rows(row for row in rows if row["kind"] == RowKind.POSITION)
+    expected = lake.identity.vbucket_count
+    if len(states) != expected:
+        raise LakeError(
+            f"{lake.location}: found {len(states)} positions in round {number} of changes, "
+            f"expected one for each of the {expected} vbuckets: they were cleaned, or somebody "
+            f"changed the log; {REREAD_COMMAND} reads the bucket again"
+        )
+    statuses = sorted(
+        (row["vbucket"], row["detail"]) for row in rows if row["kind"] == RowKind.STATUS
+    )
+    return RoundRecord(
+        states, tuple(VbucketReport.parse(vbucket, detail) for vbucket, detail in statuses)
+    )

@@ -1,0 +1,193 @@
+"""Reads the rows of a slice of the change log: keys in narrow columns, and documents by key."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from dcp.lake.adapters.apply_sql import newest_rows_sql, rows_sql
+from dcp.lake.store.log_slice import LogSlice, Role
+from dcp.lake.store.sql import integer_list, one_of, quoted, u64
+from dcp.lake.store.table import Table
+from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, is_kind
+from dcp.wire.vocabulary import REPEATING
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RowPlace:
+    """The place of a row in one vbucket of the log; of the live rows of a key the last one wins."""
+
+    seqno: int
+    epoch: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Every key that an apply touches."""
+
+    newest: Mapping[tuple[int, str], RowPlace | None] = field(default_factory=dict)
+    """By vbucket and key, the place of the newest live row of the slice. A key without one is
+    *lost*: it gets its row of the version that its vbucket goes back to, or goes.
+    """
+
+    def __len__(self) -> int:
+        return len(self.newest)
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for _, key in self.newest]
+
+    @property
+    def vbuckets(self) -> tuple[int, ...]:
+        return tuple(sorted({vbucket for vbucket, _ in self.newest}))
+
+    @property
+    def lost(self) -> list[tuple[int, str]]:
+        return [touched for touched, row_key in self.newest.items() if row_key is None]
+
+
+def touched_by(rows: Iterable[Mapping[str, Any]]) -> Touched:
+    """Return the keys that few rows of a slice touch, from the rows' roles (`Role`).
+
+    `dcp.lake.adapters.apply_sql.newest_sql` finds the same of many.
+    """
+    newest: dict[tuple[int, str], RowPlace | None] = {}
+    touched: set[tuple[int, str]] = set()
+    for row in rows:
+        key = row["vbucket"], row["key"]
+        if row["role"] != Role.KEPT:
+            touched.add(key)
+        if row["role"] not in (Role.UNDONE, Role.HELD):
+            row_key = RowPlace(int(row["seqno"]), row["epoch"], row["round"])
+            newest[key] = max(row_key, newest.get(key) or row_key)
+    return Touched({key: newest.get(key) for key in sorted(touched)})
+
+
+MERGE_SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
+"""The columns of a replica, and whether its row of that key goes."""
+
+_NARROW: Final = pa.schema(
+    [
+        *map(CHANGES.field, ("vbucket", "key", "round", "epoch", "seqno")),
+        ("role", pa.string()),
+    ]
+)
+_COUNT: Final = pa.schema([("found", pa.int64()), ("first", pa.int64())])
+_MARKER: Final = pa.schema(
+    [CHANGES.field(name) for name in ("vbucket", "epoch", "snap_end", "snap_flags")]
+)
+_MOST_MARKERS: Final = 100_000
+"""With more markers, snapshots are too small for this look to pay."""
+_NEWEST: Final = MERGE_SOURCE.remove(MERGE_SOURCE.get_field_index("modified_at"))
+
+
+def count_rows(changes: Table, collection_id: int, log_slice: LogSlice) -> tuple[int, int | None]:
+    found = changes.query(
+        lambda name, _: (
+            "SELECT count(*) AS found, min(c.round) AS first "
+            f"{rows_sql(name, collection_id, log_slice, log_slice.ranges)}"
+        ),
+        _COUNT,
+    )
+    [counted] = found.to_pylist()
+    return counted["found"], counted["first"]
+
+
+def few_touched(
+    changes: Table, version: int, collection_id: int, log_slice: LogSlice, most: int
+) -> Touched | None:
+    """Return the keys that a slice touches, from at most ``most`` rows of the log.
+
+    None if they are more, or if rows of the table decide (`LogSlice.emptied`, `LogSlice.revived`).
+    Reads narrow columns only, of a ``version`` of ``changes``.
+    """
+    if log_slice.emptied or log_slice.revived:
+        return None
+    if not log_slice.ranges:
+        return Touched()
+    columns = ", ".join(f"b.{name}" if name == "role" else f"c.{name}" for name in _NARROW.names)
+    found = changes.query(
+        lambda name, _: (
+            f"SELECT {columns} {rows_sql(name, collection_id, log_slice, log_slice.ranges)} "
+            f"LIMIT {most + 1}"
+        ),
+        _NARROW,
+        version,
+    )
+    return None if found.num_rows > most else touched_by(found.to_pylist())
+
+
+def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) -> frozenset[int]:
+    """Return the vbuckets in which no key has two rows in a slice, as far as that is known.
+
+    A snapshot holds each key once, unless its marker says otherwise (change streams). So a vbucket
+    qualifies if all its rows are of one snapshot, also one that came in parts. Each part begins
+    with its own marker, and all end at the same seqno. Had a key of an earlier part changed since,
+    its row would lie beyond that seqno.
+
+    This holds on one branch, and here is only one. If a node's history differs below a snapshot's
+    end, the node refuses to go on inside it (`dcp.protocol.position`), and another epoch begins.
+    """
+    ranges = {each.vbucket: each for each in log_slice.ranges if each.role == Role.FRESH}
+    only_adds = not (log_slice.undone or log_slice.emptied or log_slice.revived)
+    if not only_adds or len(ranges) != len(log_slice.ranges):
+        return frozenset()
+    found = changes.query(
+        lambda name, _: (
+            f"SELECT {', '.join(_MARKER.names)} FROM {name} "
+            f"WHERE {is_kind(RowKind.SNAPSHOT_MARKER)} "
+            f"AND round BETWEEN {log_slice.first_round} AND {log_slice.to_round} "
+            f"AND vbucket IN ({integer_list(ranges)}) LIMIT {_MOST_MARKERS}"
+        ),
+        _MARKER,
+        version,
+    )
+    if found.num_rows == _MOST_MARKERS:
+        return frozenset()
+    snapshots: dict[int, set[tuple[int, int, bool]]] = {}
+    for marker in found.to_pylist():
+        snapshot = marker["epoch"], int(marker["snap_end"]), bool(marker["snap_flags"] & REPEATING)
+        snapshots.setdefault(marker["vbucket"], set()).add(snapshot)
+    return frozenset(
+        vbucket
+        for vbucket, of_it in snapshots.items()
+        if len(of_it) == 1
+        and all(epoch == ranges[vbucket].epoch and not repeats for epoch, _, repeats in of_it)
+    )
+
+
+def newest_rows(
+    changes: Table, version: int, collection_id: int, touched: Touched, most_bytes: int
+) -> pa.Table | None:
+    """Return the newest rows of touched keys, as `MERGE_SOURCE`; None: more than ``most_bytes``."""
+    row_keys = [(vb, row_key) for (vb, _), row_key in touched.newest.items() if row_key is not None]
+    if not row_keys:
+        return MERGE_SOURCE.empty_table()
+    values = ", ".join(
+        f"({row_key.round}, {vbucket}, {row_key.epoch}, {u64(row_key.seqno)})"
+        for vbucket, row_key in row_keys
+    )
+    rounds = [row_key.round for _, row_key in row_keys]
+    found = changes.bounded_query(
+        lambda name, _: newest_rows_sql(
+            name,
+            collection_id,
+            f"(VALUES {values}) AS w(round, vbucket, epoch, seqno)",
+            [f"c.{quoted(name)}" for name in REPLICA.names if name != "modified_at"],
+            f"c.round BETWEEN {min(rounds)} AND {max(rounds)} "
+            f"AND {one_of('c.vbucket', {vbucket for vbucket, _ in row_keys})}",
+        ),
+        _NEWEST,
+        version,
+        most_bytes,
+    )
+    if found is None:
+        return None
+    # As `dcp.lake.adapters.apply_sql.MODIFIED_AT_SQL` does.
+    times = [(int(cas) >> 16 << 16) // 1000 for cas in found["cas"].to_pylist()]
+    at = MERGE_SOURCE.get_field_index("modified_at")
+    return found.add_column(
+        at, MERGE_SOURCE.field(at), pa.array(times, MERGE_SOURCE.field(at).type)
+    )

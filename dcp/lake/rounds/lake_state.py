@@ -1,0 +1,171 @@
+"""Tells where a lake stands: the states of its vbuckets, and which of them must begin anew."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from dcp.client.probe import ClusterView
+from dcp.errors import ConfigError
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.epochs import begun_anew, forks_between, live_complete_seqnos
+from dcp.lake.change_log.round_queries import states_at
+from dcp.lake.config.settings import RollbackPolicy, Settings
+from dcp.lake.rounds.backfill_plan import BackfillPlan, BackfillStream
+from dcp.lake.rounds.rollback_plan import plan_rollback, rollback_target
+from dcp.lake.rounds.round_plan import LeftOut
+from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
+from dcp.lake.tables.lake_tables import LakeTables, cleaned_round
+from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
+
+
+@dataclass(frozen=True, slots=True)
+class LakeState:
+    lake_id: str
+    latest_round: int
+    states: Mapping[int, VbucketProgress] = field(default_factory=dict)
+    restarts: Mapping[int, Restart | LeftOut] = field(default_factory=dict)
+    """Vbuckets that must begin a new epoch; or the reason why one cannot."""
+    backfill: BackfillPlan | None = None
+    document_filter: DocumentFilter = EVERYTHING
+    waiting: frozenset[int] = frozenset()
+    """The last rounds brought these vbuckets no rows (`dcp.lake.rounds.empty_rounds`).
+
+    Their higher seqno alone starts no round; a round for another vbucket streams them, too.
+    """
+
+    def state(self, vbucket: int) -> VbucketProgress:
+        """Return the vbucket's state; seqno 0 if the lake has no position of it yet."""
+        return self.states.get(vbucket) or VbucketProgress.beginning(vbucket)
+
+    def restart(self, vbucket: int) -> Restart | LeftOut | None:
+        """Return a vbucket's restart, or why it stays as it is; None if its epoch goes on."""
+        found = self.restarts.get(vbucket)
+        read = None if self.backfill is None else self.backfill.read(vbucket)
+        if isinstance(found, LeftOut):
+            return found
+        if not self.document_filter.has_read(self.state(vbucket)):
+            return Restart(RestartReason.FILTER)
+        begins = isinstance(read, BackfillStream) and read.begins_epoch
+        if found is None and begins and self.has_started(vbucket):
+            return Restart(RestartReason.BACKFILL)
+        return found
+
+    def restarted(self, vbucket: int, restart: Restart | None) -> VbucketProgress:
+        """Return the state from which a vbucket is streamed; its rows pass the filter."""
+        state, rules = self.state(vbucket), self.document_filter.rules
+        if restart is not None:
+            start_seqno = state.start_seqno if rules.starts_now else None
+            state = replace(state.restarted(restart), start_seqno=start_seqno)
+        # All present rows passed the filter, or there are none.
+        return replace(state, filter_fingerprint=self.document_filter.fingerprint)
+
+    def has_started(self, vbucket: int) -> bool:
+        """Return False for a vbucket that is to start at its high seqno, and has not yet."""
+        is_known = self.state(vbucket).failover_log is not None
+        return is_known or not self.document_filter.rules.starts_now
+
+    def refuse_late_start(self) -> None:
+        """Refuse a lake that is to start now, and has begun at seqno 0.
+
+        Raises:
+            ConfigError: it has.
+        """
+        if not self.document_filter.rules.starts_now:
+            return
+        begun = (state for state in self.states.values() if state.start_seqno is None)
+        if not all(map(self.document_filter.has_read, begun)):
+            raise ConfigError(
+                f"filter.since: found now, and lake {self.lake_id} has read vbuckets from seqno 0: "
+                "expected a time, or nothing; or set lake.root to a new place"
+            )
+
+
+def read_lake_state(lake: LakeTables, settings: Settings, stale: Mapping[int, int]) -> LakeState:
+    """Return a lake's state, with the restarts that its log and its replicas ask for.
+
+    ``stale`` are vbuckets that a replica holds as of that round (`stale_vbuckets`).
+    """
+    newest = latest_round(lake)
+    states = states_at(lake, newest)
+    policy = RollbackPolicy(settings.policy.rollback)
+    ordered = [state for state in states.values() if state.order is not None]
+    restarts = ordered_restarts(lake, ordered, newest, policy)
+    restarts |= _stale_restarts(lake, states, newest, stale)
+    return LakeState(lake.identity.lake_id, newest, states, restarts)
+
+
+def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
+    """Return the vbuckets that some versions hold as of an older round, and that round."""
+    stale: dict[int, int] = {}
+    for vbucket, number in (each for version in versions for each in version.stale.items()):
+        stale[vbucket] = min(number, stale.get(vbucket, number))
+    return stale
+
+
+def _stale_restarts(
+    lake: LakeTables, states: Mapping[int, VbucketProgress], newest: int, stale: Mapping[int, int]
+) -> dict[int, Restart | LeftOut]:
+    """Return the restarts of stale vbuckets that have not begun at seqno 0 yet."""
+    if not stale:
+        return {}
+    forks = forks_between(lake, min(stale.values()), newest, stale.keys())
+    begun = begun_anew(stale, forks, cleaned_round(lake))
+    return {
+        vbucket: Restart(RestartReason.STALE)
+        for vbucket in stale
+        if vbucket in states and vbucket not in begun
+    }
+
+
+def ordered_restarts(
+    lake: LakeTables, ordered: Collection[VbucketProgress], newest: int, policy: RollbackPolicy
+) -> dict[int, Restart | LeftOut]:
+    bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
+    complete = live_complete_seqnos(lake, ordered, bounds, newest)
+    return {
+        state.vbucket: plan_rollback(state, [complete.get(state.vbucket, 0)], policy)
+        for state in ordered
+    }
+
+
+def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
+    """Return how many tasks a round may have; 0 if the cluster decides.
+
+    A receiving task keeps its core until it is done. So on one machine a round leaves half of the
+    cores to a running apply. On a single core, Spark lets them take turns.
+    """
+    slots = lake.store.slots
+    if slots and beside_apply:
+        return max(1, slots // 2)
+    return slots
+
+
+def filtered_lake_state(lake: LakeTables, document_filter: DocumentFilter) -> LakeState:
+    """Return a lake's state without restarts, for one that may start by a filter.
+
+    Raises:
+        ConfigError: as of `LakeState.refuse_late_start`.
+    """
+    newest = latest_round(lake)
+    states = states_at(lake, newest)
+    lake_id = lake.identity.lake_id
+    position = LakeState(lake_id, newest, states, document_filter=document_filter)
+    position.refuse_late_start()
+    return position
+
+
+def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:
+    """Refuse a cluster whose bucket is not the lake's.
+
+    Raises:
+        LakeError: it is another cluster; or uuid or number of vbuckets differ: the bucket was made
+            anew.
+    """
+    found = replace(
+        lake.identity,
+        bucket=bucket,
+        bucket_uuid=cluster.map.bucket_uuid,
+        vbucket_count=cluster.map.vbucket_count,
+        cluster_uuid=cluster.map.cluster_uuid,
+    )
+    lake.identity.require_same(found, str(lake.location))

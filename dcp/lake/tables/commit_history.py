@@ -1,0 +1,134 @@
+"""Traces the rows of a replica's versions to the commits that wrote them. No Spark.
+
+A version has the rows of its *origin*: the newest commit up to it that changed rows. Maintenance
+and heartbeats change none; a RESTORE takes the origin of the version that it names. An origin is
+sound if it is an apply of ours that was made on the very rows that it was planned on (its
+``read_version``). A heartbeat repeats what the apply before it said, for the time when Delta's log
+cleanup has taken that commit.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dcp.errors import REREAD_COMMAND, ForeignWriteError
+from dcp.lake.store.sql import restore_sql
+from dcp.lake.tables.history import HEARTBEAT, TableCommit
+
+
+@dataclass(frozen=True, slots=True)
+class CommitHistory:
+    """The newest commits of a table, newest first, and the origin of each version's rows."""
+
+    commits: tuple[TableCommit, ...]
+    _by_version: dict[int, TableCommit] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_version = {commit.version: commit for commit in self.commits}
+        object.__setattr__(self, "_by_version", by_version)
+
+    @property
+    def newest(self) -> int:
+        return self.commits[0].version
+
+    @property
+    def is_whole(self) -> bool:
+        return self.commits[-1].version == 0
+
+    @property
+    def is_conclusive(self) -> bool:
+        """True if no older commit can change what we say about the newest version."""
+        commit = self.commit(self.origin(self.newest))
+        if commit is None:
+            return self.is_whole
+        return (
+            not commit.is_apply or self.is_whole or commit.read_version >= self.commits[-1].version
+        )
+
+    def commit(self, version: int) -> TableCommit | None:
+        return self._by_version.get(version)
+
+    def origin(self, version: int) -> int:
+        """Return the version whose rows ``version`` has.
+
+        If it is older than the commits, the result is below the oldest one. -1 means a new table,
+        without rows.
+        """
+        for commit in self._path(version):
+            version = commit.rows_of
+        return version
+
+    def _path(self, version: int) -> Iterator[TableCommit]:
+        while (commit := self.commit(version)) is not None:
+            yield commit
+            if commit.rows_of == version:
+                return
+            version = commit.rows_of
+
+    def heartbeat_content(self, version: int) -> Mapping[str, Any] | None:
+        """Return a heartbeat's record of the rows of ``version``; None without one.
+
+        The record is `dcp.lake.maintain.horizon_guard`'s. A heartbeat counts only if no commit can
+        have come between it and the version that its driver had looked at.
+        """
+        for commit in self._path(version):
+            between = (self.commit(each) for each in range(commit.read_version + 1, commit.version))
+            if commit.is_heartbeat and all(each and each.keeps_rows for each in between):
+                told: Mapping[str, Any] = commit.ours[HEARTBEAT]
+                return told
+        return None
+
+    def since(self) -> int | None:
+        """Return the version of the newest apply or RESTORE; -1 before the first.
+
+        None if no commit here tells. It grows with every commit that changes rows, and maintenance
+        keeps it. So it fences an apply (`dcp.lake.apply.commit`), also after a RESTORE to an older
+        apply.
+        """
+        for commit in self.commits:
+            if not commit.keeps_rows:
+                return commit.version
+        return -1 if self.is_whole else None
+
+    def applied(self) -> TableCommit | None:
+        """Return the newest apply that the newest version goes back to, whatever came after it."""
+        commit = self.commit(self.origin(self.newest))
+        while commit is not None and not commit.is_apply:
+            commit = self.commit(self.origin(commit.version - 1))
+        return commit
+
+    def have_same_rows(self, version: int, other: int) -> bool:
+        """Return whether two versions have the same rows; two from before the history count so."""
+        found, expected, oldest = self.origin(version), self.origin(other), self.commits[-1].version
+        return found == expected or max(found, expected) < oldest
+
+    def defect(self, version: int) -> TableCommit | None:
+        """Return a foreign commit that spoils the rows of ``version``; None if all is well.
+
+        It is the newest foreign change of rows, or one right before our own apply, whose plan
+        missed it.
+        """
+        origin = self.commit(self.origin(version))
+        if origin is None:
+            return None
+        if not origin.is_apply:
+            return origin
+        if self.have_same_rows(origin.version - 1, origin.read_version):
+            return None
+        between = (self.commit(each) for each in range(origin.version - 1, origin.read_version, -1))
+        changes = (each for each in between if each and not each.keeps_rows and not each.is_apply)
+        return next(changes, origin)
+
+    def refuse_defect(self, table: str, table_sql: str) -> None:
+        """Raise ForeignWriteError if the newest rows are not ours; names the remedy."""
+        if (commit := self.defect(self.newest)) is None:
+            return
+        sound = next((c.version for c in self.commits if self.defect(c.version) is None), None)
+        restore = (
+            f"take it back with {restore_sql(table_sql, sound)}, or " if sound is not None else ""
+        )
+        raise ForeignWriteError(
+            f"table {table}: found {commit} by somebody else, expected no change of its rows "
+            f"other than dcplake's; {restore}drop the table (delete its folder): the next run makes"
+            f" it again from changes; or read every vbucket again with {REREAD_COMMAND}"
+        )

@@ -1,0 +1,193 @@
+"""Tasks write what they see into files, and whoever wants to know reads them: the live board.
+
+Each task has one small file in the folder of ``live_folder.py``, replaced as a whole at most every
+half second by a thread of its own, also while Spark does not ask for rows. It shows how things
+stand and decides nothing: a board that cannot be written is left out.
+
+A file whose task is gone, or that is older than 30 s, is no news. Machines that share the folder
+need not agree on the time: the age is that of the file, by the clock of its file system. Who finds
+one removes it, if it is of the same machine or an hour old: who looks, and each task that begins,
+since perhaps nobody ever looks.
+"""
+
+import json
+import logging
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, time
+from typing import Final
+
+import psutil
+
+from dcp.errors import ConfigError
+from dcp.lake.task_board.live_folder import LiveFolder
+from dcp.lake.task_board.task_stats import TaskStats
+from dcp.wire.json_tree import json_tree
+
+
+class TaskWatcher:
+    """Adds rates to what a task tells, and how long full windows waited for each stage.
+
+    The board's thread takes samples, and the task's own when it ends: one after the other, so that
+    each moment is counted once.
+    """
+
+    def __init__(self, stats: Callable[[], TaskStats]) -> None:
+        """``stats``, without rates and times, must be cheap and change nothing."""
+        self._told = stats
+        self._began = self._seen_at = monotonic()
+        self._rows = 0
+        self._taken_bytes = 0
+        self._bytes_of: dict[str, int] = {}
+        self._gate_seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def stats(self) -> TaskStats:
+        """Take a sample, from any thread."""
+        with self._lock:
+            return self._stats()
+
+    def _stats(self) -> TaskStats:
+        told, now = self._told(), monotonic()
+        seconds = max(1e-6, now - self._seen_at)
+        for gate in {each.gate for each in told.connections if each.gate}:
+            self._gate_seconds[gate] = self._gate_seconds.get(gate, 0.0) + seconds
+        connections = tuple(
+            replace(
+                each,
+                bytes_per_second=(each.received_bytes - self._bytes_of.get(each.name, 0)) / seconds,
+            )
+            for each in told.connections
+        )
+        self._bytes_of = {each.name: each.received_bytes for each in connections}
+        new_bytes, self._taken_bytes = told.bytes - self._taken_bytes, told.bytes
+        new_rows, self._rows, self._seen_at = told.rows - self._rows, told.rows, now
+        return replace(
+            told,
+            seconds=now - self._began,
+            rows_per_second=new_rows / seconds,
+            bytes_per_second=new_bytes / seconds,
+            connections=connections,
+            gate_seconds=dict(self._gate_seconds),
+        )
+
+
+_LOG = logging.getLogger(__name__)
+
+WRITE_SECONDS: Final = 0.5
+STALE_SECONDS: Final = 30.0
+ABANDONED_SECONDS: Final = 3600.0
+"""After so long a file is removed even if another machine wrote it, or it cannot be read."""
+_SUFFIX: Final = ".task.json"
+_UNFINISHED: Final = ".task.new"
+_LARGEST_BYTES: Final = 4 * 2**20
+
+
+class BoardWriter:
+    def __init__(self, folder: Path, name: str, stats: Callable[[], TaskStats]) -> None:
+        """The writer's thread calls ``stats``."""
+        self._file = folder / f"{name}-{os.getpid()}{_SUFFIX}"
+        self._stats = stats
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="dcp-live-board", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join(2 * WRITE_SECONDS)
+        with suppress(OSError):
+            self._file.unlink(missing_ok=True)
+
+    def _main(self) -> None:
+        while not self._ended.wait(WRITE_SECONDS):
+            try:
+                self._write()
+            except Exception as error:  # nobody's work may suffer from being watched
+                _LOG.debug("live board %s: %r", self._file, error)
+
+    def _write(self) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps(self._stats().to_json()))
+        if self._ended.is_set():
+            new.unlink()
+        else:
+            new.replace(self._file)
+
+
+@contextmanager
+def live_board(
+    place: LiveFolder | None, name: str, stats: Callable[[], TaskStats]
+) -> Iterator[None]:
+    """Show a task on its lake's board while it runs, if there is a place for that."""
+    with ExitStack() as writers:
+        if place is not None:
+            try:
+                folder = place.make()
+                _sweep(folder)
+                writer = BoardWriter(folder, name, stats)
+                writer.start()
+                writers.callback(writer.close)
+            except (ConfigError, OSError) as error:
+                _LOG.warning("live board: %s: what this task sees is shown nowhere", error)
+        yield
+
+
+def read_board(place: LiveFolder) -> list[TaskStats]:
+    """Return the newest statistics of a lake's tasks, by name.
+
+    Raises:
+        ConfigError: the folder is not private.
+    """
+    if not place.folder.is_dir():
+        return []
+    place.require_private()
+    return sorted(_sweep(place.folder), key=lambda stats: stats.task)
+
+
+def _sweep(folder: Path) -> list[TaskStats]:
+    files = sorted(folder.glob(f"*{_SUFFIX}"))
+    unfinished = list(folder.glob(f"*{_UNFINISHED}"))
+    if not files and not unfinished:
+        return []
+    now = _time_of(folder)
+    all_stats = []
+    for file in files:
+        with suppress(OSError):  # its task has just removed it, or it is not ours to read
+            stats, age_seconds = _read(file, now)
+            is_of_here = stats is not None and stats.host == socket.gethostname()
+            may_live = stats is not None and (not is_of_here or psutil.pid_exists(stats.pid))
+            if stats is not None and may_live and age_seconds <= STALE_SECONDS:
+                all_stats.append(stats)
+            elif age_seconds > ABANDONED_SECONDS or is_of_here:
+                file.unlink(missing_ok=True)
+    for file in unfinished:
+        with suppress(OSError):  # its task has just finished it
+            if now - file.stat().st_mtime > STALE_SECONDS:
+                file.unlink(missing_ok=True)  # a task that lives writes another one at once
+    return all_stats
+
+
+def _time_of(folder: Path) -> float:
+    """Return the folder's present time, by its file system; our own if we may not write."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix="now-", suffix=_UNFINISHED) as probe:
+            return os.fstat(probe.fileno()).st_mtime
+    except OSError:
+        return time()
+
+
+def _read(file: Path, now: float) -> tuple[TaskStats | None, float]:
+    with file.open("rb") as opened:
+        age_seconds = now - os.fstat(opened.fileno()).st_mtime
+        try:
+            return TaskStats.from_json(json_tree(opened.read(_LARGEST_BYTES))), age_seconds
+        except ValueError:
+            return None, age_seconds

@@ -1,0 +1,67 @@
+"""Locates the folder of a lake's live files: one folder per lake.
+
+By default it is on the machine where the task runs, below the system's folder for temporary files
+and readable by its user only. A cluster names a folder that its executors and the operator share
+(``flow_control.live_folder``), and says by its permissions who may read it.
+"""
+
+import os
+import tempfile
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from dcp.errors import ConfigError
+from dcp.lake.config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFolder:
+    """The folder of a lake's live files, on the machine that asks."""
+
+    lake: str
+    shared: str = ""
+    """Empty: the machine's own folder."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> "LiveFolder":
+        root = settings.lake.schema or settings.lake.root
+        if not settings.lake.schema and "://" not in root:
+            root = str(Path(root).expanduser().resolve())
+        kind = "schema" if settings.lake.schema else "root"
+        name = sha256(f"{kind}:{root}".encode()).hexdigest()[:16]
+        return cls(name, settings.flow_control.live_folder)
+
+    @property
+    def folder(self) -> Path:
+        """The folder, which need not exist."""
+        if self.shared:
+            return Path(self.shared).expanduser() / f"dcplake-live-{self.lake}"
+        return Path(tempfile.gettempdir()) / f"dcplake-live-{os.getuid()}" / self.lake
+
+    def make(self) -> Path:
+        """Return the folder; makes a missing one.
+
+        Raises:
+            ConfigError: another user made it, and could read or change its files.
+            OSError: it cannot be made.
+        """
+        if self.shared:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return self.folder
+        self.folder.parent.mkdir(mode=0o700, exist_ok=True)
+        self.require_private()
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        return self.folder
+
+    def require_private(self) -> None:
+        """Check that nobody else can have put anything there."""
+        if self.shared:
+            return
+        parent = self.folder.parent
+        found = parent.lstat()
+        if found.st_uid != os.getuid() or found.st_mode & 0o077 or parent.is_symlink():
+            raise ConfigError(
+                f"{parent}: found a folder of user {found.st_uid} with mode "
+                f"{found.st_mode & 0o7777:#o}, expected our own with 0o700"
+            )
