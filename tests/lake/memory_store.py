@@ -126,13 +126,13 @@ class MemoryStore:
         return FirstRows(self.table(table), merge)
 
     def map_written(
-        self, table: str, merge: Merge, look: BatchFunction, schema: pa.Schema
+        self, table: str, merge: Merge, make: BatchFunction, schema: pa.Schema
     ) -> pa.Table:
         """Let one task look at the rows that a merge would write."""
         replica = self.table(table)
         rows = replica.after(merge)[0] if merge.rewrites else replica.written(merge)
         documents = rows.select(["datatype", "value"]).to_batches()
-        return pa.Table.from_batches(look(iter(documents)), schema)
+        return pa.Table.from_batches(make(iter(documents)), schema)
 
     def new_changes(
         self,

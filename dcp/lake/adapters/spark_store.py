@@ -244,11 +244,11 @@ class SparkStore:
         return TaskFiles(found, rows, place, contents, settings, operation=Operation.MERGE)
 
     def map_written(
-        self, table: str, merge: Merge, look: BatchFunction, schema: pa.Schema
+        self, table: str, merge: Merge, make: BatchFunction, schema: pa.Schema
     ) -> pa.Table:
         with written_rows(self.spark, self.location.table_sql(table), merge) as rows:
             documents = self.spark.sql(f"SELECT datatype, value FROM {rows}")
-            return documents.mapInArrow(look, spark_ddl(schema)).toArrow()
+            return documents.mapInArrow(make, spark_ddl(schema)).toArrow()
 
     def beside(self) -> Self:
         return replace(self, start_spark=SessionBeside(self.start_spark))

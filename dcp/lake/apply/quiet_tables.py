@@ -13,13 +13,13 @@ from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 
 ASKED_AT_ONCE: Final = 50
-"""One look asks so many tables whether somebody else changed them: a request each."""
+"""One pass asks so many tables whether somebody else changed them: a request each."""
 
 
 class QuietTables:
     """Replicas known to have nothing pending, for one driver; shared by its threads.
 
-    A look asks up to `ASKED_AT_ONCE` tables whether somebody else changed them. In a lake with more
+    A pass asks up to `ASKED_AT_ONCE` tables whether somebody else changed them. In a lake with more
     tables they take turns.
     """
 
@@ -64,7 +64,7 @@ class QuietTables:
         ids = self._touched[rounds]
         if ids is None or replica.collection_id in ids:
             return False
-        self._seen[replica.name] = version, to_round  # the next look asks for less
+        self._seen[replica.name] = version, to_round  # the next pass asks for less
         return True
 
 

@@ -114,12 +114,12 @@ def made_columns(columns: TypedColumns) -> MadeColumns:
 def see_written(store: LakeStore, table: str, merge: Merge, columns: TypedColumns) -> Seen:
     """Return the values in the documents that a merge would write."""
 
-    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def see(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = pickle.dumps(see_documents(columns, batches))
         yield pa.RecordBatch.from_arrays([pa.array([seen], pa.binary())], schema=_SEEN)
 
     seen = Seen().expect(columns.document)
-    for (each,) in store.map_written(table, merge, look, _SEEN).to_batches():
+    for (each,) in store.map_written(table, merge, see, _SEEN).to_batches():
         for part in each.to_pylist():
             seen.merge(pickle.loads(part))
     return seen

@@ -1,6 +1,6 @@
 """Decides which typed columns an apply writes, and what that asks of the table.
 
-By its contract and the columns that the table has; with the mode ``evolve`` also by a look at the
+By its contract and the columns that the table has; with the mode ``evolve`` also by the
 documents that the apply brings.
 """
 

@@ -79,7 +79,7 @@ _MARKER: Final = pa.schema(
     [CHANGES.field(name) for name in ("vbucket", "epoch", "snap_end", "snap_flags")]
 )
 _MOST_MARKERS: Final = 100_000
-"""With more markers, snapshots are too small for this look to pay."""
+"""With more markers, snapshots are too small for this search to pay."""
 _NEWEST: Final = MERGE_SOURCE.remove(MERGE_SOURCE.get_field_index("modified_at"))
 
 

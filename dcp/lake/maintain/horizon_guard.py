@@ -7,8 +7,8 @@ young enough to be read for the whole horizon. It is an append without rows, kep
 by its Delta transaction id; two drivers may make one at once.
 
 The driver looks at ``changes`` before it plans a round, and at the replicas before it applies to
-them. The first look reads the properties and histories of all tables; later ones read nothing until
-a heartbeat may be due.
+them. The first time it reads the properties and histories of all tables; later it reads nothing
+until a heartbeat may be due.
 """
 
 import logging

@@ -130,9 +130,9 @@ class TaskReceiver:
         try:
             with live_board(self._access.live, self._name, watcher.stats):
                 yield from self._consume()
-                look = watcher.stats()
+                sample = watcher.stats()
                 for result in self.results.values():
-                    result.window_full, result.gate = look.window_full_share, look.top_gate
+                    result.window_full, result.gate = sample.window_full_share, sample.top_gate
         except (AuthenticationError, BucketError) as error:
             raise TaskError(error) from None
         finally:

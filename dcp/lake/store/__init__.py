@@ -1,1 +1,1 @@
-"""The ports of a lake's store and its tables; their places, and looks at them without Spark."""
+"""The ports of a lake's store and its tables, their places, and cached reads without Spark."""

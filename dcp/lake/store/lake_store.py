@@ -75,7 +75,7 @@ class LakeStore(Protocol):
 
     def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
         """Do something with several tables; where each waits for an object store, with many at
-        once, in threads that join this one's look. Raises the first exception.
+        once, in threads that share this one's cached reads. Raises the first exception.
         """
 
     def pool(self, name: str) -> AbstractContextManager[None]:
@@ -94,9 +94,9 @@ class LakeStore(Protocol):
         """
 
     def map_written(
-        self, table: str, merge: Merge, look: BatchFunction, schema: pa.Schema
+        self, table: str, merge: Merge, make: BatchFunction, schema: pa.Schema
     ) -> pa.Table:
-        """Return the rows that ``look`` makes, in tasks, of the rows that a merge would write.
+        """Return the rows that ``make`` makes, in tasks, of the rows that a merge would write.
 
         It gets their ``datatype`` and ``value``, and returns columns of ``schema``.
         """

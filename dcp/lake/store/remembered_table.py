@@ -75,7 +75,7 @@ class RememberedTable:
 class RememberedTables:
     """The tables of an open lake as they were read, by their names in SQL.
 
-    Threads share them: if one reads a table anew, others' looks go on with the newer state. One
+    Threads share them: if one reads a table anew, others go on with the newer state. One
     thread at a time reads a table.
     """
 

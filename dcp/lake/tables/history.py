@@ -21,7 +21,7 @@ CLEANING: Final = "cleaned"
 """Keys in the metadata of commits of `maintain.horizon_guard` and of `maintain.cleaning`."""
 
 FEW: Final = 3
-"""A look at the history first reads so many commits. In an object store each is a request."""
+"""A reader of the history first reads so many commits. In an object store each is a request."""
 
 WINDOW: Final = 50
 """It reads so many next, before it reads all."""

@@ -55,7 +55,7 @@ class KeyComparison:
         self._names = {each.collection_id: each.name for each in replicas}
 
     def compare(self, pins: Sequence[Pin], vbuckets: frozenset[int], keys: int) -> KeysCompared:
-        """Return the differences in some vbuckets at both looks; list at most ``keys`` of them."""
+        """Return the differences in some vbuckets in both passes; list at most ``keys`` of them."""
         reader = self._reader
 
         def compared(source: "DataFrame") -> "DataFrame":

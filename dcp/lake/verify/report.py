@@ -17,7 +17,7 @@ DEFAULT_KEYS: Final = 20
 class TableCompared:
     table: str
     version: int
-    """The version of the first look."""
+    """The version of the first pass."""
     round: int
     documents: int
 
@@ -58,7 +58,7 @@ class VerifyReport(Shown):
     tables: tuple[TableCompared, ...]
     vbuckets: int
     suspects: int
-    """Keys that differed at the first look."""
+    """Keys that differed in the first pass."""
     counts: Annotated[Mapping[str, int], "differing_by_kind"]
     """All differing keys, by kind."""
     keys: tuple[Difference, ...]
