@@ -113,7 +113,7 @@ def verify(
                 for each in dropped
                 if each.collection_id in kept
             },
-            seconds=monotonic() - begin,
+            seconds=round(monotonic() - begin, 3),
         )
 
 
