@@ -160,13 +160,7 @@ def collection_events(
         f"AND (collection_id = {int(collection_id)} OR collection_id IS NULL)",
     )
     return [
-        CollectionEvent(
-            row["vbucket"],
-            row["epoch"],
-            int(row["seqno"]),
-            row["round"],
-            keeps=row["collection_id"] is None,
-        )
+        read(CollectionEvent, row | {"keeps": row["collection_id"] is None})
         for row in rows
         if row["collection_id"] == collection_id
         or dropped_collection(row["detail"]) == collection_id
