@@ -135,7 +135,7 @@ def _serve(
                 cluster.pause_replication()
             elif order == "most_outstanding":
                 connections = cluster.counters().connections
-                answer = {name: each.peak_unacked_bytes for name, each in connections.items()}
+                answer = {name: each.peak_bytes for name, each in connections.items()}
             else:
                 _fail_over(cluster)
             pipe.send(answer)

@@ -1,8 +1,9 @@
 """Derives rows and JSON objects of a record from its dataclass, and reads them back.
 
 A field is stored under its own name, or under the text that marks it (``Annotated[int, "bytes"]``).
-The fields of one that is marked `SPREAD` stand beside the others. A record of one field is stored
-as that field. Unsigned 64-bit values are exact: as integers in JSON, as DECIMAL(20,0) in rows.
+The fields of one that is marked `SPREAD` stand beside the others. A property is stored, too, if a
+text marks its result, under that text; it is not read back. A record of one field is stored as that
+field. Unsigned 64-bit values are exact: as integers in JSON, as DECIMAL(20,0) in rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,6 +41,20 @@ def stored_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
     )
 
 
+@cache
+def _stored(kind: type) -> tuple[tuple[str, str], ...]:
+    """Return the attributes of a record that `plain` stores, and the name of each."""
+    properties = (
+        (attribute, marked(each.fget.__annotations__["return"], str))
+        for attribute, each in vars(kind).items()
+        if isinstance(each, property)
+    )
+    return (
+        *((attribute, name) for attribute, name, _ in stored_fields(kind)),
+        *((attribute, name) for attribute, name in properties if name),
+    )
+
+
 def marked(annotation: Any, kind: type) -> Any:
     for each in (annotation, *get_args(annotation)):
         for mark in getattr(each, "__metadata__", ()):
@@ -71,9 +86,9 @@ def plain(value: Any) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     told: dict[str, Any] = {}
-    for attribute, name, _ in stored_fields(type(value)):
+    for attribute, name in _stored(type(value)):
         found = plain(getattr(value, attribute))
-        told |= found if name == SPREAD else {name: found}
+        told |= (found or {}) if name == SPREAD else {name: found}
     return told if len(told) > 1 else next(iter(told.values()))
 
 

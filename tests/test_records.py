@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dcp.lake.change_log.applied import ReplicaStatus, applied_at, applied_of, heartbeat_content
 from dcp.lake.query.rollbacks import DocumentState
+from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.store.log_slice import LogSlice, Undo
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 from dcp.lake.tables.commit_history import CommitHistory
@@ -110,6 +111,13 @@ def test_what_the_history_forgot_of_an_apply_is_whole_in_a_heartbeat() -> None:
     kept = CommitHistory((TableCommit(14, now, "WRITE", {"base": 13, **heard}),))
     kept = replace(kept, commits=(*kept.commits, TableCommit(13, now, "OPTIMIZE")))
     assert applied_at("docs", kept, 14) == applied
+
+
+def test_a_property_is_stored_under_the_text_that_marks_its_result() -> None:
+    report = RoundReport(3, 4, 1.5, (VbucketReport(1, Outcome.REACHED, rows=2, frame_bytes=7),), ())
+    told = report.to_json()
+    assert (told["rows"], told["bytes"], told["window_full"]) == (2, 7, 0.0)
+    assert not {"frame_bytes", "incomplete"} & told.keys()
 
 
 def test_a_row_of_an_older_lake_gives_new_fields_their_defaults() -> None:

@@ -8,7 +8,6 @@ ignores the window is stopped by TCP: reading stops at ``ConnectionSettings.held
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from time import monotonic
 
 from dcp.client.addresses import NodeAddress
@@ -20,6 +19,7 @@ from dcp.client.reader import Command, Reader
 from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats
+from dcp.client.vbucket_track import StreamStart
 from dcp.errors import LocalProtocolError
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
@@ -34,22 +34,6 @@ from dcp.protocol.events import (
 from dcp.protocol.position import Position
 from dcp.types import END_OF_TIME, FailoverLog
 from dcp.wire.vocabulary import StreamFlag, VbucketState
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOpening:
-    """One stream to open: after ``position``, up to ``end_seqno``.
-
-    ``purge_seqno`` is the newest that a marker told with the data up to ``position``.
-    """
-
-    vbucket: int
-    position: Position
-    failover_log: FailoverLog | None = None
-    end_seqno: int = END_OF_TIME
-    purge_seqno: int | None = None
-    reads_replica: bool = False
-    """Whether the node may have the vbucket as a replica."""
 
 
 class NodeConnection:
@@ -144,11 +128,14 @@ class NodeConnection:
             LocalProtocolError: the connection is closed, or has this stream already.
             DcplakeError: what ended the connection.
         """
-        self.open_streams([StreamOpening(vbucket, position, failover_log, end_seqno)])
+        self.open_streams([StreamStart(vbucket, None, position, failover_log, end_seqno)])
 
-    def open_streams(self, requests: Iterable[StreamOpening]) -> None:
-        """Ask for several streams at once; see ``open_stream``."""
-        wanted = list(requests)
+    def open_streams(self, starts: Iterable[StreamStart], *, reads_replicas: bool = False) -> None:
+        """Ask this node for several streams at once; see ``open_stream``.
+
+        ``reads_replicas``: it may have the vbuckets as replicas.
+        """
+        wanted = list(starts)
 
         def command(protocol: ConsumerConnection, now: float) -> None:
             for each in wanted:
@@ -157,7 +144,7 @@ class NodeConnection:
                     each.position,
                     failover_log=each.failover_log,
                     end_seqno=each.end_seqno,
-                    flags=0 if each.reads_replica else StreamFlag.ACTIVE_VB_ONLY,
+                    flags=0 if reads_replicas else StreamFlag.ACTIVE_VB_ONLY,
                     filter=protocol.purge_filter(each.purge_seqno),
                 )
 

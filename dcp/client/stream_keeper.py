@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.connection import StreamOpening
 from dcp.client.consumer_events import StopReason, VbucketStopped
 from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue
 from dcp.client.node_links import NodeLink, NodeLinks
@@ -172,18 +171,9 @@ class StreamKeeper:
     def _request(self, link: NodeLink, tracks: list[VbucketTrack]) -> None:
         connection = link.connection
         assert connection is not None
-        requests = [
-            StreamOpening(
-                each.vbucket,
-                each.position,
-                each.failover_log,
-                each.end_seqno,
-                purge_seqno=each.purge_seqno,
-                reads_replica=self._settings.reads_replicas,
-            )
-            for each in tracks
-        ]
-        if self._try(lambda: connection.open_streams(requests)):
+        starts = [each.start for each in tracks]
+        reads_replicas = self._settings.reads_replicas
+        if self._try(lambda: connection.open_streams(starts, reads_replicas=reads_replicas)):
             for track in tracks:
                 track.phase = Phase.REQUESTED
 

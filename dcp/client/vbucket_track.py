@@ -95,6 +95,18 @@ class VbucketTrack:
             purge_seqno=start.purge_seqno,
         )
 
+    @property
+    def start(self) -> StreamStart:
+        """The stream to ask for next."""
+        return StreamStart(
+            self.vbucket,
+            self.address,
+            self.position,
+            self.failover_log,
+            self.end_seqno,
+            self.purge_seqno,
+        )
+
     def opened(self, failover_log: FailoverLog, now: float) -> None:
         """Note that the stream was accepted."""
         self.phase = Phase.STREAMING

@@ -17,7 +17,7 @@ from dcp.server.bucket import bucket_states
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.replicas import lagging_copy
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.counters import CountersSnapshot
+from dcp.server.model.counters import Counters
 from dcp.server.model.faults import Corruption, Faults
 from dcp.server.model.manifest import DEFAULT_ID, Manifest
 from dcp.server.model.manifest_changes import (
@@ -251,7 +251,7 @@ class ProducerCluster(Serving):
         with self.bucket.lock:
             return self.bucket.map.owners[self.bucket.table.numbered(vbucket).id]
 
-    def counters(self) -> CountersSnapshot:
+    def counters(self) -> Counters:
         """Return all counters at one instant."""
         with self.bucket.lock:
             here = [*self.bucket.vbuckets, *self.bucket.copies.all_vbuckets()]

@@ -9,9 +9,9 @@ import logging
 from pathlib import Path
 from typing import Final
 
+from dcp.client.probe import ask_seeds
 from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.relay.commands import relay_commands
-from dcp.relay.probe import BucketFacts, ask_cluster
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.relay_figures import RelayFigures
 from dcp.relay.relay_settings import RelaySettings
@@ -38,8 +38,7 @@ class Relay(Serving):
             ConfigError: the folder is for another bucket.
         """
         self.relay_settings = settings
-        facts = _facts_of(settings)
-        self.relay_bucket = bucket = RelayBucket(settings.served(facts.uuid, facts.vbuckets))
+        self.relay_bucket = bucket = RelayBucket(settings.served(*_uuid_and_vbuckets(settings)))
         self.feeding = feeding = RelayTasks(bucket, settings)
         nodes = ClusterNodes(
             bucket,
@@ -54,30 +53,36 @@ class Relay(Serving):
         return self.feeding.figures()
 
 
-def _facts_of(settings: RelaySettings) -> BucketFacts:
-    """Return the cluster's bucket facts; where no node answers, those of the data folder."""
+def _uuid_and_vbuckets(settings: RelaySettings) -> tuple[str, int]:
+    """Return the uuid, which an old server does not tell, and the vbucket count of the bucket.
+
+    The cluster tells them; where no node answers, the data folder does.
+    """
+    seeds = [str(address) for address in settings.upstream]
     try:
-        return ask_cluster(settings, settings.credentials)
+        bucket_map, _ = ask_seeds(
+            seeds, settings.connection, settings.credentials, named="--upstream"
+        )
     except NodeUnavailableError as error:
         found = _recorded(settings.data_folder / "bucket.json")
         if found is None:
             raise
         _LOG.warning("%s; serving what the data folder holds, and trying again", error)
-        return found
+        return found.uuid, found.vbuckets
+    return bucket_map.bucket_uuid, bucket_map.vbucket_count
 
 
-def _recorded(record: Path) -> BucketFacts | None:
-    """Return the facts of the bucket that a data folder was filled from, if any.
+def _recorded(record: Path) -> BucketRecord | None:
+    """Return the record of the bucket that a data folder was filled from, if any.
 
     Raises:
         ConfigError: the record is damaged.
     """
     try:
-        found = BucketRecord.decode(record.read_bytes())
+        return BucketRecord.decode(record.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ConfigError(f"{record}: {error.strerror}") from None
     except ConfigError as error:
         raise ConfigError(f"{record}: {error}") from None
-    return BucketFacts(found.uuid, found.vbuckets)

@@ -4,7 +4,7 @@ Labels are bounded by the groups and the nodes of the cluster that there are. A 
 since consumers come and go: one metric tells which vbuckets are in it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -12,6 +12,7 @@ from prometheus_client.samples import Sample
 
 from dcp.prometheus import Metrics
 from dcp.records import Record, plain
+from dcp.server.bucket.node_figures import samples_of
 
 _RELAY: Final[Metrics] = {
     "relay_consumers": "DCP connections.",
@@ -127,22 +128,15 @@ class RelayFigures(Record):
         return rows
 
     def samples(self) -> Iterator[Sample]:
-        yield from _samples("relay", {}, plain(self), _RELAY)
+        yield from samples_of("relay", {}, plain(self), _RELAY)
         for number, group in enumerate(self.groups):
             labels = {"group": str(number)}
             yield Sample("relay_group_info", labels | {"vbuckets": group.vbuckets}, 1)
-            yield from _samples("relay_group", labels, plain(group), _GROUPS)
+            yield from samples_of("relay_group", labels, plain(group), _GROUPS)
+            if group.waits_for:
+                yield Sample("relay_group_gating", labels | {"consumer": group.waits_for}, 1)
         for link in self.upstream:
-            yield from _samples("relay_upstream", {"node": link.node}, plain(link), _NODES)
-
-
-def _samples(
-    prefix: str, labels: dict[str, str], told: Mapping[str, Any], known: Metrics
-) -> Iterator[Sample]:
-    """Yield a sample for each figure that is a metric, in the order of ``known``."""
-    for metric in known:
-        name = metric.removeprefix(f"{prefix}_").removesuffix("_total")
-        if name in told:
-            yield Sample(metric, labels, told[name])
-        elif name == "gating" and told["waits_for"]:
-            yield Sample(metric, labels | {"consumer": told["waits_for"]}, 1)
+            labels = {"node": link.node}
+            yield from samples_of("relay_upstream", labels, plain(link), _NODES)
+            if link.waits_for:
+                yield Sample("relay_upstream_gating", labels | {"consumer": link.waits_for}, 1)

@@ -19,7 +19,7 @@ from dcp.errors import BucketError, DcplakeError
 from dcp.protocol.window_policies import SharedWindows, WindowPolicy, WindowPolicySettings
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
-from dcp.relay.upstream_connection import ReceivedBytes, UpstreamConnection, UpstreamSettings
+from dcp.relay.upstream_connection import ReceivedBytes, UpstreamConnection
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.upstream_manifest import parse_manifest
 from dcp.seeds import AUTO_NETWORK
@@ -141,14 +141,8 @@ class Upstream:
         return found
 
     def _new_link(self, address: NodeAddress) -> tuple[UpstreamLink, asyncio.Task[None]]:
-        settings = self._settings
         link = UpstreamLink(
-            address,
-            UpstreamSettings(settings.bucket, settings.credentials, settings.tls),
-            self._name,
-            self._bucket.lock,
-            self._windows,
-            self,
+            address, self._settings, self._name, self._bucket.lock, self._windows, self
         )
         return link, asyncio.ensure_future(keep_running(link.name, link.run))
 

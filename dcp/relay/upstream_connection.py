@@ -20,11 +20,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
-from dcp.client.settings import TlsSettings
 from dcp.errors import BucketError, RemoteProtocolError
 from dcp.protocol.bootstrap import BootstrapSettings, agent_text
 from dcp.protocol.connection import ConsumerConnection
-from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import (
     ClusterConfigReceived,
     Event,
@@ -39,6 +37,7 @@ from dcp.protocol.events import (
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.refusals import describe_status
 from dcp.protocol.window import FlowSettings, Window
+from dcp.relay.relay_settings import RelaySettings
 from dcp.server.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.server.replication.passive_streams import PassiveStreams
 from dcp.server.vbucket.replica_copy import ReplicaCopy
@@ -47,15 +46,6 @@ from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 
 _BOOTSTRAP_SECONDS: Final = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamSettings:
-    """The settings of a connection: bucket, credentials and TLS."""
-
-    bucket: str
-    credentials: Credentials
-    tls: TlsSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +80,7 @@ class UpstreamConnection:
 
     def __init__(
         self,
-        settings: UpstreamSettings,
+        settings: RelaySettings,
         name: str,
         nonce: str,
         now: float,

@@ -16,11 +16,8 @@ from typing import Final, Protocol
 from dcp.client.addresses import NodeAddress
 from dcp.errors import AuthenticationError, BucketError, DcplakeError, NodeUnavailableError
 from dcp.protocol.window_policies import SharedWindows
-from dcp.relay.upstream_connection import (
-    ReceivedBytes,
-    UpstreamConnection,
-    UpstreamSettings,
-)
+from dcp.relay.relay_settings import RelaySettings
+from dcp.relay.upstream_connection import ReceivedBytes, UpstreamConnection
 from dcp.server.replication.background import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
 from dcp.server.replication.reading import read_until
 from dcp.server.vbucket.replica_copy import ReplicaCopy
@@ -62,7 +59,7 @@ class UpstreamLink:
     def __init__(
         self,
         address: NodeAddress,
-        settings: UpstreamSettings,
+        settings: RelaySettings,
         name: str,
         lock: RLock,
         windows: SharedWindows,

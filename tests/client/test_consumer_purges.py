@@ -8,7 +8,6 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.backoff import Backoff
-from dcp.client.connection import StreamOpening
 from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue
 from dcp.client.node_links import NodeLink, NodeLinks
 from dcp.client.stream_keeper import StreamKeeper
@@ -51,14 +50,15 @@ class OneLink:
     """The links of a consumer with one node, whose connection keeps what it is asked for."""
 
     def __init__(self) -> None:
-        self.requests: list[StreamOpening] = []
+        self.starts: list[StreamStart] = []
         self.name = "only"
         self.only = NodeLink(NODE, cast("Any", self), ready_at=0.0)
         self.map = None
         self.due_at = 1e9
 
-    def open_streams(self, requests: list[StreamOpening]) -> None:
-        self.requests += requests
+    def open_streams(self, starts: list[StreamStart], *, reads_replicas: bool) -> None:
+        assert not reads_replicas
+        self.starts += starts
 
     def release(self, _: Delivery) -> None:
         """Hold nothing."""
@@ -100,5 +100,5 @@ def test_a_stream_asked_for_again_names_the_newest_markers() -> None:
         keeper.take(Delivery(NODE, [marker], connection_name="only"), 1.0)
         keeper.take(lost, 1.0)
     keeper.act(1.0)
-    named = [request.purge_seqno for request in links.requests]
+    named = [start.purge_seqno for start in links.starts]
     assert named == [None, None, 40, 40, 2**64 - 1]

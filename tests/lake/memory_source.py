@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
         print(json.dumps({"seeds": cluster.seeds, "documents": documents}), flush=True)
         for _ in sys.stdin:
             counters = cluster.counters()
-            unacked = [each.unacked_bytes for each in counters.connections.values()]
+            unacked = [each.outstanding_bytes for each in counters.connections.values()]
             told = {
                 "bytes_sent": counters.bytes_sent,
                 "unacked_bytes": max(unacked, default=0),

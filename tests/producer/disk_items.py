@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from dcp.server.storage.disk_scan import Scan
-from dcp.server.storage.disk_store import DiskSnapshot, StoredItem, VbucketStore
+from dcp.server.storage.disk_store import StoredItem, VbucketStore
+from dcp.types import SnapshotRange
 
 
 def item(
@@ -49,9 +50,9 @@ def seqnos_of(store: VbucketStore, after: int = 0, *, each_key_once: bool = True
     return [seqno for seqno, _ in read_all(store.scan(after, each_key_once=each_key_once))]
 
 
-def snapshots_of(store: VbucketStore) -> list[DiskSnapshot]:
+def snapshots_of(store: VbucketStore) -> list[SnapshotRange]:
     """All disk snapshots, in order."""
-    found, end = list[DiskSnapshot](), store.persisted_seqno
+    found, end = list[SnapshotRange](), store.persisted_seqno
     while end:
         found.append(store.snapshot_at(end))
         assert found[-1].end == end

@@ -5,7 +5,7 @@ connection has been paused is what we saw ourselves, where it is not told.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from time import monotonic, time
 from typing import Any, Final
 
@@ -106,9 +106,8 @@ class ProducerView:
 
     def to_json(self) -> dict[str, Any]:
         """Return the last look as a JSON object."""
-        connections = [asdict(each) for each in self.connections]
-        ours = {"relay": plain(self.relay), "producer": plain(self.producer)}
-        return {"at": time(), "node": self.address, "connections": connections, **ours}
+        seen = {"connections": self.connections, "relay": self.relay, "producer": self.producer}
+        return {"at": time(), "node": self.address, **plain(seen)}
 
     def metrics(self) -> str:
         """Return the last look as Prometheus reads it."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Thread
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from dcp.cli.terminal.quantities import size_text
 from dcp.cli.views.producer_view import process_memory_text
@@ -21,7 +21,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import connection_settings
 from dcp.printable import printable
 from dcp.protocol.credentials import Credentials
-from dcp.records import plain
+from dcp.records import Record
 from dcp.relay.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
 
 _DEADLINE_SECONDS: Final = 3.0
@@ -29,19 +29,16 @@ _MOST_SEEDS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class SourceReport:
+class SourceReport(Record):
     """The relay statistics of the first seed that answers: none, if it is no relay.
 
-    ``trouble`` says why nobody was asked, or nobody answered.
+    ``trouble`` says why nobody was asked, or nobody answered. In JSON, ``relay`` is as in
+    ``dcplake top --json``.
     """
 
     node: str = ""
     relay: RelayFigures | None = None
     trouble: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON object; ``relay`` as ``dcplake top --json`` has it."""
-        return {"node": self.node, "relay": plain(self.relay), "trouble": self.trouble}
 
     def lines(self) -> list[str]:
         """Return it for a person: none where there is nothing to say."""

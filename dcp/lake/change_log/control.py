@@ -8,7 +8,7 @@ changed, so the table also tells who did what, and when.
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from getpass import getuser
@@ -111,14 +111,10 @@ class Control:
     def write(
         self, action: Action, state: ActionState, round_number: int | None = None, detail: str = ""
     ) -> None:
-        row = {
-            "id": action.id,
+        row = asdict(action) | {
             "time": datetime.now(UTC),
             "who": action.who or _user(),
-            "action": action.action,
-            "vbuckets": action.vbuckets,
-            "options": action.options,
-            "state": str(state),
+            "state": state,
             "round": round_number,
             "detail": detail or None,
         }

@@ -16,6 +16,7 @@ from dcp.lake.store.sql import integer_list, u64
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind, is_kind
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
+from dcp.records import read
 from dcp.types import U64_MAX
 from dcp.wire.json_tree import json_tree
 from dcp.wire.vocabulary import SystemEventKind
@@ -101,8 +102,7 @@ def forks_between(
         f"AND round > {int(after_round)} AND round <= {int(to_round)} "
         f"AND vbucket IN ({integer_list(sorted(vbuckets))})",
     )
-    forks = (Fork(row["vbucket"], row["epoch"], int(row["seqno"]), row["round"]) for row in rows)
-    return sorted(forks, key=lambda fork: (fork.vbucket, fork.epoch))
+    return sorted((read(Fork, row) for row in rows), key=lambda fork: (fork.vbucket, fork.epoch))
 
 
 def rollback_rows(lake: LakeTables) -> list[dict[str, Any]]:
@@ -160,13 +160,7 @@ def collection_events(
         f"AND (collection_id = {int(collection_id)} OR collection_id IS NULL)",
     )
     return [
-        CollectionEvent(
-            row["vbucket"],
-            row["epoch"],
-            int(row["seqno"]),
-            row["round"],
-            keeps=row["collection_id"] is None,
-        )
+        read(CollectionEvent, row | {"keeps": row["collection_id"] is None})
         for row in rows
         if row["collection_id"] == collection_id
         or dropped_collection(row["detail"]) == collection_id

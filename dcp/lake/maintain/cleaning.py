@@ -32,27 +32,21 @@ from dcp.printable import number_ranges
 
 
 @dataclass(frozen=True, slots=True)
-class CleaningBound:
-    """Document rows of one vbucket up to this seqno, in this epoch or earlier, may be removed."""
-
-    epoch: int
-    seqno: int
-
-
-@dataclass(frozen=True, slots=True)
 class CleaningPlan:
     to_round: int
     """Documents of later rounds stay."""
     keep_positions_from: int
     """Position and status rows of earlier rounds go."""
-    bounds: tuple[CleaningBound, ...]
-    """By vbucket, for all of them."""
+    seqnos: tuple[int, ...]
+    """By vbucket, for all of them: documents above this seqno stay."""
+    epochs: tuple[int, ...]
+    """By vbucket, for all of them: documents of later epochs stay."""
     replicas: tuple[ReplicaTable, ...]
     """Their documents may go."""
 
     def documents_sql(self) -> str:
-        seqnos = ", ".join(u64(bound.seqno) for bound in self.bounds)
-        epochs = integer_list(bound.epoch for bound in self.bounds)
+        seqnos = ", ".join(map(u64, self.seqnos))
+        epochs = integer_list(self.epochs)
         collections = integer_list(replica.collection_id for replica in self.replicas)
         return (
             f"round <= {self.to_round} AND {is_kind(*ITEM_KINDS)} "
@@ -138,15 +132,15 @@ def plan_cleaning(
     if to_round == 0:
         raise CleaningDeferredError("a replica held no round when the horizon began")
     judges = [states[number] for number in sorted(rounds)]
-    bounds = [
-        CleaningBound(
-            min(each[vbucket].epoch for each in judges),
-            min(each[vbucket].complete_seqno for each in judges),
-        )
-        for vbucket in sorted(judges[0])
-    ]
+    by_vbucket = [[each[vbucket] for each in judges] for vbucket in sorted(judges[0])]
     log_from = min(each.log_from_round for applied in versions.values() for each in applied)
-    return CleaningPlan(to_round, min(log_from, to_round), tuple(bounds), tuple(versions))
+    return CleaningPlan(
+        to_round,
+        min(log_from, to_round),
+        tuple(min(state.complete_seqno for state in states_of) for states_of in by_vbucket),
+        tuple(min(state.epoch for state in states_of) for states_of in by_vbucket),
+        tuple(versions),
+    )
 
 
 def clean(work: MaintenanceWork) -> Iterator[StepReport]:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, StreamProgress
+from dcp.records import UNSTORED, Record
 
 if TYPE_CHECKING:
     from dcp.lake.rounds.backfill_plan import BackfillReport
@@ -21,21 +22,17 @@ _START_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    is_well: bool
+class Health(Record):
+    is_well: Annotated[bool, UNSTORED]
     reason: str
     """The run waits for this."""
     quiet_seconds: float
     """The time since a round ended, an idle pass, or the running round's last progress."""
     limit_seconds: float
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "status": "ok" if self.is_well else "stalled",
-            "reason": self.reason,
-            "quiet_seconds": round(self.quiet_seconds, 1),
-            "limit_seconds": self.limit_seconds,
-        }
+    @property
+    def status(self) -> Annotated[str, "status"]:
+        return "ok" if self.is_well else "stalled"
 
 
 class RunWatch(Observer):
@@ -66,7 +63,8 @@ class RunWatch(Observer):
         quiet_seconds = self._clock() - self._moved_at
         in_time = quiet_seconds < self._limit_seconds
         is_kept = self._reason and not self._reason.startswith((PAUSED, "its first round"))
-        return Health(in_time and not is_kept, self._reason, quiet_seconds, self._limit_seconds)
+        is_well = in_time and not is_kept
+        return Health(is_well, self._reason, round(quiet_seconds, 1), self._limit_seconds)
 
     def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
         targets = {stream.vbucket: stream.target_seqno for stream in plan.streams}

@@ -143,29 +143,23 @@ def write_results(lake: LakeTables, report: QualityReport) -> None:
 
 
 def results_table(report: QualityReport, table_id: str) -> pa.Table:
+    """Return rows of ``quality``; a field with the name of a column fills it."""
     of_check = {
-        "run": report.run,
+        **plain(report),
         "time": report.checked_at,
-        "table": report.table,
         "table_id": table_id,
-        "version": report.version,
         "round": report.applied_round,
-        "scope": str(report.scope),
-        "since_version": report.since_version,
-        "table_rows": report.table_rows,
         "checked_rows": report.rows,
-        "suite": report.suite,
         "suite_digest": report.suite_digest,
     }
     rows = [
         {
             **of_check,
+            **plain(result),
             "expectation": result.name,
-            "columns": list(result.columns),
-            "severity": str(result.severity),
+            "columns": result.columns,
             "success": result.passed,
             "failed": result.violations,
-            "samples": [dict(sample) for sample in result.samples],
             "found": result.seen or result.problem or None,
         }
         for result in report.results

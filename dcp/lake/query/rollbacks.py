@@ -22,9 +22,9 @@ class Epoch(Record):
     round: int
     reason: str
     fork_seqno: int
-    from_seqno: int | None
-    from_vb_uuid: int | None
-    to_seqno: int | None
+    from_seqno: int | None = None
+    from_vb_uuid: int | None = None
+    to_seqno: int | None = None
 
     def __str__(self) -> str:
         place = f"round {self.round}: vbucket {self.vbucket} goes on from seqno {self.fork_seqno}"
@@ -69,20 +69,9 @@ def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
             orders[vbucket, epoch] = row["rollback"]
             continue
         is_ordered = row["detail"] == RestartReason.ROLLBACK
-        told = orders.get((vbucket, epoch - 1), {}) if is_ordered else {}
-        epochs.append(
-            Epoch(
-                vbucket,
-                epoch,
-                row["round"],
-                row["detail"],
-                int(row["seqno"]),
-                *(
-                    None if told.get(name) is None else int(told[name])
-                    for name in ("from_seqno", "from_vb_uuid", "to_seqno")
-                ),
-            )
-        )
+        order = orders.get((vbucket, epoch - 1), {}) if is_ordered else {}
+        begun = {**row, "reason": row["detail"], "fork_seqno": row["seqno"]}
+        epochs.append(read(Epoch, {**order, **begun}))
     epochs.sort(key=lambda each: (-each.round, each.vbucket, -each.epoch))
     return epochs[:count]
 

@@ -12,19 +12,19 @@ that node orders back, as any rollback.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, left_out_lines
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
-from dcp.records import plain
+from dcp.records import Record
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView, VbucketHolder
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillReport:
+class BackfillReport(Record):
     """Only the process that carries it out knows the figures beside those of vbuckets."""
 
     id: str
@@ -41,20 +41,13 @@ class BackfillReport:
     """The vbuckets that cannot be read now."""
 
     @property
-    def documents_per_second(self) -> float:
-        return self.documents / self.seconds if self.seconds else 0.0
+    def documents_per_second(self) -> Annotated[float, "documents_per_second"]:
+        return round(self.documents / self.seconds, 1) if self.seconds else 0.0
 
     @property
-    def seconds_left(self) -> float | None:
+    def seconds_left(self) -> Annotated[float | None, "seconds_left"]:
         """The time that the rest takes at this speed; None if nothing was read yet."""
         return self.seqnos_left * self.seconds / self.seqnos if self.seqnos else None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **plain(self),
-            "documents_per_second": round(self.documents_per_second, 1),
-            "seconds_left": self.seconds_left,
-        }
 
     def __str__(self) -> str:
         told = f"backfill {self.id}: {self.done} of {self.vbuckets} vbuckets"
@@ -69,7 +62,7 @@ class BackfillReport:
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillEstimate:
+class BackfillEstimate(Record):
     vbuckets: int
     seqnos: Annotated[Mapping[NodeAddress, int], "nodes"]
     """By node, the most documents that it can hold; without a lake, the high seqnos."""
@@ -80,26 +73,18 @@ class BackfillEstimate:
     """The vbuckets that could not begin now."""
 
     @property
-    def documents(self) -> int:
+    def documents(self) -> Annotated[int, "documents"]:
         return sum(self.seqnos.values())
 
     @property
-    def frame_bytes(self) -> float | None:
+    def frame_bytes(self) -> Annotated[float | None, "bytes"]:
         return self.bytes_per_document and self.documents * self.bytes_per_document
 
     @property
-    def seconds(self) -> float | None:
+    def seconds(self) -> Annotated[float | None, "seconds"]:
         return (
             self.frame_bytes and self.bytes_per_second and self.frame_bytes / self.bytes_per_second
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **plain(self),
-            "documents": self.documents,
-            "bytes": self.frame_bytes,
-            "seconds": self.seconds,
-        }
 
     def __str__(self) -> str:
         told = f"backfill of {self.vbuckets} vbuckets: at most {self.documents:,} documents"

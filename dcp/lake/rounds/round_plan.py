@@ -5,7 +5,7 @@ Pure data. It holds no secret.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import WindowPlan
@@ -14,7 +14,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
 from dcp.printable import Shown, number_ranges, printable
-from dcp.records import Record, plain
+from dcp.records import SPREAD, UNSTORED, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ReadAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook(Record):
+class Outlook:
     read_again: ReadAgain | None = None
     written_anew: tuple[str, ...] = ()
     """Tables that get other typed columns."""
@@ -148,13 +148,13 @@ class LeftOut:
 class RoundPlan(Shown):
     """The whole round. Its tasks write the position of every vbucket, streamed or carried."""
 
-    lake_id: str
+    lake_id: Annotated[str, "lake"]
     round: int
-    tasks: tuple[TaskPlan, ...]
+    tasks: Annotated[tuple[TaskPlan, ...], UNSTORED]
     left_out: tuple[LeftOut, ...]
     target_bytes: int
     target_seconds: float
-    outlook: Outlook | None = None
+    outlook: Annotated[Outlook | None, SPREAD] = None
     """Set if somebody asked for it (`dcp.lake.run.preview`)."""
 
     @property
@@ -173,10 +173,7 @@ class RoundPlan(Shown):
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "lake": self.lake_id,
-            "round": self.round,
-            "target_bytes": self.target_bytes,
-            "target_seconds": self.target_seconds,
+            **plain(self),
             "tasks": [
                 {
                     "index": task.index,
@@ -199,8 +196,6 @@ class RoundPlan(Shown):
                 }
                 for task in self.tasks
             ],
-            "left_out": plain(self.left_out),
-            **(self.outlook.to_json() if self.outlook else {}),
         }
 
     def __str__(self) -> str:
@@ -220,21 +215,15 @@ class RoundPlan(Shown):
 class Idle(Shown):
     """No stream is needed, or none is possible: no round, no commit."""
 
-    lake_id: str
+    lake_id: Annotated[str, "lake"]
     latest_round: int
     left_out: tuple[LeftOut, ...]
-    outlook: Outlook | None = None
-    waiting: frozenset[int] = frozenset()
+    outlook: Annotated[Outlook | None, SPREAD] = None
+    waiting: Annotated[frozenset[int], UNSTORED] = frozenset()
     """Vbuckets that are behind and may wait (`dcp.lake.rounds.empty_rounds`)."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "lake": self.lake_id,
-            "round": None,
-            "latest_round": self.latest_round,
-            "left_out": plain(self.left_out),
-            **(self.outlook.to_json() if self.outlook else {}),
-        }
+        return {**plain(self), "round": None}
 
     def __str__(self) -> str:
         lines = [f"no round: after round {self.latest_round} "]

@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Final
 
 from dcp.lake.rounds.round_plan import LeftOut, left_out_lines
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, VbucketReport
 from dcp.lake.task_board.task_stats import SLOWEST
 from dcp.printable import Shown, number_ranges
-from dcp.records import plain
+from dcp.records import Record
 
 _WORTH_A_LINE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class RoundReport(Shown):
+class RoundReport(Record, Shown):
     round: int
     version: int
     seconds: float
@@ -22,30 +22,30 @@ class RoundReport(Shown):
     left_out: tuple[LeftOut, ...]
 
     @property
-    def rows(self) -> int:
+    def rows(self) -> Annotated[int, "rows"]:
         return sum(report.rows for report in self.vbuckets)
 
     @property
-    def frame_bytes(self) -> int:
+    def frame_bytes(self) -> Annotated[int, "bytes"]:
         return sum(report.frame_bytes for report in self.vbuckets)
 
     @property
-    def escaped_keys(self) -> int:
+    def escaped_keys(self) -> Annotated[int, "escaped_keys"]:
         """Rows whose key cannot be a STRING as it is (`dcp.lake.receive.keys`)."""
         return sum(report.escaped_keys for report in self.vbuckets)
 
     @property
-    def undecodable_values(self) -> int:
+    def undecodable_values(self) -> Annotated[int, "undecodable_values"]:
         """Rows whose value is as it was sent (`dcp.lake.tables.schema`, ``datatype``)."""
         return sum(report.undecodable_values for report in self.vbuckets)
 
     @property
-    def window_full(self) -> float:
+    def window_full(self) -> Annotated[float, "window_full"]:
         """The part of the time in which nodes could send nothing; the mean over the vbuckets."""
-        return sum(window_full_shares(self.vbuckets).values())
+        return round(sum(window_full_shares(self.vbuckets).values()), 3)
 
     @property
-    def gate(self) -> str:
+    def gate(self) -> Annotated[str, "gate"]:
         """The stage that full windows waited for most; empty if it is unknown."""
         shares = window_full_shares(self.vbuckets)
         return max(filter(None, shares), key=lambda gate: shares[gate], default="")
@@ -62,16 +62,6 @@ class RoundReport(Shown):
             if report.reason and report.outcome is not Outcome.ROLLBACK
         )
         return (*self.left_out, *failed)
-
-    def to_json(self) -> dict[str, Any]:
-        sums = ("rows", "escaped_keys", "undecodable_values", "gate")
-        return {
-            **plain(self),
-            **{name: getattr(self, name) for name in sums},
-            "bytes": self.frame_bytes,
-            "seconds": round(self.seconds, 3),
-            "window_full": round(self.window_full, 3),
-        }
 
     def __str__(self) -> str:
         counts = [

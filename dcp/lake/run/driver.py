@@ -96,7 +96,7 @@ def run_round(
     with spark_errors(f"round {plan.round} failed, nothing of it is committed"):
         commit = append_round(lake, rows, plan.round, writer_id)
     reached("round.read_back")
-    seconds = monotonic() - begin
+    seconds = round(monotonic() - begin, 3)
     reports = round_record(lake, plan.round).reports
     streamed = (report for report in reports if report.outcome is not Outcome.LEFT_OUT)
     return RoundReport(plan.round, commit.version, seconds, tuple(streamed), plan.left_out)

@@ -15,7 +15,7 @@ from dcp.client.set_up import TCP, TLS, SetUpStep
 from dcp.errors import DcplakeError
 from dcp.protocol import bootstrap
 from dcp.protocol.negotiation import refused_features
-from dcp.records import SPREAD, plain
+from dcp.records import SPREAD, Record
 from dcp.wire.vocabulary import HelloFeature
 
 
@@ -28,15 +28,12 @@ class StepState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedStep:
+class CheckedStep(Record):
     name: Annotated[str, "step"]
     state: StepState
     seconds: float
     found: str
     facts: Annotated[Mapping[str, Any], SPREAD] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**plain(self), "seconds": round(self.seconds, 3)}
 
 
 @dataclass(slots=True)
@@ -52,7 +49,7 @@ class Finding:
     def checked(self, name: str, begun: float) -> CheckedStep:
         found = "; ".join([self.text, *self.warnings])
         state = StepState.WARNING if self.warnings else StepState.OK
-        return CheckedStep(name, state, monotonic() - begun, found, self.facts)
+        return CheckedStep(name, state, round(monotonic() - begun, 3), found, self.facts)
 
 
 Tell = Callable[[CheckedStep], None]
@@ -66,7 +63,7 @@ def checking(name: str, tell: Tell) -> Iterator[Finding]:
     try:
         yield finding
     except DcplakeError as error:
-        tell(CheckedStep(name, StepState.FAILED, monotonic() - begun, str(error)))
+        tell(CheckedStep(name, StepState.FAILED, round(monotonic() - begun, 3), str(error)))
         raise
     tell(finding.checked(name, begun))
 
@@ -136,7 +133,7 @@ class SetUpCheck:
         self._tell(finding.checked(self._name, self._begun))
 
     def fail(self, error: DcplakeError) -> None:
-        seconds = monotonic() - self._begun
+        seconds = round(monotonic() - self._begun, 3)
         self._tell(CheckedStep(self._name, StepState.FAILED, seconds, str(error)))
 
 

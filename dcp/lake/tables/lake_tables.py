@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ from dcp.lake.tables.schema import (
     TYPED,
     spark_type,
 )
+from dcp.records import plain, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,13 +41,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LakeIdentity:
-    """The bucket that a lake holds; fixed when the lake is made."""
+    """The bucket that a lake holds; fixed when the lake is made, as properties of ``changes``."""
 
-    lake_id: str
-    bucket: str
-    bucket_uuid: str
-    vbucket_count: int
-    cluster_uuid: str = ""
+    lake_id: Annotated[str, "dcplake.lake"]
+    bucket: Annotated[str, "dcplake.bucket"] = ""
+    bucket_uuid: Annotated[str, "dcplake.bucketUuid"] = ""
+    vbucket_count: Annotated[int, "dcplake.vbuckets"] = 0
+    cluster_uuid: Annotated[str, "dcplake.clusterUuid"] = ""
     """Empty if the server did not tell it then, as before 7.6."""
 
     def difference(self, other: "LakeIdentity") -> str:
@@ -118,9 +119,6 @@ _NAME_MAX: Final = 80
 """So many characters of a scope's or a collection's name (251 at most) stay in its table's name."""
 
 _REPLICA_PROPERTY: Final = "dcplake.replica."
-
-_CLUSTER_UUID: Final = "dcplake.clusterUuid"
-"""Missing if the cluster did not tell."""
 
 _NODES: Final = "dcplake.nodes"
 """Holds `LakeTables.nodes`."""
@@ -227,11 +225,7 @@ def create_lake(
                 **_deletion_vectors(deletion_vectors),
                 **({_NODES: nodes} if nodes else {}),
                 "dcplake.formatVersion": str(FORMAT_VERSION),
-                "dcplake.lake": identity.lake_id,
-                "dcplake.bucket": identity.bucket,
-                "dcplake.bucketUuid": identity.bucket_uuid,
-                "dcplake.vbuckets": str(identity.vbucket_count),
-                **({_CLUSTER_UUID: identity.cluster_uuid} if identity.cluster_uuid else {}),
+                **{name: str(told) for name, told in plain(identity).items() if told != ""},
                 RECORDED: horizon.recorded,
             }
             # Rounds arrive in order, so files hold few each; clustering keeps that after OPTIMIZE.
@@ -288,14 +282,7 @@ def _open(store: LakeStore) -> LakeTables:
             "says why)"
         )
     _require_columns(changes, CHANGES)
-    identity = LakeIdentity(
-        properties["dcplake.lake"],
-        properties.get("dcplake.bucket", ""),
-        properties.get("dcplake.bucketUuid", ""),
-        int(properties.get("dcplake.vbuckets", "0")),
-        properties.get(_CLUSTER_UUID, ""),
-    )
-    return LakeTables(store, identity, properties.get(_NODES, ""))
+    return LakeTables(store, read(LakeIdentity, properties), properties.get(_NODES, ""))
 
 
 def _require_columns(table: Table, expected: pa.Schema, also: Collection[str] = ()) -> None:

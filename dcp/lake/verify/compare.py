@@ -117,7 +117,7 @@ def verify(
                 for each in dropped
                 if each.collection_id in kept
             },
-            seconds=monotonic() - begin,
+            seconds=round(monotonic() - begin, 3),
         )
 
 

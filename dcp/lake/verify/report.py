@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from dcp.errors import DcplakeError, IncompleteRunError, VerifyError
 from dcp.lake.rounds.round_plan import LeftOut, left_out_lines
 from dcp.printable import Shown, number_ranges
-from dcp.records import Record, plain
+from dcp.records import UNSTORED, Record
 
 DEFAULT_KEYS: Final = 20
 """So many differing keys are listed."""
@@ -52,7 +52,7 @@ class Difference(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyReport(Shown):
+class VerifyReport(Record, Shown):
     place: str
     lake_id: Annotated[str, "lake"]
     tables: tuple[TableCompared, ...]
@@ -66,16 +66,20 @@ class VerifyReport(Shown):
     not_compared: tuple[LeftOut, ...]
     dropped: Annotated[tuple[str, ...], "dropped_collections"]
     """Tables of dropped collections, which must be empty; they are compared."""
-    kept: Annotated[Mapping[str, frozenset[int]], "kept_collections"]
+    kept: Annotated[Mapping[str, frozenset[int]], UNSTORED]
     """Tables of dropped collections that keep rows, with the vbuckets that got the drop."""
     seconds: float
 
     @property
-    def differing(self) -> int:
+    def differing(self) -> Annotated[int, "differing"]:
         return sum(self.counts.values())
 
     @property
-    def result(self) -> str:
+    def kept_collections(self) -> Annotated[tuple[str, ...], "kept_collections"]:
+        return tuple(self.kept)
+
+    @property
+    def result(self) -> Annotated[str, "result"]:
         if self.differing:
             return "different"
         return "incomplete" if self.not_compared else "equal"
@@ -93,16 +97,6 @@ class VerifyReport(Shown):
                 f"vbucket {first.vbucket}: {first.reason}: {first.detail}"
             )
         return None
-
-    def to_json(self) -> dict[str, Any]:
-        """Seqnos and CAS are exact integers."""
-        return {
-            **plain(self),
-            "result": self.result,
-            "differing": self.differing,
-            "kept_collections": list(self.kept),
-            "seconds": round(self.seconds, 3),
-        }
 
     def __str__(self) -> str:
         lines = [

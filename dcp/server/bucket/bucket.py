@@ -11,6 +11,7 @@ All access is under ``lock``: connections run in the server's loop, tests write 
 threads. Changes of state are in ``bucket_states.py``, ``promotion.py`` and ``failover.py``.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from random import Random
@@ -39,7 +40,7 @@ from dcp.server.model.counters import Counters
 from dcp.server.model.manifest import FIRST, Manifest, Step
 from dcp.server.model.manifest_changes import ManifestChange
 from dcp.server.model.versions import Version
-from dcp.server.streams.stream_quota import StreamQuotas
+from dcp.server.streams.stream_quota import StreamQuota
 from dcp.server.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.server.vbucket.documents import DocumentError, DocumentStore
 from dcp.server.vbucket.vbucket import Vbucket
@@ -89,7 +90,7 @@ class Bucket:
             self.lock,
         )
         memory = CheckpointAccount(settings.checkpoint_quota_bytes)
-        quotas = StreamQuotas(settings.max_streams)
+        quotas = defaultdict[int, StreamQuota](lambda: StreamQuota(settings.max_streams))
         self.dcp_connections = DcpConnections(
             SharedByConnections(settings, self.counters, origin, memory, quotas),
             self.map,

@@ -6,6 +6,7 @@ NOOPs do not wait for flow control (kv_engine ``dcp/producer.cc``).
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -22,7 +23,7 @@ from dcp.server.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions,
 from dcp.server.streams.noop import NoopTimer
 from dcp.server.streams.ready_list import ReadyList
 from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase, FrameBatch
-from dcp.server.streams.stream_quota import StreamQuota, StreamQuotas
+from dcp.server.streams.stream_quota import StreamQuota
 from dcp.server.streams.stream_register import StreamRegister
 from dcp.server.streams.stream_settings import OutOfOrder, StreamSettings
 from dcp.server.streams.stream_windows import CONNECTION_OPAQUE, StreamWindows
@@ -52,7 +53,7 @@ class SharedByConnections:
     counters: Counters
     origin: BucketOrigin
     memory: CheckpointAccount
-    stream_quotas: StreamQuotas
+    stream_quotas: defaultdict[int, StreamQuota]
     faults: Faults = field(default_factory=Faults)
     key_quota: KeyQuota = field(default_factory=KeyQuota)
 
@@ -84,7 +85,7 @@ class DcpConnection:
         self.bytes_sent = self.items_sent = 0
         self._shared, self._hand_over_to = shared, hand_over
         quotas = shared.stream_quotas
-        self._quota = StreamQuota(MAX_STREAMS) if client.is_internal else quotas.at(self.key[0])
+        self._quota = StreamQuota(MAX_STREAMS) if client.is_internal else quotas[self.key[0]]
         # Fault orders never apply to connections between nodes.
         self._faults = Faults() if client.is_internal else shared.faults
         self.ready = ReadyList()

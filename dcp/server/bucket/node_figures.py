@@ -3,14 +3,14 @@
 Labels are bounded by the connections that there are. Counters begin anew with the process.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from prometheus_client.samples import Sample
 
 from dcp.prometheus import Metrics, exposition_of
-from dcp.records import Record
+from dcp.records import Record, plain
 
 CONNECTION_METRICS: Final[Metrics] = {
     "dcp_producer_window_bytes": "Window of the connection; 0: no flow control.",
@@ -44,15 +44,8 @@ class ConnectionFigures:
     """None: not told. Couchbase's servers do not tell it."""
 
     def samples(self) -> Iterator[Sample]:
-        labels = {"connection": self.name}
-        yield Sample("dcp_producer_window_bytes", labels, self.window_bytes)
-        yield Sample("dcp_producer_outstanding_bytes", labels, self.outstanding_bytes)
-        yield Sample("dcp_producer_acked_bytes_total", labels, self.acked_bytes)
-        if self.over_acked_bytes is not None:
-            yield Sample("dcp_producer_over_acked_bytes_total", labels, self.over_acked_bytes)
-        yield Sample("dcp_producer_sent_bytes_total", labels, self.sent_bytes)
-        yield Sample("dcp_producer_items_total", labels, self.items_sent)
-        yield Sample("dcp_producer_streams", labels, self.streams)
+        labels, told = {"connection": self.name}, plain(self) | {"items": self.items_sent}
+        yield from samples_of("dcp_producer", labels, told, CONNECTION_METRICS)
         if self.paused:
             yield Sample("dcp_producer_paused", labels | {"reason": self.paused}, 1)
 
@@ -79,8 +72,17 @@ class ProducerFigures(Record):
     """The most that it takes with its present load; 0: several nodes or copies have no formula."""
 
     def samples(self) -> Iterator[Sample]:
-        yield Sample("dcp_producer_resident_bytes", {}, self.resident_bytes)
-        yield Sample("dcp_producer_memory_bound_bytes", {}, self.memory_bound_bytes)
+        yield from samples_of("dcp_producer", {}, plain(self), self.metrics)
+
+
+def samples_of(
+    prefix: str, labels: dict[str, str], told: Mapping[str, Any], known: Metrics
+) -> Iterator[Sample]:
+    """Yield the numbers of ``told`` that ``known`` has as metrics, whose names have the prefix."""
+    for metric in known:
+        value = told.get(metric.removeprefix(f"{prefix}_").removesuffix("_total"))
+        if isinstance(value, int | float):
+            yield Sample(metric, labels, value)
 
 
 def node_exposition(

@@ -13,7 +13,7 @@ nothing is touched. Sources: kv_engine ``engines/ep/src/checkpoint_remover.cc``
 ``autoConfigCheckpointMaxSize``), ``configuration.json``.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,25 +25,18 @@ CHECKPOINTS_PER_VBUCKET: Final = 10
 """How many full checkpoints of each vbucket fit the quota (kv_engine ``max_checkpoints``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """The result of a recovery: checkpoints closed, bytes freed, and cursors dropped by vbucket."""
-
-    closed: int
-    removed_bytes: int
-    expelled_bytes: int
-    dropped: Mapping[int, tuple[str, ...]]
-
-
 @dataclass(slots=True)
-class _Account:
-    """The bytes to free, and the progress so far."""
+class Recovery:
+    """The progress of a recovery, and its result.
 
-    to_free_bytes: int
+    ``closed`` counts checkpoints; ``dropped`` are names of cursors, by vbucket.
+    """
+
     closed: int = 0
     removed_bytes: int = 0
     expelled_bytes: int = 0
     dropped: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    to_free_bytes: int = field(default=0, compare=False)
 
     @property
     def is_freed(self) -> bool:
@@ -62,12 +55,10 @@ def recover(managers: Iterable[CheckpointManager[Any]], quota_bytes: int) -> Rec
     _require_quota(quota_bytes)
     all_managers = list(managers)
     used = sum(manager.memory_bytes for manager in all_managers)
-    account = _Account(used - quota_bytes * LOWER_MARK_PERCENT // 100)
+    recovery = Recovery(to_free_bytes=used - quota_bytes * LOWER_MARK_PERCENT // 100)
     if used * 100 >= quota_bytes * UPPER_MARK_PERCENT:
-        _free(all_managers, account)
-    return Recovery(
-        account.closed, account.removed_bytes, account.expelled_bytes, dict(account.dropped)
-    )
+        _free(all_managers, recovery)
+    return recovery
 
 
 def limits_for(quota_bytes: int, vbuckets: int) -> CheckpointLimits:
@@ -84,39 +75,39 @@ def limits_for(quota_bytes: int, vbuckets: int) -> CheckpointLimits:
     return CheckpointLimits(max_bytes=max(1, quota_bytes // vbuckets // CHECKPOINTS_PER_VBUCKET))
 
 
-def _free(managers: list[CheckpointManager[Any]], account: _Account) -> None:
+def _free(managers: list[CheckpointManager[Any]], recovery: Recovery) -> None:
     for step in _STEPS:
         for manager in sorted(managers, key=_memory_bytes, reverse=True):
-            step(manager, account)
-            if account.is_freed:
+            step(manager, recovery)
+            if recovery.is_freed:
                 return
 
 
-def _remove(manager: CheckpointManager[Any], account: _Account) -> None:
-    account.removed_bytes += manager.remove_closed()
+def _remove(manager: CheckpointManager[Any], recovery: Recovery) -> None:
+    recovery.removed_bytes += manager.remove_closed()
 
 
-def _close(manager: CheckpointManager[Any], account: _Account) -> None:
+def _close(manager: CheckpointManager[Any], recovery: Recovery) -> None:
     if manager.close_full():
-        account.closed += 1
-        account.removed_bytes += manager.remove_closed()
+        recovery.closed += 1
+        recovery.removed_bytes += manager.remove_closed()
 
 
-def _expel(manager: CheckpointManager[Any], account: _Account) -> None:
-    account.expelled_bytes += manager.expel()
+def _expel(manager: CheckpointManager[Any], recovery: Recovery) -> None:
+    recovery.expelled_bytes += manager.expel()
 
 
-def _drop(manager: CheckpointManager[Any], account: _Account) -> None:
+def _drop(manager: CheckpointManager[Any], recovery: Recovery) -> None:
     """Drop one cursor after the other: the next one may be spared."""
     for name in manager.droppable_cursors():
         manager.remove(name)
-        account.dropped[manager.vbucket] = (*account.dropped.get(manager.vbucket, ()), name)
-        account.removed_bytes += manager.remove_closed()
-        if account.is_freed:
+        recovery.dropped[manager.vbucket] = (*recovery.dropped.get(manager.vbucket, ()), name)
+        recovery.removed_bytes += manager.remove_closed()
+        if recovery.is_freed:
             return
 
 
-_STEPS: Final[tuple[Callable[[CheckpointManager[Any], _Account], None], ...]] = (
+_STEPS: Final[tuple[Callable[[CheckpointManager[Any], Recovery], None], ...]] = (
     _remove,
     _close,
     _expel,

@@ -15,9 +15,6 @@ DATATYPE_AT: Final = 5
 VBUCKET_AT: Final = 6
 BODY_LENGTH_AT: Final = 8
 OPAQUE_AT: Final = 12
-CAS_AT: Final = 16
-SEQNO_AT: Final = 24
-"""The first number of the extras, but where a sync write is completed."""
 
 HEADER: Final = Struct(">BBHBBHIIQ")
 """Magic, opcode, key bytes, extras bytes, datatype, vbucket, body bytes, opaque, CAS."""

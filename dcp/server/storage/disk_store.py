@@ -7,7 +7,7 @@ are described in ``disk_batch.py``. A store and its scans are used by one thread
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from dcp.server.storage.disk_log import Log
 from dcp.server.storage.disk_ranges import U64s
 from dcp.server.storage.disk_scan import Frames, Scan
 from dcp.server.storage.pending_write import PendingWrite
-from dcp.types import U32_MAX, require_unsigned
+from dcp.types import U32_MAX, SnapshotRange, require_unsigned
 
 _WARM_UP_BYTES: Final = 4 * 1024 * 1024
 
@@ -43,14 +43,6 @@ class StoredItem(NamedTuple):
     completes: int
     is_tombstone: bool
     delete_time: int
-
-
-@dataclass(frozen=True, slots=True)
-class DiskSnapshot:
-    """The seqnos that one flush, or a compaction, wrote: from start to end."""
-
-    start: int
-    end: int
 
 
 class VbucketStore:
@@ -112,16 +104,17 @@ class VbucketStore:
         """The bytes of the log that are no frames: batches of few items are mostly that."""
         return self._log.size_bytes - self._contents.frame_bytes
 
-    def snapshot_at(self, seqno: int) -> DiskSnapshot:
+    def snapshot_at(self, seqno: int) -> SnapshotRange:
         """Return the newest disk snapshot that ends at or below a seqno; 0 to 0 without any.
 
-        Of those since the last compaction; a compacted prefix is one.
+        It has the seqnos that one flush wrote, of those since the last compaction; a compacted
+        prefix is one.
         """
         ends = self._contents.snapshot_ends
         place = bisect_right(ends, seqno)
         if not place:
-            return DiskSnapshot(0, 0)
-        return DiskSnapshot(ends[place - 2] + 1 if place > 1 else 1, ends[place - 1])
+            return SnapshotRange(0, 0)
+        return SnapshotRange(ends[place - 2] + 1 if place > 1 else 1, ends[place - 1])
 
     @property
     def history_start_seqno(self) -> int:

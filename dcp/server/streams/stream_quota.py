@@ -35,15 +35,3 @@ class StreamQuota:
     def ended(self, streams: int = 1) -> None:
         """Count so many less."""
         self.streams -= streams
-
-
-class StreamQuotas:
-    """The stream quotas of the nodes of a process."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._of_nodes: dict[int, StreamQuota] = {}
-
-    def at(self, node: int) -> StreamQuota:
-        """Return a node's quota."""
-        return self._of_nodes.setdefault(node, StreamQuota(self._most))

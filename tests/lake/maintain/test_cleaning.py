@@ -48,7 +48,7 @@ def test_the_least_of_all_replicas_decides() -> None:
     plan = plan_cleaning(versions, states)
     assert isinstance(plan, CleaningPlan)
     assert (plan.to_round, plan.keep_positions_from) == (5, 4)
-    assert [(bound.epoch, bound.seqno) for bound in plan.bounds] == [(0, 50), (0, 70)]
+    assert (plan.seqnos, plan.epochs) == ((50, 70), (0, 0))
     assert "collection_id IN (0, 8)" in plan.documents_sql()
 
 
@@ -57,7 +57,7 @@ def test_a_restore_within_the_horizon_keeps_what_it_went_back_to() -> None:
     assert rounds_to_judge(versions.values()) == {3, 8}
     plan = plan_cleaning(versions, {3: {0: state(0, 30)}, 8: {0: state(0, 80)}})
     assert isinstance(plan, CleaningPlan)
-    assert (plan.to_round, plan.bounds[0].seqno) == (3, 30)
+    assert (plan.to_round, plan.seqnos) == (3, (30,))
 
 
 def test_before_the_first_apply_nothing_goes() -> None:
@@ -160,11 +160,11 @@ def test_no_rollback_within_the_horizon_misses_a_row(
     }
     plan = plan_cleaning(versions, states)
     assert isinstance(plan, CleaningPlan)
-    [bound] = plan.bounds
+    [epoch], [newest] = plan.epochs, plan.seqnos
     left = {
         row
         for row in rows
-        if not (row[0] <= plan.to_round and row[1] <= bound.epoch and row[2] <= bound.seqno)
+        if not (row[0] <= plan.to_round and row[1] <= epoch and row[2] <= newest)
     }
     for number in range(at_horizon, len(steps) + 1):
         version_epoch, version_complete = after[number]

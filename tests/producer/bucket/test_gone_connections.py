@@ -51,9 +51,7 @@ def test_streams_of_a_name_that_is_taken_anew_go_in_rounds(
         answer = newer.request_stream(0, value=b'{"sid":%d}' % stream_id)
         assert answer.status == Status.SUCCESS
     other = connect(cluster).log_in()
-    while (
-        bucket.dcp_connections.shared.stream_quotas.at(0).streams != STREAMS or not left or left[-1]
-    ):
+    while bucket.dcp_connections.shared.stream_quotas[0].streams != STREAMS or not left or left[-1]:
         other.ok(m.Empty(), Opcode.NOOP)
     assert left == [15, 5, 0]
     assert list(cluster.counters().connections) == [(0, "same")]
@@ -97,7 +95,7 @@ def test_streams_go_in_rounds(
         other.ok(m.Empty(), Opcode.NOOP)
     assert left == [15, 5, 0]
     bucket = cluster.bucket
-    assert bucket.dcp_connections.shared.stream_quotas.at(0).streams == 0
+    assert bucket.dcp_connections.shared.stream_quotas[0].streams == 0
     assert not [name for name in bucket.vbuckets[0].data.checkpoints.cursors if "bad" in name]
     again = connect(cluster).log_in().open_dcp(name=b"bad")
     assert again.request_stream(0).status == Status.SUCCESS

@@ -29,7 +29,7 @@ def _sizes(dcp: RawClient, count: int) -> list[int]:
 
 
 def _unacked(cluster: ProducerCluster) -> int:
-    return cluster.counters().connections[0, "raw"].unacked_bytes
+    return cluster.counters().connections[0, "raw"].outstanding_bytes
 
 
 def test_a_window_of_1000_bytes_as_recorded(cluster: ProducerCluster, connect: Connect) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from dcp.server.storage.disk_file import DiskFile, MemoryFile, OsFile
 from dcp.server.storage.disk_ranges import LostRanges
 from dcp.server.storage.disk_scan import Scan
-from dcp.server.storage.disk_store import DiskSnapshot, StoredItem, VbucketStore
+from dcp.server.storage.disk_store import StoredItem, VbucketStore
+from dcp.types import SnapshotRange
 from tests.producer.disk_items import frame, item, read_all, snapshots_of
 
 KEYS = range(7)
@@ -189,7 +190,7 @@ class Driven:
         assert store.size_bytes == self.file.size_bytes
         starts = [1, *(end + 1 for end in model.ends)]
         assert snapshots_of(store) == [
-            DiskSnapshot(start, end) for start, end in zip(starts, model.ends, strict=False)
+            SnapshotRange(start, end) for start, end in zip(starts, model.ends, strict=False)
         ]
         held = {v.seqno: v.frame for v in model.versions}
         for seqno in range(max(model.high - 12, 0), model.high + 2):

@@ -37,7 +37,7 @@ def test_greedy_clients_leave_room_for_others(make_cluster: MakeCluster, connect
 
     clients = [opened(b"%d" % number) for number in range(4)]
     assert [open_all(client) for client in clients] == [10, 9, 8, 7]
-    quota = cluster.bucket.dcp_connections.shared.stream_quotas.at(0)
+    quota = cluster.bucket.dcp_connections.shared.stream_quotas[0]
     assert quota.free == MOST - 34
     other_node = RawClient(cluster.seeds[1])
     with other_node:
@@ -58,7 +58,7 @@ def test_streams_that_end_make_room(make_cluster: MakeCluster, connect: Connect)
     for _ in range(5):
         assert dcp.request_stream(0).status == Status.SUCCESS
         dcp.ok(m.Empty(), Opcode.DCP_CLOSE_STREAM)
-    assert cluster.bucket.dcp_connections.shared.stream_quotas.at(0).streams == 0
+    assert cluster.bucket.dcp_connections.shared.stream_quotas[0].streams == 0
 
 
 def test_copies_need_no_room(make_cluster: MakeCluster, connect: Connect) -> None:
