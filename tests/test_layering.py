@@ -374,7 +374,7 @@ def violations(root: Path) -> list[str]:
             found += wrong_imports(path, root, tree)
             if in_part == "lake" and relative not in OF_CLASSIC_SPARK:
                 found += classic_only_names(path, root, tree)
-            if in_part == "lake" and path.parent.name != "log":
+            if in_part == "lake" and path.parent.name != "change_log":
                 found += queries_of_changes(path, root, tree)
             may_name = str(relative).startswith((*STORES_LAKES, *MAY_NAME_DELTA))
             if in_part in ("lake", "cli") and not may_name:
