@@ -92,9 +92,9 @@ class ApplyPlan:
         return "key literals" if self.names_keys else "hash join"
 
     def __str__(self) -> str:
-        count = "many" if self.touched is None else str(len(self.touched))
+        count = "" if self.touched is None else f"{len(self.touched)} "
         return (
-            f"apply {self.held.table}: round {self.held.to_round} -> {self.to_round}, {count} "
+            f"apply {self.held.table}: round {self.held.to_round} -> {self.to_round}, {count}"
             f"changed keys in {len(self.vbuckets)} vbuckets, by {self.method}, reading changes "
             f"from round {self.log_slice.first_round}{self._vbuckets_text()}"
         )
