@@ -10,7 +10,7 @@ from typing import Final
 
 from prometheus_client.samples import Sample
 
-from dcp.lake.monitor.figures import LakeFigures
+from dcp.lake.monitor.figures import FullFigures
 from dcp.prometheus import Metrics
 
 LAKE_METRICS: Final[Metrics] = {
@@ -44,23 +44,23 @@ LAKE_METRICS: Final[Metrics] = {
 }
 
 
-def lake_samples(lake: LakeFigures, at: datetime) -> Iterator[Sample]:
+def lake_samples(lake: FullFigures, at: datetime) -> Iterator[Sample]:
     for sample in _samples(lake, at):
         yield sample._replace(labels={"bucket": lake.bucket, "lake": lake.lake_id, **sample.labels})
 
 
-def _samples(lake: LakeFigures, at: datetime) -> Iterator[Sample]:
+def _samples(lake: FullFigures, at: datetime) -> Iterator[Sample]:
     yield Sample("dcplake_round", {}, lake.round)
-    yield from _time("dcplake_last_round_timestamp_seconds", {}, lake.round_at)
     for round_figures in lake.rounds[:1]:
+        yield from _time("dcplake_last_round_timestamp_seconds", {}, round_figures.time)
         yield Sample("dcplake_round_rows", {}, round_figures.rows)
         yield Sample("dcplake_round_received_bytes", {}, round_figures.bytes)
         for stage, share in round_figures.window_full.items():
             yield Sample("dcplake_round_window_full_ratio", {"stage": stage or "unknown"}, share)
     for replica in lake.replicas:
         table = {"table": replica.table}
-        yield Sample("dcplake_lag_seqnos", table, replica.lag_seqnos(lake.highs))
-        yield Sample("dcplake_lag_seconds", table, replica.lag_seconds(at))
+        yield Sample("dcplake_lag_seqnos", table, lake.lags[replica.table].seqnos(lake.highs))
+        yield Sample("dcplake_lag_seconds", table, lake.lags[replica.table].seconds(at))
         yield Sample("dcplake_table_round", table, replica.round)
         yield from _time("dcplake_last_apply_timestamp_seconds", table, replica.applied_at)
         yield Sample("dcplake_stale_vbuckets", table, len(replica.stale))
@@ -68,7 +68,7 @@ def _samples(lake: LakeFigures, at: datetime) -> Iterator[Sample]:
     reasons = [each.reason for each in lake.stuck]
     for reason in sorted(set(reasons)):
         yield Sample("dcplake_stuck_vbuckets", {"reason": reason}, reasons.count(reason))
-    yield Sample("dcplake_waiting_vbuckets", {}, lake.waiting)
+    yield Sample("dcplake_waiting_vbuckets", {}, len(lake.waiting))
     for each in lake.tables:
         table = {"table": each.table}
         yield Sample("dcplake_table_version", table, each.version)

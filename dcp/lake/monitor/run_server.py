@@ -17,7 +17,7 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
-from dcp.lake.monitor.figures import FiguresReader, LakeFigures, figures_json, page_html
+from dcp.lake.monitor.figures import FiguresReader, FullFigures, figures_json, page_html
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.store.lake_store import LakeStore
@@ -43,10 +43,10 @@ class RunFigures:
         self._watch = watch
         self._lock = threading.Lock()
         self._reader: FiguresReader | None = None
-        self._read: LakeFigures | None = None
+        self._read: FullFigures | None = None
         self._read_at = -_KEPT_SECONDS
 
-    def read(self) -> LakeFigures:
+    def read(self) -> FullFigures:
         """Return the present figures, with the seqnos that the run's plan knows.
 
         Raises:
