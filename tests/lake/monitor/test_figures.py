@@ -16,7 +16,7 @@ from dcp.lake.adapters.opening import lake_location, store_without_spark
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.monitor.figures import FiguresReader, FullFigures, Lag, figures_json
-from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
+from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_exposition
 from dcp.lake.monitor.run_server import RunFigures
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.query.status import lake_status
@@ -29,7 +29,6 @@ from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import open_lake
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.cluster import ProducerCluster
-from dcp.prometheus import exposition_of
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 
@@ -167,7 +166,7 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     assert figures.rollbacks == VBUCKETS
     told = figures_json(figures, datetime.now(UTC))["stuck"]
     assert told[0] == {"vbucket": 1, "reason": stuck.reason, "detail": detail} and len(told) == 2
-    text = exposition_of(lake_samples(figures, datetime.now(UTC)), LAKE_METRICS)
+    text = lake_exposition(figures, datetime.now(UTC))
     samples = [each for all_ in text_string_to_metric_families(text) for each in all_.samples]
     assert {each.labels.pop("bucket") for each in samples} == {"default"}
     assert {each.labels.pop("lake") for each in samples} == {figures.lake_id}
