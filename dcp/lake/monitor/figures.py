@@ -37,7 +37,7 @@ class TableFigures:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a replica table lacks."""
+    """The changes that a replica table lacks."""
 
     reached: Mapping[int, int]
     """By vbucket, the seqno up to which it lacks nothing; rounds without rows for it count."""

@@ -34,7 +34,7 @@ class ReplicaFigures:
 
 @dataclass(frozen=True, slots=True)
 class LakeFigures:
-    """What `dcplake status`, the metrics and the page have in common."""
+    """The figures that `dcplake status`, the metrics and the page share."""
 
     bucket: str
     lake_id: Annotated[str, "lake"]
