@@ -27,13 +27,12 @@ def run(
     """Read, and print or write."""
     from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.monitor.figures import FiguresReader
-    from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
-    from dcp.prometheus import exposition_of
+    from dcp.lake.monitor.lake_metrics import lake_exposition
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables:
         figures = FiguresReader(tables).read()
-    text = exposition_of(lake_samples(figures, datetime.now(UTC)), LAKE_METRICS)
+    text = lake_exposition(figures, datetime.now(UTC))
     if output is None:
         say(text.rstrip("\n"))
     else:

@@ -1,7 +1,6 @@
-"""Reads a lake's figures from its own tables: lag, rounds, rollbacks, sizes.
+"""Reads a lake's figures in full, from its own tables, and tells them as JSON and as a page.
 
-The cluster is not asked: what it holds is known as of the newest round's plan. A reader that lives
-on reads again only what has changed, so that it may be asked every few seconds.
+A reader that lives on reads again only what has changed, so that it may be asked every few seconds.
 """
 
 import json
@@ -11,12 +10,12 @@ from datetime import datetime
 from importlib import resources
 from typing import Annotated, Any, Final
 
-from dcp.lake.change_log.applied import ReplicaStatus, replica_status, shown_stale
-from dcp.lake.change_log.changes import newest_round, round_time
+from dcp.lake.change_log.applied import ReplicaStatus, replica_status
+from dcp.lake.change_log.changes import round_time
 from dcp.lake.change_log.epochs import first_rounds_after, forks_between
 from dcp.lake.change_log.round_queries import reports_since, round_record, round_records
 from dcp.lake.monitor.run_watch import Health
-from dcp.lake.rounds.round_plan import LeftOut
+from dcp.lake.query.lake_figures import LakeFigures, lake_figures
 from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.store.table import TableSize
 from dcp.lake.tables.history import WINDOW, TableCommit, history
@@ -37,24 +36,19 @@ class TableFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaFigures:
-    table: str
-    round: int
-    """The round of its last apply."""
-    applied_at: datetime | None
-    """None before the first apply, or if the history no longer tells."""
-    reached: Annotated[Mapping[int, int], UNSTORED]
-    """By vbucket, the seqno up to which it lacks nothing; rounds without rows for it count."""
-    behind_since: Annotated[datetime | None, UNSTORED]
-    """When the lake first knew of the oldest change that it lacks; None if it lacks none."""
-    stale: tuple[int, ...]
+class Lag:
+    """The changes that a replica table lacks."""
 
-    def lag_seqnos(self, highs: Mapping[int, int]) -> int:
+    reached: Mapping[int, int]
+    """By vbucket, the seqno up to which it lacks nothing; rounds without rows for it count."""
+    since: datetime | None
+    """When the lake first knew of the oldest change that it lacks; None if it lacks none."""
+
+    def seqnos(self, highs: Mapping[int, int]) -> int:
         return sum(max(0, high - self.reached.get(vb, 0)) for vb, high in highs.items())
 
-    def lag_seconds(self, at: datetime) -> float:
-        since = self.behind_since
-        return 0.0 if since is None else max(0.0, (at - since).total_seconds())
+    def seconds(self, at: datetime) -> float:
+        return 0.0 if self.since is None else max(0.0, (at - self.since).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,40 +65,27 @@ class RoundFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class LakeFigures:
-    bucket: str
-    lake_id: Annotated[str, "lake"]
-    vbuckets: int
-    round: int
+class FullFigures(LakeFigures):
+    """The figures, and those that cost more reads: for the metrics and the page."""
+
     rounds: tuple[RoundFigures, ...]
     """The newest ones, newest first."""
     highs: Annotated[Mapping[int, int], UNSTORED]
     """By vbucket, the newest seqno that the lake knows of."""
-    replicas: tuple[ReplicaFigures, ...]
+    lags: Annotated[Mapping[str, Lag], UNSTORED]
+    """By replica table."""
     tables: tuple[TableFigures, ...]
-    rollbacks: int
-    """Rollbacks that producers ordered so far; each order is for one vbucket."""
-    stuck: tuple[LeftOut, ...]
-    """The vbuckets that the newest round could not bring further."""
-    waiting: int
-    """How many vbuckets have newest rows that wait for a snapshot's end."""
 
-    @property
-    def round_at(self) -> datetime | None:
-        return self.rounds[0].time if self.rounds else None
-
-    def seeing(self, targets: Mapping[int, int], since: datetime) -> "LakeFigures":
+    def seeing(self, targets: Mapping[int, int], since: datetime) -> "FullFigures":
         """Return the figures for one who knows higher seqnos of some vbuckets, since a time."""
         highs = {**self.highs}
         for vbucket, target in targets.items():
             highs[vbucket] = max(target, highs.get(vbucket, 0))
-        replicas = (
-            replace(each, behind_since=since)
-            if each.behind_since is None and each.lag_seqnos(highs)
-            else each
-            for each in self.replicas
-        )
-        return replace(self, highs=highs, replicas=tuple(replicas))
+        lags = {
+            table: replace(lag, since=since) if lag.since is None and lag.seqnos(highs) else lag
+            for table, lag in self.lags.items()
+        }
+        return replace(self, highs=highs, lags=lags)
 
 
 class FiguresReader:
@@ -112,11 +93,11 @@ class FiguresReader:
 
     def __init__(self, lake: LakeTables) -> None:
         self._lake = lake
-        self._newest: tuple[object, LakeFigures] | None = None
+        self._newest: tuple[object, FullFigures] | None = None
         self._rounds: dict[int, RoundFigures] = {}
         self._sizes: dict[tuple[str, int, datetime], TableSize] = {}
 
-    def read(self) -> LakeFigures:
+    def read(self) -> FullFigures:
         """Return the present figures.
 
         Raises:
@@ -142,27 +123,16 @@ class FiguresReader:
         commits: Sequence[TableCommit],
         statuses: Mapping[ReplicaTable, ReplicaStatus],
         heads: Mapping[str, TableCommit],
-    ) -> LakeFigures:
+    ) -> FullFigures:
         lake = self._lake
-        newest = newest_round(lake, commits)
-        record = round_record(lake, newest)
-        highs = _high_seqnos(record)
-        return LakeFigures(
-            bucket=lake.identity.bucket,
-            lake_id=lake.identity.lake_id,
-            vbuckets=lake.identity.vbucket_count,
-            round=newest,
-            rounds=self._round_figures(commits, newest),
+        figures = lake_figures(lake, commits, statuses)
+        highs = _high_seqnos(round_record(lake, figures.round))
+        return FullFigures(
+            **figures.parts(),
+            rounds=self._round_figures(commits, figures.round),
             highs=highs,
-            replicas=tuple(_replica_figures(lake, statuses, commits, newest, highs)),
+            lags=dict(_lags(lake, statuses, commits, figures.round, highs)),
             tables=tuple(self._table_figures(heads)),
-            rollbacks=sum(state.rollbacks for state in record.states.values()),
-            stuck=tuple(
-                LeftOut(each.vbucket, each.reason or str(each.outcome), each.detail)
-                for each in record.reports
-                if each.failed or each.reason
-            ),
-            waiting=sum(not state.position.is_complete for state in record.states.values()),
         )
 
     def _round_figures(
@@ -219,13 +189,13 @@ def _reached(state: VbucketProgress) -> int:
     return max(state.caught_up_seqno, state.complete_seqno)
 
 
-def _replica_figures(
+def _lags(
     lake: LakeTables,
     statuses: Mapping[ReplicaTable, ReplicaStatus],
     commits: Sequence[TableCommit],
     newest: int,
     highs: Mapping[int, int],
-) -> Iterator[ReplicaFigures]:
+) -> Iterator[tuple[str, Lag]]:
     records = round_records(lake, {newest, *(status.round for status in statuses.values())})
     now = records[newest].states
     waiting = [state.first_pending_round for state in now.values() if state.first_pending_round]
@@ -239,15 +209,9 @@ def _replica_figures(
         if first is not None:
             reached = _reached_at(lake, status.round, records[status.round].states, now, newest)
         since = min([*waiting, *([] if first is None else [first])], default=None)
-        applied = status.applied
-        commit = None if applied is None else status.commit_history.commit(applied.version)
-        yield ReplicaFigures(
+        yield (
             replica.name,
-            status.round,
-            None if commit is None else commit.time,
-            reached,
-            None if since is None else round_time(lake, since, commits),
-            tuple(sorted(shown_stale(status, now))),
+            Lag(reached, None if since is None else round_time(lake, since, commits)),
         )
 
 
@@ -269,17 +233,20 @@ def _reached_at(
 _PAGE: Final = "page.html"
 
 
-def figures_json(lake: LakeFigures, at: datetime, health: Health | None = None) -> dict[str, Any]:
+def figures_json(lake: FullFigures, at: datetime, health: Health | None = None) -> dict[str, Any]:
     """Return the page's figures as a JSON object; times are ISO 8601, in UTC."""
+    shown = ("vbucket", "reason", "detail")
     return {
         **plain(lake),
         "at": at.isoformat(),
         "health": None if health is None else health.to_json(),
+        "waiting": len(lake.waiting),
+        "stuck": [{name: getattr(each, name) for name in shown} for each in lake.stuck],
         "replicas": [
             {
                 **plain(each),
-                "lag_seqnos": each.lag_seqnos(lake.highs),
-                "lag_seconds": each.lag_seconds(at),
+                "lag_seqnos": lake.lags[each.table].seqnos(lake.highs),
+                "lag_seconds": lake.lags[each.table].seconds(at),
                 "stale": len(each.stale),
             }
             for each in lake.replicas

@@ -4,78 +4,130 @@ Labels are bounded: bucket, lake, tables, reasons, stages. A time is a metric of
 age: what reads a file of metrics may read it late.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from prometheus_client.samples import Sample
 
-from dcp.lake.monitor.figures import LakeFigures
-from dcp.prometheus import Metrics
+from dcp.lake.monitor.figures import FullFigures, RoundFigures, TableFigures
+from dcp.lake.query.lake_figures import ReplicaFigures
+from dcp.prometheus import exposition_of
 
-LAKE_METRICS: Final[Metrics] = {
-    "dcplake_lag_seqnos": (
+_Figure = float | datetime | None
+"""A time is told in seconds since 1970; None is not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeMetric:
+    """A metric of a lake; its name tells its type (`dcp.prometheus.Metrics`)."""
+
+    meaning: str
+    find: Callable[[FullFigures, datetime], Iterable[tuple[str, _Figure]]]
+    """Finds the figures, as of a time, each with the value of its label."""
+    label: str = ""
+    """Empty: there is none, and its value is empty, too."""
+
+
+def _of_lake(meaning: str, figure: Callable[[FullFigures], _Figure]) -> LakeMetric:
+    return LakeMetric(meaning, lambda lake, _: [("", figure(lake))])
+
+
+def _of_newest_round(meaning: str, figure: Callable[[RoundFigures], _Figure]) -> LakeMetric:
+    return LakeMetric(meaning, lambda lake, _: [("", figure(each)) for each in lake.rounds[:1]])
+
+
+def _of_replicas(meaning: str, figure: Callable[[ReplicaFigures], _Figure]) -> LakeMetric:
+    return LakeMetric(
+        meaning, lambda lake, _: [(each.table, figure(each)) for each in lake.replicas], "table"
+    )
+
+
+def _of_tables(meaning: str, figure: Callable[[TableFigures], _Figure]) -> LakeMetric:
+    return LakeMetric(
+        meaning, lambda lake, _: [(each.table, figure(each)) for each in lake.tables], "table"
+    )
+
+
+LAKE_METRICS: Final[Mapping[str, LakeMetric]] = {
+    "dcplake_lag_seqnos": LakeMetric(
         "Seqnos between what a replica table shows and the newest known ones, of all vbuckets; "
-        "collections share a vbucket's seqnos."
+        "collections share a vbucket's seqnos.",
+        lambda lake, _: [(table, lag.seqnos(lake.highs)) for table, lag in lake.lags.items()],
+        "table",
     ),
-    "dcplake_lag_seconds": (
-        "How long the oldest change that a replica table lacks is known; 0: it lacks none."
+    "dcplake_lag_seconds": LakeMetric(
+        "How long the oldest change that a replica table lacks is known; 0: it lacks none.",
+        lambda lake, at: [(table, lag.seconds(at)) for table, lag in lake.lags.items()],
+        "table",
     ),
-    "dcplake_round": "The newest committed round.",
-    "dcplake_last_round_timestamp_seconds": "When it was committed.",
-    "dcplake_round_rows": "Document rows that it brought.",
-    "dcplake_round_received_bytes": "Their bytes on the wire.",
-    "dcplake_round_window_full_ratio": (
-        "Part of its time in which nodes could send nothing, by the stage that was waited for."
+    "dcplake_round": _of_lake("The newest committed round.", lambda lake: lake.round),
+    "dcplake_last_round_timestamp_seconds": _of_newest_round(
+        "When it was committed.", lambda newest: newest.time
     ),
-    "dcplake_table_round": "Round that a replica table was last brought to.",
-    "dcplake_last_apply_timestamp_seconds": "When that was.",
-    "dcplake_rollbacks_total": (
-        "Rollbacks that the cluster has ordered since the lake was made, by vbucket."
+    "dcplake_round_rows": _of_newest_round(
+        "Document rows that it brought.", lambda newest: newest.rows
     ),
-    "dcplake_stuck_vbuckets": "Vbuckets that the newest round could not bring further, by reason.",
-    "dcplake_waiting_vbuckets": "Vbuckets whose newest rows wait for the end of their snapshot.",
-    "dcplake_stale_vbuckets": (
-        "Vbuckets that a replica table shows as they were, until they are streamed whole."
+    "dcplake_round_received_bytes": _of_newest_round(
+        "Their bytes on the wire.", lambda newest: newest.bytes
     ),
-    "dcplake_table_version": "The newest version of a table.",
-    "dcplake_table_bytes": "Bytes of that version's data files.",
-    "dcplake_table_files": "Data files of that version.",
+    "dcplake_round_window_full_ratio": LakeMetric(
+        "Part of its time in which nodes could send nothing, by the stage that was waited for.",
+        lambda lake, _: [
+            (stage or "unknown", share)
+            for newest in lake.rounds[:1]
+            for stage, share in newest.window_full.items()
+        ],
+        "stage",
+    ),
+    "dcplake_table_round": _of_replicas(
+        "Round that a replica table was last brought to.", lambda replica: replica.round
+    ),
+    "dcplake_last_apply_timestamp_seconds": _of_replicas(
+        "When that was.", lambda replica: replica.applied_at
+    ),
+    "dcplake_rollbacks_total": _of_lake(
+        "Rollbacks that the cluster has ordered since the lake was made, by vbucket.",
+        lambda lake: lake.rollbacks,
+    ),
+    "dcplake_stuck_vbuckets": LakeMetric(
+        "Vbuckets that the newest round could not bring further, by reason.",
+        lambda lake, _: sorted(Counter(each.reason for each in lake.stuck).items()),
+        "reason",
+    ),
+    "dcplake_waiting_vbuckets": _of_lake(
+        "Vbuckets whose newest rows wait for the end of their snapshot.",
+        lambda lake: len(lake.waiting),
+    ),
+    "dcplake_stale_vbuckets": _of_replicas(
+        "Vbuckets that a replica table shows as they were, until they are streamed whole.",
+        lambda replica: len(replica.stale),
+    ),
+    "dcplake_table_version": _of_tables(
+        "The newest version of a table.", lambda table: table.version
+    ),
+    "dcplake_table_bytes": _of_tables(
+        "Bytes of that version's data files.", lambda table: table.size.bytes
+    ),
+    "dcplake_table_files": _of_tables(
+        "Data files of that version.", lambda table: table.size.files
+    ),
 }
 
 
-def lake_samples(lake: LakeFigures, at: datetime) -> Iterator[Sample]:
-    for sample in _samples(lake, at):
-        yield sample._replace(labels={"bucket": lake.bucket, "lake": lake.lake_id, **sample.labels})
+def lake_exposition(lake: FullFigures, at: datetime) -> str:
+    meanings = {name: metric.meaning for name, metric in LAKE_METRICS.items()}
+    return exposition_of(_samples(lake, at), meanings)
 
 
-def _samples(lake: LakeFigures, at: datetime) -> Iterator[Sample]:
-    yield Sample("dcplake_round", {}, lake.round)
-    yield from _time("dcplake_last_round_timestamp_seconds", {}, lake.round_at)
-    for round_figures in lake.rounds[:1]:
-        yield Sample("dcplake_round_rows", {}, round_figures.rows)
-        yield Sample("dcplake_round_received_bytes", {}, round_figures.bytes)
-        for stage, share in round_figures.window_full.items():
-            yield Sample("dcplake_round_window_full_ratio", {"stage": stage or "unknown"}, share)
-    for replica in lake.replicas:
-        table = {"table": replica.table}
-        yield Sample("dcplake_lag_seqnos", table, replica.lag_seqnos(lake.highs))
-        yield Sample("dcplake_lag_seconds", table, replica.lag_seconds(at))
-        yield Sample("dcplake_table_round", table, replica.round)
-        yield from _time("dcplake_last_apply_timestamp_seconds", table, replica.applied_at)
-        yield Sample("dcplake_stale_vbuckets", table, len(replica.stale))
-    yield Sample("dcplake_rollbacks_total", {}, lake.rollbacks)
-    reasons = [each.reason for each in lake.stuck]
-    for reason in sorted(set(reasons)):
-        yield Sample("dcplake_stuck_vbuckets", {"reason": reason}, reasons.count(reason))
-    yield Sample("dcplake_waiting_vbuckets", {}, lake.waiting)
-    for each in lake.tables:
-        table = {"table": each.table}
-        yield Sample("dcplake_table_version", table, each.version)
-        yield Sample("dcplake_table_bytes", table, each.size.bytes)
-        yield Sample("dcplake_table_files", table, each.size.files)
-
-
-def _time(metric: str, labels: dict[str, str], time: datetime | None) -> Iterator[Sample]:
-    if time is not None:
-        yield Sample(metric, labels, time.timestamp())
+def _samples(lake: FullFigures, at: datetime) -> Iterator[Sample]:
+    of_lake = {"bucket": lake.bucket, "lake": lake.lake_id}
+    for name, metric in LAKE_METRICS.items():
+        for value, figure in metric.find(lake, at):
+            labels = of_lake | ({metric.label: value} if metric.label else {})
+            if isinstance(figure, datetime):
+                yield Sample(name, labels, figure.timestamp())
+            elif figure is not None:
+                yield Sample(name, labels, figure)

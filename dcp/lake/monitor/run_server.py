@@ -17,12 +17,11 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
-from dcp.lake.monitor.figures import FiguresReader, LakeFigures, figures_json, page_html
-from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
+from dcp.lake.monitor.figures import FiguresReader, FullFigures, figures_json, page_html
+from dcp.lake.monitor.lake_metrics import lake_exposition
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.lake_tables import open_lake
-from dcp.prometheus import exposition_of
 from dcp.types import U16_MAX
 
 _KEPT_SECONDS: Final = 1.0
@@ -43,10 +42,10 @@ class RunFigures:
         self._watch = watch
         self._lock = threading.Lock()
         self._reader: FiguresReader | None = None
-        self._read: LakeFigures | None = None
+        self._read: FullFigures | None = None
         self._read_at = -_KEPT_SECONDS
 
-    def read(self) -> LakeFigures:
+    def read(self) -> FullFigures:
         """Return the present figures, with the seqnos that the run's plan knows.
 
         Raises:
@@ -122,7 +121,7 @@ def _answers(figures: RunFigures, watch: RunWatch) -> _Answers:
         return 200, _JSON, json.dumps(told)
 
     def metrics() -> tuple[int, str, str]:
-        text = exposition_of(lake_samples(figures.read(), datetime.now(UTC)), LAKE_METRICS)
+        text = lake_exposition(figures.read(), datetime.now(UTC))
         return 200, "text/plain; version=0.0.4; charset=utf-8", text
 
     def health() -> tuple[int, str, str]:

@@ -23,7 +23,7 @@ from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.settings import Settings
 from dcp.lake.maintain import compaction
-from dcp.lake.monitor.figures import FiguresReader, LakeFigures
+from dcp.lake.monitor.figures import FiguresReader, FullFigures
 from dcp.lake.rounds.observer import NEXT_ROUND
 from dcp.lake.run import replicate as lake_run
 from dcp.lake.run.preview import preview
@@ -179,7 +179,7 @@ def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:
     return asked.total()
 
 
-def figures_of(settings: Settings) -> LakeFigures:
+def figures_of(settings: Settings) -> FullFigures:
     with opening.opened_lake(settings) as lake:
         return FiguresReader(lake).read()
 

@@ -15,19 +15,20 @@ from dcp.cli.main import main
 from dcp.lake.adapters.opening import lake_location, store_without_spark
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.monitor.figures import FiguresReader, LakeFigures, ReplicaFigures
-from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_samples
+from dcp.lake.monitor.figures import FiguresReader, FullFigures, Lag, figures_json
+from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_exposition
 from dcp.lake.monitor.run_server import RunFigures
 from dcp.lake.monitor.run_watch import RunWatch
+from dcp.lake.query.status import lake_status
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
+from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.replicate import open_or_create
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import open_lake
+from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.cluster import ProducerCluster
-from dcp.prometheus import exposition_of
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 
@@ -74,16 +75,16 @@ class Scene:
     def follow(self) -> None:
         self.driver.once(query_cluster(self._access), Event())
 
-    def figures(self) -> LakeFigures:
-        """Read them; who has read before and who has not find the same."""
+    def figures(self) -> FullFigures:
+        """Read them; who has read before, who has not, and a status find the same."""
         found = self._reader.read()
         assert found == self._new_reader().read()
+        assert lake_status(self.lake).parts() == found.parts()
         assert self._reader.read() is found, "nothing has changed since"
         return found
 
-    def replica(self, table: str) -> ReplicaFigures:
-        [found] = [each for each in self.figures().replicas if each.table == table]
-        return found
+    def lag(self, table: str) -> Lag:
+        return self.figures().lags[table]
 
     def high_seqnos(self) -> dict[int, int]:
         return {vb: self.cluster.high_seqno(vb) for vb in range(VBUCKETS)}
@@ -109,9 +110,9 @@ def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
     figures = scene.figures()
     assert figures.highs == scene.high_seqnos()
     assert sum(each.rows for each in figures.rounds) == 50
-    assert figures.round_at == scene.time_of(figures.round)
-    for replica in figures.replicas:
-        assert (replica.lag_seqnos(figures.highs), replica.behind_since) == (0, None)
+    assert figures.rounds[0].time == scene.time_of(figures.round)
+    for lag in figures.lags.values():
+        assert (lag.seqnos(figures.highs), lag.since) == (0, None)
     sizes = {each.table: each.size for each in figures.tables}
     assert sizes.keys() == {"changes", "docs", scene.table}
     for table, size in sizes.items():  # no file is removed yet
@@ -121,24 +122,25 @@ def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
 
     scene.write(6, scene.collection)
     before, number = scene.high_seqnos(), scene.receive()
-    behind = scene.replica(scene.table)
-    assert behind.lag_seqnos(before) == 6
-    assert behind.behind_since == scene.time_of(number)
-    docs = scene.replica("docs")
-    assert (docs.lag_seqnos(before), docs.behind_since) == (0, None), "it lacks nothing"
+    behind = scene.lag(scene.table)
+    assert behind.seqnos(before) == 6
+    assert behind.since == scene.time_of(number)
+    docs = scene.lag("docs")
+    assert (docs.seqnos(before), docs.since) == (0, None), "it lacks nothing"
     assert scene.figures().rounds[0].rows == 6
 
     now = datetime.now(UTC)
     ahead = scene.figures().seeing({0: before[0] + 3}, now)
-    lags = {each.table: each for each in ahead.replicas}
-    assert lags["docs"].lag_seqnos(ahead.highs) == 3 and lags["docs"].behind_since == now
-    assert lags[scene.table].behind_since == behind.behind_since
+    assert ahead.lags["docs"].seqnos(ahead.highs) == 3 and ahead.lags["docs"].since == now
+    assert ahead.lags[scene.table].since == behind.since
 
     [applied] = scene.driver.apply(number, force=True)
-    after = scene.replica(scene.table)
-    assert (after.round, after.lag_seqnos(before), after.behind_since) == (number, 0, None)
+    lag = scene.lag(scene.table)
+    assert (lag.seqnos(before), lag.since) == (0, None)
+    [after] = [each for each in scene.figures().replicas if each.table == scene.table]
     [commit] = history(scene.lake.table(scene.table), 1)
-    assert (after.applied_at, applied.version) == (commit.time, commit.version)
+    assert (after.round, after.applied_at) == (number, commit.time)
+    assert after.version == applied.version == commit.version
 
 
 def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
@@ -154,14 +156,17 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     figures = scene.figures()
     assert figures.rollbacks == len(orders) == VBUCKETS
     assert sum(each.rollbacks for each in figures.rounds) == VBUCKETS
-    assert all(each.lag_seqnos(figures.highs) == 0 for each in figures.replicas)
+    assert all(lag.seqnos(figures.highs) == 0 for lag in figures.lags.values())
 
     scene.write(20)
     scene.receive()
-    stuck = LeftOut(1, "node unreachable", "127.0.0.1:1: refused")
+    detail = "127.0.0.1:1: refused"
+    stuck = VbucketReport(1, Outcome.LEFT_OUT, reason="node unreachable", detail=detail)
     figures = replace(scene.figures(), stuck=(stuck, replace(stuck, vbucket=2)))
     assert figures.rollbacks == VBUCKETS
-    text = exposition_of(lake_samples(figures, datetime.now(UTC)), LAKE_METRICS)
+    told = figures_json(figures, datetime.now(UTC))["stuck"]
+    assert told[0] == {"vbucket": 1, "reason": stuck.reason, "detail": detail} and len(told) == 2
+    text = lake_exposition(figures, datetime.now(UTC))
     samples = [each for all_ in text_string_to_metric_families(text) for each in all_.samples]
     assert {each.labels.pop("bucket") for each in samples} == {"default"}
     assert {each.labels.pop("lake") for each in samples} == {figures.lake_id}

@@ -11,14 +11,14 @@ BASE = "https://dcplake.example.com/"
 """The address of the site until an operator sets the own one."""
 
 
-def test_the_page_lists_each_metric_with_its_type_and_meaning() -> None:
+def test_the_page_lists_each_metric_with_its_type_label_and_meaning() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     rows = re.findall(
-        r"^\| `(dcplake_\w+)` \| (\w+) \| (?:`\w+`)? ?\| (.+) \|$", page, re.MULTILINE
+        r"^\| `(dcplake_\w+)` \| (\w+) \| (?:`(\w+)`)? ?\| (.+) \|$", page, re.MULTILINE
     )
     assert rows == [
-        (name, "counter" if name.endswith("_total") else "gauge", meaning)
-        for name, meaning in LAKE_METRICS.items()
+        (name, "counter" if name.endswith("_total") else "gauge", each.label, each.meaning)
+        for name, each in LAKE_METRICS.items()
     ]
 
 

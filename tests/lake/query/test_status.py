@@ -16,9 +16,26 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
     for number in (900, 902):
         told = f"a:1 sent nothing of it for 30.{number} s"
         stuck.append(replace(waits, vbucket=number, reason="waiting for data", detail=told))
-    lines = str(LakeStatus("/lake", "id", "bucket", 1024, 1, (), tuple(stuck), ())).splitlines()
+    status = LakeStatus(
+        bucket="bucket",
+        lake_id="id",
+        vbuckets=1024,
+        round=1,
+        waiting=(7,),
+        stuck=tuple(stuck),
+        rollbacks=0,
+        replicas=(),
+        place="/lake",
+        documents={},
+        undecodable_values={},
+    )
+    lines = str(status).splitlines()
     assert lines[1:] == [
+        "  waiting for their snapshot's end: 1 vbuckets",
         f"  stand still: vbuckets 1-899: waiting for its turn (1: {detail})",
         "  stand still: vbuckets 900, 902: waiting for data "
         "(900: a:1 sent nothing of it for 30.900 s)",
     ]
+    shown = status.to_json()
+    assert shown["waiting_for_snapshot_end"] == [7]
+    assert (shown["stuck"][0]["vbucket"], shown["stuck"][0]["target_seqno"]) == (1, 9)

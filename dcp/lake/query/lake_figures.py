@@ -1,0 +1,94 @@
+"""Reads a lake's figures from its newest round and from the histories of its tables.
+
+The cluster is not asked: what it holds is known as of the newest round's plan.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Annotated, Any
+
+from dcp.lake.change_log.applied import ReplicaStatus, shown_stale
+from dcp.lake.change_log.changes import newest_round
+from dcp.lake.change_log.round_queries import round_record
+from dcp.lake.tables.history import TableCommit
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
+from dcp.lake.tables.round_record import VbucketReport
+from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.records import UNSTORED
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFigures:
+    table: str
+    version: int
+    round: int
+    """The round of its last apply."""
+    applied_at: datetime | None
+    """None before the first apply, or if the history no longer tells."""
+    defect: str
+    """The foreign commit that stops every apply; empty if all is well."""
+    stale: tuple[int, ...]
+    """It shows these vbuckets as of an older round, until they are whole again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFigures:
+    """The figures that `dcplake status`, the metrics and the page share."""
+
+    bucket: str
+    lake_id: Annotated[str, "lake"]
+    vbuckets: int
+    round: int
+    waiting: Annotated[tuple[int, ...], UNSTORED]
+    """The newest rows of these vbuckets wait for a snapshot's end."""
+    stuck: Annotated[tuple[VbucketReport, ...], UNSTORED]
+    """The vbuckets that the newest round could not bring further, with its reason."""
+    rollbacks: int
+    """Rollbacks that producers ordered so far; each order is for one vbucket."""
+    replicas: tuple[ReplicaFigures, ...]
+
+    def parts(self) -> dict[str, Any]:
+        """Return these fields by name, to make an object that has more."""
+        return {each.name: getattr(self, each.name) for each in fields(LakeFigures)}
+
+
+def lake_figures(
+    lake: LakeTables,
+    commits: Sequence[TableCommit],
+    statuses: Mapping[ReplicaTable, ReplicaStatus],
+) -> LakeFigures:
+    """Return the figures, by the newest commits of ``changes`` and the status of each replica.
+
+    Raises:
+        LakeError: the newest round's record is damaged.
+    """
+    newest = newest_round(lake, commits)
+    record = round_record(lake, newest)
+    states = sorted(record.states.items())
+    return LakeFigures(
+        bucket=lake.identity.bucket,
+        lake_id=lake.identity.lake_id,
+        vbuckets=lake.identity.vbucket_count,
+        round=newest,
+        waiting=tuple(vb for vb, state in states if not state.position.is_complete),
+        stuck=tuple(each for each in record.reports if each.failed or each.reason),
+        rollbacks=sum(state.rollbacks for _, state in states),
+        replicas=tuple(_replica_figures(status, record.states) for status in statuses.values()),
+    )
+
+
+def _replica_figures(
+    status: ReplicaStatus, newest: Mapping[int, VbucketProgress]
+) -> ReplicaFigures:
+    applied, commit_history = status.applied, status.commit_history
+    commit = None if applied is None else commit_history.commit(applied.version)
+    defect = commit_history.defect(status.version)
+    return ReplicaFigures(
+        status.table,
+        status.version,
+        status.round,
+        None if commit is None else commit.time,
+        "" if defect is None else str(defect),
+        tuple(sorted(shown_stale(status, newest))),
+    )
