@@ -35,6 +35,7 @@ from benchmarks._runs import (
     settings_for,
 )
 from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.apply import applier
 from dcp.lake.apply.apply_input import LakeReplicaFacts
 from dcp.lake.config.settings import Settings
 from dcp.lake.run import driver
@@ -49,10 +50,10 @@ if TYPE_CHECKING:
 
 STEPS: Final = {
     "rounds": (driver, "run_round"),
-    "plan": (driver, "plan_apply"),
+    "plan": (applier, "plan_apply"),
     "look at base": (LakeReplicaFacts, "try_to_read"),
-    "merge": (driver, "run_apply"),
-    "audit": (driver, "write_audit"),
+    "merge": (applier, "run_apply"),
+    "audit": (applier, "write_audit"),
 }
 FILES: Final = {
     "files added": "numTargetFilesAdded",

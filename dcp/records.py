@@ -118,6 +118,8 @@ def _reader_of(kind: Any) -> Callable[[Any], Any]:
     if get_origin(kind) is tuple:
         of_each = _reader(get_args(kind)[0])
         return lambda told: tuple(map(of_each, told))
+    if kind is datetime:
+        return lambda told: datetime.fromisoformat(told) if isinstance(told, str) else told
     if kind is int or (isinstance(kind, type) and issubclass(kind, Enum)):
         return kind
     return lambda told: told
@@ -125,7 +127,11 @@ def _reader_of(kind: Any) -> Callable[[Any], Any]:
 
 def _record_reader(kind: Any) -> Callable[[Any], Any]:
     columns = stored_fields(kind)
-    defaults = {each.name for each in fields(kind) if each.default is not MISSING}
+    defaults = {
+        each.name
+        for each in fields(kind)
+        if each.default is not MISSING or each.default_factory is not MISSING
+    }
     parts = [
         (attribute, name, _reader(annotation), attribute in defaults and not bare(annotation)[1])
         for attribute, name, annotation in columns

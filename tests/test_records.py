@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.lake.change_log.applied import ReplicaStatus, applied_at, applied_of, heartbeat_content
+from dcp.lake.query.cuts import Cut
 from dcp.lake.query.rollbacks import DocumentState
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.store.log_slice import LogSlice, Undo
@@ -92,6 +93,11 @@ def test_rows_of_a_record_are_read_as_they_were_written(record: Any) -> None:
     assert read(type(record), row) == record
 
 
+def test_times_are_read_from_json_as_they_were_written() -> None:
+    cut = Cut(3, datetime(2026, 1, 31, tzinfo=UTC), {"docs": 4})
+    assert read(Cut, json.loads(json.dumps(plain(cut)))) == cut
+
+
 @given(values(VbucketReport))
 def test_a_status_row_is_read_as_it_was_written(report: VbucketReport) -> None:
     assert VbucketReport.parse(report.vbucket, report.status()) == report
@@ -125,6 +131,8 @@ def test_a_row_of_an_older_lake_gives_new_fields_their_defaults() -> None:
     older = told | {"caught_up_seqno": None, "fruitless_rollbacks": None}
     del older["start_seqno"]
     assert read(VbucketProgress, older) == VbucketProgress.beginning(3)
+    task = TaskStats.from_json({"format": 2, "task": "t", "round": 1, "gate_seconds": None})
+    assert task.gate_seconds == {}
     left_out = VbucketReport.parse(7, '{"outcome": "left_out", "reason": "x", "largest_bytes": 0}')
     assert (left_out.outcome, left_out.rows, left_out.reason) == (Outcome.LEFT_OUT, 0, "x")
 

@@ -72,6 +72,7 @@ USAGE = 2
         (["--hold", "1e3"], "--hold: found '1e3'"),
         (["--http-port", "65536"], "--http-port: found 65536, expected 0 to 65535"),
         (["--listen", "127.0.0.1:65536"], "--listen: found '127.0.0.1:65536'"),
+        (["--listen", "[]:11210"], "--listen: found '[]:11210'"),
         (["--upstream", ""], "node address ''"),
         (["--upstream", "a:b:c"], "node address 'a:b:c'"),
         (["--upstream", "a:65536"], "node address 'a:65536'"),

@@ -106,11 +106,13 @@ def _password(file: Path | None) -> str:
             )
         return found
     try:
-        found = file.read_text(encoding="utf-8").rstrip("\n")
+        found = file.expanduser().read_text(encoding="utf-8").split("\n", 1)[0].removesuffix("\r")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"password file {file}: {error}") from None
     if not found:
-        raise ConfigError(f"password file {file}: found it empty, expected the password in it")
+        raise ConfigError(
+            f"password file {file}: found its first line empty, expected the password in it"
+        )
     return found
 
 
@@ -124,9 +126,10 @@ def _users(user: str | None, file: Path | None) -> dict[str, str]:
 
 def _listen(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
+    host = host.strip("[]")
     is_number = port.isascii() and port.isdecimal() and len(port) <= 5
     if not colon or not host or not is_number or int(port) > 65535:
         raise ConfigError(
             f"--listen: found {text!r}, expected HOST:PORT, for example 0.0.0.0:11210"
         )
-    return host.strip("[]"), int(port)
+    return host, int(port)

@@ -26,7 +26,7 @@ from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import newest_round, round_time
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.touched_keys import count_rows
-from dcp.lake.config.settings import ApplySettings
+from dcp.lake.config.settings import ApplySettings, ApplyWhen
 from dcp.lake.maintain.compaction import SmallFiles
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.rounds.lake_state import stale_vbuckets
@@ -53,11 +53,11 @@ def is_apply_due(settings: ApplySettings, pending: Pending) -> bool:
     if pending.rows == 0:
         return False
     match settings.when:
-        case "every_round":
+        case ApplyWhen.EVERY_ROUND:
             return True
-        case "pending_fraction":
+        case ApplyWhen.PENDING_FRACTION:
             return pending.rows >= settings.pending_fraction * pending.table_rows
-        case "age":
+        case ApplyWhen.AGE:
             return pending.age_seconds >= settings.age_seconds
     return False
 
@@ -175,11 +175,12 @@ class Applier:
         with self._lake.read_once():
             for replica in self.replicas:
                 self._guard.look_at(replica, self._lakes[0])
-            if self._rule.when == "never":
+            if self._rule.when == ApplyWhen.NEVER:
                 return []
             self._quiet.begin_pass(self.replicas)
+            # As a whole: if a question fails, none of them waits twice.
             self._waiting.extend(
-                each for each in self.replicas if not self._is_quiet(each, to_round)
+                [each for each in self.replicas if not self._is_quiet(each, to_round)]
             )
             lakes = self._lakes[: len(self._waiting)]
             if not lakes:
@@ -247,7 +248,7 @@ class Applier:
         force: bool,
     ) -> AppliedVersion | None:
         seen_version = history(lake.table(replica.name), 1)[0].version
-        if not force and self._rule.when != "every_round":
+        if not force and self._rule.when != ApplyWhen.EVERY_ROUND:
             pending = pending_of(lake, replica, to_round)
             if pending.rows or pending.takes_back:
                 if not is_apply_due(self._rule, pending):

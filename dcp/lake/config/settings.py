@@ -308,15 +308,24 @@ class LakeSettings(Section):
         return bool(self.storage_options) if self.schema else is_on_s3(self.root)
 
 
+class ApplyWhen(StrEnum):
+    """The choices of ``apply.when``."""
+
+    EVERY_ROUND = "every_round"
+    PENDING_FRACTION = "pending_fraction"
+    AGE = "age"
+    NEVER = "never"
+
+
 @dataclass(frozen=True, slots=True)
 class ApplySettings(Section):
     """The cadence of merging pending changes into the replica tables."""
 
     when: str = key(
-        "every_round",
+        ApplyWhen.EVERY_ROUND.value,
         "every_round; pending_fraction: when the pending rows reach `pending_fraction` of the "
         "table; age: when the oldest waits for `age_seconds`; never: `dcplake apply` does.",
-        choices=("every_round", "pending_fraction", "age", "never"),
+        choices=tuple(each.value for each in ApplyWhen),
     )
     pending_fraction: float = key(
         0.05, "See `when`.", unit="part of the table's rows", least=0.0001, most=100

@@ -119,7 +119,6 @@ def _text(value: bytes | None, datatype: int) -> str | None:
 
 FORMAT: Final = "dcp"
 _NO_ROUND: Final = 0
-_DEFAULT_TASKS: Final = 2
 
 
 class DcpDataSource(DataSource):
@@ -158,11 +157,10 @@ class DcpReader(DataSourceReader):
         """
         cluster = query_cluster(self._access)
         rounds = self._settings.round
-        slots = rounds.tasks or _DEFAULT_TASKS
         document_filter = DocumentFilter.resolve(self._settings.filter, cluster.manifest)
-        position = LakeState("read", _NO_ROUND, document_filter=document_filter)
+        lake_state = LakeState("read", _NO_ROUND, document_filter=document_filter)
         flow = self._access.flow_control
-        plan = plan_round(position, cluster, rounds, flow, slots)
+        plan = plan_round(lake_state, cluster, rounds, flow, slots=0)
         if plan.left_out:
             raise NodeUnavailableError(
                 "some vbuckets cannot be read:\n" + "\n".join(left_out_lines(plan.left_out))

@@ -149,9 +149,9 @@ def filtered_lake_state(lake: LakeTables, document_filter: DocumentFilter) -> La
     newest = latest_round(lake)
     states = states_at(lake, newest)
     lake_id = lake.identity.lake_id
-    position = LakeState(lake_id, newest, states, document_filter=document_filter)
-    position.refuse_late_start()
-    return position
+    lake_state = LakeState(lake_id, newest, states, document_filter=document_filter)
+    lake_state.refuse_late_start()
+    return lake_state
 
 
 def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:

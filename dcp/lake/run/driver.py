@@ -25,7 +25,7 @@ from dcp.lake.change_log.changes import append_round, latest_round
 from dcp.lake.change_log.control import Control
 from dcp.lake.change_log.round_queries import round_record, states_at
 from dcp.lake.change_log.stop_points import reached
-from dcp.lake.config.settings import Settings
+from dcp.lake.config.settings import ApplyWhen, Settings
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_text
@@ -349,20 +349,20 @@ class Driver:
         self._access.dropped.refuse_unknown(self._settings.policy, there)
         self._guard.check()
         self._ensure_replicas(cluster, document_filter)
-        if self._settings.apply.when == "never":  # somebody else applies, meanwhile too
+        if self._settings.apply.when == ApplyWhen.NEVER:  # somebody else applies, meanwhile too
             self._applier.learn()
-        position = replace(
+        lake_state = replace(
             read_lake_state(self.lake, self._settings, self._applier.stale),
             backfill=self._backfills.next(cluster),
             document_filter=document_filter,
             waiting=self._empty_rounds.waiting(monotonic()),
         )
-        restarts = position.restarts.values()
+        restarts = lake_state.restarts.values()
         self._persistence.leave_out(
             [each.vbucket for each in restarts if isinstance(each, LeftOut)]
         )
         plan = plan_round(
-            position,
+            lake_state,
             cluster,
             self._settings.round,
             self._settings.flow_control,
@@ -429,7 +429,7 @@ class Driver:
         """
         if self._outages.was_cut_short() | self._apply_outages.was_cut_short():
             self._applier.learn_anew()
-        if self._settings.apply.when != "never":
+        if self._settings.apply.when != ApplyWhen.NEVER:
             held = self._applier.applied_round
             if not self._persistence.lets_pass(held, to_round, waits=force):
                 return []
@@ -471,7 +471,7 @@ class Driver:
             self._ensured.update(new)  # last: what failed before is done again
 
     def _stale(self, known: Collection[LeftOut]) -> tuple[LeftOut, ...]:
-        if self._settings.apply.when == "never":
+        if self._settings.apply.when == ApplyWhen.NEVER:
             return ()
         told = {left.vbucket for left in known}
         detail = "a table shows its old rows until it is streamed whole"

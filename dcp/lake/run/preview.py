@@ -19,7 +19,7 @@ from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import Action, Control
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.filter_settings import FilterSettings
-from dcp.lake.config.settings import ApplySettings, RollbackPolicy, Settings
+from dcp.lake.config.settings import ApplySettings, ApplyWhen, RollbackPolicy, Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import remembered_nodes
@@ -267,7 +267,7 @@ def _written_anew(
     settings: ApplySettings,
     applied: Mapping[ReplicaTable, AppliedVersion | None],
 ) -> tuple[str, ...]:
-    if settings.when == "never" and not settings.contracts_folder:
+    if settings.when == ApplyWhen.NEVER and not settings.contracts_folder:
         return ()  # another job applies, perhaps with another file
     contracts, found = ContractBook(settings.contracts_folder), []
     for replica, version in applied.items():

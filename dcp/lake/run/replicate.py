@@ -21,7 +21,7 @@ from dcp.lake.adapters.opening import (
 )
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.round_queries import states_at
-from dcp.lake.config.settings import RoundSettings, Settings
+from dcp.lake.config.settings import ApplyWhen, RoundSettings, Settings
 from dcp.lake.receive.remembered_nodes import remembered_nodes, remembered_text
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -145,7 +145,7 @@ def apply_pending(
         IncompleteRunError: ``policy.persist_to`` holds the apply back.
         QualityError: ``quality.gate`` holds an apply back.
     """
-    settings = replace(settings, apply=replace(settings.apply, when="every_round"))
+    settings = replace(settings, apply=replace(settings.apply, when=ApplyWhen.EVERY_ROUND.value))
     with (
         opened_lake(settings, spark, writer="dcplake apply") as lake,
         lake.read_once(),
