@@ -11,10 +11,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply_input import LakeReplicaFacts
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_input import LakeReplicaFacts
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.change_log.applied import applied_to_batch, replica_status, unindexed_applied
 from dcp.lake.change_log.changes import append_round
@@ -127,7 +127,7 @@ class ForkingLog:
 
     def apply(self, to_round: int | None = None) -> Version | None:
         """Bring the replica to a round, or the newest; None where nothing is to be done for it."""
-        plan = plan_apply(self.tables, DOCS, to_round or self.lake.round)
+        plan = plan_merge(self.tables, DOCS, to_round or self.lake.round)
         if plan is None:
             return None
         run_apply(self.tables, plan, "w")

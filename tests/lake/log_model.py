@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply_input import LARGE_DOCUMENT_BYTES
-from dcp.lake.apply.apply_plan import ROW_BUDGET, RowBudget
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_input import LARGE_DOCUMENT_BYTES
+from dcp.lake.apply.merge_plan import ROW_BUDGET, RowBudget
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import applied_to_batch
 from dcp.lake.change_log.changes import append_round
 from dcp.lake.receive.keys import key_string
@@ -224,7 +224,7 @@ def apply_pending(
     """Bring every replica table to ``to_round``; return the versions that this made."""
     made = []
     for replica in replicas:
-        plan = plan_apply(lake, replica, to_round, budget)
+        plan = plan_merge(lake, replica, to_round, budget)
         if plan is not None:
             made.append(run_apply(lake, plan, writer_id))
     return made

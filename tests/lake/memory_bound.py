@@ -10,7 +10,7 @@ _JVM_NATIVE_BYTES: Final = 400 * MEBIBYTE
 _DAEMON_BYTES: Final = 80 * MEBIBYTE
 """The process that forks the workers."""
 _DRIVER_BYTES: Final = 500 * MEBIBYTE
-"""The Python driver: plans, positions, the rows of small applies (`apply_plan.RowBudget`)."""
+"""The Python driver: plans, positions, the rows of small applies (`merge_plan.RowBudget`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dcp.lake.apply.apply_plan import TABLE_BYTES_BY_NAMED_KEY, ApplyPlan
-from dcp.lake.apply.apply_planner import plan_apply
+from dcp.lake.apply.merge_plan import TABLE_BYTES_BY_NAMED_KEY, MergePlan
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import applied_of, unindexed_applied
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import WHOLE, history
@@ -23,9 +23,9 @@ def applies(lake: LakeTables, model: LogModel, count: int) -> list[AppliedVersio
     return made
 
 
-def next_plan(lake: LakeTables, model: LogModel) -> ApplyPlan:
+def next_plan(lake: LakeTables, model: LogModel) -> MergePlan:
     """Commit rounds until one of them brings ``docs`` something to apply; return that plan."""
-    while (plan := plan_apply(lake, DOCS, model.round)) is None:
+    while (plan := plan_merge(lake, DOCS, model.round)) is None:
         model.commit(model.next_round())
     return plan
 
@@ -33,7 +33,7 @@ def next_plan(lake: LakeTables, model: LogModel) -> ApplyPlan:
 def name_keys(monkeypatch: pytest.MonkeyPatch, *, always: bool) -> None:
     """Let MERGEs name their keys from now on, or as it pays: in tables this small hardly ever."""
     table_bytes = 0 if always else TABLE_BYTES_BY_NAMED_KEY
-    monkeypatch.setattr("dcp.lake.apply.apply_planner.TABLE_BYTES_BY_NAMED_KEY", table_bytes)
+    monkeypatch.setattr("dcp.lake.apply.merge_planner.TABLE_BYTES_BY_NAMED_KEY", table_bytes)
 
 
 def assert_every_version_exact(

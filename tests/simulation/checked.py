@@ -7,7 +7,7 @@ from typing import Final
 from unittest.mock import patch
 
 import dcp.lake.quality.gate
-from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.apply.merge_plan import MergePlan
 from dcp.lake.quality.report import CheckScope, ExpectationResult, QualityReport
 from dcp.lake.quality.suite import QualitySuite
 from dcp.lake.tables.lake_tables import LakeTables
@@ -21,7 +21,7 @@ BAD: Final = b'{"bad":true}'
 def rows_checked(told: Callable[[], None]) -> Iterator[None]:
     """Let the gate refuse each `BAD` document meanwhile; it calls ``told`` then."""
 
-    def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> QualityReport:
+    def check_plan(lake: LakeTables, plan: MergePlan, suite: QualitySuite) -> QualityReport:
         assert isinstance(lake.store, MemoryStore)
         table = lake.store.table(plan.held.table)
         values = table.written(plan.merge(lake.changes_sql))["value"].to_pylist()

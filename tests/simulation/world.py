@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import dcp.lake.apply.applier
 from dcp.errors import DcplakeError
-from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.merge_plan import RowBudget
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import (

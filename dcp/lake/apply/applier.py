@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from dcp.lake.apply.apply_input import slice_to_publish
-from dcp.lake.apply.apply_plan import ROW_BUDGET, ApplyPlan, RowBudget
-from dcp.lake.apply.apply_planner import EMPTY_ROUNDS, plan_apply
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_input import slice_to_publish
+from dcp.lake.apply.merge_plan import ROW_BUDGET, MergePlan, RowBudget
+from dcp.lake.apply.merge_planner import EMPTY_ROUNDS, plan_merge
 from dcp.lake.apply.quiet_tables import QuietTables
 from dcp.lake.apply.thread import in_thread
 from dcp.lake.apply.typed_plan import ContractBook
@@ -114,7 +114,7 @@ class Applier:
         writer_id: str,
         observer: Observer,
         guard: HorizonGuard,
-        may_publish: Callable[[LakeTables, ApplyPlan], bool],
+        may_publish: Callable[[LakeTables, MergePlan], bool],
     ) -> None:
         self._lake = lake
         self._lakes = [lake.beside() for _ in range(TABLES_AT_ONCE)]
@@ -257,7 +257,7 @@ class Applier:
                 self._note_quiet(lake, replica, to_round, seen_version)
                 return None
         contract = self._contracts.contract_of(lake, replica)
-        plan = plan_apply(lake, replica, to_round, budget, contract)
+        plan = plan_merge(lake, replica, to_round, budget, contract)
         if plan is None:
             self._note_quiet(lake, replica, to_round, seen_version)
             return None

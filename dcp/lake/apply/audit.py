@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply_plan import ROW_BUDGET
+from dcp.lake.apply.merge_plan import ROW_BUDGET
 from dcp.lake.change_log.applied import ReplicaStatus
 from dcp.lake.change_log.round_queries import states_left
 from dcp.lake.change_log.stop_points import reached

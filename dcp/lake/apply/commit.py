@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.errors import FencedError, LakeError
-from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.apply.merge_plan import MergePlan
 from dcp.lake.apply.typed_plan import ColumnChange
 from dcp.lake.change_log.applied import applied_of, conclusive_history
 from dcp.lake.change_log.stop_points import reached
@@ -35,7 +35,7 @@ _ATTEMPTS: Final = 5
 """A MERGE is tried so often while maintenance rewrites the table under it."""
 
 
-def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersion:
+def run_apply(lake: LakeTables, plan: MergePlan, writer_id: str) -> AppliedVersion:
     """Commit a plan and return its version.
 
     If maintenance (OPTIMIZE, say) rewrites the table during the MERGE, nothing is written and the
@@ -51,12 +51,12 @@ def run_apply(lake: LakeTables, plan: ApplyPlan, writer_id: str) -> AppliedVersi
     failure: Exception | None = None
     if plan.typed.change is ColumnChange.ADD and (columns := plan.typed.columns) is not None:
         with lake.store.cached_reads.committing():
-            if _checked_lineage(lake, plan).since() == -1:
+            if _checked_history(lake, plan).since() == -1:
                 _add_columns(lake.table(plan.held.table), columns)
     first = first_rows(lake, plan)
     for _ in range(_ATTEMPTS):
         with lake.store.cached_reads.committing():
-            commit_history = _checked_lineage(lake, plan)
+            commit_history = _checked_history(lake, plan)
             is_empty = plan.is_first and commit_history.since() == -1
             held = replace(plan.held, version=commit_history.newest)
             checked = replace(plan, held=held, is_first=is_empty)
@@ -81,7 +81,7 @@ def _add_columns(table: Table, columns: TypedColumns) -> None:
         )
 
 
-def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:
+def first_rows(lake: LakeTables, plan: MergePlan) -> NewRows | None:
     """Return the rows of a plan for its empty table; None if they must be merged.
 
     Spark chooses them, as for any apply, and its tasks write the table's data files themselves.
@@ -94,7 +94,7 @@ def first_rows(lake: LakeTables, plan: ApplyPlan) -> NewRows | None:
     return lake.store.first_rows(plan.held.table, plan.merge(lake.changes_sql))
 
 
-def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> CommitHistory:
+def _checked_history(lake: LakeTables, plan: MergePlan) -> CommitHistory:
     """Return the table's history; its newest version has the rows that the plan was made on.
 
     A later apply passes: the fence keeps this one from being published on top of it.
@@ -115,7 +115,7 @@ def _checked_lineage(lake: LakeTables, plan: ApplyPlan) -> CommitHistory:
 
 
 def _commit(
-    lake: LakeTables, plan: ApplyPlan, writer_id: str, first: NewRows | None
+    lake: LakeTables, plan: MergePlan, writer_id: str, first: NewRows | None
 ) -> Exception | None:
     """Commit, and return the failure, which does not say that it did not commit."""
     metadata = plain(plan.held.after(plan.log_slice))
@@ -138,7 +138,7 @@ def _commit(
 
 
 def _read_back(
-    lake: LakeTables, plan: ApplyPlan, writer_id: str, failure: Exception | None
+    lake: LakeTables, plan: MergePlan, writer_id: str, failure: Exception | None
 ) -> AppliedVersion | None:
     """Return the MERGE's result by the history; None if it may be tried again."""
     table_sql = lake.table_sql(plan.held.table)

@@ -49,7 +49,7 @@ class ReplicaStatus:
 def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -> ReplicaStatus:
     """Return a replica table's status, by its history, or by the index if that is cleaned.
 
-    ``window`` is the least number of commits in the lineage, if there are as many.
+    ``window`` is the least number of commits in the history, if there are as many.
     """
     commit_history = conclusive_history(lake, replica.name, window)
     since = commit_history.since()
@@ -94,7 +94,7 @@ def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) ->
 
 
 def conclusive_history(lake: LakeTables, table: str, window: int = FEW) -> CommitHistory:
-    """Return a table's lineage, from as much of its history as its newest version needs."""
+    """Return a table's history, as far back as its newest version needs."""
     for limit in (window, max(window, WINDOW)):
         commit_history = CommitHistory(tuple(history(lake.table(table), limit)))
         # Of a table with a defect the message names an older version that is sound.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dcp.errors import QualityError
 from dcp.lake.adapters.merge_rows import written_rows
-from dcp.lake.apply.apply_plan import ApplyPlan
+from dcp.lake.apply.merge_plan import MergePlan
 from dcp.lake.config.settings import INSTALLED_SUITE
 from dcp.lake.quality.report import CheckScope, QualityReport, write_results
 from dcp.lake.quality.suite import QualitySuite, load_suite
@@ -40,7 +40,7 @@ class QualityGate:
             return cls(None)
         return cls(load_suite(None if gate == INSTALLED_SUITE else Path(gate)))
 
-    def may_publish(self, lake: LakeTables, plan: ApplyPlan) -> bool:
+    def may_publish(self, lake: LakeTables, plan: MergePlan) -> bool:
         if self._suite is None:
             return True
         report = check_plan(lake, plan, self._suite)
@@ -64,7 +64,7 @@ class QualityGate:
             raise QualityError("\n".join(_told(each) for each in self._withheld.values()))
 
 
-def check_plan(lake: LakeTables, plan: ApplyPlan, suite: QualitySuite) -> QualityReport:
+def check_plan(lake: LakeTables, plan: MergePlan, suite: QualitySuite) -> QualityReport:
     # A run that has nothing to apply, or no gate, does without pyspark.sql.
     from dcp.lake.quality.check import RowsToCheck, check_version, complete_positions
 

@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.errors import ConfigError, LakeError
-from dcp.lake.apply.apply_input import LakeReplicaFacts
+from dcp.lake.apply.merge_input import LakeReplicaFacts
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
@@ -98,7 +98,7 @@ class _Replica:
         self.status = replica_status(lake, replica)
         self._lake = lake
         self._collection_id = replica.collection_id
-        self._log_version = log_version  # read before the facts, as in `apply.plan_apply`
+        self._log_version = log_version  # read before the facts, as in `apply.plan_merge`
         self._facts = LakeReplicaFacts(lake, replica, self.status)
 
     @cached_property

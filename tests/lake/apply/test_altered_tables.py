@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import LakeError
-from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.merge_plan import RowBudget
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.maintain.steps import maintain
 from dcp.lake.run.replicate import run

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.lake.apply.apply_plan import RowBudget
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_plan import RowBudget
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import replica_status, unindexed_applied
 from dcp.lake.change_log.touched_keys import Touched
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, ensure_replicas
@@ -96,9 +96,9 @@ def test_pending_rows_of_old_rounds_are_published_when_their_snapshot_ends(
     model.write_snapshot(vb, 9)
     for number in (1, 2):
         model.commit(model.next_round(model.read(vb, 3, number)))
-        assert plan_apply(lake, DOCS, number) is None
+        assert plan_merge(lake, DOCS, number) is None
     model.commit(model.next_round(model.read(vb, 3, 3)))
-    plan = plan_apply(lake, DOCS, 3)
+    plan = plan_merge(lake, DOCS, 3)
     assert plan is not None and plan.log_slice.first_round == 1
     run_apply(lake, plan, "w")
     assert_every_version_exact(lake, model)
@@ -120,7 +120,7 @@ def test_every_way_to_apply_publishes_the_same(
         model.commit(model.next_round())
         for table, (budget, names) in zip(tables, ways, strict=True):
             name_keys(monkeypatch, always=names)
-            plan = plan_apply(lake, table, model.round, budget)
+            plan = plan_merge(lake, table, model.round, budget)
             if plan is None:
                 continue
             assert plan.method == ("key literals" if names else "hash join")
@@ -141,7 +141,7 @@ def test_keys_are_named_where_the_table_is_large(new_lake_in_memory: NewLake) ->
     for number, (items, method) in enumerate([(1_100, "hash join"), (3, "key literals")], 1):
         model.write_snapshot(vb, items)
         model.commit(model.next_round(model.read(vb, items, number)))
-        plan = plan_apply(lake, DOCS, number)
+        plan = plan_merge(lake, DOCS, number)
         assert plan is not None and plan.method == method
         run_apply(lake, plan, "w")
     assert_every_version_exact(lake, model)
@@ -170,40 +170,40 @@ def test_nothing_between_makes_no_commit_and_an_effect_free_merge_makes_one(
     model = LogModel(lake, 4)
     [vb] = model.vbuckets
     model.commit(model.next_round([]))
-    assert plan_apply(lake, DOCS, 1) is None
+    assert plan_merge(lake, DOCS, 1) is None
     assert replica_status(lake, DOCS).version == 0
     model.write_snapshot(vb, 3)
     rows = [row | {"kind": "deletion", "value": None} for row in model.read(vb, 3, 2)]
     model.commit(model.next_round(rows))
-    plan = plan_apply(lake, DOCS, 2)
+    plan = plan_merge(lake, DOCS, 2)
     assert plan is not None
     applied = run_apply(lake, plan, "w")  # deletes what was never there
     assert (applied.version, applied.inserted, applied.deleted) == (1, 0, 0)
-    assert plan_apply(lake, DOCS, 2) is None
+    assert plan_merge(lake, DOCS, 2) is None
     assert replica_status(lake, DOCS).round == 2
 
 
 def test_a_collection_without_rows_is_not_searched_from_the_beginning_for_ever(
     new_lake_in_memory: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dcp.lake.apply.apply_planner.EMPTY_ROUNDS", 3)
+    monkeypatch.setattr("dcp.lake.apply.merge_planner.EMPTY_ROUNDS", 3)
     lake = new_lake_in_memory(1)
     model = LogModel(lake, 56)
     empty = ReplicaTable("docs__s__c__8", 8)
     ensure_replicas(lake, [empty])
     [vb] = model.vbuckets
     for number in (1, 2, 3):
-        assert plan_apply(lake, empty, model.round) is None
+        assert plan_merge(lake, empty, model.round) is None
         model.write_snapshot(vb, 3)
         model.commit(model.next_round(model.read(vb, 3, number)))
-    plan = plan_apply(lake, empty, 3)
+    plan = plan_merge(lake, empty, 3)
     assert plan is not None and plan.touched == Touched()
     made = run_apply(lake, plan, "w")
     assert (made.to_round, made.inserted) == (3, 0)
-    assert plan_apply(lake, empty, 3) is None
+    assert plan_merge(lake, empty, 3) is None
     model.write_snapshot(vb, 3, collection_id=8)
     model.commit(model.next_round(model.read(vb, 3, 4)))
-    plan = plan_apply(lake, empty, 4)
+    plan = plan_merge(lake, empty, 4)
     assert plan is not None and plan.log_slice.first_round == 4
     run_apply(lake, plan, "w")
     assert assert_every_version_exact(lake, model, empty) == 2

@@ -1,8 +1,8 @@
 """Applies of more keys than the driver may hold."""
 
-from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_plan import MergePlan, RowBudget
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.tables.lake_tables import DOCS
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, documents_of
@@ -15,8 +15,8 @@ def test_keys_that_overwrite_each_other_and_what_stays_out(new_lake: NewLake) ->
     model = LogModel(lake, seed=6)
     first, second = model.vbuckets
 
-    def apply_to(number: int) -> ApplyPlan:
-        plan = plan_apply(lake, DOCS, number, RowBudget(rows=0))
+    def apply_to(number: int) -> MergePlan:
+        plan = plan_merge(lake, DOCS, number, RowBudget(rows=0))
         assert plan is not None
         run_apply(lake, plan, "writer-1")
         found = documents_of(version_in(lake, DOCS.name))

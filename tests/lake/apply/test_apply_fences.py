@@ -8,8 +8,8 @@ import pytest
 
 from dcp.errors import FencedError, LakeError
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import replica_status, unindexed_applied
 from dcp.lake.tables.lake_tables import DOCS, open_lake
 from tests.lake.conftest import NewLake
@@ -27,12 +27,12 @@ def test_a_stale_plan_is_fenced_whatever_its_target(new_lake: NewLake) -> None:
     paused = next_plan(lake, model)
     for _ in range(3):
         model.commit(model.next_round())
-    ahead = plan_apply(lake, DOCS, model.round)
+    ahead = plan_merge(lake, DOCS, model.round)
     assert ahead is not None and paused.held.to_round == ahead.held.to_round == 0
     run_apply(lake, ahead, "writer-2")
     with pytest.raises(FencedError, match=r"writer writer-2.*this driver stops"):
         run_apply(lake, paused, "writer-1")
-    late = plan_apply(lake, DOCS, model.round)
+    late = plan_merge(lake, DOCS, model.round)
     assert late is None
     assert assert_every_version_exact(lake, model) == 1
     assert lake.spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None
@@ -44,7 +44,7 @@ def test_a_crash_between_the_merge_and_knowing_it(new_lake_in_memory: NewLake) -
     plan = next_plan(lake, model)
     made = run_apply(lake, plan, "writer-1")
     assert run_apply(lake, plan, "writer-1") == made  # the same driver asks again
-    assert plan_apply(lake, DOCS, model.round) is None  # a new driver
+    assert plan_merge(lake, DOCS, model.round) is None  # a new driver
     assert unindexed_applied(lake, [DOCS]) == (made,)
     model.commit(model.next_round(applied=(made,)))
     assert unindexed_applied(lake, [DOCS]) == ()
@@ -90,7 +90,7 @@ def test_maintenance_in_the_moment_of_the_merge_costs_an_attempt(
     assert next(conflicts) == 6
     made = run_apply(lake, plan, "w")
     assert made.to_round == plan.to_round
-    assert plan_apply(lake, DOCS, plan.to_round) is None
+    assert plan_merge(lake, DOCS, plan.to_round) is None
     assert_every_version_exact(lake, model)
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from dcp.errors import ForeignWriteError
 from dcp.lake.adapters.apply_sql import merge_sql
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import replica_status, unindexed_applied
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ensure_replicas
 from dcp.lake.tables.schema import REPLICA
@@ -51,7 +51,7 @@ def test_a_foreign_write_stops_the_apply_before_anything_is_written(
     with pytest.raises(ForeignWriteError, match=rf"docs: found version {version} \(DELETE, 20"):
         run_apply(lake, plan, "w")
     with pytest.raises(ForeignWriteError, match=r"expected no change of its rows"):
-        plan_apply(lake, DOCS, model.round)
+        plan_merge(lake, DOCS, model.round)
     assert replica_status(lake, DOCS).version == version
 
 
@@ -77,7 +77,7 @@ def test_a_foreign_write_right_before_the_merge_is_found_by_every_apply_until_re
     assert replica_status(lake, DOCS).version == second.version + 2  # it came to be all the same
     model.commit(model.next_round())
     with pytest.raises(ForeignWriteError, match=culprit) as refusal:
-        plan_apply(lake, DOCS, model.round)
+        plan_merge(lake, DOCS, model.round)
     lake.spark.sql(remedy(refusal.value, lake, second.version))
     applies(lake, model, 1)
     assert documents_of(version_in(lake, "docs")) == model.documents_at(model.complete[model.round])
@@ -102,7 +102,7 @@ def test_a_table_that_was_taken_back_to_an_older_apply_gets_the_later_ones_again
     for _ in range(3):
         model.commit(model.next_round())
         with pytest.raises(ForeignWriteError, match=r"\(DELETE") as refusal:
-            plan_apply(lake, DOCS, model.round)
+            plan_merge(lake, DOCS, model.round)
         remedy(refusal.value, lake, second.version)
     assert isinstance(docs, MemoryTable)
     docs.restore(second.version)
@@ -129,7 +129,7 @@ def test_a_dropped_replica_is_made_again_from_the_log(new_lake_in_memory: NewLak
     assert isinstance(lake.store, MemoryStore)
     lake.store.table("docs").drop()
     ensure_replicas(lake, [DOCS])
-    plan = plan_apply(lake, DOCS, model.round)
+    plan = plan_merge(lake, DOCS, model.round)
     assert plan is not None and plan.held.to_round == 0
     run_apply(lake, plan, "w")
     model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))

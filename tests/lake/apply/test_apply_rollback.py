@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.adapters.apply_sql import merge_source_sql
-from dcp.lake.apply.apply_plan import RowBudget
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_plan import RowBudget
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import (
     applied_of,
     applied_to_batch,
@@ -109,7 +109,7 @@ def test_every_version_and_docs_live_are_exact_over_forks(
                 assert all_parts or seed != SEED, "the query lacks a part"
             in_memory = log.apply(number)
             name_keys(monkeypatch, always=choice.random() < 0.5)
-            plan = plan_apply(lake, DOCS, number, contract=contract)
+            plan = plan_merge(lake, DOCS, number, contract=contract)
             assert (plan is None) == (in_memory is None)
             if plan is not None:
                 run_apply(lake, plan, "w")
@@ -147,7 +147,7 @@ def require_spark_chooses_the_same(log: ForkingLog) -> LogSlice | None:
 
     A MERGE of such rows on Delta is tried in ``test_apply_backfill.py``.
     """
-    plan = plan_apply(log.tables, DOCS, log.lake.round, RowBudget(rows=0))
+    plan = plan_merge(log.tables, DOCS, log.lake.round, RowBudget(rows=0))
     if plan is None:
         return None
     rows = plan.merge(log.tables.changes_sql).rows

@@ -6,8 +6,8 @@ import pytest
 
 from dcp.lake.apply import applier
 from dcp.lake.apply.applier import Pending, pending_of
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log import changes
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import DOCS, ensure_replicas
@@ -27,7 +27,7 @@ def test_what_is_pending_follows_the_positions(monkeypatch: pytest.MonkeyPatch) 
     assert pending_of(lake, DOCS).rows == 0  # an apply could take nothing of it
     model.commit(model.next_round(model.read(second, 4, 2)))
     assert pending_of(lake, DOCS).rows == 4
-    plan = plan_apply(lake, DOCS, 2)
+    plan = plan_merge(lake, DOCS, 2)
     assert plan is not None
     run_apply(lake, plan, "w")
     assert pending_of(lake, DOCS).rows == 0

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from dcp.lake.apply import applier
-from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
-from dcp.lake.apply.apply_planner import plan_apply
+from dcp.lake.apply.merge_plan import MergePlan, RowBudget
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import Settings
 from dcp.lake.query.views_sql import row_history_sql
@@ -124,19 +124,19 @@ def test_every_version_is_in_the_history_and_the_newest_in_the_replica(
             ({"target_bytes": 1024}, "every_round"),
         )
     )
-    written, plans = Written(cluster), list[ApplyPlan]()
+    written, plans = Written(cluster), list[MergePlan]()
 
     def left_to_tasks(
         lake: LakeTables, replica: ReplicaTable, to_round: int, *_: Any
-    ) -> ApplyPlan | None:
-        plan = plan_apply(lake, replica, to_round, RowBudget(rows=0))
+    ) -> MergePlan | None:
+        plan = plan_merge(lake, replica, to_round, RowBudget(rows=0))
         if plan is not None:
             require_no_key_twice(lake, plan)
             plans.append(plan)
         return plan
 
     with monkeypatch.context() as patched:
-        patched.setattr(applier, "plan_apply", left_to_tasks)
+        patched.setattr(applier, "plan_merge", left_to_tasks)
         written.write(120)
         lake = received(written, in_one)
         assert markers_of_a_snapshot(lake, 1) == [[REPEATING]] * VBUCKETS

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dcp.errors import ConfigError, VerifyError
-from dcp.lake.apply import apply_planner
-from dcp.lake.apply.apply_input import LakeReplicaFacts
+from dcp.lake.apply import merge_planner
+from dcp.lake.apply.merge_input import LakeReplicaFacts
 from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
 from dcp.lake.query.cuts import find_cut
 from dcp.lake.rounds.observer import Observer
@@ -313,7 +313,7 @@ def test_verify_knows_what_flushes_and_drops_take_and_finds_what_they_should_hav
     assert world.verify().result == "equal", "the flush is on its way"
     with monkeypatch.context() as patch:
         patch.setattr(LakeReplicaFacts, "collection_events", lambda *_: ())
-        patch.setattr(apply_planner, "EMPTY_ROUNDS", 1)
+        patch.setattr(merge_planner, "EMPTY_ROUNDS", 1)
         world.run()
     table, gone = world.replica().name, world.replica("gone").name
     assert world.keys(table) == set(KEYS)

@@ -9,9 +9,9 @@ import pytest
 from dcp.errors import FencedError, ForeignWriteError, LakeError
 from dcp.lake.adapters import task_files
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_plan import MergePlan, RowBudget
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.store.file_commit import commit_files
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, open_lake
@@ -30,12 +30,12 @@ NOTHING = RowBudget(rows=0, bytes=0)
 FEATURE = "'delta.enableInCommitTimestamps' = 'true'"
 
 
-def first_plan(lake: LakeTables, model: LogModel) -> ApplyPlan:
+def first_plan(lake: LakeTables, model: LogModel) -> MergePlan:
     """Commit some rounds, and plan the first apply of what they brought."""
     next_plan(lake, model)
     for _ in range(2):
         model.commit(model.next_round())
-    plan = plan_apply(lake, DOCS, model.round, NOTHING)
+    plan = plan_merge(lake, DOCS, model.round, NOTHING)
     assert plan is not None and plan.is_first and plan.rows is None
     return plan
 
@@ -147,7 +147,7 @@ def test_a_table_that_got_features_meanwhile_is_left_to_the_next_run_and_a_merge
     ):
         run_apply(lake, plan, "w")
     assert lake.table("docs").rows("key", "true") == []
-    again = plan_apply(lake, DOCS, model.round, NOTHING)
+    again = plan_merge(lake, DOCS, model.round, NOTHING)
     assert again is not None
     run_apply(lake, again, "w")
     assert assert_every_version_exact(lake, model) == 1

@@ -13,8 +13,8 @@ import pytest
 
 from dcp.lake.adapters.apply_sql import rows_sql
 from dcp.lake.apply import applier
-from dcp.lake.apply.apply_plan import ApplyPlan, RowBudget
-from dcp.lake.apply.apply_planner import plan_apply
+from dcp.lake.apply.merge_plan import MergePlan, RowBudget
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
@@ -52,18 +52,18 @@ def test_what_is_taken_as_it_is_has_each_key_once(
     cluster: ProducerCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """A backfill in parts, snapshots that are cut, documents that change while they are read."""
-    random, plans = Random(seed), list[ApplyPlan]()
+    random, plans = Random(seed), list[MergePlan]()
 
     def planned(
         lake: LakeTables, replica: ReplicaTable, to_round: int, *_: Any
-    ) -> ApplyPlan | None:
-        large = plan_apply(lake, replica, to_round, NOTHING)
+    ) -> MergePlan | None:
+        large = plan_merge(lake, replica, to_round, NOTHING)
         if large is not None:
             require_no_key_twice(lake, large)
             plans.append(large)
-        return plan_apply(lake, replica, to_round)
+        return plan_merge(lake, replica, to_round)
 
-    monkeypatch.setattr(applier, "plan_apply", planned)
+    monkeypatch.setattr(applier, "plan_merge", planned)
     settings = settings_for(
         cluster,
         tmp_path,
@@ -97,16 +97,16 @@ def test_spark_takes_some_vbuckets_as_they_are_and_chooses_in_others(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    random, plans = Random(40), list[ApplyPlan]()
+    random, plans = Random(40), list[MergePlan]()
 
     def planned(
         lake: LakeTables, replica: ReplicaTable, to_round: int, *_: Any
-    ) -> ApplyPlan | None:
-        plan = plan_apply(lake, replica, to_round, NOTHING)
+    ) -> MergePlan | None:
+        plan = plan_merge(lake, replica, to_round, NOTHING)
         plans.extend([] if plan is None else [plan])
         return plan
 
-    monkeypatch.setattr(applier, "plan_apply", planned)
+    monkeypatch.setattr(applier, "plan_merge", planned)
     settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
     write(cluster, random, 100)
     run(settings, once=True, spark=spark)
@@ -129,7 +129,7 @@ def write_until(stop: Event, cluster: ProducerCluster, random: Random) -> None:
         write(cluster, random, 1)
 
 
-def require_no_key_twice(lake: LakeTables, plan: ApplyPlan) -> None:
+def require_no_key_twice(lake: LakeTables, plan: MergePlan) -> None:
     ranges = [each for each in plan.log_slice.ranges if each.vbucket in plan.without_repeats]
     if ranges:
         chosen = partial(rows_sql, collection_id=plan.collection_id, log_slice=plan.log_slice)

@@ -13,7 +13,7 @@ import pytest
 from dcp.errors import ForeignWriteError, LakeError
 from dcp.lake.apply import quiet_tables
 from dcp.lake.apply.applier import pending_of
-from dcp.lake.apply.apply_planner import plan_apply
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -79,9 +79,9 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
         def noted(lake: Any, replica: ReplicaTable, *more: Any, **named: Any) -> Any:
             made.planned.append(replica.name)
-            return plan_apply(lake, replica, *more, **named)
+            return plan_merge(lake, replica, *more, **named)
 
-        monkeypatch.setattr("dcp.lake.apply.applier.plan_apply", noted)
+        monkeypatch.setattr("dcp.lake.apply.applier.plan_merge", noted)
         for table in made.ids:
             made.write(table)
         made.receive()
@@ -105,7 +105,7 @@ def test_only_tables_with_changes_are_looked_at(
     scene.receive()
     assert scene.apply() == {b}
     assert (scene.newest(a), scene.newest(b), scene.newest("docs")) == ({b"4"}, {b"2"}, {b"1"})
-    for module in ("applier", "apply_planner"):
+    for module in ("applier", "merge_planner"):
         monkeypatch.setattr(f"dcp.lake.apply.{module}.EMPTY_ROUNDS", 2)
     scene.write(b)
     scene.receive()
@@ -133,7 +133,7 @@ def test_where_applies_wait_a_quiet_table_is_asked_about_once(
     asked.clear()
     assert scene.apply() == set()
     assert asked == [a]
-    for module in ("applier", "apply_planner"):
+    for module in ("applier", "merge_planner"):
         monkeypatch.setattr(f"dcp.lake.apply.{module}.EMPTY_ROUNDS", 1)
     assert scene.apply() == {*scene.ids, scene.empty} - {a}  # these hold that round, nothing waits
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dcp.lake.apply.apply_planner import plan_apply
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.epochs import forks_between
 from dcp.lake.config.settings import RollbackPolicy
 from dcp.lake.rounds.round_plan import Idle
@@ -336,7 +336,7 @@ def test_a_rollback_met_again_while_the_first_one_is_undone(
         follow(rounds)
     cluster.crash_restart(cluster.vbucket_owner(0), lost_seqnos=3)
     assert rounds.run()
-    plan = plan_apply(rounds.driver.lake, DOCS, rounds.lake.round)  # planned, and its driver dies
+    plan = plan_merge(rounds.driver.lake, DOCS, rounds.lake.round)  # planned, and its driver dies
     assert plan is None
     assert rounds.run()
     cluster.crash_restart(cluster.vbucket_owner(0), lost_seqnos=4)

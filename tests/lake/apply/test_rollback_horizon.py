@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.transaction import described
-from dcp.lake.apply.apply_planner import plan_apply
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import replica_status, unindexed_applied
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.maintain.horizon_guard import (
@@ -199,7 +199,7 @@ def test_maintenance_keeps_what_a_shorter_vacuum_takes(
     assert {commit.ours["maintenance"] for commit in made} == {"vacuum", "optimize"}
     assert documents_of(version_in(lake, DOCS.name, first.version)) == before
     require_exact_newest(lake, model)
-    plan = plan_apply(lake, DOCS, model.round)
+    plan = plan_merge(lake, DOCS, model.round)
     assert plan is None, "maintenance moved the table"
 
     # What anybody can do who thinks that a table need not keep so much.
@@ -260,7 +260,7 @@ def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake_in_memor
     assert isinstance(lake.store, MemoryStore)
     lake.store.table("docs").drop()
     ensure_replicas(lake, [DOCS])
-    plan = plan_apply(lake, DOCS, model.round)
+    plan = plan_merge(lake, DOCS, model.round)
     assert plan is not None
     assert plan.log_slice.stale == {0: 0, 1: 0}
     assert not plan.log_slice.has_work

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, FencedError, StoppedError
-from dcp.lake.apply.apply_plan import RowBudget
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_plan import RowBudget
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.apply.typed_plan import ContractBook
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, MOST_LEVELS
@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
     scene.contract.write_text(mended.replace('"quarantine"', '"freeze"'))
     lake, number = scene.lake, latest_round(scene.lake)
     contract = ContractBook(str(scene.contract.parent)).contract_of(lake, DOCS)
-    stale = plan_apply(lake, DOCS, number, contract=contract)
+    stale = plan_merge(lake, DOCS, number, contract=contract)
     assert stale is not None and ANEW in str(preview(scene.settings))
     before = table_rows(scene.lake, None)
     made = scene.run()
@@ -321,7 +321,7 @@ def test_columns_that_another_driver_added_first_fence_a_plan(scene: Scene) -> N
     scene.settings = replace(applying, apply=replace(applying.apply, when="never"))
     scene.run()
     lake = scene.lake
-    plan = plan_apply(lake, DOCS, latest_round(lake), contract=book.contract_of(lake, DOCS))
+    plan = plan_merge(lake, DOCS, latest_round(lake), contract=book.contract_of(lake, DOCS))
     assert plan is not None and plan.typed.columns is not None
     other = replace(plan.typed.columns, document=pa.struct([("n", pa.int32())]))
     lake.table("docs").add_columns(other.schema, {DOC: other.fingerprint})

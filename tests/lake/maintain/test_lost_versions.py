@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import ApplySettings
@@ -88,7 +88,7 @@ def test_an_apply_finds_the_log_as_it_was_planned_on(tmp_path: Path) -> None:
         take_files_of_old_versions(lake)
         lose(cluster, 3)
         run(replace(settings, apply=ApplySettings(when="never")), once=True)
-        plan = plan_apply(lake, DOCS, latest_round(lake))
+        plan = plan_merge(lake, DOCS, latest_round(lake))
         assert plan is not None
         assert {undo.version for undo in plan.log_slice.undone} == {EMPTY_TABLE}
         clean(lake)

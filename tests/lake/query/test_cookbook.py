@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 
 from dcp.cli.main import main
 from dcp.lake.adapters.opening import lake_location, opened_lake
-from dcp.lake.apply.apply_planner import plan_apply
 from dcp.lake.apply.commit import run_apply
+from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.query.plain_names import show_for_queries
@@ -138,7 +138,7 @@ def lake(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
         story.write(ivy=IVY, order_5=order("ivy", 50))
         story.run(replace(settings, apply=ApplySettings(when="never")))
         tables = lake_of(settings)
-        plan = plan_apply(tables, ORDERS, latest_round(tables))
+        plan = plan_merge(tables, ORDERS, latest_round(tables))
         assert plan is not None
         run_apply(tables, plan, "w")  # an apply of docs has failed, say
     write_to_disk(store, lake_location(settings))

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dcplake
-from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.merge_plan import RowBudget
 from dcp.lake.config.settings import Settings
 from dcp.lake.maintain.steps import maintain
 from dcp.lake.tables.schema import REPLICA, TYPED

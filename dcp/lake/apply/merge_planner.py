@@ -1,6 +1,6 @@
 """Plans an apply in four steps, each of which decides one thing.
 
-1. `apply_input`: the rows of the log that are published, and the versions that give lost rows.
+1. `merge_input`: the rows of the log that are published, and the versions that give lost rows.
 2. `typed_plan`: the typed columns that the contract demands; documents may add some (`evolve`).
 3. `commit_reason`: whether the table gets a commit.
 4. `_merged_rows`: whether this process holds the rows, or Spark reads them.
@@ -12,12 +12,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply_input import (
+from dcp.lake.apply.merge_input import (
     LARGE_DOCUMENT_BYTES,
-    ApplyInput,
-    apply_input,
+    MergeInput,
+    merge_input,
 )
-from dcp.lake.apply.apply_plan import ROW_BUDGET, TABLE_BYTES_BY_NAMED_KEY, ApplyPlan, RowBudget
+from dcp.lake.apply.merge_plan import ROW_BUDGET, TABLE_BYTES_BY_NAMED_KEY, MergePlan, RowBudget
 from dcp.lake.apply.typed_documents import see_documents, see_written
 from dcp.lake.apply.typed_plan import TypedPlan, typed_plan, with_documents
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
@@ -45,13 +45,13 @@ class CommitReason(StrEnum):
     COLUMNS = "its typed columns differ from its contract"
 
 
-def plan_apply(
+def plan_merge(
     lake: LakeTables,
     replica: ReplicaTable,
     to_round: int,
     budget: RowBudget = ROW_BUDGET,
     contract: Contract | None = None,
-) -> ApplyPlan | None:
+) -> MergePlan | None:
     """Return the plan that brings ``replica`` to ``to_round``; None if it is not due
     (`commit_reason`).
 
@@ -67,7 +67,7 @@ def plan_apply(
     # Read before anything else of the log: a cleaning is noted before it is done, so that either
     # its note is seen, or the rows are in this version.
     log_version = history(lake.changes)[0].version
-    found = apply_input(lake, replica, status, to_round, log_version, budget)
+    found = merge_input(lake, replica, status, to_round, log_version, budget)
     if found is None or not found.log_slice.begins_anew:  # else no matter what rows there are
         status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
     is_applied = status.applied is not None
@@ -78,7 +78,7 @@ def plan_apply(
     if found is None:
         held = status.held
         nothing = LogSlice((), held.to_round, held.to_round, held.log_from_round, stale=held.stale)
-        found = ApplyInput(nothing, Touched(), ())
+        found = MergeInput(nothing, Touched(), ())
     plan = _with_rows(lake, replica, status, found, typed, log_version, budget)
     if contract is not None and contract.mode is ContractMode.EVOLVE:
         plan = _with_columns(lake, plan)
@@ -86,7 +86,7 @@ def plan_apply(
 
 
 def commit_reason(
-    held: AppliedVersion, found: ApplyInput | None, typed: TypedPlan, *, is_applied: bool
+    held: AppliedVersion, found: MergeInput | None, typed: TypedPlan, *, is_applied: bool
 ) -> CommitReason | None:
     """Return why a table gets a commit; None if it waits for further rounds.
 
@@ -107,11 +107,11 @@ def _with_rows(
     lake: LakeTables,
     replica: ReplicaTable,
     status: ReplicaStatus,
-    found: ApplyInput,
+    found: MergeInput,
     typed: TypedPlan,
     log_version: int,
     budget: RowBudget,
-) -> ApplyPlan:
+) -> MergePlan:
     log_slice, touched = found.log_slice, found.touched
     rows = _merged_rows(lake, replica, found, log_version, budget.bytes)
     without_repeats: frozenset[int] = frozenset()
@@ -119,7 +119,7 @@ def _with_rows(
         without_repeats = vbuckets_without_repeats(lake.changes, log_version, log_slice)
     rounds = range(log_slice.first_round, log_slice.to_round + 1)
     reads_table = log_slice.restored or typed.rewrites
-    return ApplyPlan(
+    return MergePlan(
         held=status.held,
         collection_id=replica.collection_id,
         log_slice=log_slice,
@@ -135,7 +135,7 @@ def _with_rows(
     )
 
 
-def _with_columns(lake: LakeTables, plan: ApplyPlan) -> ApplyPlan:
+def _with_columns(lake: LakeTables, plan: MergePlan) -> MergePlan:
     """Let the typed columns grow by the plan's documents; one that widens, by all of the table."""
     columns = plan.typed.columns
     if columns is None:
@@ -163,7 +163,7 @@ def _pays_to_name(lake: LakeTables, replica: ReplicaTable, touched: Touched) -> 
 def _merged_rows(
     lake: LakeTables,
     replica: ReplicaTable,
-    found: ApplyInput,
+    found: MergeInput,
     log_version: int,
     most_bytes: int,
 ) -> pa.Table | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.apply_plan import RowBudget
+from dcp.lake.apply.merge_plan import RowBudget
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.change_log.applied import ReplicaStatus, applied_at
 from dcp.lake.change_log.epochs import CollectionEvent, Fork, collection_events, forks_between
@@ -127,7 +127,7 @@ def _can(
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyInput:
+class MergeInput:
     """A slice of the log for an apply, which goes back to readable versions alone."""
 
     log_slice: LogSlice
@@ -137,14 +137,14 @@ class ApplyInput:
     """The rows of lost keys in the versions that it goes back to; None for too many bytes."""
 
 
-def apply_input(
+def merge_input(
     lake: LakeTables,
     replica: ReplicaTable,
     status: ReplicaStatus,
     to_round: int,
     log_version: int,
     budget: RowBudget,
-) -> ApplyInput | None:
+) -> MergeInput | None:
     """Return the slice that brings a replica to a round by old versions that can be read.
 
     Only the keys tell which old rows it needs; each failure rules a version out.
@@ -159,14 +159,14 @@ def apply_input(
         )
         if touched is None:
             if facts.try_to_read(log_slice.restored, facts.read_keys):
-                return ApplyInput(log_slice, None, ())
+                return MergeInput(log_slice, None, ())
             continue
         olds: list[pa.Table | None] = []
         needed = {vbucket for vbucket, _ in touched.lost}
         restored = {vb: version for vb, version in log_slice.restored.items() if vb in needed}
         read = partial(_read_old_rows, table, touched.lost, olds, budget.bytes)
         if facts.try_to_read(restored, read):
-            return ApplyInput(log_slice, touched, olds)
+            return MergeInput(log_slice, touched, olds)
 
 
 def _read_old_rows(

@@ -38,7 +38,7 @@ ROW_BUDGET: Final = RowBudget()
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyPlan:
+class MergePlan:
     held: AppliedVersion
     """What the table holds, in the version that the plan was made on."""
     collection_id: int

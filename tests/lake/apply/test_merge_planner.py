@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dcp.lake.apply.apply_input import ApplyInput
-from dcp.lake.apply.apply_planner import EMPTY_ROUNDS, CommitReason, commit_reason
+from dcp.lake.apply.merge_input import MergeInput
+from dcp.lake.apply.merge_planner import EMPTY_ROUNDS, CommitReason, commit_reason
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
 from dcp.lake.change_log.touched_keys import Touched
 from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Undo
@@ -36,13 +36,13 @@ UNDONE = replace(NEXT, undone=(Undo(0, EMPTY_TABLE, 5),))
 def test_a_table_is_due_for_rows_after_many_rounds_and_for_its_columns(
     log_slice: LogSlice, keys: Touched | None, typed: TypedPlan, expected: CommitReason | None
 ) -> None:
-    found = ApplyInput(log_slice, keys, ())
+    found = MergeInput(log_slice, keys, ())
     assert commit_reason(HELD, found, typed, is_applied=True) is expected
 
 
 def test_a_vbucket_that_is_stale_no_longer_makes_a_table_due() -> None:
     held = replace(HELD, stale_vbuckets=(StaleVbucket(2, 5),))
-    found = ApplyInput(NEXT, Touched(), ())
+    found = MergeInput(NEXT, Touched(), ())
     assert commit_reason(held, found, UNTYPED, is_applied=True) is CommitReason.ROWS
 
 
