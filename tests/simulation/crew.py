@@ -25,11 +25,10 @@ from dcp.errors import (
     StoppedError,
     StoreUnavailableError,
 )
-from dcp.lake.change_log.control import Control
+from dcp.lake.change_log.control import Control, pause_of
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.run.control_requests import pause_of
 from dcp.lake.run.driver import Driver
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.store.lake_store import BatchFunction

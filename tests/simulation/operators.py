@@ -4,10 +4,18 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from dcp.lake.change_log.control import BACKFILL, CANCEL, Action, ActionState, Control
+from dcp.lake.change_log.control import (
+    BACKFILL,
+    CANCEL,
+    PAUSE,
+    RESUME,
+    RESYNC,
+    Action,
+    ActionState,
+    Control,
+)
 from dcp.lake.rounds.backfill_plan import SOURCES
 from dcp.lake.run.backfills import backfill_options
-from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.printable import number_ranges
 from tests.lake.watched_lake import WatchedLake

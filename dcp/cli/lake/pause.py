@@ -18,7 +18,7 @@ def run(
     json: Annotated[bool, Option("--json", help="the request as one JSON object")] = False,
 ) -> int:
     """Ask the driver of the lake, which need not run now."""
-    from dcp.lake.run.control_requests import PAUSE
+    from dcp.lake.change_log.control import PAUSE
 
     settings = settings_from(config, lake, overrides)
     return ask_and_say(settings, PAUSE, "no further round begins until dcplake resume", json=json)

@@ -26,7 +26,7 @@ def run(
     json: Annotated[bool, Option("--json", help="the request as one JSON object")] = False,
 ) -> int:
     """Ask the driver of the lake, which need not run now."""
-    from dcp.lake.run.control_requests import RESYNC
+    from dcp.lake.change_log.control import RESYNC
 
     chosen = "all vbuckets" if vbuckets is None else f"vbuckets {number_ranges(vbuckets)}"
     effect = (

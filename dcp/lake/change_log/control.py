@@ -23,6 +23,9 @@ from dcp.lake.tables.lake_tables import CONTROL_TABLE, LakeTables, ensure_ledger
 from dcp.lake.tables.schema import CONTROL
 
 BACKFILL: Final = "backfill"
+PAUSE: Final = "pause"
+RESUME: Final = "resume"
+RESYNC: Final = "resync"
 CANCEL: Final = "cancel"
 
 
@@ -36,6 +39,9 @@ class ActionState(StrEnum):
     """It cannot be done; ``detail`` says why."""
     CANCELLED = "cancelled"
 
+
+_VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
+"""Requests with these ends change nothing."""
 
 _NOBODY: Final = "(not told)"
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
@@ -168,3 +174,17 @@ def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
     cancels -= action.state is ActionState.CANCELLED
     is_first = is_cancel and action.is_open
     return replace(action, is_to_be_cancelled=cancels > 0 and not is_first)
+
+
+def pause_of(actions: Sequence[Action]) -> Action | None:
+    """Return the newest pause that no resume followed; those to be cancelled do not count."""
+    held: Action | None = None
+    for action in actions:
+        is_void = action.state in _VOID or (action.is_open and action.is_to_be_cancelled)
+        if action.action in (PAUSE, RESUME) and not is_void:
+            held = action if action.action == PAUSE else None
+    return held
+
+
+def paused_by(pause: Action) -> str:
+    return f"paused by {pause.who or 'somebody'} (request {pause.id})"

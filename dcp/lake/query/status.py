@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from dcp.errors import LakeError
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
 from dcp.lake.change_log.changes import refuse_tampered_log
-from dcp.lake.change_log.control import Action, Control
+from dcp.lake.change_log.control import PAUSE, RESUME, Action, Control, pause_of, paused_by
 from dcp.lake.change_log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.maintain.horizon_guard import look_back, recorded_horizon, wrong_properties
 from dcp.lake.query.lake_figures import LakeFigures, lake_figures
@@ -36,6 +36,8 @@ class LakeStatus(LakeFigures, Shown):
     """Foreign changes that shorten the horizon, or damage the log."""
     requests: tuple[Action, ...] = ()
     """Requests of the table ``control`` that are not done."""
+    paused: str = ""
+    """Says that the lake is paused, and by whom; empty if it is not."""
 
     def to_json(self) -> dict[str, Any]:
         shown = ("id", "action", "state", "vbuckets", "who")
@@ -80,11 +82,12 @@ class LakeStatus(LakeFigures, Shown):
         if self.waiting:
             lines.append(f"  waiting for their snapshot's end: {len(self.waiting)} vbuckets")
         lines += _stuck_lines(self.stuck)
-        lines += [
-            f"  {each.action} {each.id}, {each.state}: vbuckets {each.vbuckets or 'all'}; asked for"
-            f" by {printable(each.who)}"
-            for each in self.requests
-        ]
+        if self.paused:
+            lines.append(f"  {printable(self.paused)}; dcplake resume ends that")
+        for each in self.requests:
+            of = "" if each.action in (PAUSE, RESUME) else f" vbuckets {each.vbuckets or 'all'};"
+            who = printable(each.who)
+            lines.append(f"  {each.action} {each.id}, {each.state}:{of} asked for by {who}")
         lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
@@ -106,6 +109,8 @@ def lake_status(lake: LakeTables) -> LakeStatus:
     statuses = {each: replica_status(lake, each, window) for each in replicas_in(lake)}
     figures = lake_figures(lake, commits, statuses)
     horizon = recorded_horizon(lake)
+    actions = Control(lake).actions()
+    pause = pause_of(actions)
     # Two questions: the log answers each of them, mostly without a look into any data file.
     return LakeStatus(
         **figures.parts(),
@@ -114,7 +119,8 @@ def lake_status(lake: LakeTables) -> LakeStatus:
         undecodable_values={each.name: _count(lake, each, AS_SENT_SQL) for each in statuses},
         horizon_seconds=horizon.seconds,
         warnings=tuple(_warnings(lake, horizon, commits, figures.round, statuses)),
-        requests=tuple(each for each in Control(lake).actions() if each.is_open),
+        requests=tuple(each for each in actions if each.is_open),
+        paused="" if pause is None else paused_by(pause),
     )
 
 

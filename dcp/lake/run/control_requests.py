@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Final
 from dcp.errors import ConfigError, FencedError, LakeError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import BACKFILL, CANCEL, Action, ActionState, Control
+from dcp.lake.change_log.control import (
+    BACKFILL,
+    CANCEL,
+    PAUSE,
+    RESUME,
+    RESYNC,
+    Action,
+    ActionState,
+    Control,
+    pause_of,
+)
 from dcp.lake.config.settings import Settings
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.tables.lake_tables import LakeTables
@@ -24,12 +34,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 
-PAUSE: Final = "pause"
-RESUME: Final = "resume"
-RESYNC: Final = "resync"
 ACTIONS: Final = (BACKFILL, PAUSE, RESUME, RESYNC)
-_VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
-"""Requests with these ends change nothing."""
 
 
 def ask(
@@ -110,20 +115,6 @@ class Requests:
             only_in_log=self._only_in_log,
         )
         return f"round {number}"
-
-
-def pause_of(actions: Sequence[Action]) -> Action | None:
-    """Return the newest pause that no resume followed; those to be cancelled do not count."""
-    held: Action | None = None
-    for action in actions:
-        is_void = action.state in _VOID or (action.is_open and action.is_to_be_cancelled)
-        if action.action in (PAUSE, RESUME) and not is_void:
-            held = action if action.action == PAUSE else None
-    return held
-
-
-def paused_by(pause: Action) -> str:
-    return f"paused by {pause.who or 'somebody'} (request {pause.id})"
 
 
 def vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:

@@ -22,7 +22,7 @@ from dcp.lake.apply.applier import Applier
 from dcp.lake.apply.thread import ApplyThread
 from dcp.lake.change_log.applied import unindexed_applied
 from dcp.lake.change_log.changes import append_round, latest_round
-from dcp.lake.change_log.control import Control
+from dcp.lake.change_log.control import Control, paused_by
 from dcp.lake.change_log.round_queries import round_record, states_at
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.config.settings import ApplyWhen, Settings
@@ -46,7 +46,7 @@ from dcp.lake.rounds.round_planner import SEQNOS_OF_A_TASK, plan_round
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
-from dcp.lake.run.control_requests import Requests, paused_by
+from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.outages import Outages
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.resync import only_in_log

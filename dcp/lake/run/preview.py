@@ -16,7 +16,7 @@ from dcp.lake.adapters.opening import opened_store
 from dcp.lake.apply.typed_plan import ContractBook, typed_plan
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import Action, Control
+from dcp.lake.change_log.control import RESYNC, Action, Control, pause_of, paused_by
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import ApplySettings, ApplyWhen, RollbackPolicy, Settings
@@ -37,7 +37,7 @@ from dcp.lake.rounds.round_plan import Idle, LeftOut, Outlook, ReadAgain, RoundP
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.run.ask_backfill import BackfillWish
 from dcp.lake.run.backfills import copies_of, request_of
-from dcp.lake.run.control_requests import RESYNC, pause_of, paused_by, vbuckets_of
+from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion

@@ -10,11 +10,12 @@ import pytest
 from dcp.errors import ConfigError, VerifyError
 from dcp.lake.apply import merge_planner
 from dcp.lake.apply.merge_input import LakeReplicaFacts
+from dcp.lake.change_log.control import RESYNC
 from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
 from dcp.lake.query.cuts import find_cut
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle
-from dcp.lake.run.control_requests import RESYNC, ask
+from dcp.lake.run.control_requests import ask
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import apply_pending, run
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, replicas_in

@@ -15,12 +15,12 @@ import pytest
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.change_log.applied import applied_of
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import CANCEL, Action, ActionState, Control
+from dcp.lake.change_log.control import CANCEL, PAUSE, RESUME, RESYNC, Action, ActionState, Control
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.ask_backfill import BackfillWish, backfill, cancel_backfill
-from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, ask
+from dcp.lake.run.control_requests import ask
 from dcp.lake.run.preview import preview_backfill
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import history

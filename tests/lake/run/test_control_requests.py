@@ -5,8 +5,18 @@ from dataclasses import replace
 import pytest
 
 from dcp.errors import FencedError
-from dcp.lake.change_log.control import CANCEL, Action, ActionState, Control
-from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, Requests, pause_of
+from dcp.lake.change_log.control import (
+    CANCEL,
+    PAUSE,
+    RESUME,
+    RESYNC,
+    Action,
+    ActionState,
+    Control,
+    pause_of,
+)
+from dcp.lake.query.status import lake_status
+from dcp.lake.run.control_requests import Requests
 from dcp.lake.tables.lake_tables import CONTROL_TABLE, DOCS, LakeTables, ensure_replicas
 from tests.lake.log_model import LogModel
 from tests.lake.memory_store import MemoryStore, lake_in_memory
@@ -56,6 +66,20 @@ def test_a_request_that_will_be_cancelled_neither_pauses_nor_resumes() -> None:
     assert pause_of([pause, replace(resume, is_to_be_cancelled=True)]) is pause
     done = replace(pause, state=ActionState.DONE, is_to_be_cancelled=True)
     assert pause_of([done]) is done, "the cancel came too late"
+
+
+def test_the_status_tells_a_pause_as_long_as_it_holds() -> None:
+    _, lake, _, control = lake_with_request()
+    pause = Action.requested(PAUSE, None, {})
+    control.write(pause, ActionState.REQUESTED)
+    told = str(lake_status(lake)).splitlines()
+    assert f"  pause {pause.id}, requested: asked for by {pause.who}" in told
+    Requests(lake, control, "writer", ()).carry_out()
+    told = str(lake_status(lake)).splitlines()
+    assert f"  paused by {pause.who} (request {pause.id}); dcplake resume ends that" in told
+    assert lake_status(lake).to_json()["paused"] == f"paused by {pause.who} (request {pause.id})"
+    control.write(Action.requested(RESUME, None, {}), ActionState.REQUESTED)
+    assert lake_status(lake).paused == ""
 
 
 def test_each_cancel_of_an_ended_request_is_refused_once() -> None:

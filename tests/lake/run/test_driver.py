@@ -31,7 +31,7 @@ from dcp.errors import (
     StoreUnavailableError,
 )
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.change_log.control import Action
+from dcp.lake.change_log.control import PAUSE, Action
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
 from dcp.lake.receive.source_access import query_cluster
@@ -42,7 +42,6 @@ from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run import driver as driver_module
 from dcp.lake.run import outages
-from dcp.lake.run.control_requests import PAUSE
 from dcp.lake.run.driver import Driver
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.applied_version import AppliedVersion

@@ -13,12 +13,12 @@ import pytest
 
 from dcp.errors import StoreUnavailableError
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import Action, ActionState, Control
+from dcp.lake.change_log.control import RESYNC, Action, ActionState, Control
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.maintain.horizon_guard import HorizonGuard, wrong_properties
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run import driver as driver_module
-from dcp.lake.run.control_requests import RESYNC, Requests
+from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.resync import commit_resync
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.lake_tables import DOCS, ensure_replicas, replicas_in

@@ -10,10 +10,10 @@ import pytest
 from dcp.errors import ConfigError, IncompleteRunError, LakeError
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import ActionState, Control
+from dcp.lake.change_log.control import PAUSE, RESUME, RESYNC, ActionState, Control
 from dcp.lake.query.status import lake_status
 from dcp.lake.rounds.round_plan import Idle, ReadAgain, RoundPlan
-from dcp.lake.run.control_requests import PAUSE, RESUME, RESYNC, ask
+from dcp.lake.run.control_requests import ask
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.applied_version import AppliedVersion
