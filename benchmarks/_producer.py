@@ -54,9 +54,10 @@ class BenchProducer:
         self._order("pause_replication")
 
     def fail_over(self) -> None:
-        """Lose the node that holds all vbuckets; the other one's copies go on, and follow again.
+        """Lose the node that holds all vbuckets; the other one's copies go on.
 
-        The lost node comes back empty, so that this can be repeated. Needs two nodes.
+        The lost node comes back empty and has copied all when this returns, so that it can be
+        repeated and the producer is idle. Needs two nodes.
         """
         self._order("fail_over")
 
@@ -168,6 +169,7 @@ def _fail_over(cluster: ProducerCluster) -> None:
     cluster.failover(node)
     cluster.restore_node(node)
     cluster.resume_replication()
+    cluster.wait_until_replicated()
 
 
 def _update(
