@@ -171,7 +171,7 @@ def _merged_rows(
     touched = found.touched
     if touched is None or any(each is None for each in found.olds):
         return None
-    rounds = {row_key.round for row_key in touched.newest.values() if row_key is not None}
+    rounds = {place.round for place in touched.newest.values() if place is not None}
     if rounds and largest_document_bytes(lake, rounds) > LARGE_DOCUMENT_BYTES:
         return None
     newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)

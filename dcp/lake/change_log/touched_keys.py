@@ -45,7 +45,7 @@ class Touched:
 
     @property
     def lost(self) -> list[tuple[int, str]]:
-        return [touched for touched, row_key in self.newest.items() if row_key is None]
+        return [touched for touched, place in self.newest.items() if place is None]
 
 
 def touched_by(rows: Iterable[Mapping[str, Any]]) -> Touched:
@@ -60,8 +60,8 @@ def touched_by(rows: Iterable[Mapping[str, Any]]) -> Touched:
         if row["role"] != Role.KEPT:
             touched.add(key)
         if row["role"] not in (Role.UNDONE, Role.HELD):
-            row_key = RowPlace(int(row["seqno"]), row["epoch"], row["round"])
-            newest[key] = max(row_key, newest.get(key) or row_key)
+            place = RowPlace(int(row["seqno"]), row["epoch"], row["round"])
+            newest[key] = max(place, newest.get(key) or place)
     return Touched({key: newest.get(key) for key in sorted(touched)})
 
 
@@ -162,14 +162,14 @@ def newest_rows(
     changes: Table, version: int, collection_id: int, touched: Touched, most_bytes: int
 ) -> pa.Table | None:
     """Return the newest rows of touched keys, as `MERGE_SOURCE`; None: more than ``most_bytes``."""
-    row_keys = [(vb, row_key) for (vb, _), row_key in touched.newest.items() if row_key is not None]
-    if not row_keys:
+    places = [(vb, place) for (vb, _), place in touched.newest.items() if place is not None]
+    if not places:
         return MERGE_SOURCE.empty_table()
     values = ", ".join(
-        f"({row_key.round}, {vbucket}, {row_key.epoch}, {u64(row_key.seqno)})"
-        for vbucket, row_key in row_keys
+        f"({place.round}, {vbucket}, {place.epoch}, {u64(place.seqno)})"
+        for vbucket, place in places
     )
-    rounds = [row_key.round for _, row_key in row_keys]
+    rounds = [place.round for _, place in places]
     found = changes.bounded_query(
         lambda name, _: newest_rows_sql(
             name,
@@ -177,7 +177,7 @@ def newest_rows(
             f"(VALUES {values}) AS w(round, vbucket, epoch, seqno)",
             [f"c.{quoted(name)}" for name in REPLICA.names if name != "modified_at"],
             f"c.round BETWEEN {min(rounds)} AND {max(rounds)} "
-            f"AND {one_of('c.vbucket', {vbucket for vbucket, _ in row_keys})}",
+            f"AND {one_of('c.vbucket', {vbucket for vbucket, _ in places})}",
         ),
         _NEWEST,
         version,
