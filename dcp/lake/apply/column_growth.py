@@ -7,7 +7,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.apply.seen_values import MOST_DIGITS, NUMBERS, Seen, most_digits
-from dcp.lake.config.contracts import refusal_of, same_name_key
+from dcp.lake.config.contracts import column_name, refusal_of, same_name_key
 from dcp.lake.tables.typed_columns import paths_of
 
 MOST_COLUMNS: Final = 1000
@@ -36,28 +36,29 @@ class _Growth:
     keeps_empty: bool
 
     def of_object(self, known: pa.StructType, seen: Seen) -> pa.StructType:
-        fields = {each.name: each.type for each in known}
+        fields = {each.name: each for each in known}
         for name in fields.keys() & seen.fields.keys():
-            fields[name] = self.of_known(fields[name], seen.fields[name])
-        taken = set(map(same_name_key, fields))
+            field = fields[name]
+            fields[name] = field.with_type(self.of_known(field.type, seen.fields[name]))
+        taken = {same_name_key(column_name(each)) for each in known}
         # Of an object whose names are data there may be more than there is room for: it comes last.
         new = seen.spellings(taken).values() if self.adds else ()
         for spellings in sorted(new, key=lambda each: (_values(each[0][1]), each[0][0])):
             for name, each in spellings:
-                if self.room <= 0 or refusal_of(name) is not None:
+                if self.room <= 0 or name in fields or refusal_of(name) is not None:
                     continue
                 kind = replace(self).of_new(each)
                 if kind is not None:
-                    fields[name] = kind
+                    fields[name] = pa.field(name, kind)
                     self.room -= sum(1 for _ in paths_of(kind))
                     break
-        return pa.struct([*fields.items(), *self.empty(fields, seen)])
+        return pa.struct([*fields.values(), *self.empty(fields, seen)])
 
-    def empty(self, known: Collection[str], seen: Seen) -> Iterator[tuple[str, pa.DataType]]:
+    def empty(self, known: Collection[str], seen: Seen) -> Iterator[pa.Field]:
         for name, each in seen.fields.items() if self.keeps_empty else ():
             if self.room > 0 and name not in known and not _values(each):
                 self.room -= 1
-                yield name, _empty_type(each)
+                yield pa.field(name, _empty_type(each))
 
     def of_known(self, known: pa.DataType, seen: Seen) -> pa.DataType:
         if pa.types.is_struct(known):

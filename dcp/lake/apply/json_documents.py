@@ -18,13 +18,19 @@ _WHITESPACE: Final = b" \t\r\n"
 MOST_NESTED: Final = 400
 """The most levels of objects and arrays in a document: recursion walks values."""
 
-DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-TIMESTAMP: Final = re.compile(
+_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}")
+_ZONE: Final = r"(?:[Zz]|([+-])([0-9]{2})(?::?([0-9]{2}))?)?"
+_EXTENDED: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
-    r"(?:[T ]([0-9]{2})(?::([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,9}))?)?)?"
-    r"(?:Z|([+-])([0-9]{2})(?::?([0-9]{2}))?)?)?"
+    rf"(?:[Tt ]([0-9]{{2}})(?::([0-9]{{2}})(?::([0-9]{{2}})(?:\.([0-9]{{1,9}}))?)?)?{_ZONE})?"
+)
+_BASIC: Final = re.compile(
+    r"([0-9]{8})"
+    rf"(?:[Tt]([0-9]{{2}})(?:([0-9]{{2}})(?:([0-9]{{2}})(?:\.([0-9]{{1,9}}))?)?)?{_ZONE})?"
 )
 """A column for days or times takes these texts, if the calendar has them (`day_of`)."""
+
+_PARTIAL: Final = re.compile(r"[0-9]{4}(?:-[0-9]{2}(?:-[0-9]{2})?)?")
 
 FIRST_SECOND: Final = -62_135_596_800
 LAST_SECOND: Final = 253_402_300_799
@@ -96,7 +102,17 @@ def day_of(text: str) -> date:
     Raises:
         ValueError: it names no day of the calendar.
     """
-    return date.fromisoformat(whole_match(DATE, text)[0])
+    return date.fromisoformat(whole_match(_DATE, text)[0])
+
+
+def partial_day_of(text: str) -> str:
+    """Return a text that names a year, a month or a day.
+
+    Raises:
+        ValueError: it names none of the calendar.
+    """
+    date.fromisoformat(f"{whole_match(_PARTIAL, text)[0]}-01-01"[: len("2026-01-31")])
+    return text
 
 
 def micros_of(text: str) -> int:
@@ -105,7 +121,7 @@ def micros_of(text: str) -> int:
     Raises:
         ValueError: it names no time of the calendar and clock, or one that no column holds.
     """
-    found = whole_match(TIMESTAMP, text)
+    found = _BASIC.fullmatch(text) or whole_match(_EXTENDED, text)
     hour, minute, second, zone_hour, zone_minute = (
         int(found[group] or 0) for group in (2, 3, 4, 7, 8)
     )

@@ -31,15 +31,23 @@ from dcp.lake.apply.json_documents import (
     looks_like_object,
     micros_of,
     parse_object,
+    partial_day_of,
     text_of,
     whole_match,
 )
 from dcp.lake.apply.seen_values import Seen
-from dcp.lake.config.contracts import FieldName, Step, Wildcard
+from dcp.lake.config.contracts import SCALARS, FieldName, Step, Wildcard, column_name, type_name
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.store.merge import MadeColumns, Merge
-from dcp.lake.tables.schema import TYPED, spark_type
-from dcp.lake.tables.typed_columns import DOC, VIOLATIONS, JsonPath, TypedColumns, paths_of
+from dcp.lake.tables.schema import TYPED
+from dcp.lake.tables.typed_columns import (
+    DOC,
+    VIOLATIONS,
+    JsonPath,
+    TypedColumns,
+    paths_of,
+    table_type,
+)
 from dcp.wire.vocabulary import Datatype
 
 MOST_VIOLATIONS: Final = 1000
@@ -60,6 +68,11 @@ _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9
 _ONLY_PYARROW: Final = (b"NaN", b"Inf")
 """pyarrow reads these numbers, which JSON does not have."""
 
+_MILLIS: Final = SCALARS["timestamp_ms"]
+_PARTIAL_DATE: Final = SCALARS["partial_date"]
+_BASIC_DAY: Final = "^([0-9]{4})([0-9]{2})([0-9]{2})$"
+_PARTIAL_DAY: Final = r"^[0-9]{4}(-(0[1-9]|1[0-2])(-[0-9]{2})?)?$"
+
 _SEEN: Final = pa.schema([("seen", pa.binary())])
 
 _Read = TypeVar("_Read")
@@ -68,11 +81,11 @@ _Number = TypeVar("_Number", int, float)
 
 
 def typed_arrays(columns: TypedColumns, datatypes: pa.Array, values: pa.Array) -> list[pa.Array]:
-    kind = TYPED.field(VIOLATIONS).type
+    doc, kind = table_type(columns.document), TYPED.field(VIOLATIONS).type
     together, rules = Together(columns), Rules(columns)
     candidates = json_objects(datatypes, values)
     objects = [each for each in candidates if each is not None]
-    made, told = [pa.array([], columns.document)], [pa.array([], kind)]
+    made, told = [pa.array([], doc)], [pa.array([], kind)]
     for part, found in in_parts(objects, together):
         if found is not None:
             made.append(found)
@@ -82,14 +95,14 @@ def typed_arrays(columns: TypedColumns, datatypes: pa.Array, values: pa.Array) -
         documents, violations = zip(*map(rules.of_document, part, contents), strict=True)
         fitting = zip(contents, violations, strict=True)
         together.learn([each for each, misfits in fitting if misfits is None])
-        made.append(pa.array(documents, columns.document))
+        made.append(pa.array(documents, doc))
         told.append(pa.array(violations, kind))
     if len(objects) == len(candidates):
         return [pa.concat_arrays(made), pa.concat_arrays(told)]
     # The others follow, and then each is brought to its place; they have no column.
     rows = zip(candidates, datatypes.to_pylist(), values.to_pylist(), strict=True)
     others = [rules.no_object(flag, value or b"") for each, flag, value in rows if each is None]
-    made.append(pa.nulls(len(others), columns.document))
+    made.append(pa.nulls(len(others), doc))
     told.append(pa.array(others, kind))
     first, second = count(), count(len(objects))
     order = pa.array([next(second if each is None else first) for each in candidates], pa.int64())
@@ -179,12 +192,14 @@ def _read_together(
 
 
 def _pyarrow_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which pyarrow reads a column: it has no dates in JSON."""
+    """Return the type in which pyarrow reads values: it has no dates in JSON."""
     if pa.types.is_struct(kind):
         return pa.struct([(each.name, _pyarrow_type(each.type)) for each in kind])
     if pa.types.is_list(kind):
         return pa.list_(_pyarrow_type(kind.value_type))
-    return pa.string() if pa.types.is_date(kind) else kind
+    if kind == _MILLIS:
+        return pa.int64()
+    return pa.string() if pa.types.is_date(kind) or kind == _PARTIAL_DATE else kind
 
 
 class Together:
@@ -212,7 +227,8 @@ class Together:
 
     def _expect(self, document: pa.StructType) -> None:
         plain = [each for each in document if each.name not in self._walks]
-        self._expected = document
+        self._kind = document if self._evolves else self._columns.document
+        self._stored: pa.StructType = table_type(self._kind)
         self._schema = pa.schema([each.with_type(_pyarrow_type(each.type)) for each in plain])
 
     def __call__(self, documents: Sequence[bytes]) -> pa.StructArray | None:
@@ -229,13 +245,12 @@ class Together:
         }
         if notes:
             return None
-        kind = self._expected if self._evolves else self._columns.document
         try:
             columns = [
-                pa.array(mapped[each.name], each.type)
+                pa.array(mapped[each.name], stored.type)
                 if each.name in mapped
-                else _fitted(batch[each.name], each.type)
-                for each in kind
+                else _fitted(batch[each.name], each.type, stored.type)
+                for each, stored in zip(self._kind, self._stored, strict=True)
             ]
         except ValueError:
             return None
@@ -245,7 +260,7 @@ class Together:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if self._evolves and name in self.seen.fields:
                 self.seen.fields[name].count(column)
-        return pa.StructArray.from_arrays(columns, fields=list(kind))
+        return pa.StructArray.from_arrays(columns, fields=list(self._stored))
 
     def learn(self, contents: Sequence[dict[str, Any] | None]) -> None:
         """Expect in further documents the fields of some that were read one by one.
@@ -269,31 +284,48 @@ def _has_map(kind: pa.DataType) -> bool:
     return bool(pa.types.is_map(kind)) or (pa.types.is_list(kind) and _has_map(kind.value_type))
 
 
-def _fitted(found: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return pyarrow's values as another type.
+def _fitted(found: pa.Array, kind: pa.DataType, stored: pa.DataType) -> pa.Array:
+    """Return pyarrow's values of a contract's type as the table stores them.
 
     Raises:
         ValueError: a value does not fit.
     """
     if pa.types.is_struct(kind):
-        columns = [_fitted(found.field(each.name), each.type) for each in kind]
-        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=found.is_null())
+        columns = [
+            _fitted(found.field(each.name), each.type, column.type)
+            for each, column in zip(kind, stored, strict=True)
+        ]
+        return pa.StructArray.from_arrays(columns, fields=list(stored), mask=found.is_null())
     if pa.types.is_list(kind):
-        values = _fitted(found.values, kind.value_type)
-        return pa.ListArray.from_arrays(found.offsets, values, kind, mask=found.is_null())
+        values = _fitted(found.values, kind.value_type, stored.value_type)
+        return pa.ListArray.from_arrays(found.offsets, values, stored, mask=found.is_null())
     if pa.types.is_decimal(kind):
         found.validate(full=True)  # more digits are let pass where others are missing behind them
         return found
     if pa.types.is_floating(kind):
         return _all_within(found, found, -_LARGEST, _LARGEST)
     if pa.types.is_date(kind):
-        found = found.cast(kind)
+        found = pc.replace_substring_regex(found, _BASIC_DAY, r"\1-\2-\3").cast(kind)
         days = (FIRST_SECOND // DAY_SECONDS, LAST_SECOND // DAY_SECONDS)
         return _all_within(found, found.view(pa.int32()), *days)
+    if kind == _MILLIS:
+        millis = (FIRST_SECOND * 1000, LAST_SECOND * 1000 + 999)
+        return _all_within(found, found, *millis).cast(kind).cast(stored)
     if pa.types.is_timestamp(kind):
         micros = (FIRST_SECOND * 1_000_000, LAST_SECOND * 1_000_000 + 999_999)
         return _all_within(found, found.view(pa.int64()), *micros)
+    if kind == _PARTIAL_DATE:
+        _require_partial_days(found)
     return found
+
+
+def _require_partial_days(found: pa.StringArray) -> None:
+    lengths = pc.utf8_length(found)
+    days = found.filter(pc.equal(lengths, len("2026-01-31"))).cast(pa.date32())
+    years = pc.utf8_slice_codeunits(found, 0, 4)
+    is_fit = pc.and_(pc.match_substring_regex(found, _PARTIAL_DAY), pc.not_equal(years, "0000"))
+    if days.null_count or not pc.all(is_fit, min_count=0).as_py():
+        raise ValueError("another text")
 
 
 def _all_within(values: pa.Array, numbers: pa.Array, least: float, most: float) -> pa.Array:
@@ -340,7 +372,7 @@ class Rules:
 
 def _of_type(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _Walk:
     """Return a function that makes a column's value; ``is_strict``: it notes further fields."""
-    leaves = [(str(path), spark_type(path.kind).lower()) for path in paths_of(kind, steps)]
+    leaves = [(str(path), type_name(path.kind)) for path in paths_of(kind, steps)]
     make = _maker(kind, steps, is_strict=is_strict)
 
     def walk(value: Any, notes: _Notes) -> Any:
@@ -362,14 +394,15 @@ def _note(notes: _Notes, path: str, found: Any, expected: str) -> None:
 def _maker(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _Walk:
     """Return the same for a value that is not null; a misfit raises one of two errors."""
     if pa.types.is_struct(kind):
-        paths = {each.name: (*steps, FieldName(each.name)) for each in kind}
         walks = {
-            each.name: _of_type(each.type, paths[each.name], is_strict=is_strict) for each in kind
+            each.name: _of_type(each.type, (*steps, FieldName(each.name)), is_strict=is_strict)
+            for each in kind
         }
+        columns = [(column_name(each), each.name, walks[each.name]) for each in kind]
 
         def make_object(value: Any, notes: _Notes) -> Any:
             content = _a(dict, value)
-            made = {name: walk(content.get(name), notes) for name, walk in walks.items()}
+            made = {column: walk(content.get(name), notes) for column, name, walk in columns}
             for name, each in content.items() if is_strict else ():
                 if name not in walks and holds_value(each):
                     path = JsonPath((*steps, FieldName(name)), pa.string())
@@ -409,7 +442,11 @@ def _scalar(kind: pa.DataType) -> Callable[[Any], Any]:
         return lambda value: _a(bool, value)
     if pa.types.is_date(kind):
         return lambda value: day_of(_a(str, value))
-    return _micros if pa.types.is_timestamp(kind) else text_of
+    if kind == _PARTIAL_DATE:
+        return lambda value: partial_day_of(_a(str, value))
+    if pa.types.is_timestamp(kind):
+        return partial(_micros, 1000 if kind == _MILLIS else 1)
+    return text_of
 
 
 def _a(kind: type[_Kind], value: Any) -> _Kind:
@@ -424,7 +461,8 @@ def _within(least: float, value: _Number, most: float) -> _Number:
     return value
 
 
-def _micros(value: Any) -> int:
+def _micros(per_second: int, value: Any) -> int:
     if isinstance(value, bytes):
-        return _within(FIRST_SECOND, int(value), LAST_SECOND) * 1_000_000
+        number = _within(FIRST_SECOND * per_second, int(value), (LAST_SECOND + 1) * per_second - 1)
+        return number * (1_000_000 // per_second)
     return micros_of(_a(str, value))

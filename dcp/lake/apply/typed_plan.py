@@ -19,6 +19,7 @@ from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.typed_columns import (
     DOC,
     TypedColumns,
+    document_type_of,
     has_names_twice,
     paths_of,
     typed_columns,
@@ -69,7 +70,8 @@ def typed_plan(table: Table, contract: Contract | None, *, is_applied: bool) -> 
     comment = (found.metadata or {}).get(b"comment", b"").decode()
     if comment != wanted.fingerprint or has_names_twice(found.type):
         return TypedPlan(wanted, ColumnChange.REWRITE, is_typed=True)
-    return TypedPlan(replace(wanted, document=found.type), is_typed=True)
+    document = document_type_of(found.type, contract.document)
+    return TypedPlan(replace(wanted, document=document), is_typed=True)
 
 
 def with_documents(plan: TypedPlan, columns: TypedColumns, seen: Seen) -> TypedPlan:

@@ -10,10 +10,11 @@ A contract is a TOML file in the folder that ``apply.contracts_folder`` names, f
     "$.geo.lat" = "double"
     "$.reviews[*].date" = "timestamp"
     "$.prices.*" = "decimal(12,2)"
+    "$.first name" = { as = "first_name", type = "string" }
 
 A path is a JSON path: ``.name`` or ``['name']`` is a field of an object, ``[*]`` all elements of an
-array, ``.*`` all values of an object whose names are data (a MAP). docs/typed-columns.md explains
-modes and types.
+array, ``.*`` all values of an object whose names are data (a MAP). ``as`` names the column of the
+last field in the path. docs/typed-columns.md explains modes and types.
 """
 
 import re
@@ -65,11 +66,16 @@ def _folded(character: str) -> str:
 DEFAULT_COLLECTION: Final = "_default._default"
 
 _KEYS: Final = ("collection", "mode", "columns")
+_ENTRY_KEYS: Final = ("as", "type")
 _NAME: Final = "[A-Za-z0-9_%-]{1,251}"
 _COLLECTION: Final = re.compile(rf"{_NAME}\.{_NAME}")
 _STEP: Final = re.compile(
-    r"\.(?P<name>[^.\[\]*'`\s]+)|\['(?P<quoted>[^']+)'\]|(?P<elements>\[\*\])|(?P<values>\.\*)"
+    r"\.(?P<name>[^.\[\]*'`]+)|\['(?P<quoted>(?:\\['\\]|[^'])*)'\]|(?P<elements>\[\*\])"
+    r"|(?P<values>\.\*)"
 )
+_PLAIN: Final = re.compile(r"[^.\[\]*'`\s]+")
+"""A message writes other names in quotes."""
+_QUOTED: Final = re.compile(r"\\(['\\])")
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 _MOST_DIGITS: Final = 38
 MOST_LEVELS: Final = 50
@@ -83,8 +89,36 @@ SCALARS: Final[Mapping[str, pa.DataType]] = {
     "string": pa.string(),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ms": pa.timestamp("ms", tz="UTC"),
+    "partial_date": pa.large_string(),
 }
-"""Spark's names of column types; there is also ``decimal(p,s)``."""
+"""The types of values, by a contract's names for them; there is also ``decimal(p,s)``.
+
+The Arrow type of the last two says what documents have. The column has a type of Spark:
+`dcp.lake.tables.typed_columns.table_type`.
+"""
+_SCALAR_NAMES: Final = {kind: name for name, kind in SCALARS.items()}
+
+ROW_COLUMNS: Final = (
+    *("vbucket", "key", "key_bytes", "seqno", "vb_uuid", "epoch", "cas", "rev", "flags", "expiry"),
+    *("datatype", "xattrs", "value", "modified_at", "doc", "violations"),
+)
+"""A table's own columns: an alias has none of their names, since views show both side by side."""
+
+_COLUMN: Final = b"column"
+
+
+def column_name(field: pa.Field) -> str:
+    """Return the name of the column for a field of documents: its alias, or the field's own."""
+    alias: bytes | None = (field.metadata or {}).get(_COLUMN)
+    return field.name if alias is None else alias.decode()
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Return a contract's name for a type of values."""
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _SCALAR_NAMES.get(kind) or str(kind)  # users may alter a table
 
 
 class ContractMode(StrEnum):
@@ -115,9 +149,10 @@ class FieldName:
     name: str
 
     def __str__(self) -> str:
-        plain = f".{self.name}"
-        match = _STEP.fullmatch(plain)  # a field * is no wildcard
-        return plain if match and match["name"] else f"['{self.name}']"
+        if _PLAIN.fullmatch(self.name):
+            return f".{self.name}"
+        escaped = self.name.replace("\\", r"\\").replace("'", r"\'")
+        return f"['{escaped}']"
 
 
 Step = FieldName | Wildcard
@@ -129,7 +164,7 @@ class Contract:
     """``scope.collection``."""
     mode: ContractMode
     document: pa.StructType
-    """The type of the column ``doc``."""
+    """The type of documents: its fields have their names, and in `column_name` those of columns."""
     where: str
     """The file, for messages."""
 
@@ -194,10 +229,68 @@ def _contract(file: Path) -> Contract:
 
 
 def document_type(columns: Mapping[str, Any], where: str) -> pa.StructType:
-    parsed = [
-        (_steps(path, where), _scalar(path, kind, where), path) for path, kind in columns.items()
-    ]
-    return _object(parsed, where)
+    """Return the type of documents with these paths (`Contract.document`).
+
+    Raises:
+        ConfigError: a path, a type or an alias is none, or two of them contradict each other.
+    """
+    aliases: _Aliases = {}
+    leaves: list[_Leaf] = []
+    for path, told in columns.items():
+        steps, entry = _steps(path, where), _entry(path, told, where)
+        if entry.alias is not None:
+            field = _to_field(steps)
+            if (other := aliases.setdefault(field, entry.alias)) != entry.alias:
+                raise ConfigError(
+                    f"{where}: columns: {path}: found the aliases {other!r} and {entry.alias!r}, "
+                    "expected one name for the column of a field"
+                )
+        if entry.kind is not None:
+            leaves.append((steps, entry.kind, path))
+    paths = [steps for steps, _, _ in leaves]
+    for field, alias in aliases.items():
+        if not any(steps[: len(field)] == field for steps in paths):
+            raise ConfigError(
+                f"{where}: columns: found the alias {alias!r} alone, expected a type beside it, or "
+                "further paths to what is in the field"
+            )
+    return _object(leaves, (), aliases, where)
+
+
+def _to_field(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the part of a path that ends with its last field."""
+    end = max(at for at, step in enumerate(steps, 1) if isinstance(step, FieldName))
+    return steps[:end]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    kind: pa.DataType | None
+    """None: the path leads to an object or array, with paths of its own."""
+    alias: str | None
+
+
+def _entry(path: str, told: Any, where: str) -> _Entry:
+    if not isinstance(told, dict):
+        return _Entry(_scalar(path, told, where), None)
+    for key in told:
+        if key not in _ENTRY_KEYS:
+            raise ConfigError(
+                f"{where}: columns: {path}: found {key!r}{did_you_mean(key, _ENTRY_KEYS)}, "
+                f"expected only {', '.join(_ENTRY_KEYS)}"
+            )
+    alias = told.get("as")
+    if not isinstance(alias, str) and ("as" in told or "type" not in told):
+        raise ConfigError(
+            f"{where}: columns: {path}: found {told!r}, expected the column's name, as in "
+            '{ as = "first_name", type = "string" }'
+        )
+    if isinstance(alias, str) and (refusal := refusal_of(alias)):
+        raise ConfigError(
+            f"{where}: columns: {path}: found the alias {alias!r}, expected the name of a column: "
+            f"{refusal}"
+        )
+    return _Entry(_scalar(path, told["type"], where) if "type" in told else None, alias)
 
 
 def _steps(path: str, where: str) -> tuple[Step, ...]:
@@ -205,8 +298,10 @@ def _steps(path: str, where: str) -> tuple[Step, ...]:
     at = 1
     while path.startswith("$") and (match := _STEP.match(path, at)) is not None:
         at = match.end()
-        if name := match["name"] or match["quoted"]:
-            steps.append(FieldName(name))
+        if match["name"] is not None:
+            steps.append(FieldName(match["name"]))
+        elif match["quoted"] is not None:
+            steps.append(FieldName(_QUOTED.sub(r"\1", match["quoted"])))
         else:
             steps.append(Wildcard.ELEMENTS if match["elements"] else Wildcard.VALUES)
     if not steps or at < len(path) or not isinstance(steps[0], FieldName):
@@ -219,13 +314,6 @@ def _steps(path: str, where: str) -> tuple[Step, ...]:
             f"{where}: columns: found {path!r} of {len(steps)} steps, expected no more than "
             f"{MOST_LEVELS}; an object or array in a column of type string is its JSON"
         )
-    for step in steps:
-        if isinstance(step, FieldName) and (refusal := refusal_of(step.name)):
-            raise ConfigError(
-                f"{where}: columns: found {path!r}, expected names without any of the characters "
-                "that no column's name has: space , ; { } ( ) = and control characters; "
-                f"{refusal}"
-            )
     return tuple(steps)
 
 
@@ -243,10 +331,16 @@ def _scalar(path: str, kind: Any, where: str) -> pa.DataType:
     )
 
 
-_Leaf = tuple[Sequence[Step], pa.DataType, str]
+_Leaf = tuple[tuple[Step, ...], pa.DataType, str]
+"""The steps that a path has below some place, the type there, and the path."""
+
+_Aliases = dict[tuple[Step, ...], str]
+"""By the path of a field, the name of its column."""
 
 
-def _type(leaves: Sequence[_Leaf], where: str) -> pa.DataType:
+def _type(
+    leaves: Sequence[_Leaf], above: tuple[Step, ...], aliases: _Aliases, where: str
+) -> pa.DataType:
     kinds = {_kind(steps) for steps, _, _ in leaves}
     if len(kinds) > 1 or (kinds == {"a value"} and len(leaves) > 1):
         raise ConfigError(
@@ -256,11 +350,11 @@ def _type(leaves: Sequence[_Leaf], where: str) -> pa.DataType:
     below = [(steps[1:], kind, path) for steps, kind, path in leaves]
     match kinds.pop():
         case "an array":
-            return pa.list_(_type(below, where))
+            return pa.list_(_type(below, (*above, Wildcard.ELEMENTS), aliases, where))
         case "a map":
-            return pa.map_(pa.string(), _type(below, where))
+            return pa.map_(pa.string(), _type(below, (*above, Wildcard.VALUES), aliases, where))
         case "an object":
-            return _object(leaves, where)
+            return _object(leaves, above, aliases, where)
         case _:
             return leaves[0][1]
 
@@ -273,16 +367,34 @@ def _kind(steps: Sequence[Step]) -> str:
     return "an array" if steps[0] is Wildcard.ELEMENTS else "a map"
 
 
-def _object(leaves: Sequence[_Leaf], where: str) -> pa.StructType:
-    fields: dict[str, list[_Leaf]] = defaultdict(list)
+def _object(
+    leaves: Sequence[_Leaf], above: tuple[Step, ...], aliases: _Aliases, where: str
+) -> pa.StructType:
+    below: dict[FieldName, list[_Leaf]] = defaultdict(list)
     for steps, kind, path in leaves:
         assert isinstance(steps[0], FieldName)
-        fields[steps[0].name].append((steps[1:], kind, path))
+        below[steps[0]].append((steps[1:], kind, path))
     known: dict[str, str] = {}
-    for name in fields:
-        if (other := known.setdefault(same_name_key(name), name)) != name:
+    fields: list[pa.Field] = []
+    for step, parts in below.items():
+        field = (*above, step)
+        alias, name = aliases.get(field), step.name
+        if alias is None and (refusal := refusal_of(name)):
             raise ConfigError(
-                f"{where}: columns: found the fields {other!r} and {name!r}, expected names that "
-                "differ by more than upper and lower case: columns do"
+                f"{where}: columns: found {parts[0][2]!r}, expected a name for the column of "
+                f'{name!r}, as in {{ as = "first_name", type = "string" }}: {refusal}'
             )
-    return pa.struct([(name, _type(below, where)) for name, below in fields.items()])
+        if not above and alias is not None and same_name_key(alias) in ROW_COLUMNS:
+            raise ConfigError(
+                f"{where}: columns: {parts[0][2]}: found the alias {alias!r}, expected a name that "
+                f"is no column of every table: those have {', '.join(ROW_COLUMNS)}"
+            )
+        if (other := known.setdefault(same_name_key(alias or name), name)) != name:
+            raise ConfigError(
+                f"{where}: columns: found one column for the fields {other!r} and {name!r}, "
+                "expected names that differ by more than upper and lower case: columns do, and "
+                "as = … gives a field's column another name"
+            )
+        metadata = None if alias is None else {_COLUMN: alias.encode()}
+        fields.append(pa.field(name, _type(parts, field, aliases, where), metadata=metadata))
+    return pa.struct(fields)

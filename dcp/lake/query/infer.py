@@ -160,8 +160,6 @@ def _below(
             chosen = None
             for name, each in spellings:
                 why = refusal_of(name)
-                if why is None and "'" in name:
-                    why = "a path cannot name what has ' in it"
                 if why is None and chosen is not None:
                     why = f"Spark takes the name for that of {toml_value(path + str(chosen))}"
                 if why is None:

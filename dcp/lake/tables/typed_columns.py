@@ -16,6 +16,7 @@ from dcp.lake.config.contracts import (
     FieldName,
     Step,
     Wildcard,
+    column_name,
     same_name_key,
 )
 from dcp.lake.tables.schema import TYPED, spark_type
@@ -48,6 +49,47 @@ def paths_of(kind: pa.DataType, above: tuple[Step, ...] = ()) -> Iterator[JsonPa
         yield JsonPath(above, kind)
 
 
+_STORED: Final = {
+    pa.timestamp("ms", tz="UTC"): pa.timestamp("us", tz="UTC"),
+    pa.large_string(): pa.string(),
+}
+"""The column's type for a contract's types that no column has."""
+
+
+def table_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in the table for values of a contract's type: with the names of columns."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(column_name(each), table_type(each.type)) for each in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, table_type(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(table_type(kind.value_type))
+    return _STORED.get(kind, kind)
+
+
+def document_type_of(found: pa.DataType, contract: pa.DataType) -> pa.DataType:
+    """Return the type of documents for a type in the table; `table_type` gives that back.
+
+    A contract tells the names and types that documents have; what it does not know, or what has
+    widened since, is in documents as it is in the table.
+    """
+    if pa.types.is_struct(found) and pa.types.is_struct(contract):
+        known = {column_name(each): each for each in contract}
+        return pa.struct(
+            [
+                known[each.name].with_type(document_type_of(each.type, known[each.name].type))
+                if each.name in known
+                else each
+                for each in found
+            ]
+        )
+    if pa.types.is_map(found) and pa.types.is_map(contract):
+        return pa.map_(found.key_type, document_type_of(found.item_type, contract.item_type))
+    if pa.types.is_list(found) and pa.types.is_list(contract):
+        return pa.list_(document_type_of(found.value_type, contract.value_type))
+    return contract if table_type(contract) == found else found
+
+
 def has_names_twice(kind: pa.DataType) -> bool:
     """Return whether a type has two fields that Spark takes for one: it could read neither."""
     if pa.types.is_struct(kind):
@@ -61,7 +103,7 @@ def has_names_twice(kind: pa.DataType) -> bool:
 @dataclass(frozen=True, slots=True)
 class TypedColumns:
     document: pa.StructType
-    """The type of ``doc``."""
+    """The type of documents, as in `Contract.document`."""
     fingerprint: str
     """Identifies the contract that they follow."""
     tells_violations: bool = True
@@ -71,13 +113,27 @@ class TypedColumns:
     @property
     def schema(self) -> pa.Schema:
         """The columns; the table keeps the fingerprint as the comment of ``doc``."""
-        return pa.schema([pa.field(DOC, self.document), TYPED.field(VIOLATIONS)])
+        return pa.schema([pa.field(DOC, table_type(self.document)), TYPED.field(VIOLATIONS)])
 
 
 def fingerprint_of(contract: Contract) -> str:
     """Return a hash of a contract's effect on documents, whatever its order."""
-    text = f"{contract.mode} {spark_type(_in_order(contract.document))}"
+    aliases = (f" {path} as {name}" for path, name in sorted(_aliases(contract.document)))
+    text = f"{contract.mode} {spark_type(_in_order(contract.document))}{''.join(aliases)}"
     return f"contract {sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _aliases(kind: pa.DataType, above: tuple[Step, ...] = ()) -> Iterator[tuple[str, str]]:
+    if pa.types.is_struct(kind):
+        for each in kind:
+            steps = (*above, FieldName(each.name))
+            if (name := column_name(each)) != each.name:
+                yield "".join(map(str, steps)), name
+            yield from _aliases(each.type, steps)
+    elif pa.types.is_map(kind):
+        yield from _aliases(kind.item_type, (*above, Wildcard.VALUES))
+    elif pa.types.is_list(kind):
+        yield from _aliases(kind.value_type, (*above, Wildcard.ELEMENTS))
 
 
 def _in_order(kind: pa.DataType) -> pa.DataType:

@@ -13,7 +13,13 @@ from dcp.lake.apply.json_documents import parse_object
 from dcp.lake.apply.seen_values import Seen
 from dcp.lake.apply.typed_documents import see_documents
 from dcp.lake.config.contracts import Contract, ContractMode, document_type
-from dcp.lake.tables.typed_columns import TypedColumns, fingerprint_of, paths_of
+from dcp.lake.tables.typed_columns import (
+    TypedColumns,
+    document_type_of,
+    fingerprint_of,
+    paths_of,
+    table_type,
+)
 from dcp.wire.vocabulary import Datatype
 from tests.lake.apply.json_texts import WITH_MAP, at_once, documents
 
@@ -169,6 +175,21 @@ def test_of_names_that_are_data_so_many_are_looked_at(monkeypatch: pytest.Monkey
     found = evolved(known, json.dumps(content).encode())
     assert found.field("z").type == found.field("map").type.item_type == pa.float64()
     assert found.num_fields == 10
+
+
+def test_columns_of_other_names_leave_new_fields_theirs() -> None:
+    known = document_type(
+        {
+            "$.a b": {"as": "a_b", "type": "int"},
+            "$.o": {"as": "in"},
+            "$.o.A": {"as": "other", "type": "int"},
+        },
+        "a test",
+    )
+    found = evolved(known, b'{"a b": 0.5, "a_b": 1, "A_B": 1, "o": {"A": 1, "a": "x"}, "in": 2}')
+    kind = pa.struct([("other", pa.int32()), ("a", pa.string())])
+    assert table_type(found) == pa.struct([("a_b", pa.float64()), ("in", kind)])
+    assert document_type_of(table_type(found), known) == found
 
 
 def test_the_order_of_a_contracts_columns_does_not_matter() -> None:

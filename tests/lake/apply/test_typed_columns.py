@@ -53,7 +53,9 @@ HOTEL = {
     "built": "1999-12-31",
     "seen_at": "2026-01-31T10:00:00.25+01:00",
     "id": 2**63,
+    "opened": "1999-05",
 }
+FIRST_SEEN = {"first seen": 1769853600250}
 ANEW = "docs: the next apply writes all rows anew, with other typed columns"
 CONTRACT = """
 collection = "_default._default"
@@ -69,6 +71,8 @@ mode = "quarantine"
 "$.built" = "date"
 "$.seen_at" = "timestamp"
 "$['id']" = "decimal(20,0)"
+"$.opened" = "partial_date"
+"$.first seen" = { as = "first_seen", type = "timestamp_ms" }
 """
 BAD = {
     "name": {"first": 1},
@@ -81,9 +85,12 @@ BAD = {
     "built": "yesterday",
     "seen_at": True,
     "id": "x",
+    "opened": "1999-13",
+    "first seen": "soon",
 }
+EMPTY_DOC = dict.fromkeys([*HOTEL, "first_seen"])
 BAD_DOC = {
-    **dict.fromkeys(HOTEL),
+    **EMPTY_DOC,
     "name": '{"first":1}',  # a text holds whatever there is
     "reviews": [{"rating": 5}, {"rating": None}],
     "prices": {"eur": None},
@@ -98,6 +105,8 @@ TOLD = [
     ("$.built", "yesterday", "date"),
     ("$.seen_at", "true", "timestamp"),
     ("$.id", "x", "decimal(20,0)"),
+    ("$.opened", "1999-13", "partial_date"),
+    ("$['first seen']", "soon", "timestamp_ms"),
 ]
 
 
@@ -162,7 +171,8 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
     scene: Scene,
 ) -> None:
     scene.contract.write_text(CONTRACT)
-    scene.put(good=HOTEL, bad=BAD, empty={}, text=b"no JSON", items=[1], cut=b'{"stars": 1')
+    hotel = HOTEL | FIRST_SEEN
+    scene.put(good=hotel, bad=BAD, empty={}, text=b"no JSON", items=[1], cut=b'{"stars": 1')
     scene.run_of_many()  # the tasks write the files
     rows = scene.rows()
     assert rows["good"] == (
@@ -174,17 +184,18 @@ def test_what_does_not_fit_is_told_and_fits_when_the_contract_is_mended(
             "built": datetime(1999, 12, 31, tzinfo=UTC).date(),
             "seen_at": datetime(2026, 1, 31, 9, 0, 0, 250_000, tzinfo=UTC).replace(tzinfo=None),
             "id": Decimal(2**63),
+            "first_seen": _naive(datetime(2026, 1, 31, 10, 0, 0, 250_000, tzinfo=UTC)),
         },
         None,
     )
     assert rows["bad"] == (BAD_DOC, TOLD)
-    assert rows["empty"] == (dict.fromkeys(HOTEL), None)
+    assert rows["empty"] == (EMPTY_DOC, None)
     no_json = {"text": "7 bytes that are no JSON", "cut": "11 bytes that are no JSON"}
     for key, found in {**no_json, "items": "[1]"}.items():
         assert rows[key] == (None, [("$", found, "a JSON object")])
 
     # A document that is corrected fits; what tasks read for a MERGE is typed as well.
-    scene.put(bad=HOTEL, more=BAD)
+    scene.put(bad=hotel, more=BAD)
     made = scene.run_of_many()
     assert made is not None and (made.inserted, made.updated) == (1, 1)
     rows = scene.rows()

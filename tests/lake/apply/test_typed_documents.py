@@ -14,7 +14,7 @@ from dcp.lake.apply import typed_documents
 from dcp.lake.apply.json_documents import MOST_NESTED, parse_object
 from dcp.lake.apply.typed_documents import MOST_VIOLATIONS, Rules, see_documents, typed_arrays
 from dcp.lake.config.contracts import document_type
-from dcp.lake.tables.typed_columns import TypedColumns
+from dcp.lake.tables.typed_columns import TypedColumns, table_type
 from dcp.wire.vocabulary import Datatype
 from tests.lake.apply.json_texts import DOCUMENT, NAMES, TOKENS, WITH_MAP, at_once, documents
 
@@ -22,7 +22,7 @@ from tests.lake.apply.json_texts import DOCUMENT, NAMES, TOKENS, WITH_MAP, at_on
 def typed(columns: TypedColumns, *documents: bytes) -> tuple[list[Any], list[Any]]:
     flags = pa.array([int(Datatype.JSON)] * len(documents), pa.int32())
     doc, violations = typed_arrays(columns, flags, pa.array(documents, pa.binary()))
-    assert doc.type == columns.document
+    assert doc.type == table_type(columns.document)
     doc.validate(full=True)
     return doc.to_pylist(), violations.to_pylist()
 
@@ -32,7 +32,7 @@ def by_rules(columns: TypedColumns, *documents: bytes) -> tuple[list[Any], list[
     made, told = zip(
         *(rules.of_document(each, parse_object(each)) for each in documents), strict=True
     )
-    return pa.array(made, columns.document).to_pylist(), list(told)
+    return pa.array(made, table_type(columns.document)).to_pylist(), list(told)
 
 
 @given(
@@ -89,7 +89,34 @@ def test_each_kind_of_value_at_each_place() -> None:
         ("decimal(6,2)", '"1,5"', None),
         ("date", '"0001-01-01"', date(1, 1, 1)),
         ("date", '"0000-01-01"', None),
-        ("date", '"20260131"', None),
+        ("date", '"20260131"', date(2026, 1, 31)),
+        ("date", '"2026-01"', None),
+        ("date", '"202601"', None),
+        ("date", "20260131", None),
+        ("partial_date", '"1944"', "1944"),
+        ("partial_date", '"1944-11"', "1944-11"),
+        ("partial_date", '"1944-11-17"', "1944-11-17"),
+        ("partial_date", '"1944-13"', None),
+        ("partial_date", '"1943-02-29"', None),
+        ("partial_date", '"0000-01"', None),
+        ("partial_date", '"19441117"', None),
+        ("partial_date", '"1944-11-17T10:00:00Z"', None),
+        ("partial_date", "1944", None),
+        ("timestamp", '"2026-01-31t10:00:00.5z"', datetime(2026, 1, 31, 10, 0, 0, 500_000, UTC)),
+        ("timestamp", '"20260131T101500+0100"', datetime(2026, 1, 31, 9, 15, tzinfo=UTC)),
+        ("timestamp", '"20260131T10"', datetime(2026, 1, 31, 10, tzinfo=UTC)),
+        ("timestamp", '"20260131"', datetime(2026, 1, 31, tzinfo=UTC)),
+        ("timestamp", '"20260131T10:00"', None),
+        ("timestamp", '"2026-01"', None),
+        ("timestamp_ms", "1769853600250", datetime(2026, 1, 31, 10, 0, 0, 250_000, UTC)),
+        ("timestamp_ms", "-1", datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)),
+        ("timestamp_ms", '"2026-01-31t10:00z"', datetime(2026, 1, 31, 10, tzinfo=UTC)),
+        ("timestamp_ms", "-62135596800000", datetime(1, 1, 1, tzinfo=UTC)),
+        ("timestamp_ms", "-62135596800001", None),
+        ("timestamp_ms", "253402300799999", datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)),
+        ("timestamp_ms", "253402300800000", None),
+        ("timestamp_ms", '"1769853600250"', None),
+        ("timestamp_ms", "1.5", None),
         ("timestamp", '"2026-01-31"', datetime(2026, 1, 31, tzinfo=UTC)),
         (
             "timestamp",

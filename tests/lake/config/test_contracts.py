@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.lake.config.contracts import ContractMode, load_contracts
-from dcp.lake.tables.schema import spark_type
+from dcp.lake.config.contracts import ROW_COLUMNS, ContractMode, load_contracts
+from dcp.lake.tables.schema import REPLICA, TYPED, spark_type
+from dcp.lake.tables.typed_columns import document_type_of, fingerprint_of, table_type
 
 HEAD = 'collection = "a.b"\nmode = "freeze"\n'
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "typed-columns.md"
@@ -16,7 +17,9 @@ DOCUMENTED = Path(__file__).parents[3] / "docs" / "typed-columns.md"
 def contract(folder: Path, text: str) -> str:
     (folder / "a.toml").write_text(text)
     [found] = load_contracts(str(folder)).values()
-    return spark_type(found.document)
+    kind = table_type(found.document)
+    assert document_type_of(kind, found.document).equals(found.document, check_metadata=True)
+    return spark_type(kind)
 
 
 def test_the_documented_contract(tmp_path: Path) -> None:
@@ -24,8 +27,14 @@ def test_the_documented_contract(tmp_path: Path) -> None:
     assert contract(tmp_path, text) == (
         "STRUCT<`name`: STRING, `geo`: STRUCT<`lat`: DOUBLE>, `vacancy`: BOOLEAN, "
         "`reviews`: ARRAY<STRUCT<`rating`: INT>>, `public_likes`: ARRAY<STRING>, "
-        "`prices`: MAP<STRING, DECIMAL(12,2)>, `check-in.at`: TIMESTAMP>"
+        "`prices`: MAP<STRING, DECIMAL(12,2)>, `check-in.at`: TIMESTAMP, `first_name`: STRING>"
     )
+
+
+MILLIS = "STRUCT<`at`: TIMESTAMP, `on`: ARRAY<STRING>>"
+SWAPPED = "STRUCT<`b`: INT, `a`: DATE>"
+NESTED = "STRUCT<`in`: STRUCT<`e`: ARRAY<INT>>>"
+LISTED = "STRUCT<`in`: ARRAY<STRUCT<`cas`: INT>>>"
 
 
 @pytest.mark.parametrize(
@@ -35,6 +44,15 @@ def test_the_documented_contract(tmp_path: Path) -> None:
         ('"$.a.*.b" = "date"', "STRUCT<`a`: MAP<STRING, STRUCT<`b`: DATE>>>"),
         ('"$.a.x" = "int"\n"$.a.y" = "int"', "STRUCT<`a`: STRUCT<`x`: INT, `y`: INT>>"),
         ('"$[\'a.b`c\']" = "decimal(38, 0)"', "STRUCT<`a.b``c`: DECIMAL(38,0)>"),
+        ('"$.at" = "timestamp_ms"\n"$.on[*]" = "partial_date"', MILLIS),
+        ('"$.first name" = { as = "first_name", type = "string" }', "STRUCT<`first_name`: STRING>"),
+        ('"$[\'\']" = { as = "none", type = "int" }', "STRUCT<`none`: INT>"),
+        (r""""$['it\\'s \\\\']" = { as = "its", type = "int" }""", "STRUCT<`its`: INT>"),
+        (r'''"$['it\\'s']" = "int"''', "STRUCT<`it's`: INT>"),
+        ('"$.a" = "int"\n"$.A" = { as = "a_2", type = "int" }', "STRUCT<`a`: INT, `a_2`: INT>"),
+        ('"$.a" = { as = "b", type = "int" }\n"$.b" = { as = "a", type = "date" }', SWAPPED),
+        ('"$.a b" = { as = "in" }\n"$.a b.c d[*]" = { as = "e", type = "int" }', NESTED),
+        ('"$.a b[*]" = { as = "in" }\n"$.a b[*].key" = { as = "cas", type = "int" }', LISTED),
     ],
 )
 def test_paths_become_types(tmp_path: Path, columns: str, expected: str) -> None:
@@ -55,7 +73,24 @@ def test_paths_become_types(tmp_path: Path, columns: str, expected: str) -> None
         (f'{HEAD}[columns]\n"$[*]" = "int"', "expected a JSON path to a field"),
         (f'{HEAD}[columns]\n"$.a[0]" = "int"', "expected a JSON path to a field"),
         (f'{HEAD}[columns]\n"$.a{"[*]" * 50}" = "int"', "of 51 steps, expected no more than 50"),
-        (f'{HEAD}[columns]\n"$[\'a b\']" = "int"', "expected names without any of the characters"),
+        (f'{HEAD}[columns]\n"$.a b" = "int"', "expected a name for the column of 'a b', as in"),
+        (f'{HEAD}[columns]\n"$.a b.c" = "int"', "the name has ' ', which no column's name has"),
+        (f'{HEAD}[columns]\n"$.a" = {{ as = "x" }}', "found the alias 'x' alone, expected a type"),
+        (f'{HEAD}[columns]\n"$.a" = {{ as = 1, type = "int" }}', "expected the column's name, as"),
+        (f'{HEAD}[columns]\n"$.a" = {{}}', "$.a: found {}, expected the column's name, as in"),
+        (f'{HEAD}[columns]\n"$.a" = {{ as = "x y", type = "int" }}', "found the alias 'x y', exp"),
+        (f'{HEAD}[columns]\n"$.a" = {{ as = "", type = "int" }}', "the name is empty"),
+        (f'{HEAD}[columns]\n"$.a" = {{ a = "x", type = "int" }}', "found 'a' (did you mean 'as'?)"),
+        (f'{HEAD}[columns]\n"$.a" = {{ as = "x", type = "it" }}', "$.a: found 'it', expected one"),
+        (f'{HEAD}[columns]\n"$.a" = {{ as = "Key", type = "int" }}', "found the alias 'Key', exp"),
+        (
+            f'{HEAD}[columns]\n"$.a" = {{ as = "x", type = "int" }}\n"$.X" = "int"',
+            "found one column for the fields 'a' and 'X', expected names that differ",
+        ),
+        (
+            f'{HEAD}[columns]\n"$.a" = {{ as = "x" }}\n"$.a[*]" = {{ as = "y", type = "int" }}',
+            "$.a[*]: found the aliases 'x' and 'y', expected one name for the column of a field",
+        ),
         (f'{HEAD}[columns]\n"$.a" = "long"', r"$.a: found 'long', expected one of boolean, int"),
         (f'{HEAD}[columns]\n"$.a" = 1', "$.a: found 1, expected one of"),
         (f'{HEAD}[columns]\n"$.a" = "decimal(39,0)"', "found 'decimal(39,0)', expected one of"),
@@ -76,6 +111,30 @@ def test_what_is_no_contract_is_refused(tmp_path: Path, text: str, message: str)
         contract(tmp_path, text)
     assert str(tmp_path / "a.toml") in str(caught.value)
     assert message in str(caught.value)
+
+
+def test_a_tables_own_columns_are_known() -> None:
+    assert (*REPLICA.names, *TYPED.names) == ROW_COLUMNS
+
+
+def test_another_alias_or_form_is_another_contract(tmp_path: Path) -> None:
+    """Of one that has neither the fingerprint is in tables."""
+
+    def fingerprint(columns: str) -> str:
+        (tmp_path / "a.toml").write_text(f"{HEAD}[columns]\n{columns}")
+        return fingerprint_of(load_contracts(str(tmp_path))["a.b"])
+
+    assert fingerprint('"$.a[*].b" = "timestamp"') == "contract dd8c7e41204db6c9"
+    told = [
+        '"$.a[*].b" = "timestamp"',
+        '"$.a[*].b" = "timestamp_ms"',
+        '"$.a[*].b" = "string"',
+        '"$.a[*].b" = "partial_date"',
+        '"$.a[*].b" = { as = "c", type = "string" }',
+        '"$.a[*].c" = { as = "b", type = "string" }',
+        '"$.a[*].b" = "string"\n"$.a[*]" = { as = "c" }',
+    ]
+    assert len(set(map(fingerprint, told))) == len(told)
 
 
 def test_folders(tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""The example of docs/typed-columns.md: its documents and contract, and what commands print."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from dcp.cli.terminal.table import table
+from dcp.lake.adapters.opening import opened_lake
+from dcp.lake.query.answers import answer, first_rows
+from dcp.lake.query.plain_names import show_for_queries
+from dcp.lake.run.replicate import run
+from dcp.lake.tables.lake_tables import LakeTables
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from tests.lake.receiving import settings_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PAGE: Final = (Path(__file__).parents[3] / "docs" / "typed-columns.md").read_text(encoding="utf-8")
+EXAMPLE: Final = PAGE.partition("\n## An example\n")[2].partition("\n## ")[0]
+BLOCKS: Final = re.findall(r"```\w*\n(.*?)```", EXAMPLE, re.DOTALL)
+COMMANDS: Final = dict(each.split("\n\n", 1) for each in BLOCKS if each.startswith("dcplake "))
+
+
+@pytest.fixture(scope="module")
+def lake(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeTables]:
+    folder = tmp_path_factory.mktemp("example")
+    documents, contract, *_ = BLOCKS
+    contracts = folder / "schemas"
+    contracts.mkdir()
+    (contracts / "people.toml").write_text(contract)
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=4, seed=3)) as cluster:
+        settings = settings_for(
+            cluster,
+            folder,
+            round={"quiet_seconds": 0.2},
+            apply={"contracts_folder": str(contracts)},
+        )
+        for line in documents.splitlines():
+            cluster.set(json.loads(line)["id"].encode(), line.encode())
+        run(settings, once=True, spark=spark)
+    with opened_lake(settings, spark) as tables:
+        yield show_for_queries(tables)
+    spark.sql("USE spark_catalog.default")
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) == EXAMPLE.count("\ndcplake ") > 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_it_is_printed(command: str, lake: LakeTables) -> None:
+    _, name, question = shlex.split(command)
+    assert name == "sql"
+    found = answer(lake.spark, question)
+    printed = table(found.columns, [tuple(row) for row in first_rows(found, 100)])
+    assert [line.rstrip() for line in printed.splitlines()] == COMMANDS[command].splitlines()
