@@ -10,8 +10,9 @@ from dcp.cli.terminal.output import say
 
 EPILOG: Final = """\
 infer reads documents of a collection's table and prints a contract that fits most of them, with
-the number of values that would not. Put it into the folder that apply.contracts_folder names, and
-change it as you like (docs/typed-columns.md)."""
+the number of values that would not, and with an example where values are of several kinds. Put it
+into the folder that apply.contracts_folder names (--out does), and change it as you like
+(docs/typed-columns.md)."""
 
 
 class _Action(StrEnum):
@@ -30,12 +31,25 @@ def run(
     documents: Annotated[
         int, Option("--documents", min=1, help="how many documents are read at most")
     ] = 10_000,
+    out: Annotated[
+        bool, Option("--out", help="write it into apply.contracts_folder, as COLLECTION.toml")
+    ] = False,
 ) -> int:
-    """Infer and print."""
+    """Infer and print, or write."""
     from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.query.infer import infer_contract
+    from dcp.lake.query.infer import infer_contract, place_of_new_contract
 
     assert action is _Action.INFER
-    with opened_lake(settings_from(config, lake, overrides)) as tables:
-        say(str(infer_contract(tables, collection, documents)))
+    settings = settings_from(config, lake, overrides)
+    folder = settings.apply.contracts_folder
+    place = place_of_new_contract(folder, collection) if out else None
+    with opened_lake(settings) as tables:
+        proposed = str(infer_contract(tables, collection, documents))
+    if place is None:
+        say(proposed)
+        return 0
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("x", encoding="utf-8") as file:
+        file.write(f"{proposed}\n")
+    say(f"{place}: written; with the next apply all rows of {collection} get these columns")
     return 0

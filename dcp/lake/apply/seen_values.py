@@ -11,8 +11,8 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from dcp.lake.apply.json_documents import day_of, micros_of
-from dcp.lake.config.contracts import MOST_LEVELS, same_name_key
+from dcp.lake.apply.json_documents import day_of, micros_of, partial_day_of
+from dcp.lake.config.contracts import MOST_LEVELS, FieldName, same_name_key
 
 MOST_FIELDS: Final = 100_000
 """More fields are not looked at: objects whose names are data may have any number."""
@@ -25,6 +25,11 @@ NUMBERS: Final = ("int", "bigint", "decimal(38,0)", "double")
 NUMERIC_TEXT: Final = "number in a text"
 """The kind of a text that is a number in JSON's form: `00501` and `+49` are other texts."""
 
+YEAR_TEXT: Final = "year or number in a text"
+"""The kind of a text of four digits that is a number in JSON's form, too."""
+
+PARTIAL_DATE: Final = "partial date"
+
 BEYOND_DOUBLE: Final = "number beyond a double"
 """The kind of a number that only a text or a decimal holds."""
 
@@ -32,10 +37,15 @@ _NUMERIC_TEXT: Final = re.compile(
     r"-?(?:0|[1-9][0-9]{0,99})(?:\.[0-9]{1,99})?(?:[eE][+-]?[0-9]{1,3})?"
 )
 
+_YEAR_TEXT: Final = re.compile("[1-9][0-9]{3}")
+
 _LARGEST: Final = Context(prec=1000)
 
 Digits = tuple[int, int]
 """Of a number: those before the point, and those behind it."""
+
+Place = tuple[str, ...]
+"""A value's place: the key of its document, and the steps of its path from ``$`` on."""
 
 
 @dataclass(slots=True)
@@ -44,6 +54,8 @@ class Seen:
     digits: Digits = (0, 0)
     """The most digits of a number before the point, and behind it."""
     text_digits: Digits = (0, 0)
+    examples: dict[str, Place] = field(default_factory=dict)
+    """By kind, the place of the first such value that `add` was told."""
     values: int = 0
     """The number of values that are not null."""
     fields: dict[str, Self] = field(default_factory=dict)
@@ -63,31 +75,42 @@ class Seen:
             self._element().expect(kind.item_type if self.names_are_data else kind.value_type)
         return self
 
-    def add(self, value: Any, level: int = 1) -> None:
-        self.values += value is not None
+    def add(self, value: Any, level: int = 1, place: Place | None = None) -> None:
+        """Add a value; None as its ``place`` keeps no examples."""
+        if value is None:
+            return
+        self.values += 1
+        kind = self._kind(value, level)
+        self.kinds[kind] += 1
+        if place is not None:
+            self.examples.setdefault(kind, place)
+        if kind == "object":
+            for name, each in value.items():
+                at = None if place is None else (*place, str(FieldName(name)))
+                self._field(name).add(each, level + 1, at)
+        elif kind == "array" and not self.names_are_data:
+            for number, each in enumerate(value):
+                at = None if place is None else (*place, f"[{number}]")
+                self._element().add(each, level + 1, at)
+
+    def _kind(self, value: Any, level: int) -> str:
         match value:
-            case None:
-                return
             case dict() | list() if level > MOST_LEVELS:
-                self.kinds["string"] += 1
+                return "string"
             case dict():
-                self.kinds["object"] += 1
-                for name, each in value.items():
-                    self._field(name).add(each, level + 1)
+                return "object"
             case list():
-                self.kinds["array"] += 1
-                for each in () if self.names_are_data else value:
-                    self._element().add(each, level + 1)
+                return "array"
             case bool():
-                self.kinds["boolean"] += 1
+                return "boolean"
             case bytes():
-                self._add_number(value)
+                return self._number_kind(value)
             case _ if _NUMERIC_TEXT.fullmatch(value):
                 _, digits = _digits(Decimal(value))
                 self.text_digits = most_digits(self.text_digits, digits)
-                self.kinds[NUMERIC_TEXT] += 1
+                return YEAR_TEXT if _YEAR_TEXT.fullmatch(value) else NUMERIC_TEXT
             case _:
-                self.kinds[_text_kind(value)] += 1
+                return _text_kind(value)
 
     def count(self, values: pa.Array) -> None:
         self.values += len(values) - values.null_count
@@ -99,6 +122,7 @@ class Seen:
 
     def merge(self, other: Self) -> None:
         self.kinds += other.kinds
+        self.examples = other.examples | self.examples
         self.values += other.values
         self.digits = most_digits(self.digits, other.digits)
         self.text_digits = most_digits(self.text_digits, other.text_digits)
@@ -137,20 +161,22 @@ class Seen:
             self.elements = type(self)(room=self.room)
         return self.elements
 
-    def _add_number(self, text: bytes) -> None:
+    def _number_kind(self, text: bytes) -> str:
         try:
             number, digits = _digits(Decimal(text.decode()))
         except DecimalException:
-            self.kinds[_fraction_kind(text)] += 1
-            return
+            return _fraction_kind(text)
         self.digits = most_digits(self.digits, digits)
         is_whole = digits[0] <= MOST_DIGITS and text.lstrip(b"-").isdigit()
-        self.kinds[_whole_kind(int(number)) if is_whole else _fraction_kind(text)] += 1
+        return _whole_kind(int(number)) if is_whole else _fraction_kind(text)
+
+
+_READERS: Final = (("date", day_of), ("timestamp", micros_of), (PARTIAL_DATE, partial_day_of))
 
 
 def _text_kind(text: str) -> str:
     if text[:4].isdecimal():  # as each day and time begins
-        for kind, read in (("date", day_of), ("timestamp", micros_of)):
+        for kind, read in _READERS:
             with suppress(ValueError):
                 read(text)
                 return kind

@@ -3,14 +3,37 @@
 Counts values, not documents: an array has many at one path.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from typing import Final
 
-from dcp.errors import LakeError
+from dcp.errors import ConfigError, LakeError
 from dcp.lake.apply.json_documents import parse_object
-from dcp.lake.apply.seen_values import MOST_DIGITS, NUMBERS, NUMERIC_TEXT, Seen, most_digits
-from dcp.lake.config.contracts import FieldName, Step, Wildcard, refusal_of, require_collection
+from dcp.lake.apply.seen_values import (
+    BEYOND_DOUBLE,
+    MOST_DIGITS,
+    NUMBERS,
+    NUMERIC_TEXT,
+    PARTIAL_DATE,
+    YEAR_TEXT,
+    Place,
+    Seen,
+    most_digits,
+)
+from dcp.lake.config.contracts import (
+    ROW_COLUMNS,
+    FieldName,
+    Step,
+    Wildcard,
+    load_contracts,
+    refusal_of,
+    require_collection,
+    same_name_key,
+)
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.tables.lake_tables import LakeTables, replicas_in
 from dcp.wire.vocabulary import Datatype
@@ -32,21 +55,71 @@ _TAKES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The kinds of values that a proposed type is meant for, narrowest type first."""
 
+_KINDS_OF_VALUES: Final = {
+    **dict.fromkeys((*NUMBERS, BEYOND_DOUBLE), "number"),
+    NUMERIC_TEXT: "numeric text",  # and years where there are no dates
+    **{kind: kind for kind in ("boolean", "object", "array")},
+}
+"""What people call the kinds in `Seen`; all others are texts."""
+
+_NO_COLUMN: Final = re.compile(r"[\s,;{}()=\x00-\x1f\x7f-\x9f]+")
+
 
 @dataclass(frozen=True, slots=True)
 class ProposedColumn:
     path: str
     kind: str
+    """Empty: the path leads to an object or array with paths of its own, and has an alias."""
+    alias: str
+    """Empty: the column has the name of its field."""
     values: int
     misfits: Mapping[str, int]
     """By kind, the number of values that would not fit."""
 
+    @property
+    def entry(self) -> str | dict[str, str]:
+        """The contract's text or table for the path."""
+        if not self.alias:
+            return self.kind
+        return {"as": self.alias, **({"type": self.kind} if self.kind else {})}
+
     def __str__(self) -> str:
-        told = f"{toml_value(self.path)} = {toml_value(self.kind)}  # {self.values:,} values"
+        told = f"{toml_value(self.path)} = {_toml(self.entry)}"
+        if not self.kind:
+            return told
+        told += f"  # {self.values:,} values"
         if self.misfits:
             counts = (f"{count:,} {kind}" for kind, count in sorted(self.misfits.items()))
             told += f"; {sum(self.misfits.values()):,} would not fit: {', '.join(counts)}"
         return told
+
+
+def _toml(entry: str | dict[str, str]) -> str:
+    if isinstance(entry, str):
+        return toml_value(entry)
+    return f"{{ {', '.join(f'{name} = {toml_value(told)}' for name, told in entry.items())} }}"
+
+
+@dataclass(frozen=True, slots=True)
+class MixedKinds:
+    """A path whose values are of several kinds, as numbers and texts."""
+
+    path: str
+    counts: Mapping[str, int]
+    """By kind, the number of values, the most frequent first."""
+    examples: Mapping[str, Place]
+    """Where the first value of a kind is."""
+
+    def __str__(self) -> str:
+        most, *others = (
+            f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in self.counts.items()
+        )
+        where = [self.examples[kind] for kind in self.counts][1:]
+        told = ", ".join(
+            f"{each} ({toml_value(''.join(steps))} of the document {toml_value(key)})"
+            for each, (key, *steps) in zip(others, where, strict=True)
+        )
+        return f"# {toml_value(self.path)} has values of several kinds: {most}, {told}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +128,7 @@ class ProposedContract:
     documents: int
     others: int
     columns: tuple[ProposedColumn, ...]
-    unnamed: Mapping[str, str]
-    """The reason why a path has no column, by path."""
+    mixed: tuple[MixedKinds, ...]
 
     def __str__(self) -> str:
         mode = "quarantine" if self.columns else "evolve"
@@ -65,8 +137,32 @@ class ProposedContract:
         ]
         lines += [f"collection = {toml_value(self.collection)}", f'mode = "{mode}"', ""]
         lines += ["[columns]", *map(str, self.columns)]
-        lines += (f"# {toml_value(path)}: no column, {why}" for path, why in self.unnamed.items())
+        lines += map(str, self.mixed)
         return "\n".join(lines)
+
+
+def place_of_new_contract(folder: str, collection: str) -> Path:
+    """Return the file for a collection's contract, in a folder that has none of it.
+
+    Raises:
+        ConfigError: no folder is named, the folder has a contract of the collection, or a file of
+            that name; or another file in it is no contract.
+    """
+    if not folder:
+        raise ConfigError(
+            "apply.contracts_folder: found none, expected the folder for the contract that --out "
+            "writes"
+        )
+    known = load_contracts(folder) if Path(folder).exists() else {}
+    if collection in known:
+        raise ConfigError(
+            f"{known[collection].where}: found a contract for {collection}, expected none yet; "
+            "without --out the proposed one is printed"
+        )
+    place = Path(folder, f"{collection}.toml")
+    if place.exists():
+        raise ConfigError(f"{place}: found this file, expected none yet of that name")
+    return place
 
 
 def infer_contract(lake: LakeTables, collection: str, documents: int) -> ProposedContract:
@@ -90,26 +186,31 @@ def infer_contract(lake: LakeTables, collection: str, documents: int) -> Propose
         )
     newest = max(replicas, key=lambda each: each.collection_id)
     return lake.table(newest.name).take_rows(
-        "value, datatype",
+        "key, value, datatype",
         f"true LIMIT {documents}",
         lambda rows: propose_contract(
             collection,
-            (row["value"] or b"" if row["datatype"] == Datatype.JSON else b"" for row in rows),
+            (
+                (row["key"], (row["value"] if row["datatype"] == Datatype.JSON else None) or b"")
+                for row in rows
+            ),
         ),
     )
 
 
-def propose_contract(collection: str, documents: Iterable[bytes]) -> ProposedContract:
-    root, count, others = Seen(), 0, 0
-    for document in documents:
-        count += 1
+def propose_contract(collection: str, documents: Iterable[tuple[str, bytes]]) -> ProposedContract:
+    """Return a contract that fits most of some documents, which come with their keys."""
+    root, read, others = Seen(), 0, 0
+    for key, document in documents:
+        read += 1
         content = parse_object(document)
-        root.add(content)
+        root.add(content, place=(key, "$"))
         others += content is None
-    columns: list[ProposedColumn] = []
-    unnamed: dict[str, str] = {}
-    _propose(root, (), columns, unnamed)
-    return ProposedContract(collection, count, others, tuple(columns), unnamed)
+    proposal = _Proposal([], [])
+    proposal.add(root, (), "")
+    return ProposedContract(
+        collection, read, others, tuple(proposal.columns), tuple(proposal.mixed)
+    )
 
 
 def _is_map(seen: Seen) -> bool:
@@ -118,52 +219,93 @@ def _is_map(seen: Seen) -> bool:
     return len(seen.fields) > _MAP_FIELDS and told < most
 
 
-def _propose(
-    seen: Seen, steps: tuple[Step, ...], columns: list[ProposedColumn], unnamed: dict[str, str]
-) -> None:
-    total, path = seen.kinds.total(), "$" + "".join(map(str, steps))
-    below = [*_below(seen, total, path, unnamed)]
-    for step, each in below:
-        _propose(each, (*steps, step), columns, unnamed)
-    if below or not total or not steps:
-        return
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    columns: list[ProposedColumn]
+    mixed: list[MixedKinds]
+
+    def add(self, seen: Seen, steps: tuple[Step, ...], alias: str) -> None:
+        """Propose columns for what is at a path; ``alias`` is that of the path's last field."""
+        total, path = seen.kinds.total(), "$" + "".join(map(str, steps))
+        if (mixed := _mixed(path, seen)) is not None:
+            self.mixed.append(mixed)
+        before = len(self.columns)
+        below = [*_below(seen, total, is_top=not steps)]
+        for step, each, its_alias in below:
+            is_field = isinstance(step, FieldName)
+            self.add(each, (*steps, step), its_alias if is_field else alias)
+            if is_field and alias and before < len(self.columns):
+                self.columns.insert(before, ProposedColumn(path, "", alias, 0, {}))
+                alias = ""
+        if not below and total and steps:
+            self.columns.append(_column(path, seen, total, alias))
+
+
+def _column(path: str, seen: Seen, total: int, alias: str) -> ProposedColumn:
     takes = [*_TAKES.items(), *_of_texts(seen)]
     counts = [sum(seen.kinds[each] for each in fit) for _, fit in takes]
     best = max(counts)
     kind, fit = takes[counts.index(best)]
     if best < _DOMINANT * total:  # a text holds whatever there is
-        columns.append(ProposedColumn(path, "string", total, {}))
-        return
-    misfits = {each: count for each, count in seen.kinds.items() if each not in fit}
-    columns.append(ProposedColumn(path, kind, total, {} if kind == "string" else misfits))
+        return ProposedColumn(path, "string", alias, total, {})
+    misfits = {each: number for each, number in seen.kinds.items() if each not in fit}
+    return ProposedColumn(path, kind, alias, total, {} if kind == "string" else misfits)
 
 
 def _of_texts(seen: Seen) -> Iterator[tuple[str, tuple[str, ...]]]:
     whole, scale = most_digits(seen.digits, seen.text_digits)
+    numeric = (NUMERIC_TEXT, YEAR_TEXT)
     if whole + scale <= MOST_DIGITS:
-        yield f"decimal({MOST_DIGITS},{scale})", (*NUMBERS, NUMERIC_TEXT)
-    yield "string", ("date", "timestamp", "string", NUMERIC_TEXT)
+        yield f"decimal({MOST_DIGITS},{scale})", (*NUMBERS, *numeric)
+    yield "partial_date", ("date", PARTIAL_DATE, YEAR_TEXT)
+    yield "string", ("date", "timestamp", "string", PARTIAL_DATE, *numeric)
 
 
-def _below(
-    seen: Seen, total: int, path: str, unnamed: dict[str, str]
-) -> Iterator[tuple[Step, Seen]]:
+def _mixed(path: str, seen: Seen) -> MixedKinds | None:
+    counts: Counter[str] = Counter()
+    examples: dict[str, Place] = {}
+    has_dates = "date" in seen.kinds or PARTIAL_DATE in seen.kinds
+    names = _KINDS_OF_VALUES if has_dates else {**_KINDS_OF_VALUES, YEAR_TEXT: "numeric text"}
+    for kind, number in seen.kinds.items():
+        name = names.get(kind, "text")
+        counts[name] += number
+        examples.setdefault(name, seen.examples[kind])
+    return MixedKinds(path, dict(counts.most_common()), examples) if len(counts) > 1 else None
+
+
+def _below(seen: Seen, total: int, *, is_top: bool) -> Iterator[tuple[Step, Seen, str]]:
+    """Give the steps from a path on, what is there, and the alias of a field, if it needs one."""
     if seen.kinds["array"] >= _DOMINANT * total and seen.elements and seen.elements.kinds:
-        yield Wildcard.ELEMENTS, seen.elements
+        yield Wildcard.ELEMENTS, seen.elements, ""
     elif seen.kinds["object"] >= _DOMINANT * total and _is_map(seen):
         values = Seen()
         for each in seen.fields.values():
             values.merge(each)
-        yield Wildcard.VALUES, values
+        yield Wildcard.VALUES, values, ""
     elif seen.kinds["object"] >= _DOMINANT * total:
+        aliases = _aliases(seen, is_top=is_top)
         for spellings in seen.spellings().values():
-            chosen = None
             for name, each in spellings:
-                why = refusal_of(name)
-                if why is None and chosen is not None:
-                    why = f"Spark takes the name for that of {toml_value(path + str(chosen))}"
-                if why is None:
-                    chosen = FieldName(name)
-                    yield chosen, each
-                else:
-                    unnamed[f"{path}{FieldName(name)}"] = why
+                yield FieldName(name), each, aliases.get(name, "")
+
+
+def _aliases(seen: Seen, *, is_top: bool) -> dict[str, str]:
+    """Return another name for each field of an object whose name no column has, or another has."""
+    others: list[str] = []
+    taken = set(ROW_COLUMNS) if is_top else set()
+    for key, spellings in seen.spellings().items():
+        names = [name for name, _ in spellings]
+        chosen = next((name for name in names if refusal_of(name) is None), None)
+        others += (name for name in names if name != chosen)
+        if chosen is not None:
+            taken.add(key)
+    found: dict[str, str] = {}
+    for name in others:
+        begin = _NO_COLUMN.sub("_", name).strip("_") or "field"
+        numbered = (f"{begin}_{number}" for number in count(2))
+        alias = begin
+        while same_name_key(alias) in taken:
+            alias = next(numbered)
+        taken.add(same_name_key(alias))
+        found[name] = alias
+    return found

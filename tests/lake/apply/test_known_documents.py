@@ -33,9 +33,9 @@ def typed(columns: TypedColumns, documents: list[bytes]) -> tuple[list[Any], lis
 def test_they_fit_the_contract_that_is_proposed_for_them(known: Known, tmp_path: Path) -> None:
     documents = [text.encode() for text in known.texts]
     assert all(map(is_json, documents))
-    proposed = propose_contract("a.b", documents)
+    proposed = propose_contract("a.b", [(text, text.encode()) for text in known.texts])
     assert {each.path: each.kind for each in proposed.columns} == known.columns
-    assert not proposed.unnamed and not proposed.others
+    assert not proposed.others
     (tmp_path / "a.toml").write_text(str(proposed))
     [contract] = load_contracts(str(tmp_path)).values()
     columns = TypedColumns(contract.document, "", tells_new_fields=True)

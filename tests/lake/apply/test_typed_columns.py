@@ -375,7 +375,8 @@ def test_known_documents_are_kept_byte_for_byte_and_read_by_their_columns(scene:
         for number, known in kinds
         for place, text in enumerate(known.texts)
     }
-    proposed = propose_contract(DEFAULT_COLLECTION, map(str.encode, texts.values()))
+    encoded = [(key, text.encode()) for key, text in texts.items()]
+    proposed = propose_contract(DEFAULT_COLLECTION, encoded)
     columns = {
         f"$.k{number}{path[1:]}": kind
         for number, known in kinds

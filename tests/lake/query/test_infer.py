@@ -9,18 +9,24 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dcp.errors import ConfigError
 from dcp.lake.apply.json_documents import parse_object
 from dcp.lake.apply.typed_documents import Rules
 from dcp.lake.config.contracts import document_type, load_contracts
-from dcp.lake.query.infer import propose_contract
-from dcp.lake.tables.typed_columns import TypedColumns, has_names_twice, paths_of
+from dcp.lake.query.infer import ProposedContract, place_of_new_contract, propose_contract
+from dcp.lake.tables.typed_columns import TypedColumns, has_names_twice, paths_of, table_type
 from dcp.printable import printable_lines
 
 DEEP = b'{"a": ' + b"[" * 100_000
 
 
+def contract_of(*documents: Any) -> ProposedContract:
+    texts = (each if isinstance(each, bytes) else json.dumps(each).encode() for each in documents)
+    return propose_contract("a.b", ((f"k{number}", text) for number, text in enumerate(texts)))
+
+
 def proposed(*documents: Any) -> dict[str, tuple[str, dict[str, int]]]:
-    found = propose_contract("a.b", (json.dumps(each).encode() for each in documents))
+    found = contract_of(*documents)
     return {each.path: (each.kind, dict(each.misfits)) for each in found.columns}
 
 
@@ -56,6 +62,11 @@ def proposed(*documents: Any) -> dict[str, tuple[str, dict[str, int]]]:
         (["9" * 38, "0.5"], "string", {}),
         (["1,5", "12"], "string", {}),
         ([[], {}], "string", {}),
+        (["1944-11-17", "1944-11", "1950"], "partial_date", {}),
+        (["1944-11", "0950"], "partial_date", {}),
+        (["1950", "1951"], "decimal(38,0)", {}),
+        ([*["1944-11"] * 19, "1944-13"], "string", {}),
+        (["20260131T100000Z", "2026-01-31t10:00:00z"], "timestamp", {}),
     ],
 )
 def test_a_type_that_most_values_have(values: list[Any], kind: str | None, misfits: Any) -> None:
@@ -77,18 +88,64 @@ def test_nested_arrays_and_objects_whose_names_are_data() -> None:
 
 def test_what_is_printed_is_a_contract(tmp_path: Path) -> None:
     documents = [b'{"a": 1, "A": 2, "x y": 3, "it\'s": 4, "\xc3\xa9": 5, "a.b": 6}'] * 10
-    found = str(
-        propose_contract(
-            "a.b", [*documents, b'{"a": "x"}', b"no JSON", b"[1]", b'{"a": NaN}', DEEP]
-        )
-    )
+    found = str(contract_of(*documents, b'{"a": "x"}', b"no JSON", b"[1]", b'{"a": NaN}', DEEP))
     assert "# From 15 documents; 4 of them are no JSON object." in found
     assert '"$.a" = "bigint"  # 11 values; 1 would not fit: 1 string' in found
-    assert '# "$.A": no column, Spark takes the name for that of "$.a"' in found
-    assert "# \"$['x y']\": no column, the name has ' ', which no column's name has" in found
+    assert '"$.A" = { as = "A_2", type = "bigint" }  # 10 values' in found
+    assert '"$[\'x y\']" = { as = "x_y", type = "bigint" }  # 10 values' in found
+    told = '"$.a" has values of several kinds: 10 numbers, 1 text ("$.a" of the document "k10")'
+    assert told in found
     (tmp_path / "a.toml").write_text(found)
     [contract] = load_contracts(str(tmp_path)).values()
-    assert {field.name for field in contract.document} == {"a", "é", "a.b", "it's"}
+    assert {field.name for field in contract.document} == {"a", "A", "x y", "é", "a.b", "it's"}
+
+
+def test_each_field_gets_a_column_of_a_name_of_its_own() -> None:
+    found = contract_of(
+        {"": 1, "key": 2, "Key ": 3, "(seqno)": 4, "a b": {"c\x00": [{"d=": "x"}]}, "a_b": 5},
+        {"a,b": [[True]], "a  b": {"x y": None}},
+    )
+    assert {each.path: each.entry for each in found.columns} == {
+        "$['']": {"as": "field", "type": "bigint"},
+        "$.key": "bigint",
+        "$['Key ']": {"as": "Key_2", "type": "bigint"},
+        "$.(seqno)": {"as": "seqno_2", "type": "bigint"},
+        "$['a b']": {"as": "a_b_2"},
+        "$['a b'].c\x00[*]": {"as": "c"},
+        "$['a b'].c\x00[*].d=": {"as": "d", "type": "string"},
+        "$.a_b": "bigint",
+        "$.a,b[*][*]": {"as": "a_b_3", "type": "boolean"},
+    }
+    kind = document_type({each.path: each.entry for each in found.columns}, "a test")
+    assert table_type(kind).names == ["field", "key", "Key_2", "seqno_2", "a_b_2", "a_b", "a_b_3"]
+
+
+def test_mixed_kinds_are_told_with_counts_and_an_example() -> None:
+    found = contract_of(
+        *({"a": [{"p": 1}]} for _ in range(9)), {"a": [{"p": 2}, {"p": "2.50"}, 7, {"p": [1]}]}
+    )
+    assert list(map(str, found.mixed)) == [
+        '# "$.a[*]" has values of several kinds: 12 objects, 1 number '
+        '("$.a[2]" of the document "k9")',
+        '# "$.a[*].p" has values of several kinds: 10 numbers, 1 numeric text '
+        '("$.a[1].p" of the document "k9"), 1 array ("$.a[3].p" of the document "k9")',
+    ]
+    assert not contract_of({"a": 1}, {"a": 0.5}, {"a": None}, {"a": 10**400}).mixed
+    assert not contract_of({"a": "x"}, {"a": "2026-01-31"}, {"a": "2026-01"}, {"a": "2026"}).mixed
+    assert contract_of({"a": "x"}, {"a": "2026"}).mixed
+
+
+def test_the_file_of_a_new_contract(tmp_path: Path) -> None:
+    folder = tmp_path / "schemas"
+    assert place_of_new_contract(str(folder), "a.b") == folder / "a.b.toml"
+    folder.mkdir()
+    (folder / "a.b.toml").write_text('collection = "a.c"\nmode = "evolve"\n')
+    with pytest.raises(ConfigError, match=r"a\.b\.toml: found this file, expected none yet"):
+        place_of_new_contract(str(folder), "a.b")
+    with pytest.raises(ConfigError, match=r"a\.b\.toml: found a contract for a\.c, expected none"):
+        place_of_new_contract(str(folder), "a.c")
+    with pytest.raises(ConfigError, match=r"apply\.contracts_folder: found none, expected the fo"):
+        place_of_new_contract("", "a.b")
 
 
 _VALUES = st.recursive(
@@ -108,17 +165,17 @@ _VALUES = st.recursive(
 def test_a_contract_of_any_documents_is_read_from_what_is_printed(
     documents: list[dict[str, Any]],
 ) -> None:
-    found = propose_contract("a.b", [json.dumps(each).encode() for each in documents])
+    found = contract_of(*documents)
     text = str(found)
     assert printable_lines(text) == text
     parsed = tomllib.loads(text)
-    columns = {each.path: each.kind for each in found.columns}
+    columns = {each.path: each.entry for each in found.columns}
     assert parsed["columns"] == columns
     kind = document_type(columns, "a test")
-    assert not has_names_twice(kind)
+    assert not has_names_twice(table_type(kind))
     rules = Rules(TypedColumns(kind, ""))
     for each in documents:
         value = json.dumps(each).encode()
         _, violations = rules.of_document(value, parse_object(value))
         assert violations is None or any(each.misfits for each in found.columns)
-    assert len(list(paths_of(kind))) == len(columns)
+    assert len(list(paths_of(kind))) == sum(1 for each in found.columns if each.kind)

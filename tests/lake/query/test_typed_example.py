@@ -3,15 +3,19 @@
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from dcp.cli.main import main
 from dcp.cli.terminal.table import table
 from dcp.lake.adapters.opening import opened_lake
+from dcp.lake.config.contracts import DEFAULT_COLLECTION, load_contracts
 from dcp.lake.query.answers import answer, first_rows
+from dcp.lake.query.infer import infer_contract
 from dcp.lake.query.plain_names import show_for_queries
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables
@@ -58,8 +62,28 @@ def test_there_are_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_it_is_printed(command: str, lake: LakeTables) -> None:
-    _, name, question = shlex.split(command)
-    assert name == "sql"
-    found = answer(lake.spark, question)
-    printed = table(found.columns, [tuple(row) for row in first_rows(found, 100)])
+    _, name, *words = shlex.split(command)
+    if name == "schema":
+        assert words == ["infer"]
+        printed = str(infer_contract(lake, DEFAULT_COLLECTION, 100))
+    else:
+        assert name == "sql"
+        found = answer(lake.spark, words[0])
+        printed = table(found.columns, [tuple(row) for row in first_rows(found, 100)])
     assert [line.rstrip() for line in printed.splitlines()] == COMMANDS[command].splitlines()
+
+
+def test_the_proposed_contract_is_written_once(
+    lake: LakeTables, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new" / "schemas"
+    options = ["--lake", str(lake.location), "--set", f"apply.contracts_folder={folder}"]
+    assert main(["schema", "infer", *options, "--out"]) == 0
+    file = folder / f"{DEFAULT_COLLECTION}.toml"
+    assert capsys.readouterr().out.startswith(f"{file}: written; with the next apply all rows of ")
+    assert load_contracts(str(folder)).keys() == {DEFAULT_COLLECTION}
+    assert main(["schema", "infer", *options, "--out"]) == 2
+    assert f"found a contract for {DEFAULT_COLLECTION}, expected none" in capsys.readouterr().err
+    assert main(["schema", "infer", *options]) == 0
+    printed = capsys.readouterr().out
+    assert tomllib.loads(printed) == tomllib.loads(file.read_text(encoding="utf-8"))
