@@ -24,7 +24,8 @@ EPILOG: Final = """\
 \b
 tables: docs (the replica), changes (the log), control (what was asked of the driver, once it was)
 views:  documents, documents_variant, docs_live, pending_changes, positions, rounds, rollbacks,
-        epochs, row_history, stale_vbuckets, dropped_collections, quarantine
+        epochs, row_history, stale_vbuckets, dropped_collections; with typed columns
+        documents_typed, quarantine
 time travel: SELECT … FROM docs VERSION AS OF 3
 
 \b

@@ -7,11 +7,12 @@ later ones as soon as a round lists them: make it anew to see at once what an ap
 
     documents, documents_variant, docs_live    for ``docs``; with the suffix ``__scope__collection``
                                                for the replica of another collection
+    documents_typed                            the same, of a replica with typed columns
     pending_changes, positions, rounds, epochs, rollbacks, row_history, stale_vbuckets,
     dropped_collections, quarantine
 
-``stale_vbuckets`` knows the applies up to its registration, too, and ``quarantine`` the tables that
-had typed columns then.
+``stale_vbuckets`` knows the applies up to its registration, too, ``quarantine`` the tables that had
+typed columns then, and ``documents_typed`` those columns.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.query.views_sql import (
     docs_live_sql,
     documents_sql,
+    documents_typed_sql,
     documents_variant_sql,
     dropped_collections_sql,
     epochs_sql,
@@ -40,7 +42,7 @@ from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.schema import RowKind, is_kind
-from dcp.lake.tables.typed_columns import VIOLATIONS
+from dcp.lake.tables.typed_columns import DOC
 
 
 def register_views(
@@ -68,12 +70,18 @@ def register_views(
 
 def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, str]:
     views: dict[str, str] = {}
+    typed: dict[str, str] = {}
     for replica in replicas:
         table_sql = lake.table_sql(replica.name)
         suffix = replica.name.removeprefix(DOCS.name)
         views["documents" + suffix] = documents_sql(table_sql)
         views["documents_variant" + suffix] = documents_variant_sql(table_sql)
         views["docs_live" + suffix] = docs_live_sql(table_sql, lake.changes_sql, replica)
+        columns = lake.table(replica.name).columns()
+        if DOC in columns.names:
+            typed[replica.name] = table_sql
+            document = columns.field(DOC).type
+            views["documents_typed" + suffix] = documents_typed_sql(table_sql, document)
     statuses = {each.name: replica_status(lake, each) for each in replicas}
     held = {name: status.held for name, status in statuses.items()}
     held = held or {DOCS.name: BEGINNING}  # no table yet, or any more: all is pending
@@ -84,10 +92,6 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
     views["dropped_collections"] = dropped_collections_sql(lake.changes_sql, replicas)
     audit = lake.table(AUDIT_TABLE)
     views["rollbacks"] = rollbacks_sql(audit.sql if audit.exists() else None)
-    of_name = {each.name: lake.table(each.name) for each in replicas}
-    typed = {
-        name: table.sql for name, table in of_name.items() if VIOLATIONS in table.columns().names
-    }
     views["quarantine"] = quarantine_sql(typed)
     newest = states_at(lake, latest_round(lake))
     shown = {name: shown_stale(status, newest) for name, status in statuses.items()}

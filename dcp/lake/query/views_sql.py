@@ -1,6 +1,7 @@
 """Builds the SQL of the lake's views. No Spark.
 
-All of them find the rounds they need by themselves, so that a view once made stays right.
+All of them find the rounds they need by themselves, so that a view once made stays right. Views of
+keys begin with the key and its document, and end with the row's place in the history.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ import pyarrow as pa
 
 from dcp.lake.adapters.apply_sql import LOG_COLUMNS, PLACE_SQL, newest_rows_sql, newest_sql
 from dcp.lake.change_log.epochs import dead_by_sql
+from dcp.lake.config.contracts import ROW_COLUMNS, same_name_key
 from dcp.lake.receive.keys import ESCAPE_PREFIX
 from dcp.lake.store.log_slice import Role
 from dcp.lake.store.sql import integer_list, quoted, string
@@ -25,6 +27,7 @@ from dcp.lake.tables.schema import (
     is_kind,
     spark_types,
 )
+from dcp.lake.tables.typed_columns import DOC, VIOLATIONS
 from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, SystemEventKind
 
@@ -49,14 +52,25 @@ _NULL_REASON: Final = f"""CASE WHEN document IS NOT NULL THEN NULL
        ELSE 'duplicate keys' END AS document_null_reason"""
 _QUARANTINE: Final = pa.schema(
     [
-        ("table", pa.string()),
-        *(REPLICA.field(name) for name in ("vbucket", "key", "seqno")),
+        REPLICA.field("key"),
         *VIOLATION,
+        ("table", pa.string()),
+        *(REPLICA.field(name) for name in ("vbucket", "seqno")),
     ]
 )
+_HISTORY: Final = "vbucket, seqno, vb_uuid, epoch"
+_BOOKKEEPING: Final = f"expiry, flags, datatype, key_bytes, cas, rev, {_HISTORY}"
 _METADATA: Final = (
-    "vbucket, key, key_bytes, seqno, vb_uuid, epoch, cas, rev, flags, expiry, datatype, "
-    "from_json(xattrs, 'MAP<STRING, STRING>') AS xattrs"
+    f"modified_at, from_json(xattrs, 'MAP<STRING, STRING>') AS xattrs, {_BOOKKEEPING}"
+)
+_ROW: Final = f"key, value, modified_at, xattrs, {_BOOKKEEPING}"
+"""A replica's own columns, in the order of views."""
+_TAKEN_BACK: Final = ("key", "before", "after")
+_ROLLBACKS: Final = pa.schema(
+    [
+        *map(AUDIT.field, _TAKEN_BACK),
+        *(each for each in AUDIT if each.name not in _TAKEN_BACK),
+    ]
 )
 
 
@@ -83,8 +97,26 @@ def _documents_sql(table_sql: str, document: str) -> str:
     ``xattrs`` is a map of their names to their values: a string as it is, others as JSON.
     """
     return f"""
-SELECT {_METADATA}, modified_at, document, {_NULL_REASON}, value
+SELECT key, document, {_NULL_REASON}, value, {_METADATA}
 FROM (SELECT *, IF({AS_SENT_SQL}, NULL, {document}) AS document FROM {table_sql})"""
+
+
+def documents_typed_sql(table_sql: str, document: pa.StructType) -> str:
+    """Return the documents of a table with typed columns: a column for each field of ``doc``.
+
+    One that has the name of another column of the view is shown as ``doc_name``.
+    """
+    taken = {*ROW_COLUMNS, *(same_name_key(each.name) for each in document)}
+    columns: list[str] = []
+    for each in document:
+        shown = each.name
+        if same_name_key(shown) in ROW_COLUMNS:
+            while same_name_key(shown) in taken:
+                shown = f"{DOC}_{shown}"
+            taken.add(same_name_key(shown))
+        columns.append(f"{DOC}.{quoted(each.name)} AS {quoted(shown)}")
+    fields = "".join(f"{each}, " for each in columns)
+    return f"SELECT key, {fields}{VIOLATIONS}, value, {_METADATA} FROM {table_sql}"
 
 
 def quarantine_sql(tables: Mapping[str, str]) -> str:
@@ -93,7 +125,7 @@ def quarantine_sql(tables: Mapping[str, str]) -> str:
     ``tables`` are those with typed columns: the SQL name of each, by its name.
     """
     parts = [
-        f"SELECT {string(name)} AS table, vbucket, key, seqno, each.path, each.found, each.expected"
+        f"SELECT key, each.path, each.found, each.expected, {string(name)} AS table, vbucket, seqno"
         f" FROM {table_sql} LATERAL VIEW explode(violations) AS each"
         for name, table_sql in tables.items()
     ]
@@ -119,10 +151,10 @@ def pending_changes_sql(
     """
     branches = [
         f"""
-SELECT {string(replica.name)} AS table, c.round, c.kind,
+SELECT c.key, c.value, c.kind,
   CASE WHEN c.seqno <= b.high THEN 'complete' ELSE 'incomplete' END AS state,
-  c.vbucket, c.epoch, c.key, c.key_bytes, c.seqno, c.vb_uuid, c.cas, c.rev, c.flags, c.expiry,
-  c.datatype, c.xattrs, c.value
+  {string(replica.name)} AS table, c.xattrs, c.expiry, c.flags, c.datatype, c.key_bytes, c.cas,
+  c.rev, c.round, c.vbucket, c.seqno, c.vb_uuid, c.epoch
 {_live_rows(changes_sql, replica)} AND NOT EXISTS (
     SELECT 1 FROM {changes_sql} p
     WHERE p.{is_kind(RowKind.POSITION)} AND p.round = greatest(
@@ -152,7 +184,6 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
     After a RESTORE of the table the index is ahead of it until the next apply or round lists its
     version.
     """
-    columns = [quoted(name) for name in REPLICA.names]
     touched = newest_sql(
         f"SELECT c.vbucket, c.key, {PLACE_SQL}, {string(Role.FRESH)} AS role "
         f"{_live_rows(changes_sql, replica)} AND c.seqno <= b.high AND NOT b.must_go_back"
@@ -166,9 +197,9 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
     )
     cleared = f"SELECT * FROM ({_bounds(changes_sql, replica)}) WHERE NOT must_go_back"
     return f"""
-SELECT {", ".join(columns)} FROM ({newest}) WHERE NOT deleted
+SELECT {_ROW} FROM ({newest}) WHERE NOT deleted
 UNION ALL
-SELECT {", ".join(columns)} FROM {table_sql} t
+SELECT {_ROW} FROM {table_sql} t
 LEFT ANTI JOIN ({touched}) o ON t.vbucket = o.vbucket AND t.key = o.key
 LEFT ANTI JOIN ({cleared}) e ON t.vbucket = e.vbucket AND t.seqno < e.cleared_seqno"""
 
@@ -222,10 +253,9 @@ def row_history_sql(changes_sql: str) -> str:
         f"AND e.epoch < coalesce(died.epoch, e.epoch + 1) AND NOT coalesce({was_undone}, false)))"
     )
     return f"""
-SELECT collection_id, vbucket, key, key_bytes, round, epoch, kind, seqno, vb_uuid, cas, rev, expiry,
-  delete_time, datatype, xattrs, value, detail,
-  died IS NULL AS is_live, died.round AS died_in_round,
-  cleared.seqno AS cleared_at_seqno, cleared.round AS cleared_in_round
+SELECT key, value, kind, died IS NULL AS is_live, died.round AS died_in_round,
+  cleared.seqno AS cleared_at_seqno, cleared.round AS cleared_in_round, delete_time, detail, xattrs,
+  expiry, datatype, key_bytes, cas, rev, collection_id, round, {_HISTORY}
 FROM (SELECT *, {cleared} AS cleared
       FROM (SELECT c.*, b.forks, d.ends, {died} AS died
             FROM {changes_sql} c
@@ -265,8 +295,8 @@ GROUP BY f.vbucket, f.epoch, f.seqno, f.round, f.detail"""
 def rollbacks_sql(audit_sql: str | None) -> str:
     """Return the keys that rollbacks took back; ``audit_sql`` is None if there was none."""
     if audit_sql is None:
-        return _no_rows(AUDIT)
-    return f"SELECT {', '.join(quoted(name) for name in AUDIT.names)} FROM {audit_sql}"
+        return _no_rows(_ROLLBACKS)
+    return f"SELECT {', '.join(map(quoted, _ROLLBACKS.names))} FROM {audit_sql}"
 
 
 def stale_vbuckets_sql(changes_sql: str, shown: Mapping[str, Mapping[int, int]]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pytest
 
 from dcp.cli.main import main
@@ -17,8 +18,10 @@ from dcp.lake.config.contracts import DEFAULT_COLLECTION, load_contracts
 from dcp.lake.query.answers import answer, first_rows
 from dcp.lake.query.infer import infer_contract
 from dcp.lake.query.plain_names import show_for_queries
+from dcp.lake.query.views_sql import documents_typed_sql
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.tables.schema import REPLICA, U64
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
@@ -71,6 +74,38 @@ def test_it_is_printed(command: str, lake: LakeTables) -> None:
         found = answer(lake.spark, words[0])
         printed = table(found.columns, [tuple(row) for row in first_rows(found, 100)])
     assert [line.rstrip() for line in printed.splitlines()] == COMMANDS[command].splitlines()
+
+
+def test_views_begin_with_the_key_and_its_document(lake: LakeTables) -> None:
+    begins = {
+        "documents": ["key", "document", "document_null_reason", "value", "modified_at", "xattrs"],
+        "documents_variant": ["key", "document", "document_null_reason", "value"],
+        "documents_typed": ["key", "first_name", "born", "seen", "since", "violations", "value"],
+        "docs_live": ["key", "value", "modified_at", "xattrs"],
+        "pending_changes": ["key", "value", "kind", "state", "table"],
+        "row_history": ["key", "value", "kind", "is_live"],
+        "rollbacks": ["key", "before", "after", "table"],
+        "quarantine": ["key", "path", "found", "expected", "table", "vbucket", "seqno"],
+    }
+    end = ["vbucket", "seqno", "vb_uuid", "epoch"]
+    for name, begin in begins.items():
+        columns = lake.spark.table(name).columns
+        assert columns[: len(begin)] == begin
+        assert columns[-len(end) :] == end or name in ("rollbacks", "quarantine")
+        assert {*REPLICA.names} <= {*columns} or not name.startswith("doc")
+
+
+def test_fields_with_the_names_of_other_columns_have_others_in_the_view(
+    lake: LakeTables,
+) -> None:
+    fields = [("key", pa.int32()), ("doc_key", pa.int32()), ("Value", pa.int32()), ("a`b", U64)]
+    table = (
+        "(SELECT *, named_struct('key', 1, 'doc_key', 2, 'Value', 3, 'a`b', 4) AS doc "
+        "FROM (SELECT * EXCEPT (doc) FROM docs))"
+    )
+    found = lake.spark.sql(documents_typed_sql(table, pa.struct(fields)))
+    assert found.columns[:5] == ["key", "doc_doc_key", "doc_key", "doc_Value", "a`b"]
+    assert [tuple(row)[1:5] for row in found.collect()] == [(1, 2, 3, 4)] * 3
 
 
 def test_the_proposed_contract_is_written_once(
