@@ -25,7 +25,7 @@ EPILOG: Final = """\
 tables: docs (the replica), changes (the log), control (what was asked of the driver, once it was)
 views:  documents, documents_variant, docs_live, pending_changes, positions, rounds, rollbacks,
         epochs, row_history, stale_vbuckets, dropped_collections; with typed columns
-        documents_typed, quarantine
+        documents_typed, docs_NAME (view = "NAME" of a contract), quarantine
 time travel: SELECT … FROM docs VERSION AS OF 3
 
 \b

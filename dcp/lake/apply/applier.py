@@ -144,7 +144,10 @@ class Applier:
 
     def know(self, replicas: tuple[ReplicaTable, ...]) -> None:
         known = set(self.replicas)
-        self.learn(each for each in replicas if each not in known)
+        new = [each for each in replicas if each not in known]
+        for each in new:
+            self._contracts.name_arrays(self._lake, each)
+        self.learn(new)
         self.replicas = replicas
 
     def learn(

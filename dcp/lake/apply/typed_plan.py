@@ -19,6 +19,7 @@ from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.typed_columns import (
     DOC,
     TypedColumns,
+    changed_arrays,
     document_type_of,
     has_names_twice,
     paths_of,
@@ -111,6 +112,15 @@ class ContractBook:
             self._known |= {each.collection for each in (*replicas_in(lake), replica)}
             self._warn_of_unknown()
         return self._contracts.get(replica.collection)
+
+    def name_arrays(self, lake: LakeTables, replica: ReplicaTable) -> None:
+        """Note in a table which arrays its contract gives views: readers have no contracts."""
+        contract = self.contract_of(lake, replica)
+        if contract is None:
+            return
+        table = lake.table(replica.name)
+        if changed := changed_arrays(table.properties(), contract):
+            table.set_properties(changed)
 
     def refuse_loss(self, table: str, typed: TypedPlan) -> None:
         """Refuse a plan that takes typed columns from a table because no folder is named.

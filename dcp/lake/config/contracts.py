@@ -11,16 +11,18 @@ A contract is a TOML file in the folder that ``apply.contracts_folder`` names, f
     "$.reviews[*].date" = "timestamp"
     "$.prices.*" = "decimal(12,2)"
     "$.first name" = { as = "first_name", type = "string" }
+    "$.reviews[*]" = { view = "reviews" }
 
 A path is a JSON path: ``.name`` or ``['name']`` is a field of an object, ``[*]`` all elements of an
 array, ``.*`` all values of an object whose names are data (a MAP). ``as`` names the column of the
-last field in the path. docs/typed-columns.md explains modes and types.
+last field in the path, ``view`` a view with a row for each element of an array.
+docs/typed-columns.md explains modes and types.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -66,7 +68,10 @@ def _folded(character: str) -> str:
 DEFAULT_COLLECTION: Final = "_default._default"
 
 _KEYS: Final = ("collection", "mode", "columns")
-_ENTRY_KEYS: Final = ("as", "type")
+_ENTRY_KEYS: Final = ("as", "type", "view")
+_VIEW: Final = re.compile("[A-Za-z][A-Za-z0-9_]{0,99}")
+_NO_VIEW: Final = "live"
+"""There is a view ``docs_live`` of every table."""
 _NAME: Final = "[A-Za-z0-9_%-]{1,251}"
 _COLLECTION: Final = re.compile(rf"{_NAME}\.{_NAME}")
 _STEP: Final = re.compile(
@@ -167,6 +172,8 @@ class Contract:
     """The type of documents: its fields have their names, and in `column_name` those of columns."""
     where: str
     """The file, for messages."""
+    arrays: Mapping[str, str] = field(default_factory=dict)
+    """By the name of its view, an array that has one: the path to its elements, by columns."""
 
 
 def require_collection(name: object, where: str) -> str:
@@ -224,8 +231,11 @@ def _contract(file: Path) -> Contract:
             f"{file}: columns: found {'none' if columns == {} else repr(columns)}, expected a "
             "table of JSON paths and types"
         )
-    document = document_type(columns, str(file))
-    return Contract(collection, ContractMode(mode), document, str(file))
+    entries = _entries(columns, str(file))
+    document, arrays = _document(entries, str(file)), _arrays(entries, str(file))
+    if mode != ContractMode.EVOLVE:  # else documents may bring what an array has
+        _refuse_alone([each for each in entries if each.view is not None], entries, str(file))
+    return Contract(collection, ContractMode(mode), document, str(file), arrays)
 
 
 def document_type(columns: Mapping[str, Any], where: str) -> pa.StructType:
@@ -234,27 +244,74 @@ def document_type(columns: Mapping[str, Any], where: str) -> pa.StructType:
     Raises:
         ConfigError: a path, a type or an alias is none, or two of them contradict each other.
     """
-    aliases: _Aliases = {}
-    leaves: list[_Leaf] = []
-    for path, told in columns.items():
-        steps, entry = _steps(path, where), _entry(path, told, where)
-        if entry.alias is not None:
-            field = _to_field(steps)
-            if (other := aliases.setdefault(field, entry.alias)) != entry.alias:
-                raise ConfigError(
-                    f"{where}: columns: {path}: found the aliases {other!r} and {entry.alias!r}, "
-                    "expected one name for the column of a field"
-                )
-        if entry.kind is not None:
-            leaves.append((steps, entry.kind, path))
-    paths = [steps for steps, _, _ in leaves]
-    for field, alias in aliases.items():
-        if not any(steps[: len(field)] == field for steps in paths):
+    return _document(_entries(columns, where), where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: str
+    steps: tuple[Step, ...]
+    kind: pa.DataType | None
+    """None: the path leads to an object or array, with paths of its own."""
+    alias: str | None
+    view: str | None
+
+
+def _document(entries: Sequence[_Entry], where: str) -> pa.StructType:
+    _refuse_alone([each for each in entries if each.alias is not None], entries, where)
+    leaves = [(each.steps, each.kind, each.path) for each in entries if each.kind is not None]
+    return _object(leaves, (), _aliases(entries, where), where)
+
+
+def _refuse_alone(named: Sequence[_Entry], entries: Sequence[_Entry], where: str) -> None:
+    typed = [each.steps for each in entries if each.kind is not None]
+    for each in named:
+        if not any(steps[: len(each.steps)] == each.steps for steps in typed):
             raise ConfigError(
-                f"{where}: columns: found the alias {alias!r} alone, expected a type beside it, or "
-                "further paths to what is in the field"
+                f"{where}: columns: {each.path}: found the name {each.alias or each.view!r} alone, "
+                "expected a type beside it, or further paths to what is there"
             )
-    return _object(leaves, (), aliases, where)
+
+
+def _aliases(entries: Sequence[_Entry], where: str) -> "_Aliases":
+    aliases: _Aliases = {}
+    for each in entries:
+        if each.alias is None:
+            continue
+        if (other := aliases.setdefault(_to_field(each.steps), each.alias)) != each.alias:
+            raise ConfigError(
+                f"{where}: columns: {each.path}: found the aliases {other!r} and {each.alias!r}, "
+                "expected one name for the column of a field"
+            )
+    return aliases
+
+
+def _arrays(entries: Sequence[_Entry], where: str) -> dict[str, str]:
+    aliases = _aliases(entries, where)
+    arrays: dict[str, str] = {}
+    for each in entries:
+        if each.view is None:
+            continue
+        if each.steps[-1] is not Wildcard.ELEMENTS or Wildcard.VALUES in each.steps:
+            raise ConfigError(
+                f"{where}: columns: {each.path}: found a view, expected it for the elements of an "
+                "array, as $.lines[*], in no object whose names are data (.*)"
+            )
+        is_taken = same_name_key(each.view) in (_NO_VIEW, *map(same_name_key, arrays))
+        if is_taken or not _VIEW.fullmatch(each.view):
+            raise ConfigError(
+                f"{where}: columns: {each.path}: found the view {each.view!r}, expected a name of "
+                "its own, of letters, digits and _, that begins with a letter; there is "
+                f"docs_{_NO_VIEW} already"
+            )
+        steps = (
+            FieldName(aliases.get(each.steps[:end], step.name))
+            if isinstance(step, FieldName)
+            else step
+            for end, step in enumerate(each.steps, 1)
+        )
+        arrays[each.view] = path_text(steps)
+    return arrays
 
 
 def _to_field(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -263,37 +320,47 @@ def _to_field(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return steps[:end]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    kind: pa.DataType | None
-    """None: the path leads to an object or array, with paths of its own."""
-    alias: str | None
+def _entries(columns: Mapping[str, Any], where: str) -> list[_Entry]:
+    return [_entry(path, told, where) for path, told in columns.items()]
 
 
 def _entry(path: str, told: Any, where: str) -> _Entry:
+    steps = steps_of(path, where)
     if not isinstance(told, dict):
-        return _Entry(_scalar(path, told, where), None)
-    for key in told:
+        return _Entry(path, steps, _scalar(path, told, where), None, None)
+    for key, word in told.items():
         if key not in _ENTRY_KEYS:
             raise ConfigError(
                 f"{where}: columns: {path}: found {key!r}{did_you_mean(key, _ENTRY_KEYS)}, "
                 f"expected only {', '.join(_ENTRY_KEYS)}"
             )
-    alias = told.get("as")
-    if not isinstance(alias, str) and ("as" in told or "type" not in told):
+        if not isinstance(word, str):
+            raise ConfigError(f"{where}: columns: {path}: {key}: found {word!r}, expected a text")
+    alias, view = told.get("as"), told.get("view")
+    if alias is None and view is None:
         raise ConfigError(
             f"{where}: columns: {path}: found {told!r}, expected the column's name, as in "
-            '{ as = "first_name", type = "string" }'
+            '{ as = "first_name", type = "string" }, or that of a view'
         )
-    if isinstance(alias, str) and (refusal := refusal_of(alias)):
+    if alias is not None and (refusal := refusal_of(alias)):
         raise ConfigError(
             f"{where}: columns: {path}: found the alias {alias!r}, expected the name of a column: "
             f"{refusal}"
         )
-    return _Entry(_scalar(path, told["type"], where) if "type" in told else None, alias)
+    kind = _scalar(path, told["type"], where) if "type" in told else None
+    return _Entry(path, steps, kind, alias, view)
 
 
-def _steps(path: str, where: str) -> tuple[Step, ...]:
+def path_text(steps: Iterable[Step]) -> str:
+    return "$" + "".join(map(str, steps))
+
+
+def steps_of(path: str, where: str) -> tuple[Step, ...]:
+    """Return the steps of a JSON path to a field, or to what is in it.
+
+    Raises:
+        ConfigError: it is none.
+    """
     steps: list[Step] = []
     at = 1
     while path.startswith("$") and (match := _STEP.match(path, at)) is not None:
@@ -377,8 +444,8 @@ def _object(
     known: dict[str, str] = {}
     fields: list[pa.Field] = []
     for step, parts in below.items():
-        field = (*above, step)
-        alias, name = aliases.get(field), step.name
+        to_field = (*above, step)
+        alias, name = aliases.get(to_field), step.name
         if alias is None and (refusal := refusal_of(name)):
             raise ConfigError(
                 f"{where}: columns: found {parts[0][2]!r}, expected a name for the column of "
@@ -396,5 +463,5 @@ def _object(
                 "as = … gives a field's column another name"
             )
         metadata = None if alias is None else {_COLUMN: alias.encode()}
-        fields.append(pa.field(name, _type(parts, field, aliases, where), metadata=metadata))
+        fields.append(pa.field(name, _type(parts, to_field, aliases, where), metadata=metadata))
     return pa.struct(fields)

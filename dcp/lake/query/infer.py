@@ -30,6 +30,7 @@ from dcp.lake.config.contracts import (
     Step,
     Wildcard,
     load_contracts,
+    path_text,
     refusal_of,
     require_collection,
     same_name_key,
@@ -226,7 +227,7 @@ class _Proposal:
 
     def add(self, seen: Seen, steps: tuple[Step, ...], alias: str) -> None:
         """Propose columns for what is at a path; ``alias`` is that of the path's last field."""
-        total, path = seen.kinds.total(), "$" + "".join(map(str, steps))
+        total, path = seen.kinds.total(), path_text(steps)
         if (mixed := _mixed(path, seen)) is not None:
             self.mixed.append(mixed)
         before = len(self.columns)

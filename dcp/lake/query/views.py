@@ -7,12 +7,13 @@ later ones as soon as a round lists them: make it anew to see at once what an ap
 
     documents, documents_variant, docs_live    for ``docs``; with the suffix ``__scope__collection``
                                                for the replica of another collection
-    documents_typed                            the same, of a replica with typed columns
+    documents_typed, docs_NAME                 the same, of a replica with typed columns: those, and
+                                               the elements of an array (``view`` in its contract)
     pending_changes, positions, rounds, epochs, rollbacks, row_history, stale_vbuckets,
     dropped_collections, quarantine
 
 ``stale_vbuckets`` knows the applies up to its registration, too, ``quarantine`` the tables that had
-typed columns then, and ``documents_typed`` those columns.
+typed columns then, and ``documents_typed`` and ``docs_NAME`` those columns.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from dcp.lake.query.views_sql import (
     documents_typed_sql,
     documents_variant_sql,
     dropped_collections_sql,
+    elements_sql,
     epochs_sql,
     pending_changes_sql,
     positions_sql,
@@ -42,7 +44,7 @@ from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.schema import RowKind, is_kind
-from dcp.lake.tables.typed_columns import DOC
+from dcp.lake.tables.typed_columns import DOC, arrays_of
 
 
 def register_views(
@@ -82,6 +84,9 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
             typed[replica.name] = table_sql
             document = columns.field(DOC).type
             views["documents_typed" + suffix] = documents_typed_sql(table_sql, document)
+            for name, steps in arrays_of(lake.table(replica.name).properties()).items():
+                if (elements := elements_sql(table_sql, document, steps)) is not None:
+                    views[f"{DOCS.name}_{name}{suffix}"] = elements
     statuses = {each.name: replica_status(lake, each) for each in replicas}
     held = {name: status.held for name, status in statuses.items()}
     held = held or {DOCS.name: BEGINNING}  # no table yet, or any more: all is pending

@@ -4,14 +4,14 @@ All of them find the rounds they need by themselves, so that a view once made st
 keys begin with the key and its document, and end with the row's place in the history.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from dcp.lake.adapters.apply_sql import LOG_COLUMNS, PLACE_SQL, newest_rows_sql, newest_sql
 from dcp.lake.change_log.epochs import dead_by_sql
-from dcp.lake.config.contracts import ROW_COLUMNS, same_name_key
+from dcp.lake.config.contracts import ROW_COLUMNS, FieldName, Step, same_name_key
 from dcp.lake.receive.keys import ESCAPE_PREFIX
 from dcp.lake.store.log_slice import Role
 from dcp.lake.store.sql import integer_list, quoted, string
@@ -63,6 +63,7 @@ _BOOKKEEPING: Final = f"expiry, flags, datatype, key_bytes, cas, rev, {_HISTORY}
 _METADATA: Final = (
     f"modified_at, from_json(xattrs, 'MAP<STRING, STRING>') AS xattrs, {_BOOKKEEPING}"
 )
+_OF_ELEMENTS: Final = ("key", "modified_at", "vbucket", "seqno")
 _ROW: Final = f"key, value, modified_at, xattrs, {_BOOKKEEPING}"
 """A replica's own columns, in the order of views."""
 _TAKEN_BACK: Final = ("key", "before", "after")
@@ -106,17 +107,59 @@ def documents_typed_sql(table_sql: str, document: pa.StructType) -> str:
 
     One that has the name of another column of the view is shown as ``doc_name``.
     """
-    taken = {*ROW_COLUMNS, *(same_name_key(each.name) for each in document)}
+    fields = _fields(document, DOC, ROW_COLUMNS)
+    return f"SELECT key, {fields}{VIOLATIONS}, value, {_METADATA} FROM {table_sql}"
+
+
+def _fields(kind: pa.StructType, struct_sql: str, others: Collection[str]) -> str:
+    """Return the columns of a struct's fields, each with a comma, beside other columns."""
+    taken = {*others, *(same_name_key(each.name) for each in kind)}
     columns: list[str] = []
-    for each in document:
+    for each in kind:
         shown = each.name
-        if same_name_key(shown) in ROW_COLUMNS:
+        if same_name_key(shown) in others:
             while same_name_key(shown) in taken:
                 shown = f"{DOC}_{shown}"
             taken.add(same_name_key(shown))
-        columns.append(f"{DOC}.{quoted(each.name)} AS {quoted(shown)}")
-    fields = "".join(f"{each}, " for each in columns)
-    return f"SELECT key, {fields}{VIOLATIONS}, value, {_METADATA} FROM {table_sql}"
+        columns.append(f"{struct_sql}.{quoted(each.name)} AS {quoted(shown)}, ")
+    return "".join(columns)
+
+
+def elements_sql(table_sql: str, document: pa.StructType, steps: Sequence[Step]) -> str | None:
+    """Return the elements of an array in ``doc``, a row for each; None if there is no such array.
+
+    ``position`` is that in the array, from 0. Of an array in arrays the positions of those come
+    before it, each named by its field: ``orders_position``.
+    """
+    kind: pa.DataType = document
+    source, field, views = DOC, "", ""
+    positions: list[str] = []
+    for step in steps:
+        if isinstance(step, FieldName):
+            if not pa.types.is_struct(kind) or kind.get_field_index(step.name) < 0:
+                return None
+            kind, field = kind.field(step.name).type, step.name
+            source += f".{quoted(step.name)}"
+            continue
+        if not pa.types.is_list(kind):
+            return None
+        kind = kind.value_type
+        level = len(positions)
+        positions.append(f"{field}_position" if level == 0 else f"{field}_position_{level + 1}")
+        views += (
+            f"\nLATERAL VIEW posexplode({source}) AS {quoted(f'at_{level}')}, "
+            f"{quoted(f'element_{level}')}"
+        )
+        source = quoted(f"element_{level}")
+    positions[-1:] = ["position"]
+    told = "".join(
+        f"{quoted(f'at_{level}')} AS {quoted(name)}, " for level, name in enumerate(positions)
+    )
+    others = {*map(same_name_key, positions), *_OF_ELEMENTS}
+    is_object = pa.types.is_struct(kind)
+    fields = _fields(kind, source, others) if is_object else f"{source} AS element, "
+    end = ", ".join(_OF_ELEMENTS[1:])
+    return f"SELECT key, {told}{fields}{end} FROM {table_sql}{views}"
 
 
 def quarantine_sql(tables: Mapping[str, str]) -> str:

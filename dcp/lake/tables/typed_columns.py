@@ -3,7 +3,7 @@
 `dcp.lake.apply.typed_documents` makes them of JSON documents.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
@@ -17,12 +17,17 @@ from dcp.lake.config.contracts import (
     Step,
     Wildcard,
     column_name,
+    path_text,
     same_name_key,
+    steps_of,
 )
 from dcp.lake.tables.schema import TYPED, spark_type
 
 DOC: Final = TYPED.names[0]
 VIOLATIONS: Final = TYPED.names[1]
+
+_ARRAY: Final = "dcplake.array."
+"""Begins the properties of a table that name the views of its arrays, and their paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,7 @@ class JsonPath:
     kind: pa.DataType
 
     def __str__(self) -> str:
-        return "$" + "".join(map(str, self.steps))
+        return path_text(self.steps)
 
 
 def paths_of(kind: pa.DataType, above: tuple[Step, ...] = ()) -> Iterator[JsonPath]:
@@ -128,7 +133,7 @@ def _aliases(kind: pa.DataType, above: tuple[Step, ...] = ()) -> Iterator[tuple[
         for each in kind:
             steps = (*above, FieldName(each.name))
             if (name := column_name(each)) != each.name:
-                yield "".join(map(str, steps)), name
+                yield path_text(steps), name
             yield from _aliases(each.type, steps)
     elif pa.types.is_map(kind):
         yield from _aliases(kind.item_type, (*above, Wildcard.VALUES))
@@ -145,6 +150,23 @@ def _in_order(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(_in_order(kind.value_type))
     return kind
+
+
+def arrays_of(properties: Mapping[str, str]) -> dict[str, tuple[Step, ...]]:
+    """Return the arrays of a table that have views, by its properties: `Contract.arrays`."""
+    return {
+        key.removeprefix(_ARRAY): steps_of(path, key)
+        for key, path in sorted(properties.items())
+        if key.startswith(_ARRAY)
+    }
+
+
+def changed_arrays(properties: Mapping[str, str], contract: Contract) -> dict[str, str | None]:
+    """Return the properties that a contract changes: None for one that goes."""
+    wanted = {_ARRAY + view: path for view, path in contract.arrays.items()}
+    gone = (key for key in properties if key.startswith(_ARRAY) and key not in wanted)
+    changed = {key: path for key, path in wanted.items() if properties.get(key) != path}
+    return {**changed, **dict.fromkeys(gone)}
 
 
 def typed_columns(contract: Contract) -> TypedColumns:

@@ -7,9 +7,12 @@ from typing import Any, Final
 
 import pytest
 
+from dcp.lake.config.contracts import path_text
 from dcp.lake.config.settings import Settings
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run
+from dcp.lake.tables.history import history
+from dcp.lake.tables.typed_columns import arrays_of
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for
@@ -92,3 +95,26 @@ def test_another_alias_writes_all_rows_anew(scene: Scene) -> None:
     one["lines"] = [{"price": None}]
     assert scene.docs() == {"one": (one, told)}
     assert ANEW not in str(preview(scene.settings))
+
+
+def test_another_view_of_an_array_writes_no_row_anew(scene: Scene) -> None:
+    def arrays() -> dict[str, str]:
+        found = arrays_of(lake_of(scene.settings).table("docs").properties())
+        return {name: path_text(steps) for name, steps in found.items()}
+
+    scene.contract.write_text(CONTRACT + '"$.lines[*]" = { view = "lines", as = "parts" }\n')
+    scene.run(one={"lines": [{"unit price": 1}]})
+    assert arrays() == {"lines": "$.parts[*]"}
+    one = {"first_name": None, "a_2": None, "parts": [{"unit_price": 1}]}
+    assert scene.docs() == {"one": (one, None)}
+    scene.contract.write_text(scene.contract.read_text().replace('view = "lines"', 'view = "all"'))
+    assert ANEW not in str(preview(scene.settings))
+    scene.run()
+    assert arrays() == {"all": "$.parts[*]"}
+    operations = [each.operation for each in history(lake_of(scene.settings).table("docs"))]
+    assert "CREATE OR REPLACE TABLE AS SELECT" not in operations
+    scene.run(two={"lines": []})
+    assert set(scene.docs()) == {"one", "two"} and arrays() == {"all": "$.parts[*]"}
+    scene.contract.write_text(CONTRACT)
+    scene.run()
+    assert arrays() == {}

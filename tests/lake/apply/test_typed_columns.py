@@ -24,6 +24,7 @@ from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, MOST_LEVELS
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.query.infer import propose_contract
+from dcp.lake.query.views import register_views
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -250,8 +251,9 @@ def test_contracts_go_by_the_names_of_collections_in_a_catalog_too(
         cluster.create_scope("s")
         for name in ("a-b", "a_b"):
             collection = cluster.create_collection("s", name)
-            cluster.set(b"k", b'{"n": 1}', collection=collection)
+            cluster.set(b"k", b'{"n": 1, "l": [5, 6]}', collection=collection)
         text = 'collection = "s.a_b"\nmode = "quarantine"\n[columns]\n"$.n" = "int"\n'
+        text += '"$.l[*]" = { view = "numbers", type = "bigint" }\n'
         scene.contract.write_text(text)
         run(scene.settings, once=True, spark=spark)
         scene.contract.write_text(text.replace('"int"', '"string"'))
@@ -260,7 +262,14 @@ def test_contracts_go_by_the_names_of_collections_in_a_catalog_too(
         tables = {each.name: lake.table(each.name) for each in replicas_in(lake)}
         typed = ["doc" in each.columns().names for each in tables.values()]
         assert typed == [False, False, True]
-        assert tables["docs__s__a_b__9"].rows("doc", "true") == [{"doc": {"n": "1"}}]
+        assert tables["docs__s__a_b__9"].rows("doc", "true") == [{"doc": {"n": "1", "l": [5, 6]}}]
+        register_views(lake, replicas_in(lake))
+        schema = "spark_catalog.typed_columns"
+        views = {row.viewName for row in spark.sql(f"SHOW VIEWS IN {schema}").collect()}
+        assert {"docs_numbers__s__a_b__9", "documents_typed__s__a_b__9"} <= views
+        elements = spark.newSession().table(f"{schema}.docs_numbers__s__a_b__9")
+        found = [(row.key, row.position, row.element) for row in elements.collect()]
+        assert found == [("k", 0, 5), ("k", 1, 6)]
         with pytest.raises(ConfigError, match="no folder, but the table docs__s__a_b__9 has typed"):
             preview(replace(scene.settings, apply=ApplySettings()), spark)
 

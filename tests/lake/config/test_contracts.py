@@ -8,7 +8,13 @@ import pytest
 from dcp.errors import ConfigError
 from dcp.lake.config.contracts import ROW_COLUMNS, ContractMode, load_contracts
 from dcp.lake.tables.schema import REPLICA, TYPED, spark_type
-from dcp.lake.tables.typed_columns import document_type_of, fingerprint_of, table_type
+from dcp.lake.tables.typed_columns import (
+    arrays_of,
+    changed_arrays,
+    document_type_of,
+    fingerprint_of,
+    table_type,
+)
 
 HEAD = 'collection = "a.b"\nmode = "freeze"\n'
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "typed-columns.md"
@@ -75,14 +81,42 @@ def test_paths_become_types(tmp_path: Path, columns: str, expected: str) -> None
         (f'{HEAD}[columns]\n"$.a{"[*]" * 50}" = "int"', "of 51 steps, expected no more than 50"),
         (f'{HEAD}[columns]\n"$.a b" = "int"', "expected a name for the column of 'a b', as in"),
         (f'{HEAD}[columns]\n"$.a b.c" = "int"', "the name has ' ', which no column's name has"),
-        (f'{HEAD}[columns]\n"$.a" = {{ as = "x" }}', "found the alias 'x' alone, expected a type"),
-        (f'{HEAD}[columns]\n"$.a" = {{ as = 1, type = "int" }}', "expected the column's name, as"),
+        (f'{HEAD}[columns]\n"$.a" = {{ as = "x" }}', "found the name 'x' alone, expected a type"),
+        (
+            f'{HEAD}[columns]\n"$.a" = {{ as = 1, type = "int" }}',
+            "$.a: as: found 1, expected a text",
+        ),
         (f'{HEAD}[columns]\n"$.a" = {{}}', "$.a: found {}, expected the column's name, as in"),
         (f'{HEAD}[columns]\n"$.a" = {{ as = "x y", type = "int" }}', "found the alias 'x y', exp"),
         (f'{HEAD}[columns]\n"$.a" = {{ as = "", type = "int" }}', "the name is empty"),
         (f'{HEAD}[columns]\n"$.a" = {{ a = "x", type = "int" }}', "found 'a' (did you mean 'as'?)"),
         (f'{HEAD}[columns]\n"$.a" = {{ as = "x", type = "it" }}', "$.a: found 'it', expected one"),
         (f'{HEAD}[columns]\n"$.a" = {{ as = "Key", type = "int" }}', "found the alias 'Key', exp"),
+        (
+            f'{HEAD}[columns]\n"$.a" = {{ view = "x", type = "int" }}',
+            "found a view, expected it for",
+        ),
+        (
+            f'{HEAD}[columns]\n"$.a.*[*]" = {{ view = "x", type = "int" }}',
+            "in no object whose name",
+        ),
+        (
+            f'{HEAD}[columns]\n"$.a[*]" = {{ view = "Live", type = "int" }}',
+            "found the view 'Live', e",
+        ),
+        (
+            f'{HEAD}[columns]\n"$.a[*]" = {{ view = "_x", type = "int" }}',
+            "found the view '_x', expe",
+        ),
+        (
+            f'{HEAD}[columns]\n"$.a[*]" = {{ view = "x" }}',
+            "found the name 'x' alone, expected a type",
+        ),
+        (
+            f'{HEAD}[columns]\n"$.a[*]" = {{ view = "x", type = "int" }}\n'
+            '"$.b[*]" = { view = "X", type = "int" }',
+            "$.b[*]: found the view 'X', expected a name of its own",
+        ),
         (
             f'{HEAD}[columns]\n"$.a" = {{ as = "x", type = "int" }}\n"$.X" = "int"',
             "found one column for the fields 'a' and 'X', expected names that differ",
@@ -135,6 +169,29 @@ def test_another_alias_or_form_is_another_contract(tmp_path: Path) -> None:
         '"$.a[*].b" = "string"\n"$.a[*]" = { as = "c" }',
     ]
     assert len(set(map(fingerprint, told))) == len(told)
+
+
+def test_arrays_with_views_have_the_names_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(
+        'collection = "a.b"\nmode = "evolve"\n[columns]\n'
+        '"$.a b" = { as = "in" }\n"$.a b.x[*]" = { view = "xs" }\n"$.a b.x[*].n" = "int"\n'
+        '"$.a b.y[*][*]" = { as = "cd", view = "ys", type = "string" }\n'
+        '"$.new[*]" = { view = "new" }\n'
+    )
+    [found] = load_contracts(str(tmp_path)).values()
+    assert found.arrays == {"xs": "$.in.x[*]", "ys": "$.in.cd[*][*]", "new": "$.new[*]"}
+    properties = {"other": "1", "dcplake.array.old": "$.x[*]", "dcplake.array.xs": "$.x[*]"}
+    changed = changed_arrays(properties, found)
+    assert changed == {
+        "dcplake.array.old": None,
+        "dcplake.array.xs": "$.in.x[*]",
+        "dcplake.array.ys": "$.in.cd[*][*]",
+        "dcplake.array.new": "$.new[*]",
+    }
+    told = {**properties, **{key: path for key, path in changed.items() if path is not None}}
+    told.pop("dcplake.array.old")
+    assert not changed_arrays(told, found)
+    assert list(arrays_of(told)) == ["new", "xs", "ys"]
 
 
 def test_folders(tmp_path: Path) -> None:

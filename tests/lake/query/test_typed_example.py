@@ -14,14 +14,14 @@ import pytest
 from dcp.cli.main import main
 from dcp.cli.terminal.table import table
 from dcp.lake.adapters.opening import opened_lake
-from dcp.lake.config.contracts import DEFAULT_COLLECTION, load_contracts
+from dcp.lake.config.contracts import DEFAULT_COLLECTION, load_contracts, steps_of
 from dcp.lake.query.answers import answer, first_rows
 from dcp.lake.query.infer import infer_contract
 from dcp.lake.query.plain_names import show_for_queries
-from dcp.lake.query.views_sql import documents_typed_sql
+from dcp.lake.query.views_sql import documents_typed_sql, elements_sql
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.lake.tables.schema import REPLICA, U64
+from dcp.lake.tables.schema import REPLICA, U64, spark_type
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
@@ -31,10 +31,22 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-PAGE: Final = (Path(__file__).parents[3] / "docs" / "typed-columns.md").read_text(encoding="utf-8")
+DOCS: Final = Path(__file__).parents[3] / "docs"
+PAGE: Final = (DOCS / "typed-columns.md").read_text(encoding="utf-8")
 EXAMPLE: Final = PAGE.partition("\n## An example\n")[2].partition("\n## ")[0]
 BLOCKS: Final = re.findall(r"```\w*\n(.*?)```", EXAMPLE, re.DOTALL)
+COOKBOOK: Final = (DOCS / "cookbook.md").read_text(encoding="utf-8")
+RECIPE: Final = COOKBOOK.partition("\n## The elements of an array\n")[2].partition("\n## ")[0]
 COMMANDS: Final = dict(each.split("\n\n", 1) for each in BLOCKS if each.startswith("dcplake "))
+
+ORDERS: Final = {
+    b"order_1": {
+        "customer": "ada",
+        "lines": [{"sku": "A-1", "amount": 2}, {"sku": "B-7", "amount": 1}],
+    },
+    b"order_2": {"customer": "bob", "lines": [{"sku": "A-1", "amount": 3}, None]},
+    b"order_3": {"customer": "cyd", "lines": []},
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +63,11 @@ def lake(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
             round={"quiet_seconds": 0.2},
             apply={"contracts_folder": str(contracts)},
         )
+        (contracts / "orders.toml").write_text(re.findall(r"```toml\n(.*?)```", RECIPE, re.S)[0])
+        cluster.create_scope("shop")
+        cluster.create_collection("shop", "orders")
+        for key, order in ORDERS.items():
+            cluster.set(key, json.dumps(order).encode(), collection="shop.orders")
         for line in documents.splitlines():
             cluster.set(json.loads(line)["id"].encode(), line.encode())
         run(settings, once=True, spark=spark)
@@ -76,11 +93,21 @@ def test_it_is_printed(command: str, lake: LakeTables) -> None:
     assert [line.rstrip() for line in printed.splitlines()] == COMMANDS[command].splitlines()
 
 
+def test_the_elements_of_an_array_are_rows(lake: LakeTables) -> None:
+    [recipe] = re.findall(r"```sql\n(.*?)```", RECIPE, re.DOTALL)
+    assert [tuple(row) for row in lake.spark.sql(recipe).collect()] == [
+        (None, None, 1, 0),
+        ("A-1", 5, 2, 2),
+        ("B-7", 1, 1, 0),
+    ]
+
+
 def test_views_begin_with_the_key_and_its_document(lake: LakeTables) -> None:
     begins = {
         "documents": ["key", "document", "document_null_reason", "value", "modified_at", "xattrs"],
         "documents_variant": ["key", "document", "document_null_reason", "value"],
-        "documents_typed": ["key", "first_name", "born", "seen", "since", "violations", "value"],
+        "documents_typed": ["key", "first_name", "born", "seen", "since", "lines", "violations"],
+        "docs_lines": ["key", "position", "sku", "unit_price", "modified_at", "vbucket", "seqno"],
         "docs_live": ["key", "value", "modified_at", "xattrs"],
         "pending_changes": ["key", "value", "kind", "state", "table"],
         "row_history": ["key", "value", "kind", "is_live"],
@@ -91,8 +118,8 @@ def test_views_begin_with_the_key_and_its_document(lake: LakeTables) -> None:
     for name, begin in begins.items():
         columns = lake.spark.table(name).columns
         assert columns[: len(begin)] == begin
-        assert columns[-len(end) :] == end or name in ("rollbacks", "quarantine")
-        assert {*REPLICA.names} <= {*columns} or not name.startswith("doc")
+        assert columns[-len(end) :] == end or name in ("docs_lines", "rollbacks", "quarantine")
+        assert {*REPLICA.names} <= {*columns} or not name.startswith(("documents", "docs_live"))
 
 
 def test_fields_with_the_names_of_other_columns_have_others_in_the_view(
@@ -106,6 +133,43 @@ def test_fields_with_the_names_of_other_columns_have_others_in_the_view(
     found = lake.spark.sql(documents_typed_sql(table, pa.struct(fields)))
     assert found.columns[:5] == ["key", "doc_doc_key", "doc_key", "doc_Value", "a`b"]
     assert [tuple(row)[1:5] for row in found.collect()] == [(1, 2, 3, 4)] * 3
+
+
+@pytest.mark.parametrize(
+    ("path", "columns", "rows"),
+    [
+        ("$.a[*]", ["key", "position", "doc_key", "list"], [(0, 1, [5, 6]), (1, 2, [])]),
+        ("$.a[*].list[*]", ["key", "a_position", "position", "element"], [(0, 0, 5), (0, 1, 6)]),
+        (
+            "$.o.m[*][*]",
+            ["key", "m_position", "position", "doc_position"],
+            [(0, 0, "x"), (0, 1, "y"), (2, 0, "z")],
+        ),
+        ("$.o.n[*]", None, None),
+        ("$.a[*].list[*][*]", None, None),
+    ],
+)
+def test_elements_of_arrays_in_arrays(
+    lake: LakeTables, path: str, columns: list[str] | None, rows: list[tuple[object, ...]] | None
+) -> None:
+    in_a = pa.struct([("key", pa.int32()), ("list", pa.list_(pa.int32()))])
+    in_m = pa.list_(pa.struct([("position", pa.string())]))
+    kind = pa.struct([("a", pa.list_(in_a)), ("o", pa.struct([("m", pa.list_(in_m))]))])
+    value = (
+        '{"a": [{"key": 1, "list": [5, 6]}, {"key": 2, "list": []}], '
+        '"o": {"m": [[{"position": "x"}, {"position": "y"}], null, [{"position": "z"}]]}}'
+    )
+    table = (
+        f"(SELECT key, vbucket, seqno, modified_at, from_json('{value}', '{spark_type(kind)}') "
+        "AS doc FROM docs WHERE key = 'ada')"
+    )
+    sql = elements_sql(table, kind, steps_of(path, "a test"))
+    if columns is None:
+        assert sql is None
+        return
+    found = lake.spark.sql(str(sql))
+    assert found.columns == [*columns, "modified_at", "vbucket", "seqno"]
+    assert sorted(tuple(row)[1:-3] for row in found.collect()) == rows
 
 
 def test_the_proposed_contract_is_written_once(
