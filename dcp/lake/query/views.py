@@ -18,6 +18,7 @@ typed columns then, and ``documents_typed`` and ``docs_NAME`` those columns.
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dcp.lake.change_log.applied import replica_status, shown_stale
@@ -44,7 +45,7 @@ from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.schema import RowKind, is_kind
-from dcp.lake.tables.typed_columns import DOC, arrays_of
+from dcp.lake.tables.typed_columns import DOC, arrays_of, has_names_twice
 
 
 def register_views(
@@ -82,11 +83,7 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
         columns = lake.table(replica.name).columns()
         if DOC in columns.names:
             typed[replica.name] = table_sql
-            document = columns.field(DOC).type
-            views["documents_typed" + suffix] = documents_typed_sql(table_sql, document)
-            for name, steps in arrays_of(lake.table(replica.name).properties()).items():
-                if (elements := elements_sql(table_sql, document, steps)) is not None:
-                    views[f"{DOCS.name}_{name}{suffix}"] = elements
+            views |= _typed_views(lake, replica, columns.field(DOC).type, suffix)
     statuses = {each.name: replica_status(lake, each) for each in replicas}
     held = {name: status.held for name, status in statuses.items()}
     held = held or {DOCS.name: BEGINNING}  # no table yet, or any more: all is pending
@@ -101,6 +98,19 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
     newest = states_at(lake, latest_round(lake))
     shown = {name: shown_stale(status, newest) for name, status in statuses.items()}
     views["stale_vbuckets"] = stale_vbuckets_sql(lake.changes_sql, shown)
+    return views
+
+
+def _typed_views(
+    lake: LakeTables, replica: ReplicaTable, document: pa.StructType, suffix: str
+) -> dict[str, str]:
+    if has_names_twice(document):  # Spark cannot choose one of them
+        return {}
+    table = lake.table(replica.name)
+    views = {"documents_typed" + suffix: documents_typed_sql(table.sql, document)}
+    for name, steps in arrays_of(table.properties()).items():
+        if (elements := elements_sql(table.sql, document, steps)) is not None:
+            views[f"{DOCS.name}_{name}{suffix}"] = elements
     return views
 
 

@@ -365,6 +365,7 @@ def test_a_table_with_two_columns_that_spark_takes_for_one_gets_one_of_them(
         scene.run()
     document = scene.lake.table("docs").columns().field("doc").type
     assert document.names == ["\u00b5g", "\u03bcg"]
+    assert "documents_typed" not in register_views(scene.lake)
     assert ANEW in str(preview(scene.settings))
     scene.put(m4={"\u00b5g": 5})
     scene.run()
