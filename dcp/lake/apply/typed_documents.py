@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from dcp.lake.apply.column_growth import grown
+from dcp.lake.apply.date_arrays import days_of, require_partial_days, times_of
 from dcp.lake.apply.json_documents import (
     DAY_SECONDS,
     FIRST_SECOND,
@@ -70,8 +71,6 @@ _ONLY_PYARROW: Final = (b"NaN", b"Inf")
 
 _MILLIS: Final = SCALARS["timestamp_ms"]
 _PARTIAL_DATE: Final = SCALARS["partial_date"]
-_BASIC_DAY: Final = "^([0-9]{4})([0-9]{2})([0-9]{2})$"
-_PARTIAL_DAY: Final = r"^[0-9]{4}(-(0[1-9]|1[0-2])(-[0-9]{2})?)?$"
 
 _SEEN: Final = pa.schema([("seen", pa.binary())])
 
@@ -94,7 +93,10 @@ def typed_arrays(columns: TypedColumns, datatypes: pa.Array, values: pa.Array) -
         contents = [parse_object(each) for each in part]
         documents, violations = zip(*map(rules.of_document, part, contents), strict=True)
         fitting = zip(contents, violations, strict=True)
-        together.learn([each for each, misfits in fitting if misfits is None])
+        fit = [each for each, misfits in fitting if misfits is None]
+        together.learn(fit)
+        if len(fit) == len(part):  # pyarrow does not know a form of theirs
+            together.read_times_otherwise()
         made.append(pa.array(documents, doc))
         told.append(pa.array(violations, kind))
     if len(objects) == len(candidates):
@@ -116,6 +118,7 @@ def see_documents(columns: TypedColumns, batches: Iterable[pa.RecordBatch]) -> S
         for part, found in in_parts(objects, together):
             if found is None:
                 together.learn([parse_object(each) for each in part])
+                together.read_times_otherwise()
     return together.seen
 
 
@@ -191,15 +194,18 @@ def _read_together(
     return table.to_batches()[0] if table.num_rows == len(documents) else None
 
 
-def _pyarrow_type(kind: pa.DataType) -> pa.DataType:
+def _pyarrow_type(kind: pa.DataType, *, times_are_texts: bool) -> pa.DataType:
     """Return the type in which pyarrow reads values: it has no dates in JSON."""
+    inner = partial(_pyarrow_type, times_are_texts=times_are_texts)
     if pa.types.is_struct(kind):
-        return pa.struct([(each.name, _pyarrow_type(each.type)) for each in kind])
+        return pa.struct([(each.name, inner(each.type)) for each in kind])
     if pa.types.is_list(kind):
-        return pa.list_(_pyarrow_type(kind.value_type))
+        return pa.list_(inner(kind.value_type))
     if kind == _MILLIS:
         return pa.int64()
-    return pa.string() if pa.types.is_date(kind) or kind == _PARTIAL_DATE else kind
+    is_text = pa.types.is_date(kind) or kind == _PARTIAL_DATE
+    is_text |= times_are_texts and pa.types.is_timestamp(kind)
+    return pa.string() if is_text else kind
 
 
 class Together:
@@ -215,6 +221,7 @@ class Together:
         self._is_strict = columns.tells_new_fields
         self._unexpected = "error" if self._is_strict else "ignore"
         self._learnt, self._next = 0, 1
+        self._times_are_texts = False
         # pyarrow reads no maps: the fields that have some are read one by one.
         self._walks = {
             each.name: _of_type(
@@ -226,10 +233,12 @@ class Together:
         self._expect(columns.document)
 
     def _expect(self, document: pa.StructType) -> None:
+        self._expected = document
         plain = [each for each in document if each.name not in self._walks]
+        read = partial(_pyarrow_type, times_are_texts=self._times_are_texts)
         self._kind = document if self._evolves else self._columns.document
         self._stored: pa.StructType = table_type(self._kind)
-        self._schema = pa.schema([each.with_type(_pyarrow_type(each.type)) for each in plain])
+        self._schema = pa.schema([each.with_type(read(each.type)) for each in plain])
 
     def __call__(self, documents: Sequence[bytes]) -> pa.StructArray | None:
         """Return the column ``doc`` of documents that look like objects; None: not all fit."""
@@ -261,6 +270,14 @@ class Together:
             if self._evolves and name in self.seen.fields:
                 self.seen.fields[name].count(column)
         return pa.StructArray.from_arrays(columns, fields=list(self._stored))
+
+    def read_times_otherwise(self) -> None:
+        """Let pyarrow read times as texts from now on, or no longer.
+
+        Itself it reads the usual form alone, with less work.
+        """
+        self._times_are_texts = not self._times_are_texts
+        self._expect(self._expected)
 
     def learn(self, contents: Sequence[dict[str, Any] | None]) -> None:
         """Expect in further documents the fields of some that were read one by one.
@@ -305,27 +322,19 @@ def _fitted(found: pa.Array, kind: pa.DataType, stored: pa.DataType) -> pa.Array
     if pa.types.is_floating(kind):
         return _all_within(found, found, -_LARGEST, _LARGEST)
     if pa.types.is_date(kind):
-        found = pc.replace_substring_regex(found, _BASIC_DAY, r"\1-\2-\3").cast(kind)
+        found = days_of(found)
         days = (FIRST_SECOND // DAY_SECONDS, LAST_SECOND // DAY_SECONDS)
         return _all_within(found, found.view(pa.int32()), *days)
     if kind == _MILLIS:
         millis = (FIRST_SECOND * 1000, LAST_SECOND * 1000 + 999)
         return _all_within(found, found, *millis).cast(kind).cast(stored)
     if pa.types.is_timestamp(kind):
+        found = times_of(found) if pa.types.is_string(found.type) else found
         micros = (FIRST_SECOND * 1_000_000, LAST_SECOND * 1_000_000 + 999_999)
         return _all_within(found, found.view(pa.int64()), *micros)
     if kind == _PARTIAL_DATE:
-        _require_partial_days(found)
+        require_partial_days(found)
     return found
-
-
-def _require_partial_days(found: pa.StringArray) -> None:
-    lengths = pc.utf8_length(found)
-    days = found.filter(pc.equal(lengths, len("2026-01-31"))).cast(pa.date32())
-    years = pc.utf8_slice_codeunits(found, 0, 4)
-    is_fit = pc.and_(pc.match_substring_regex(found, _PARTIAL_DAY), pc.not_equal(years, "0000"))
-    if days.null_count or not pc.all(is_fit, min_count=0).as_py():
-        raise ValueError("another text")
 
 
 def _all_within(values: pa.Array, numbers: pa.Array, least: float, most: float) -> pa.Array:
