@@ -4,8 +4,9 @@
 
 One round is received. Then ``dcplake apply`` merges it into an empty table, in turn without a
 contract and with one of twelve paths in each mode, and with ``evolve`` also without any. At last
-comes another contract, and all rows are written anew. Each is a process of its own from start to
-exit. One document in a thousand does not fit.
+comes another contract, and all rows are written anew. Then ``dcplake sql`` asks for a field and for
+the elements of an array, by the views of typed columns and of the JSON. Each is a process of its
+own from start to exit. One document in a thousand does not fit.
 """
 
 import argparse
@@ -41,9 +42,23 @@ mode = "{mode}"
 "$.address.street" = "string"
 "$.address.city" = "string"
 "$.tags[*]" = "string"
+"$.lines[*]" = {{ view = "lines" }}
 "$.lines[*].sku" = "string"
 "$.lines[*].quantity" = "int"
 """
+
+_QUESTIONS: Final = {
+    "a field of documents_typed": "SELECT count_if(score > 0.5) FROM documents_typed",
+    "of the JSON in documents": """
+SELECT count_if(CAST(get_json_object(document, '$.score') AS DOUBLE) > 0.5) FROM documents""",
+    "elements of docs_lines": """
+SELECT sku, sum(quantity) FROM docs_lines GROUP BY sku ORDER BY sku LIMIT 1""",
+    "of the JSON in documents, flattened": """
+SELECT line.sku, sum(line.quantity)
+FROM documents LATERAL VIEW explode(
+  from_json(document, 'lines ARRAY<STRUCT<sku: STRING, quantity: INT>>').lines) AS line
+GROUP BY line.sku ORDER BY line.sku LIMIT 1""",
+}
 
 
 def _document(number: int, random: Random) -> bytes:
@@ -97,13 +112,16 @@ def main() -> None:
         contracts["evolve, none named"] = contracts["evolve"].partition("[columns]")[0]
         found: dict[str, list[CommandCost]] = {title: [] for title in contracts}
         again: list[CommandCost] = []
+        asked: dict[str, list[CommandCost]] = {title: [] for title in _QUESTIONS}
         for _ in range(arguments.repetitions):
             for title, contract in contracts.items():
                 shutil.rmtree(folder / "lake", ignore_errors=True)
                 shutil.copytree(received, folder / "lake", copy_function=os.link)
                 found[title].append(_apply(folder, options, contract))
             again.append(_apply(folder, options, contracts["quarantine"]))
-        report(found | {"another contract": again})
+            for title, question in _QUESTIONS.items():
+                asked[title].append(_run(options, "sql", question))
+        report(found | {"another contract": again} | asked)
 
 
 def _apply(folder: Path, options: Mapping[str, str], contract: str) -> CommandCost:
