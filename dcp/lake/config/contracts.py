@@ -69,7 +69,8 @@ DEFAULT_COLLECTION: Final = "_default._default"
 
 _KEYS: Final = ("collection", "mode", "columns")
 _ENTRY_KEYS: Final = ("as", "type", "view")
-_VIEW: Final = re.compile("[A-Za-z][A-Za-z0-9_]{0,99}")
+_VIEW: Final = re.compile("(?=.{1,100}$)[A-Za-z](?:_?[A-Za-z0-9])*")
+"""The names of other collections' views follow ``__``."""
 _NO_VIEW: Final = "live"
 """There is a view ``docs_live`` of every table."""
 _NAME: Final = "[A-Za-z0-9_%-]{1,251}"
@@ -301,8 +302,8 @@ def _arrays(entries: Sequence[_Entry], where: str) -> dict[str, str]:
         if is_taken or not _VIEW.fullmatch(each.view):
             raise ConfigError(
                 f"{where}: columns: {each.path}: found the view {each.view!r}, expected a name of "
-                "its own, of letters, digits and _, that begins with a letter; there is "
-                f"docs_{_NO_VIEW} already"
+                "its own, of letters, digits and _ between them, that begins with a letter; there "
+                f"is docs_{_NO_VIEW} already"
             )
         steps = (
             FieldName(aliases.get(each.steps[:end], step.name))
@@ -337,10 +338,10 @@ def _entry(path: str, told: Any, where: str) -> _Entry:
         if not isinstance(word, str):
             raise ConfigError(f"{where}: columns: {path}: {key}: found {word!r}, expected a text")
     alias, view = told.get("as"), told.get("view")
-    if alias is None and view is None:
+    if not told:
         raise ConfigError(
             f"{where}: columns: {path}: found {told!r}, expected the column's name, as in "
-            '{ as = "first_name", type = "string" }, or that of a view'
+            '{ as = "first_name", type = "string" }, a type, or the name of a view'
         )
     if alias is not None and (refusal := refusal_of(alias)):
         raise ConfigError(

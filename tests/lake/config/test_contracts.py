@@ -51,6 +51,7 @@ LISTED = "STRUCT<`in`: ARRAY<STRUCT<`cas`: INT>>>"
         ('"$.a.x" = "int"\n"$.a.y" = "int"', "STRUCT<`a`: STRUCT<`x`: INT, `y`: INT>>"),
         ('"$[\'a.b`c\']" = "decimal(38, 0)"', "STRUCT<`a.b``c`: DECIMAL(38,0)>"),
         ('"$.at" = "timestamp_ms"\n"$.on[*]" = "partial_date"', MILLIS),
+        ('"$.a" = { type = "int" }', "STRUCT<`a`: INT>"),
         ('"$.first name" = { as = "first_name", type = "string" }', "STRUCT<`first_name`: STRING>"),
         ('"$[\'\']" = { as = "none", type = "int" }', "STRUCT<`none`: INT>"),
         (r""""$['it\\'s \\\\']" = { as = "its", type = "int" }""", "STRUCT<`its`: INT>"),
@@ -103,6 +104,10 @@ def test_paths_become_types(tmp_path: Path, columns: str, expected: str) -> None
         (
             f'{HEAD}[columns]\n"$.a[*]" = {{ view = "Live", type = "int" }}',
             "found the view 'Live', e",
+        ),
+        (
+            f'{HEAD}[columns]\n"$.a[*]" = {{ view = "x__s", type = "int" }}',
+            "found the view 'x__s', expected a name of its own",
         ),
         (
             f'{HEAD}[columns]\n"$.a[*]" = {{ view = "_x", type = "int" }}',
