@@ -13,14 +13,17 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, ContractMode, load_contracts
+from dcp.lake.config.settings_document import toml_value
 from dcp.lake.tables.typed_columns import DOC, VIOLATIONS, fingerprint_of
 from tests.lake.watched_lake import Row, Version
 
+_ALIAS: Final = "named"
 _CONTRACTS: Final[Sequence[tuple[str, Mapping[str, str]]]] = (
     ("evolve", {}),
     ("quarantine", {"$.n": "bigint", "$.m.k": "string", "$.p": "string"}),
     ("ignore", {"$.n": "double", "$.m.k": "boolean"}),
     ("evolve", {"$.n": "int"}),
+    ("evolve", {"$.n": "int", "$.m": f'{{ as = "{_ALIAS}" }}', "$.m.k": "string"}),
 )
 
 
@@ -85,7 +88,10 @@ def document(random: Random, number: int, padding: str) -> bytes:
 
 
 def _text(mode: str, columns: Mapping[str, str]) -> str:
-    lines = [f'"{path}" = "{kind}"' for path, kind in columns.items()]
+    lines = [
+        f'"{path}" = {kind if kind.startswith("{") else toml_value(kind)}'
+        for path, kind in columns.items()
+    ]
     head = f'collection = "{DEFAULT_COLLECTION}"\nmode = "{mode}"\n'
     return "\n".join([head, "[columns]", *lines, ""])
 
@@ -93,6 +99,8 @@ def _text(mode: str, columns: Mapping[str, str]) -> str:
 def _refusal(row: Row, kind: pa.StructType, mode: ContractMode) -> str:
     """Say what is wrong with a row's columns; empty where nothing is."""
     content = json.loads(row["value"])
+    if kind.get_field_index(_ALIAS) >= 0:  # the column of the field m
+        content = {_ALIAS if name == "m" else name: value for name, value in content.items()}
     misfits: list[str] = []
     wrong = _wrong(content, row[DOC], kind, "$", misfits)
     if not wrong and mode is ContractMode.EVOLVE:
