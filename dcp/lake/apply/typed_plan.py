@@ -23,6 +23,7 @@ from dcp.lake.tables.typed_columns import (
     document_type_of,
     has_names_twice,
     paths_of,
+    refuse_own_columns,
     typed_columns,
 )
 from dcp.suggestions import did_you_mean
@@ -98,9 +99,11 @@ class ContractBook:
         """Read the contracts.
 
         Raises:
-            ConfigError: the folder is missing, or a file in it is no contract.
+            ConfigError: the folder is missing, or a file in it is no contract of a table.
         """
         self._contracts = load_contracts(folder) if folder else None
+        for contract in (self._contracts or {}).values():
+            refuse_own_columns(contract)
         self._known: set[str] = set()
         self._without_columns: set[str] = set()
         """Contracts with a warning that their documents have no field for a column."""

@@ -105,12 +105,6 @@ The Arrow type of the last two says what documents have. The column has a type o
 """
 _SCALAR_NAMES: Final = {kind: name for name, kind in SCALARS.items()}
 
-ROW_COLUMNS: Final = (
-    *("vbucket", "key", "key_bytes", "seqno", "vb_uuid", "epoch", "cas", "rev", "flags", "expiry"),
-    *("datatype", "xattrs", "value", "modified_at", "doc", "violations"),
-)
-"""A table's own columns: an alias has none of their names, since views show both side by side."""
-
 _COLUMN: Final = b"column"
 
 
@@ -451,11 +445,6 @@ def _object(
             raise ConfigError(
                 f"{where}: columns: found {parts[0][2]!r}, expected a name for the column of "
                 f'{name!r}, as in {{ as = "first_name", type = "string" }}: {refusal}'
-            )
-        if not above and alias is not None and same_name_key(alias) in ROW_COLUMNS:
-            raise ConfigError(
-                f"{where}: columns: {parts[0][2]}: found the alias {alias!r}, expected a name that "
-                f"is no column of every table: those have {', '.join(ROW_COLUMNS)}"
             )
         if (other := known.setdefault(same_name_key(alias or name), name)) != name:
             raise ConfigError(

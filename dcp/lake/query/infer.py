@@ -25,7 +25,6 @@ from dcp.lake.apply.seen_values import (
     most_digits,
 )
 from dcp.lake.config.contracts import (
-    ROW_COLUMNS,
     FieldName,
     Step,
     Wildcard,
@@ -37,6 +36,7 @@ from dcp.lake.config.contracts import (
 )
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.tables.lake_tables import LakeTables, replicas_in
+from dcp.lake.tables.schema import ROW_COLUMNS
 from dcp.wire.vocabulary import Datatype
 
 _DOMINANT: Final = 0.9

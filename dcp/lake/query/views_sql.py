@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dcp.lake.adapters.apply_sql import LOG_COLUMNS, PLACE_SQL, newest_rows_sql, newest_sql
 from dcp.lake.change_log.epochs import dead_by_sql
-from dcp.lake.config.contracts import ROW_COLUMNS, FieldName, Step, same_name_key
+from dcp.lake.config.contracts import FieldName, Step, same_name_key
 from dcp.lake.receive.keys import ESCAPE_PREFIX
 from dcp.lake.store.log_slice import Role
 from dcp.lake.store.sql import integer_list, quoted, string
@@ -22,6 +22,7 @@ from dcp.lake.tables.schema import (
     ITEM_KINDS,
     POSITION,
     REPLICA,
+    ROW_COLUMNS,
     VIOLATION,
     RowKind,
     is_kind,

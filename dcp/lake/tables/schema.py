@@ -177,6 +177,9 @@ TYPED: Final = pa.schema(
 ``violations`` is null if the document fits.
 """
 
+ROW_COLUMNS: Final = (*REPLICA.names, *TYPED.names)
+"""All columns of a replica that has typed ones."""
+
 REPLICA_STATISTICS: Final = ("vbucket", "key", "seqno", "modified_at", "datatype")
 """Each file of a replica tells minimum and maximum of these columns."""
 

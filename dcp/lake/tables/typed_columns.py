@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from dcp.errors import ConfigError
 from dcp.lake.config.contracts import (
     Contract,
     ContractMode,
@@ -21,7 +22,7 @@ from dcp.lake.config.contracts import (
     same_name_key,
     steps_of,
 )
-from dcp.lake.tables.schema import TYPED, spark_type
+from dcp.lake.tables.schema import ROW_COLUMNS, TYPED, spark_type
 
 DOC: Final = TYPED.names[0]
 VIOLATIONS: Final = TYPED.names[1]
@@ -150,6 +151,22 @@ def _in_order(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(_in_order(kind.value_type))
     return kind
+
+
+def refuse_own_columns(contract: Contract) -> None:
+    """Refuse an alias that is a table's own column: views show both side by side.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for each in contract.document:
+        alias = column_name(each)
+        if alias != each.name and same_name_key(alias) in ROW_COLUMNS:
+            raise ConfigError(
+                f"{contract.where}: columns: {path_text([FieldName(each.name)])}: found the alias "
+                f"{alias!r}, expected a name that is no column of every table: those have "
+                f"{', '.join(ROW_COLUMNS)}"
+            )
 
 
 def arrays_of(properties: Mapping[str, str]) -> dict[str, tuple[Step, ...]]:

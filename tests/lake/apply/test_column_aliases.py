@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from dcp.errors import ConfigError
 from dcp.lake.config.contracts import path_text
 from dcp.lake.config.settings import Settings
 from dcp.lake.run.preview import preview
@@ -118,3 +119,13 @@ def test_another_view_of_an_array_writes_no_row_anew(scene: Scene) -> None:
     scene.contract.write_text(CONTRACT)
     scene.run()
     assert arrays() == {}
+
+
+def test_an_alias_that_is_a_tables_own_column_is_refused(scene: Scene) -> None:
+    scene.contract.write_text(CONTRACT.replace("a_2", "Key"))
+    with pytest.raises(
+        ConfigError, match=r"default.toml: columns: \$\.A: found the alias 'Key', e"
+    ):
+        scene.run(one={"A": 1})
+    with pytest.raises(ConfigError, match="found the alias 'Key'"):
+        preview(scene.settings)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.lake.config.contracts import ROW_COLUMNS, ContractMode, load_contracts
-from dcp.lake.tables.schema import REPLICA, TYPED, spark_type
+from dcp.lake.config.contracts import ContractMode, load_contracts
+from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.typed_columns import (
     arrays_of,
     changed_arrays,
@@ -92,7 +92,6 @@ def test_paths_become_types(tmp_path: Path, columns: str, expected: str) -> None
         (f'{HEAD}[columns]\n"$.a" = {{ as = "", type = "int" }}', "the name is empty"),
         (f'{HEAD}[columns]\n"$.a" = {{ a = "x", type = "int" }}', "found 'a' (did you mean 'as'?)"),
         (f'{HEAD}[columns]\n"$.a" = {{ as = "x", type = "it" }}', "$.a: found 'it', expected one"),
-        (f'{HEAD}[columns]\n"$.a" = {{ as = "Key", type = "int" }}', "found the alias 'Key', exp"),
         (
             f'{HEAD}[columns]\n"$.a" = {{ view = "x", type = "int" }}',
             "found a view, expected it for",
@@ -150,10 +149,6 @@ def test_what_is_no_contract_is_refused(tmp_path: Path, text: str, message: str)
         contract(tmp_path, text)
     assert str(tmp_path / "a.toml") in str(caught.value)
     assert message in str(caught.value)
-
-
-def test_a_tables_own_columns_are_known() -> None:
-    assert (*REPLICA.names, *TYPED.names) == ROW_COLUMNS
 
 
 def test_another_alias_or_form_is_another_contract(tmp_path: Path) -> None:
