@@ -69,6 +69,7 @@ _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9
 _ONLY_PYARROW: Final = (b"NaN", b"Inf")
 """pyarrow reads these numbers, which JSON does not have."""
 
+_TIME: Final = SCALARS["timestamp"]
 _MILLIS: Final = SCALARS["timestamp_ms"]
 _PARTIAL_DATE: Final = SCALARS["partial_date"]
 
@@ -194,17 +195,17 @@ def _read_together(
     return table.to_batches()[0] if table.num_rows == len(documents) else None
 
 
-def _pyarrow_type(kind: pa.DataType, *, times_are_texts: bool) -> pa.DataType:
+def _pyarrow_type(kind: pa.DataType, times_are_texts: bool) -> pa.DataType:
     """Return the type in which pyarrow reads values: it has no dates in JSON."""
-    inner = partial(_pyarrow_type, times_are_texts=times_are_texts)
     if pa.types.is_struct(kind):
-        return pa.struct([(each.name, inner(each.type)) for each in kind])
+        fields = [(each.name, _pyarrow_type(each.type, times_are_texts)) for each in kind]
+        return pa.struct(fields)
     if pa.types.is_list(kind):
-        return pa.list_(inner(kind.value_type))
+        return pa.list_(_pyarrow_type(kind.value_type, times_are_texts))
     if kind == _MILLIS:
         return pa.int64()
     is_text = pa.types.is_date(kind) or kind == _PARTIAL_DATE
-    is_text |= times_are_texts and pa.types.is_timestamp(kind)
+    is_text |= times_are_texts and kind == _TIME
     return pa.string() if is_text else kind
 
 
@@ -221,7 +222,7 @@ class Together:
         self._is_strict = columns.tells_new_fields
         self._unexpected = "error" if self._is_strict else "ignore"
         self._learnt, self._next = 0, 1
-        self._times_are_texts = False
+        self._has_times = any(path.kind == _TIME for path in paths_of(columns.document))
         # pyarrow reads no maps: the fields that have some are read one by one.
         self._walks = {
             each.name: _of_type(
@@ -233,16 +234,17 @@ class Together:
         self._expect(columns.document)
 
     def _expect(self, document: pa.StructType) -> None:
-        self._expected = document
         plain = [each for each in document if each.name not in self._walks]
-        read = partial(_pyarrow_type, times_are_texts=self._times_are_texts)
         self._kind = document if self._evolves else self._columns.document
         self._stored: pa.StructType = table_type(self._kind)
-        self._schema = pa.schema([each.with_type(read(each.type)) for each in plain])
+        self._schemas = [
+            pa.schema([each.with_type(_pyarrow_type(each.type, text)) for each in plain])
+            for text in ((False, True) if self._has_times else (False,))
+        ]
 
     def __call__(self, documents: Sequence[bytes]) -> pa.StructArray | None:
         """Return the column ``doc`` of documents that look like objects; None: not all fit."""
-        batch = _read_together(documents, self._schema, self._unexpected)
+        batch = _read_together(documents, self._schemas[0], self._unexpected)
         parsed = [parse_object(each) for each in documents] if self._walks and batch else []
         contents = [each for each in parsed if each is not None]
         if batch is None or len(contents) < len(parsed):
@@ -276,8 +278,7 @@ class Together:
 
         Itself it reads the usual form alone, with less work.
         """
-        self._times_are_texts = not self._times_are_texts
-        self._expect(self._expected)
+        self._schemas.reverse()
 
     def learn(self, contents: Sequence[dict[str, Any] | None]) -> None:
         """Expect in further documents the fields of some that were read one by one.
