@@ -58,19 +58,18 @@ def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
 
 
 def begun_anew(
-    stale: Mapping[int, int], forks: Iterable[Fork], cleaned_round: int
+    rounds: Mapping[int, int], forks: Iterable[Fork], cleaned_round: int
 ) -> frozenset[int]:
-    """Return the stale vbuckets whose new history begins at 0 and is complete in the log.
+    """Return the vbuckets whose history begins at 0 after their round and is complete in the log.
 
-    ``stale`` are vbuckets and the rounds that they are shown at. A beginning in a cleaned round may
-    lack rows: that vbucket must begin once more.
+    A beginning in a cleaned round may lack rows: that vbucket must begin once more.
     """
     return frozenset(
         fork.vbucket
         for fork in forks
         if fork.seqno == 0
-        and fork.vbucket in stale
-        and fork.round > max(stale[fork.vbucket], cleaned_round)
+        and fork.vbucket in rounds
+        and fork.round > max(rounds[fork.vbucket], cleaned_round)
     )
 
 

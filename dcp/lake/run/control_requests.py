@@ -1,17 +1,19 @@
 """Asks a lake's driver by a row of the table ``control``, and answers between its rounds.
 
 ``pause`` lets no further round begin until ``resume``; what was received is applied. ``resync``
-lets vbuckets be streamed again from their beginning. Each request is answered by a row. Backfills
-are carried out elsewhere (`dcp.lake.run.backfills`).
+lets vbuckets begin anew with the next round, and mends a damaged log. Each request is answered by a
+row. Backfills are carried out elsewhere (`dcp.lake.run.backfills`).
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, FencedError, LakeError
 from dcp.lake.adapters.opening import opened_lake
+from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import (
     BACKFILL,
@@ -25,8 +27,10 @@ from dcp.lake.change_log.control import (
     pause_of,
 )
 from dcp.lake.config.settings import Settings
-from dcp.lake.run.resync import commit_resync
-from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.rounds.lake_state import LakeState
+from dcp.lake.run.repair import is_damaged, refuse_damaged_log, repair
+from dcp.lake.tables.lake_tables import LakeTables, replicas_in
+from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.printable import number_ranges, numbers_of
 
 if TYPE_CHECKING:
@@ -57,7 +61,7 @@ def ask(
 
 
 class Requests:
-    """The requests of one driver; ``only_in_log`` is that of `dcp.lake.run.resync`."""
+    """The requests of one driver; ``only_in_log`` is that of `dcp.lake.run.repair`."""
 
     def __init__(
         self, lake: LakeTables, control: Control, writer_id: str, only_in_log: Sequence[str]
@@ -68,10 +72,10 @@ class Requests:
         self._only_in_log = only_in_log
 
     def carry_out(self) -> Action | None:
-        """Carry out the requests; return the pause that holds, if one does.
+        """Begin or answer the requests; return the pause that holds, if one does.
 
         Raises:
-            FencedError: another driver committed a round during a resync; the request stays open.
+            FencedError: another driver committed a round during a repair; the request stays open.
         """
         for action in self._control.actions():
             if not action.is_open and action.is_to_be_cancelled:
@@ -84,37 +88,77 @@ class Requests:
     def _carry_out(self, action: Action) -> None:
         if action.is_to_be_cancelled:
             return self._control.write(action, ActionState.CANCELLED)
+        if action.state is ActionState.BEGUN:
+            return None
         try:
-            detail = self._do(action)
+            newest = latest_round(self._lake)
+            _refuse_wrong(action)
+            if action.action == RESYNC:
+                self._prepare_resync(action)
         except FencedError:  # the other driver will do it
             raise
         except (ConfigError, LakeError) as error:
             _LOG.warning("request %s: %s refused: %s", action.id, action.action, error)
             return self._control.write(action, ActionState.REFUSED, detail=str(error))
-        newest = latest_round(self._lake)
-        return self._control.write(action, ActionState.DONE, newest, detail)
+        state = ActionState.BEGUN if action.action == RESYNC else ActionState.DONE
+        return self._control.write(action, state, newest)
 
-    def _do(self, action: Action) -> str:
-        if action.options is not None and action.action in (PAUSE, RESUME, RESYNC):
-            raise ConfigError(
-                f"options: found {action.options!r:.80}, expected null: {action.action} has none"
-            )
-        if action.action in (PAUSE, RESUME):
-            return ""
-        if action.action == CANCEL:
-            raise ConfigError(f"cancel: found no request of id {action.id!r} before it")
-        if action.action != RESYNC:
-            expected = ", ".join((*ACTIONS, CANCEL))
-            raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
-        vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
-        number = commit_resync(
-            self._lake,
-            vbuckets,
-            self._writer_id,
-            request=action.id,
-            only_in_log=self._only_in_log,
+    def _prepare_resync(self, action: Action) -> None:
+        """Repair a damaged log, if all vbuckets begin anew.
+
+        Raises:
+            ConfigError: the bucket lacks a vbucket.
+            LakeError: the log is damaged, and not all vbuckets begin anew, or it cannot be
+                repaired; or somebody changed a table.
+            FencedError: another driver committed a round.
+        """
+        lake, vbucket_count = self._lake, self._lake.identity.vbucket_count
+        if len(vbuckets_of(action.vbuckets, vbucket_count)) == vbucket_count:
+            if is_damaged(lake):
+                repair(lake, self._writer_id, only_in_log=self._only_in_log)
+            return
+        refuse_damaged_log(lake)
+        for replica in replicas_in(lake):
+            commit_history = replica_status(lake, replica).commit_history
+            commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
+
+    def resyncs(self, newest: int) -> dict[int, int]:
+        return resyncs_of(self._control.actions(), newest, self._lake.identity.vbucket_count)
+
+    def end_resyncs(self, lake_state: LakeState) -> None:
+        """Answer the requests of vbuckets that have all begun anew."""
+        waiting = lake_state.restarting(RestartReason.RESYNC)
+        for action in self._control.actions():
+            if action.action == RESYNC and action.state is ActionState.BEGUN:
+                vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
+                if not vbuckets & waiting:
+                    self._control.write(action, ActionState.DONE, lake_state.latest_round)
+
+
+def _refuse_wrong(action: Action) -> None:
+    if action.action == CANCEL:
+        raise ConfigError(f"cancel: found no request of id {action.id!r} before it")
+    if action.action not in ACTIONS:
+        expected = ", ".join((*ACTIONS, CANCEL))
+        raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
+    if action.options is not None:
+        raise ConfigError(
+            f"options: found {action.options!r:.80}, expected null: {action.action} has none"
         )
-        return f"round {number}"
+
+
+def resyncs_of(actions: Iterable[Action], newest: int, vbucket_count: int) -> dict[int, int]:
+    """Return the vbuckets that open requests let begin anew, and the newest round before that.
+
+    ``newest`` is that of requests that no driver has begun. A driver refuses wrong requests.
+    """
+    begun: dict[int, int] = {}
+    for action in actions:
+        if action.action == RESYNC and action.is_open and not action.is_to_be_cancelled:
+            number = action.begun_round if action.state is ActionState.BEGUN else newest
+            with suppress(ConfigError):
+                begun |= dict.fromkeys(vbuckets_of(action.vbuckets, vbucket_count), number)
+    return begun
 
 
 def vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:

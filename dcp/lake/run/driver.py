@@ -49,7 +49,7 @@ from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.outages import Outages
 from dcp.lake.run.persistence_gate import PersistenceGate
-from dcp.lake.run.resync import only_in_log
+from dcp.lake.run.repair import only_in_log
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import (
@@ -352,11 +352,12 @@ class Driver:
         if self._settings.apply.when == ApplyWhen.NEVER:  # somebody else applies, meanwhile too
             self._applier.learn()
         lake_state = replace(
-            read_lake_state(self.lake, self._settings, self._applier.stale),
+            read_lake_state(self.lake, self._settings, self._applier.stale, self._requests.resyncs),
             backfill=self._backfills.next(cluster),
             document_filter=document_filter,
             waiting=self._empty_rounds.waiting(monotonic()),
         )
+        self._requests.end_resyncs(lake_state)
         restarts = lake_state.restarts.values()
         self._persistence.leave_out(
             [each.vbucket for each in restarts if isinstance(each, LeftOut)]

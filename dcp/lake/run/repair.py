@@ -1,24 +1,29 @@
-"""Makes vbuckets stream again from their beginning, as the driver of a lake is asked to.
+"""Repairs a lake whose change log is damaged: all vbuckets stream again from their beginning.
 
-It commits a round in which those vbuckets begin a new epoch at 0; nothing is streamed and no row of
+It commits a round in which every vbucket begins a new epoch at 0; nothing is streamed and no row of
 a replica is touched. The old rows stay, marked stale, until the new history of a vbucket is whole;
-then it is replaced. With all vbuckets at once it repairs a damaged lake, too: it needs nothing of
-the lake then but the newest round's number, and takes files of the log that cannot be read out of
-the table.
+then it is replaced. It needs nothing of the lake but the newest round's number, and takes files of
+the log that cannot be read out of the table.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from dcp.errors import LakeError
 from dcp.lake.change_log.applied import replica_status
-from dcp.lake.change_log.changes import REQUEST, append_round, newest_round
+from dcp.lake.change_log.changes import (
+    append_round,
+    commits_of_driver,
+    newest_round,
+    refuse_tampered_log,
+)
 from dcp.lake.change_log.round_queries import states_at
+from dcp.lake.change_log.tampering import refuse_log_behind
 from dcp.lake.config.settings import Settings
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.tables.history import CLEANING, WHOLE, history
+from dcp.lake.tables.history import CLEANING, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, record_cleaned_round, replicas_in
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, RowKind
@@ -47,40 +52,40 @@ def only_in_log(settings: Settings) -> tuple[str, ...]:
     return tuple(told)
 
 
-def commit_resync(
-    lake: LakeTables,
-    vbuckets: Collection[int],
-    writer_id: str,
-    *,
-    request: str | None = None,
-    only_in_log: Sequence[str] = (),
-) -> int:
-    """Commit the round of the driver ``writer_id``; return its number.
+def refuse_damaged_log(lake: LakeTables) -> None:
+    """Raise LakeError if no round can follow on the log."""
+    commits = history(lake.changes)
+    refuse_tampered_log(lake, commits)
+    newest = newest_round(lake, commits)
+    statuses = {each.name: replica_status(lake, each) for each in replicas_in(lake)}
+    refuse_log_behind(str(lake.location), newest, statuses)
+    with spark_errors("the newest positions cannot be read"):
+        states_at(lake, newest)
 
-    A round that carried out the ``request`` of this id is not committed again. ``only_in_log``
-    names the losses of a damaged log, and the way to do without.
+
+def is_damaged(lake: LakeTables) -> bool:
+    """Return whether no round can follow on the log, or a file of it cannot be read."""
+    try:
+        refuse_damaged_log(lake)
+    except LakeError:
+        return True
+    return not lake.changes.can_read_all()
+
+
+def repair(lake: LakeTables, writer_id: str, *, only_in_log: Sequence[str] = ()) -> None:
+    """Commit the round of the driver ``writer_id`` with which all vbuckets begin anew.
+
+    ``only_in_log`` names the losses of a log that cannot be read, and the way to do without.
 
     Raises:
-        LakeError: the log is damaged, and not all vbuckets are to begin anew, or something is
-            ``only_in_log``.
+        LakeError: the log cannot be read, and something is ``only_in_log``.
         FencedError: another driver committed a round.
     """
-    every = range(lake.identity.vbucket_count)
-    chosen = sorted(vbuckets)
     replicas = replicas_in(lake)
-    commits = history(lake.changes, WHOLE)
-    done = (each.round for each in commits if request and each.ours.get(REQUEST) == request)
-    if (number := next(filter(None, done), None)) is not None:
-        return number  # what failed came after the commit
-    newest = newest_round(lake, commits)
-    is_whole_lake = len(chosen) == len(every)
-    if not is_whole_lake:
-        for replica in replicas:
-            commit_history = replica_status(lake, replica).commit_history
-            commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
+    newest = newest_round(lake, commits_of_driver(lake, writer_id))
     number = 1 + max([newest, *(replica_status(lake, each).round for each in replicas)])
-    states = _states(lake, newest, number, is_needed=not is_whole_lake)
-    if is_whole_lake and not lake.changes.can_read_all():
+    states = _states(lake, newest, number)
+    if not lake.changes.can_read_all():
         if only_in_log:
             raise LakeError(
                 f"{lake.changes.where}: cannot be read, so that nothing tells any more "
@@ -88,23 +93,26 @@ def commit_resync(
                 "from a copy, or do that"
             )
         _empty(lake, replicas, newest, writer_id)
-    after = {vb: states.get(vb) or VbucketProgress.beginning(vb) for vb in every}
-    after |= {vb: after[vb].restarted(Restart(RestartReason.RESYNC)) for vb in chosen}
-    rows = _rows(after, chosen, number)
-    append_round(
-        lake,
-        lake.store.new_changes(1, lambda _: iter(rows), are_few=True),
-        number,
-        writer_id,
-        verify=not is_whole_lake,  # else whatever is there does not matter
-        request=request,
-    )
-    return number
+    every = range(lake.identity.vbucket_count)
+    begun = [states.get(vb) or VbucketProgress.beginning(vb) for vb in every]
+    begun = [state.restarted(Restart(RestartReason.RESYNC)) for state in begun]
+    forks = [
+        {
+            "round": number,
+            "epoch": state.epoch,
+            "vbucket": state.vbucket,
+            "kind": RowKind.ROLLBACK,
+            "seqno": state.position.seqno,
+            "detail": RestartReason.RESYNC,
+        }
+        for state in begun
+    ]
+    rows = [pa.RecordBatch.from_pylist(forks, schema=CHANGES), states_to_batch(begun, number)]
+    new_rows = lake.store.new_changes(1, lambda _: iter(rows), are_few=True)
+    append_round(lake, new_rows, number, writer_id, verify=False)
 
 
-def _states(
-    lake: LakeTables, newest: int, number: int, *, is_needed: bool
-) -> Mapping[int, VbucketProgress]:
+def _states(lake: LakeTables, newest: int, number: int) -> Mapping[int, VbucketProgress]:
     """Return the newest states; for a log that lost them, states that use no epoch twice.
 
     A vbucket begins at most one epoch in a round, so none is higher than the number of rounds.
@@ -113,8 +121,7 @@ def _states(
         with spark_errors("the newest positions cannot be read"):
             return states_at(lake, newest)
     except LakeError:
-        if is_needed:
-            raise
+        pass
     every = range(lake.identity.vbucket_count)
     # Events of collections may be anywhere in such a log: one that was dropped keeps its rows yet.
     lost = {vb: VbucketProgress.beginning(vb) for vb in every}
@@ -139,21 +146,3 @@ def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writ
         "base": read_version,
     }
     lake.changes.delete(None, ours)
-
-
-def _rows(
-    after: Mapping[int, VbucketProgress], chosen: Collection[int], number: int
-) -> list[pa.RecordBatch]:
-    forks = [
-        {
-            "round": number,
-            "epoch": after[vbucket].epoch,
-            "vbucket": vbucket,
-            "kind": RowKind.ROLLBACK,
-            "seqno": after[vbucket].position.seqno,
-            "detail": RestartReason.RESYNC,
-        }
-        for vbucket in chosen
-    ]
-    states = [after[vbucket] for vbucket in sorted(after)]
-    return [pa.RecordBatch.from_pylist(forks, schema=CHANGES), states_to_batch(states, number)]
