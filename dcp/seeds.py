@@ -19,6 +19,7 @@ HTTPS_PORT: Final = 18091
 _HTTP_PORTS: Final = (HTTP_PORT, HTTPS_PORT)
 _NEVER_IN_HOSTS: Final = "[]/@,\"'"
 
+DEFAULT_BUCKET: Final = "default"
 AUTO_NETWORK: Final = "auto"
 """The network in which the node that tells the addresses was found."""
 DEFAULT_NETWORK: Final = "default"

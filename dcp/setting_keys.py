@@ -1,13 +1,15 @@
 """Declares settings: of a lake's configuration, a client, the embedded cluster, and a relay.
 
-A setting's default, meaning, unit and allowed range stand beside it (``key``); a section checks all
-of its values when it is made. Configuration files and options of commands are derived from that.
+A setting's default, meaning, unit and allowed range stand beside it (``key``), in the section that
+owns it. Another section that shows it names the owner (``key_of``); ``section_of`` hands the value
+on. A section checks all of its values when it is made. Configuration files and options of commands
+are derived from that.
 """
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from dcp.errors import ConfigError
 from dcp.suggestions import bytes_meant
@@ -32,8 +34,24 @@ def key(  # noqa: PLR0913 -- a fact each
     """
     facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
     facts |= {"least": least, "above": above, "most": most}
-    facts |= {"choices": choices, "is_path": is_path}
-    is_shown = not may_be_secret
+    facts |= {"choices": choices, "is_path": is_path, "declaration": object()}
+    return _field(default, facts)
+
+
+def key_of(section: "type[Section]", name: str, **changes: Any) -> Any:
+    """Return the field of a setting that ``section`` declares.
+
+    ``changes`` are arguments of `key` that differ; the place says why a default does.
+    """
+    (owned,) = (each for each in fields(section) if each.name == name)
+    default = owned.default if owned.default_factory is MISSING else owned.default_factory()
+    if unknown := changes.keys() - owned.metadata.keys() - {"default"}:
+        raise TypeError(f"key_of: found {sorted(unknown)}, expected arguments of key")
+    return _field(changes.pop("default", default), {**owned.metadata, **changes})
+
+
+def _field(default: Any, facts: Mapping[str, Any]) -> Any:
+    is_shown = not facts["may_be_secret"]
     if isinstance(default, Mapping):
         given = dict(default)
         return field(default_factory=lambda: MappingProxyType(given), metadata=facts, repr=is_shown)
@@ -54,6 +72,24 @@ class Section:
         for each in fields(self):
             if each.metadata:
                 _check(each, getattr(self, each.name), self.subject)
+
+
+_S = TypeVar("_S", bound=Section)
+
+
+def section_of(made: type[_S], *holders: Section, **others: Any) -> _S:
+    """Return a section with the values of the settings that ``holders`` share with it.
+
+    ``others`` are its values by name that no holder has, or that win.
+    """
+    declared = {each.name: each.metadata.get("declaration") for each in fields(made)}
+    values = {
+        each.name: getattr(holder, each.name)
+        for holder in holders
+        for each in fields(holder)
+        if each.metadata and declared.get(each.name) is each.metadata["declaration"]
+    }
+    return made(**{**values, **others})
 
 
 def _check(setting: Field[Any], value: object, subject: str) -> None:

@@ -1,4 +1,4 @@
-"""Sizes the windows of all DCP consumers of one process by kv_engine's policies.
+"""Declares a connection's flow control, and sizes the windows of a process by kv_engine's policies.
 
 Q is the memory for the quota, n the consumers that are connected, lo and hi are ``size_bytes`` and
 ``most_bytes``, clamp(x) is lo below lo and hi above hi. Sizes are cut to whole bytes.
@@ -38,9 +38,50 @@ from types import MappingProxyType
 from typing import Final
 
 from dcp.errors import LocalProtocolError
-from dcp.types import U32_MAX, U64_MAX, require_unsigned
+from dcp.setting_keys import Section, key
+from dcp.types import U16_MAX, U32_MAX, U64_MAX, require_unsigned
 
 _MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSettings(Section):
+    """The windows of one connection, and when what they hold is acknowledged."""
+
+    window_bytes: int = key(
+        10 * _MIB,
+        "What a node may send on one connection before we acknowledge (the DCP buffer size).",
+        unit="bytes",
+        least=0,
+        most=U32_MAX,
+    )
+    """0: no flow control."""
+    ack_fraction: float = key(
+        0.2,
+        "Acknowledge when this part of the window has been consumed …",
+        unit="part of the window",
+        least=0.01,
+        most=0.9,
+    )
+    ack_seconds: float = key(
+        5.0, "… or when this long has passed.", unit="seconds", least=0.05, most=60
+    )
+    stream_window_bytes: int = key(
+        0,
+        "A window for each vbucket's stream, beside the connection's; 0 means none. Only "
+        "producers that follow the DCP document have it (`dcplake serve`); data servers refuse it, "
+        "which is logged, and the connection's window holds alone.",
+        unit="bytes",
+        least=0,
+        most=U32_MAX,
+    )
+    prepare_extra_bytes: int = key(
+        0,
+        "What flow control charges for a prepare beyond its length (kv_engine charges 2).",
+        unit="bytes",
+        least=0,
+        most=U16_MAX,
+    )
 
 
 class WindowPolicy(StrEnum):

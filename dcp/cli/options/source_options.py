@@ -34,7 +34,6 @@ CaFile = Annotated[
 ]
 
 DEFAULT_SEEDS: Final = "127.0.0.1:11210"
-DEFAULT_BUCKET: Final = "default"
 DEFAULT_USER: Final = "Administrator"
 
 

@@ -9,6 +9,7 @@ the first byte arrives, and a heap that cannot hold it is refused.
 import re
 from typing import Final
 
+from dcp.client.settings import READ_BUFFER_BYTES
 from dcp.errors import ConfigError
 
 KIBIBYTE: Final = 1024
@@ -33,8 +34,6 @@ _ARROW_BATCH_BYTES: Final = 4 * MEBIBYTE
 """A round's default batch has as many; one more document may follow."""
 _LEAST_BATCH_ROWS: Final = 64
 """With fewer rows, reading row by row is as fast, and holds one document."""
-
-READ_BUFFER_BYTES: Final = 2 * MEBIBYTE
 
 UPLOAD_PART_BYTES: Final = 5 * MEBIBYTE
 """The least part of an upload to an object store: S3 takes no smaller ones."""

@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, get_type_hints
 
+from dcp.client.settings import ConnectionSettings, ConsumerSettings
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.cloud_options import checked_cloud_options, is_in_cloud
 from dcp.lake.config.filter_settings import FilterSettings, require_names
@@ -26,8 +27,8 @@ from dcp.lake.config.secret_files import read_account, read_secret
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.config.storage_options import checked_options
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
-from dcp.seeds import ConnectionString
-from dcp.setting_keys import Section, key
+from dcp.seeds import DEFAULT_BUCKET, ConnectionString
+from dcp.setting_keys import Section, key, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class SourceSettings(Section):
         "Nodes to ask for the cluster map: host, host:port, or a connection string such as "
         "couchbases://h1,h2?network=external (docs/connect.md).",
     )
-    bucket: str = key("default", "The bucket to replicate.")
+    bucket: str = key(DEFAULT_BUCKET, "The bucket to replicate.")
     username: str = key(
         "", "The user to sign in as; none where `credentials_folder` or a certificate says who."
     )
@@ -79,23 +80,9 @@ class SourceSettings(Section):
         may_be_secret=True,
         is_path=True,
     )
-    connect_timeout_seconds: float = key(
-        10.0, "How long one connection attempt may take.", unit="seconds", least=0.05, most=600
-    )
-    bootstrap_timeout_seconds: float = key(
-        30.0,
-        "How long a connection may take until it can open streams.",
-        unit="seconds",
-        least=0.05,
-        most=600,
-    )
-    noop_interval_seconds: float = key(
-        20.0,
-        "How often a node proves that it is alive; silence of twice this long means it is dead.",
-        unit="seconds",
-        least=1,
-        most=600,
-    )
+    connect_timeout_seconds: float = key_of(ConnectionSettings, "connect_timeout_seconds")
+    bootstrap_timeout_seconds: float = key_of(ConnectionSettings, "bootstrap_timeout_seconds")
+    noop_interval_seconds: float = key_of(ConnectionSettings, "noop_interval_seconds")
     receiver_group_tag: str = key(
         "",
         "Where the seeds are those of a relay: the tag of its group that this lake belongs to, a "
@@ -219,14 +206,7 @@ class RoundSettings(Section):
     target_seconds: float = key(
         60.0, "A task ends its part of the round after this long.", unit="seconds", least=0.1
     )
-    node_deadline_seconds: float = key(
-        30.0,
-        "How long a node may be out of reach, or a vbucket without its stream or without anything "
-        "from it, until it is left out of the round and reported.",
-        unit="seconds",
-        least=0.1,
-        most=3600,
-    )
+    node_deadline_seconds: float = key_of(ConsumerSettings, "node_deadline_seconds")
     quiet_seconds: float = key(
         10.0,
         "A node that sent nothing of a vbucket for this long, while that is below its high seqno, "
