@@ -12,10 +12,10 @@ from dcp.errors import ConfigError
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings, window_of_each
 from dcp.setting_keys import Section, key, key_of
-from dcp.types import U32_MAX
 
 LEAST_WINDOW_BYTES: Final = 4096
 """Below it a window is nothing but waiting; ``ratio`` has no lower bound of its own."""
+LEAST_PERCENT: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,7 @@ class FlowControlSettings(Section):
         "what a connection holds when we stop reading it.",
         least=LEAST_WINDOW_BYTES,
     )
-    window_most_bytes: int = key(
-        50 * MEBIBYTE,
-        "dynamic, aggressive: the most of it.",
-        unit="bytes",
-        least=LEAST_WINDOW_BYTES,
-        most=U32_MAX,
-    )
+    window_most_bytes: int = key_of(WindowPolicySettings, "most_bytes", least=LEAST_WINDOW_BYTES)
     window_quota_bytes: int = key(
         1024 * MEBIBYTE,
         "dynamic, aggressive, ratio: the memory of one executor that the percentages are of.",
@@ -53,23 +47,12 @@ class FlowControlSettings(Section):
         least=MEBIBYTE,
         most=2**50,
     )
-    window_percent: float = key(
-        1.0, "dynamic: a new connection's part of the quota.", unit="percent", least=0.01, most=100
+    window_percent: float = key_of(WindowPolicySettings, "percent", least=LEAST_PERCENT)
+    window_threshold_percent: float = key_of(
+        WindowPolicySettings, "threshold_percent", least=LEAST_PERCENT
     )
-    window_threshold_percent: float = key(
-        10.0,
-        "dynamic: where all windows would be more than this part of the quota, each has "
-        "`window_bytes`.",
-        unit="percent",
-        least=0.01,
-        most=100,
-    )
-    window_shared_percent: float = key(
-        5.0,
-        "aggressive, ratio: the part of the quota that all connections share.",
-        unit="percent",
-        least=0.01,
-        most=100,
+    window_shared_percent: float = key_of(
+        WindowPolicySettings, "aggressive_percent", least=LEAST_PERCENT
     )
     allow_no_flow_control: bool = key_of(ConnectionSettings, "allow_no_flow_control")
     stream_window_bytes: int = key_of(ConnectionSettings, "stream_window_bytes")
