@@ -32,7 +32,7 @@ def new_protocol_connection(
     """
     history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
     tag = settings.receiver_group_tag
-    group = () if tag is None else (group_control(tag),)
+    group = (group_control(int(tag)),) if tag else ()
     return ConsumerConnection(
         BootstrapSettings(
             settings.bucket,

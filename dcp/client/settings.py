@@ -4,6 +4,7 @@ Bytes, seconds and fractions; nothing here is a secret (credentials travel separ
 ``dcp.protocol.credentials``). The defaults suit one connection of a Spark task.
 """
 
+import re
 import ssl
 from dataclasses import dataclass
 from typing import Final
@@ -103,10 +104,11 @@ class ConnectionSettings(Section):
     )
     """By the flag of DCP_OPEN that the server answers rightly."""
     bucket_uuid: str = key("", "A bucket with another uuid was made anew, and is not read.")
-    receiver_group_tag: int | None = None
-    """The group of a relay's receivers that the consumer belongs to; None: none. Any other node
-    refuses it, and the connection with it.
-    """
+    receiver_group_tag: str = key(
+        "",
+        "Where the seeds are those of a relay: the tag of its group to belong to, a number of 64 "
+        "bits with a sign; in none when empty. Other nodes refuse it.",
+    )
     tls: TlsSettings | None = None
     network: str = key(AUTO_NETWORK, "Which addresses of the cluster map to use.")
 
@@ -116,12 +118,7 @@ class ConnectionSettings(Section):
         Section.__post_init__(self)
         if self.window_bytes == 0 and not self.allow_no_flow_control:
             raise no_flow_control("window_bytes: found 0")
-        tag = self.receiver_group_tag
-        if tag is not None and (type(tag) is not int or not -(2**63) <= tag < 2**63):
-            raise ConfigError(
-                f"receiver_group_tag: found {tag!r}, expected a number of 64 bits with a sign, "
-                "or None"
-            )
+        check_group_tag(self.receiver_group_tag)
 
     def held_limit_bytes(self, window_bytes: int) -> int:
         """Bytes of unreleased messages beyond which the reader stops reading the socket.
@@ -132,6 +129,16 @@ class ConnectionSettings(Section):
         if window_bytes == 0:
             return self.unread_limit_bytes
         return window_bytes + self.max_frame_bytes
+
+
+def check_group_tag(tag: str) -> None:
+    """Raise ConfigError if this is neither a number of 64 bits nor empty."""
+    is_number = re.fullmatch(r"-?[0-9]{1,19}", tag) is not None
+    if tag and not (is_number and -(2**63) <= int(tag) < 2**63):
+        raise ConfigError(
+            f"receiver_group_tag: found {tag!r}, expected a decimal number from "
+            "-9223372036854775808 to 9223372036854775807, or nothing"
+        )
 
 
 def no_flow_control(found: str) -> ConfigError:

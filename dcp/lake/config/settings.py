@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, get_type_hints
 
-from dcp.client.settings import ConnectionSettings, ConsumerSettings
+from dcp.client.settings import ConnectionSettings, ConsumerSettings, check_group_tag
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.cloud_options import checked_cloud_options, is_in_cloud
 from dcp.lake.config.filter_settings import FilterSettings, require_names
@@ -83,11 +83,7 @@ class SourceSettings(Section):
     connect_timeout_seconds: float = key_of(ConnectionSettings, "connect_timeout_seconds")
     bootstrap_timeout_seconds: float = key_of(ConnectionSettings, "bootstrap_timeout_seconds")
     noop_interval_seconds: float = key_of(ConnectionSettings, "noop_interval_seconds")
-    receiver_group_tag: str = key(
-        "",
-        "Where the seeds are those of a relay: the tag of its group that this lake belongs to, a "
-        "number of 64 bits with a sign; in none when empty. Other nodes refuse it.",
-    )
+    receiver_group_tag: str = key_of(ConnectionSettings, "receiver_group_tag")
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -95,7 +91,7 @@ class SourceSettings(Section):
             encrypts = self.connection_string().tls
         except ConfigError as error:
             raise ConfigError(f"seeds: {str(error).removeprefix('seeds: ')}") from None
-        self.group_tag()
+        check_group_tag(self.receiver_group_tag)
         if self.credentials_folder and (self.username or self.password_file):
             raise ConfigError(
                 "credentials_folder: found username or password_file beside it, expected neither: "
@@ -115,23 +111,6 @@ class SourceSettings(Section):
             ConfigError: they cannot be understood.
         """
         return ConnectionString.parse(self.seeds, tls=self.tls)
-
-    def group_tag(self) -> int | None:
-        """Return the tag; None if there is none.
-
-        Raises:
-            ConfigError: it is no number of 64 bits.
-        """
-        if not self.receiver_group_tag:
-            return None
-        if re.fullmatch(r"-?[0-9]{1,19}", self.receiver_group_tag):
-            tag = int(self.receiver_group_tag)
-            if -(2**63) <= tag < 2**63:
-                return tag
-        raise ConfigError(
-            f"receiver_group_tag: found {self.receiver_group_tag!r}, expected a decimal number "
-            "from -9223372036854775808 to 9223372036854775807, or nothing"
-        )
 
     def credentials(self, environment: Mapping[str, str] | None = None) -> Credentials:
         """Return user and password, as files and environment say now.

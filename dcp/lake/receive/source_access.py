@@ -85,7 +85,6 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
         bucket=source.bucket,
         window_bytes=flow.fixed_window_bytes,
         unread_limit_bytes=flow.window_bytes,
-        receiver_group_tag=source.group_tag(),
         tls=TlsSettings(*(name or None for name in files)) if place.tls else None,
         network=place.network,
     )

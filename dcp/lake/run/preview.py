@@ -78,7 +78,7 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
     if not starts:
         return {}
     # A member of a relay's group would hold others back.
-    connection = replace(access.consumer.connection, receiver_group_tag=None)
+    connection = replace(access.consumer.connection, receiver_group_tag="")
     settings = replace(access.consumer, connection=connection)
     seeds = [str(node) for node in plan.tasks[0].seeds]
     orders: dict[int, RollbackOrder] = {}

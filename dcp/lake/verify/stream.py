@@ -63,7 +63,7 @@ def metadata_access(access: SourceAccess) -> SourceAccess:
         access.consumer.connection,
         metadata_only=True,
         change_streams=False,
-        receiver_group_tag=None,
+        receiver_group_tag="",
     )
     consumer = replace(access.consumer, connection=connection)
     # What the source holds is asked, whatever a lake keeps of it.
