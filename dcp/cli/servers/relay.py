@@ -12,7 +12,7 @@ from dcp.cli.options.setting_options import takes_settings
 from dcp.cli.terminal.logs import log_end
 from dcp.errors import ConfigError
 from dcp.relay.relay_settings import RelaySettings
-from dcp.seeds import DEFAULT_BUCKET
+from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
 
 
 @takes_settings(
@@ -45,7 +45,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     listen: Annotated[
         str,
         Option(metavar="HOST:PORT", help="where consumers connect; port 0 takes a free one"),
-    ] = "127.0.0.1:11210",
+    ] = DEFAULT_SEED,
     listen_user: Annotated[
         str | None,
         Option(help="who may connect (the one who signs in upstream)"),

@@ -9,7 +9,7 @@ from typing import Final
 
 from dcp.client.settings import READ_BUFFER_BYTES, ConnectionSettings, no_flow_control
 from dcp.errors import ConfigError
-from dcp.lake.config.memory import MEBIBYTE
+from dcp.lake.config.memory import ARROW_BATCH_BYTES, MEBIBYTE
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings, window_of_each
 from dcp.setting_keys import Section, key, key_of
 
@@ -62,7 +62,7 @@ class FlowControlSettings(Section):
         10_000, "Most rows in one Arrow batch handed to Spark.", unit="rows", least=1, most=10**6
     )
     batch_bytes: int = key(
-        4 * MEBIBYTE,
+        ARROW_BATCH_BYTES,
         "Most bytes in one Arrow batch, unless a single document is larger; the batch holds its "
         "part of the window until Spark has taken it.",
         unit="bytes",

@@ -30,7 +30,7 @@ COLUMN_BATCH_BYTES: Final = 64 * MEBIBYTE
 """The vectorised Parquet reader may decode so many bytes at once."""
 COLUMN_BATCH_ROWS: Final = 4096
 """Spark's own number of rows in a column batch."""
-_ARROW_BATCH_BYTES: Final = 4 * MEBIBYTE
+ARROW_BATCH_BYTES: Final = 4 * MEBIBYTE
 """A round's default batch has as many; one more document may follow."""
 _LEAST_BATCH_ROWS: Final = 64
 """With fewer rows, reading row by row is as fast, and holds one document."""
@@ -129,7 +129,7 @@ def reader_settings(largest_bytes: int) -> dict[str, str]:
 def arrow_settings(largest_bytes: int) -> dict[str, str]:
     return {
         **reader_settings(largest_bytes),
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(_ARROW_BATCH_BYTES),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES),
         "spark.sql.execution.arrow.useLargeVarTypes": "false",
     }
 

@@ -27,7 +27,7 @@ from dcp.lake.config.secret_files import read_account, read_secret
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.config.storage_options import checked_options
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
-from dcp.seeds import DEFAULT_BUCKET, ConnectionString
+from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED, ConnectionString
 from dcp.setting_keys import Section, key, key_of
 
 
@@ -36,7 +36,7 @@ class SourceSettings(Section):
     """The Couchbase cluster and bucket to read."""
 
     seeds: tuple[str, ...] = key(
-        ("127.0.0.1:11210",),
+        (DEFAULT_SEED,),
         "Nodes to ask for the cluster map: host, host:port, or a connection string such as "
         "couchbases://h1,h2?network=external (docs/connect.md).",
     )
