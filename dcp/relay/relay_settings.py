@@ -39,7 +39,7 @@ class RelaySettings(Section):
         default=MISSING,
         text="Where the relay keeps what it received, over restarts too.",
     )
-    """It belongs to one process."""
+    """It belongs to one process. There is no default: a relay has no document in memory alone."""
     tls: TlsSettings | None = None
     """With it the nodes are spoken to encrypted."""
     flow_spec: FlowSpec = field(default_factory=FlowSpec)

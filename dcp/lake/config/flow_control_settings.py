@@ -15,7 +15,7 @@ from dcp.setting_keys import Section, key, key_of
 
 LEAST_WINDOW_BYTES: Final = 4096
 """Below it a window is nothing but waiting; ``ratio`` has no lower bound of its own."""
-LEAST_PERCENT: Final = 0.01
+_LEAST_PERCENT: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class FlowControlSettings(Section):
         least=MEBIBYTE,
         most=2**50,
     )
-    window_percent: float = key_of(WindowPolicySettings, "percent", least=LEAST_PERCENT)
+    window_percent: float = key_of(WindowPolicySettings, "percent", least=_LEAST_PERCENT)
     window_threshold_percent: float = key_of(
-        WindowPolicySettings, "threshold_percent", least=LEAST_PERCENT
+        WindowPolicySettings, "threshold_percent", least=_LEAST_PERCENT
     )
     window_shared_percent: float = key_of(
-        WindowPolicySettings, "aggressive_percent", least=LEAST_PERCENT
+        WindowPolicySettings, "aggressive_percent", least=_LEAST_PERCENT
     )
     allow_no_flow_control: bool = key_of(ConnectionSettings, "allow_no_flow_control")
     stream_window_bytes: int = key_of(ConnectionSettings, "stream_window_bytes")
