@@ -44,10 +44,14 @@ def key_of(section: "type[Section]", name: str, **changes: Any) -> Any:
     ``changes`` are arguments of `key` that differ; the place says why a default does.
     """
     (owned,) = (each for each in fields(section) if each.name == name)
-    default = owned.default if owned.default_factory is MISSING else owned.default_factory()
     if unknown := changes.keys() - owned.metadata.keys() - {"default"}:
         raise TypeError(f"key_of: found {sorted(unknown)}, expected arguments of key")
-    return _field(changes.pop("default", default), {**owned.metadata, **changes})
+    return _field(changes.pop("default", default_of(owned)), {**owned.metadata, **changes})
+
+
+def default_of(setting: Field[Any]) -> Any:
+    """Return a setting's default; MISSING if there is none."""
+    return setting.default if setting.default_factory is MISSING else setting.default_factory()
 
 
 def _field(default: Any, facts: Mapping[str, Any]) -> Any:
@@ -94,7 +98,7 @@ def section_of(made: type[_S], *holders: Section, **others: Any) -> _S:
 
 def _check(setting: Field[Any], value: object, subject: str) -> None:
     default, facts = setting.default, setting.metadata
-    found, expected = describe_found(value, facts), describe_expected(default, facts)
+    found, expected = describe_found(value, facts), describe_expected(setting)
     problem = ConfigError(f"{subject}{setting.name}: found {found}, expected {expected}")
     if isinstance(default, float):
         if type(value) not in (int, float):
@@ -140,7 +144,8 @@ def describe_found(value: object, facts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name!r} of type {type(part).__name__}" for name, part in wrong.items())
 
 
-def describe_expected(default: object, facts: Mapping[str, Any]) -> str:
+def describe_expected(setting: Field[Any]) -> str:
+    default, facts = default_of(setting), setting.metadata
     if facts["choices"]:
         return "one of " + ", ".join(f'"{choice}"' for choice in facts["choices"])
     if isinstance(default, bool):
