@@ -309,7 +309,13 @@ class RollbackPolicy(StrEnum):
     """Leave the vbucket as it is, and report it."""
 
 
-_DROPPED: Final = ("delete", "keep")
+class DroppedPolicy(StrEnum):
+    """The choices of ``policy.dropped``, for the rows of a collection that the source dropped."""
+
+    DELETE = "delete"
+    """They leave the replica, in the commit of the snapshot that carries the drop."""
+    KEEP = "keep"
+    """They stay as they were; the drop ends no documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +333,9 @@ class PolicySettings(Section):
         "delete",
         "What becomes of the rows of a collection that is dropped at the source. delete: they "
         "leave its table, in the commit of the snapshot that carries the drop; keep: they stay as "
-        "they were (the view dropped_collections names their collections). It is decided when the "
-        "drop is received. A flush always deletes.",
-        choices=_DROPPED,
+        "they were (the view dropped_collections names their collections). The round that first "
+        "receives a collection's drop decides it, for good. A flush always deletes.",
+        choices=tuple(map(str, DroppedPolicy)),
     )
     dropped_collections: Mapping[str, str] = key(
         {},
@@ -354,10 +360,10 @@ class PolicySettings(Section):
         Section.__post_init__(self)
         require_names("dropped_collections", self.dropped_collections)
         for name, policy in self.dropped_collections.items():
-            if policy not in _DROPPED:
+            if policy not in set(DroppedPolicy):
                 raise ConfigError(
                     f"dropped_collections: found {policy!r} for {name}, expected one of "
-                    + ", ".join(f'"{choice}"' for choice in _DROPPED)
+                    + ", ".join(f'"{choice}"' for choice in DroppedPolicy)
                 )
 
     def dropped_of(self, names: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from dcp.lake.receive.document_columns import (
     layered_rows,
     stored_documents,
 )
-from dcp.lake.receive.dropped_policies import DroppedPolicies, emptied_collection, system_event_text
+from dcp.lake.receive.dropped_policies import collection_of, system_event_text
 from dcp.lake.receive.keys import key_columns
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind
 from dcp.protocol.events import (
@@ -210,7 +210,7 @@ class BatchBuilder:
         self._events.append({"kind": kind, "vbucket": vbucket, "epoch": epoch, **values})
         self.rows += 1
 
-    def add_stream_event(self, event: Event, dropped: DroppedPolicies) -> None:
+    def add_stream_event(self, event: Event) -> None:
         """Add an event's row, if it has one; documents come another way."""
         match event:
             case SnapshotStarted():
@@ -230,7 +230,7 @@ class BatchBuilder:
                     RowKind.SYSTEM_EVENT,
                     event.vbucket,
                     event.seqno,
-                    collection_id=emptied_collection(event, dropped),
+                    collection_id=collection_of(event),
                     detail=system_event_text(event),
                 )
 

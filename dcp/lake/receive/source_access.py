@@ -14,8 +14,8 @@ from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
 from dcp.errors import NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.config.settings import Settings, SourceSettings
-from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
+from dcp.lake.config.settings import DroppedPolicy, Settings, SourceSettings
+from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import RememberedNodes
 from dcp.lake.task_board.live_folder import LiveFolder
 from dcp.protocol.credentials import Credentials

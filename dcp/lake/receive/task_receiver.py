@@ -20,6 +20,7 @@ from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
 from dcp.errors import AuthenticationError, BucketError, ConfigError
 from dcp.lake.change_log.applied import applied_to_batch
+from dcp.lake.change_log.collection_events import policies_to_batch
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.receive.batch_flusher import BatchFlusher
@@ -52,6 +53,7 @@ from dcp.protocol.events import (
 )
 from dcp.records import plain
 from dcp.types import FailoverLog
+from dcp.wire.system_event import CollectionEnded
 
 
 class TaskReceiver:
@@ -242,9 +244,11 @@ class TaskReceiver:
                 self.results[event.vbucket].purge_seqno = event.purge_seqno
             case SystemEventReceived() if not self._wanted.wants(event):
                 return
-            case SystemEventReceived() if collection_of(event) is not None:
+            case SystemEventReceived() if (collection_id := collection_of(event)) is not None:
                 self.results[event.vbucket].brought_collections = True
-        self._batches.add_stream_event(event, self._access.dropped)
+                if isinstance(event.meaning, CollectionEnded):
+                    self.results[event.vbucket].dropped.add(collection_id)
+        self._batches.add_stream_event(event)
 
     def _roll_back(self, event: RollbackOrdered) -> None:
         requested = event.requested
@@ -299,6 +303,9 @@ class TaskReceiver:
         states = [result.state(self._round) for result in self.results.values()]
         states += self._plan.carried
         yield states_to_batch(states, self._round)
+        dropped = {each for result in self.results.values() for each in result.dropped}
+        if undecided := self._access.dropped.undecided(dropped):
+            yield policies_to_batch(undecided, self._round)
         if self._plan.applied:
             yield applied_to_batch(self._plan.applied, self._round)
 

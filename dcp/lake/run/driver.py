@@ -5,7 +5,7 @@ It can be killed at any instant: each step begins by reading what is durable.
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
@@ -22,6 +22,7 @@ from dcp.lake.apply.applier import Applier
 from dcp.lake.apply.thread import ApplyThread
 from dcp.lake.change_log.applied import unindexed_applied
 from dcp.lake.change_log.changes import append_round, latest_round
+from dcp.lake.change_log.collection_events import dropped_policies
 from dcp.lake.change_log.control import Control, paused_by
 from dcp.lake.change_log.round_queries import round_record, states_at
 from dcp.lake.change_log.stop_points import reached
@@ -70,6 +71,7 @@ from dcp.lake.tables.lake_tables import (
     replicas_in,
 )
 from dcp.lake.tables.round_record import Outcome
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import Shown
 
 
@@ -358,6 +360,7 @@ class Driver:
             waiting=self._empty_rounds.waiting(monotonic()),
         )
         self._requests.end_resyncs(lake_state)
+        self._know_recorded(lake_state.states.values())
         restarts = lake_state.restarts.values()
         self._persistence.leave_out(
             [each.vbucket for each in restarts if isinstance(each, LeftOut)]
@@ -421,6 +424,15 @@ class Driver:
     def _know(self, collections: Collections) -> None:
         dropped = self._access.dropped.knowing(self._settings.policy, collections)
         self._access = replace(self._access, dropped=dropped)
+
+    def _know_recorded(self, states: Iterable[VbucketProgress]) -> None:
+        """Learn what the log has recorded of drops, if a round brought events of collections."""
+        dropped = self._access.dropped
+        newest = max((state.last_collection_round or 0 for state in states), default=0)
+        if newest > dropped.recorded_up_to:
+            recorded = dropped_policies(self.lake)
+            dropped = replace(dropped, recorded=recorded, recorded_up_to=newest)
+            self._access = replace(self._access, dropped=dropped)
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
         """Apply the pending changes up to ``to_round``, the newest one, if it is due and may be
