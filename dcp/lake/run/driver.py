@@ -426,10 +426,14 @@ class Driver:
         self._access = replace(self._access, dropped=dropped)
 
     def _know_recorded(self, states: Iterable[VbucketProgress]) -> None:
-        """Learn what the log has recorded of drops, if a round brought events of collections."""
+        """Read what the log has recorded of drops, if its events of collections are others.
+
+        Their newest round is a newer one; or an older one, after the repair of a log that lost
+        rounds.
+        """
         dropped = self._access.dropped
         newest = max((state.last_collection_round or 0 for state in states), default=0)
-        if newest > dropped.recorded_up_to:
+        if newest != dropped.recorded_up_to:
             recorded = dropped_policies(self.lake)
             dropped = replace(dropped, recorded=recorded, recorded_up_to=newest)
             self._access = replace(self._access, dropped=dropped)
