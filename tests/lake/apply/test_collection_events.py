@@ -314,6 +314,7 @@ def test_the_round_that_first_receives_a_drop_decides_for_all_vbuckets(
     assert isinstance(plan, RoundPlan)
     driver.round(plan)
     left = {key for key in KEYS if choice == "keep" or world.cluster.vbucket_of(key) in late}
+    assert world.keys(first.name.replace("docs", "docs_live")) == left
     driver.apply(driver.received(), force=True)
     assert world.keys(first.name) == left
     assert world.dropped() == {first.name: (2, 2, choice == "keep")}
@@ -324,6 +325,7 @@ def test_the_round_that_first_receives_a_drop_decides_for_all_vbuckets(
     world.write(KEYS[:3])
     world.run()
     assert world.keys(first.name) == kept
+    assert world.keys(first.name.replace("docs", "docs_live")) == kept
     assert world.dropped() == {first.name: (2, VBUCKETS, choice == "keep")}
     for _ in range(2):
         ask(world.settings, RESYNC)
