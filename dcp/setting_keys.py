@@ -1,9 +1,9 @@
 """Declares settings: of a lake's configuration, a client, the embedded cluster, and a relay.
 
 A setting's default, meaning, unit and allowed range stand beside it (``key``), in the section that
-owns it. Another section that shows it names the owner (``key_of``); ``section_of`` hands the value
-on. A section checks all of its values when it is made. Configuration files and options of commands
-are derived from that.
+owns it. Another section that shows it names a section that has it (``key_of``); ``section_of``
+hands the value on, if the name is the same. A section checks all of its values when it is made.
+Configuration files and options of commands are derived from that.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def key(  # noqa: PLR0913 -- a fact each
 def key_of(section: "type[Section]", name: str, **changes: Any) -> Any:
     """Return the field of a setting that ``section`` declares.
 
-    ``changes`` are arguments of `key` that differ; the place says why a default does.
+    ``changes`` are arguments of `key` that differ; a comment at the call says why a default does.
     """
     (owned,) = (each for each in fields(section) if each.name == name)
     if unknown := changes.keys() - owned.metadata.keys() - {"default"}:
@@ -84,7 +84,7 @@ _S = TypeVar("_S", bound=Section)
 def section_of(made: type[_S], *holders: Section, **others: Any) -> _S:
     """Return a section with the values of the settings that ``holders`` share with it.
 
-    ``others`` are its values by name that no holder has, or that win.
+    ``others`` are further values by name; they win over those of the holders.
     """
     declared = {each.name: each.metadata.get("declaration") for each in fields(made)}
     values = {

@@ -95,7 +95,7 @@ def read_lake_state(
     """Return a lake's state, with the restarts that its log, replicas and users ask for.
 
     ``stale`` are vbuckets that a replica holds as of that round (`stale_vbuckets`). ``resyncs``
-    gets the newest round; it returns vbuckets that must begin anew after a round.
+    gets the newest round; it returns, by vbucket, the round after which it must begin anew.
     """
     newest = latest_round(lake)
     states = states_at(lake, newest)
@@ -103,8 +103,8 @@ def read_lake_state(
     ordered = [state for state in states.values() if state.order is not None]
     restarts = ordered_restarts(lake, ordered, newest, policy)
     stale = {vbucket: number for vbucket, number in stale.items() if vbucket in states}
-    restarts |= _restarts_since(lake, stale, newest, RestartReason.STALE)
-    restarts |= _restarts_since(lake, resyncs(newest), newest, RestartReason.RESYNC)
+    for reason, rounds in ((RestartReason.STALE, stale), (RestartReason.RESYNC, resyncs(newest))):
+        restarts |= _restarts_since(lake, rounds, newest, reason)
     return LakeState(lake.identity.lake_id, newest, states, restarts)
 
 
@@ -123,7 +123,9 @@ def _restarts_since(
     if not rounds:
         return {}
     forks = forks_between(lake, min(rounds.values()), newest, rounds.keys())
-    begun = begun_anew(rounds, forks, cleaned_round(lake))
+    # Of a cleaned beginning a table that has not applied it lacks rows: it is stale, then.
+    cleaned = cleaned_round(lake) if reason is RestartReason.STALE else 0
+    begun = begun_anew(rounds, forks, cleaned)
     return {vbucket: Restart(reason) for vbucket in rounds if vbucket not in begun}
 
 

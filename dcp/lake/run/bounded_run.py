@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.tables.round_record import Outcome
+from dcp.lake.tables.vbucket_state import RestartReason
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -78,7 +79,7 @@ class BoundedRun:
             if stream.is_backfill:
                 continue
             if stream.restart is not None:
-                self._begun[vbucket] += 1
+                self._begun[vbucket] += stream.restart.reason is RestartReason.ROLLBACK
             elif stream.target_seqno <= stream.state.complete_seqno:
                 self._agreed[vbucket] += 1
             detail = ""

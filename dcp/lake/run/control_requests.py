@@ -1,8 +1,8 @@
 """Asks a lake's driver by a row of the table ``control``, and answers between its rounds.
 
 ``pause`` lets no further round begin until ``resume``; what was received is applied. ``resync``
-lets vbuckets begin anew with the next round, and mends a damaged log. Each request is answered by a
-row. Backfills are carried out elsewhere (`dcp.lake.run.backfills`).
+lets vbuckets begin anew with the next round; one of all vbuckets mends a damaged lake. Each request
+is answered by a row. Backfills are carried out elsewhere (`dcp.lake.run.backfills`).
 """
 
 import logging
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, FencedError, LakeError
 from dcp.lake.adapters.opening import opened_lake
-from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import (
     BACKFILL,
@@ -28,8 +27,8 @@ from dcp.lake.change_log.control import (
 )
 from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.lake_state import LakeState
-from dcp.lake.run.repair import is_damaged, refuse_damaged_log, repair
-from dcp.lake.tables.lake_tables import LakeTables, replicas_in
+from dcp.lake.run.repair import is_damaged, refuse_damage, repair
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.printable import number_ranges, numbers_of
 
@@ -104,26 +103,24 @@ class Requests:
         return self._control.write(action, state, newest)
 
     def _prepare_resync(self, action: Action) -> None:
-        """Repair a damaged log, if all vbuckets begin anew.
+        """Repair a damaged lake, if all vbuckets begin anew.
 
         Raises:
             ConfigError: the bucket lacks a vbucket.
-            LakeError: the log is damaged, and not all vbuckets begin anew, or it cannot be
-                repaired; or somebody changed a table.
+            LakeError: the lake is damaged, and not all vbuckets begin anew, or it cannot be
+                repaired.
             FencedError: another driver committed a round.
         """
         lake, vbucket_count = self._lake, self._lake.identity.vbucket_count
-        if len(vbuckets_of(action.vbuckets, vbucket_count)) == vbucket_count:
-            if is_damaged(lake):
-                repair(lake, self._writer_id, only_in_log=self._only_in_log)
-            return
-        refuse_damaged_log(lake)
-        for replica in replicas_in(lake):
-            commit_history = replica_status(lake, replica).commit_history
-            commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
+        if len(vbuckets_of(action.vbuckets, vbucket_count)) < vbucket_count:
+            refuse_damage(lake)
+        elif is_damaged(lake):
+            repair(lake, self._writer_id, only_in_log=self._only_in_log)
 
-    def resyncs(self, newest: int) -> dict[int, int]:
-        return resyncs_of(self._control.actions(), newest, self._lake.identity.vbucket_count)
+    def resyncs(self, _: int) -> dict[int, int]:
+        """Return the vbuckets that begun requests let begin anew, and the round before that."""
+        begun = (each for each in self._control.actions() if each.state is ActionState.BEGUN)
+        return resyncs_of(begun, 0, self._lake.identity.vbucket_count)
 
     def end_resyncs(self, lake_state: LakeState) -> None:
         """Answer the requests of vbuckets that have all begun anew."""
@@ -148,15 +145,17 @@ def _refuse_wrong(action: Action) -> None:
 
 
 def resyncs_of(actions: Iterable[Action], newest: int, vbucket_count: int) -> dict[int, int]:
-    """Return the vbuckets that open requests let begin anew, and the newest round before that.
+    """Return the vbuckets that open requests let begin anew, and the round after which they do.
 
-    ``newest`` is that of requests that no driver has begun. A driver refuses wrong requests.
+    That is the newest one when a driver began the request; ``newest``, if none has yet. Requests
+    that a driver will refuse let none begin.
     """
     begun: dict[int, int] = {}
     for action in actions:
         if action.action == RESYNC and action.is_open and not action.is_to_be_cancelled:
             number = action.begun_round if action.state is ActionState.BEGUN else newest
             with suppress(ConfigError):
+                _refuse_wrong(action)
                 begun |= dict.fromkeys(vbuckets_of(action.vbuckets, vbucket_count), number)
     return begun
 

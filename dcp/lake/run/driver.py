@@ -426,10 +426,9 @@ class Driver:
         self._access = replace(self._access, dropped=dropped)
 
     def _know_recorded(self, states: Iterable[VbucketProgress]) -> None:
-        """Read what the log has recorded of drops, if its events of collections are others.
+        """Read the recorded policies again if another round is the newest with collections' events.
 
-        Their newest round is a newer one; or an older one, after the repair of a log that lost
-        rounds.
+        The repair of a damaged lake counts as such a round.
         """
         dropped = self._access.dropped
         newest = max((state.last_collection_round or 0 for state in states), default=0)

@@ -1,9 +1,10 @@
-"""Repairs a lake whose change log is damaged: all vbuckets stream again from their beginning.
+"""Repairs a lake that is damaged: all vbuckets stream again from their beginning.
 
 It commits a round in which every vbucket begins a new epoch at 0; nothing is streamed and no row of
 a replica is touched. The old rows stay, marked stale, until the new history of a vbucket is whole;
-then it is replaced. It needs nothing of the lake but the newest round's number, and takes files of
-the log that cannot be read out of the table.
+then it is replaced. It does without the states of the vbuckets if the log cannot tell them, and
+takes files of the log that cannot be read out of the table. All vbuckets begin at once, also those
+without a node: a table whose rows somebody changed gets applies again if no row of it stays.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,8 +53,8 @@ def only_in_log(settings: Settings) -> tuple[str, ...]:
     return tuple(told)
 
 
-def refuse_damaged_log(lake: LakeTables) -> None:
-    """Raise LakeError if no round can follow on the log."""
+def refuse_damage(lake: LakeTables) -> None:
+    """Raise LakeError if no round can follow on the log, or somebody changed a table's rows."""
     commits = history(lake.changes)
     refuse_tampered_log(lake, commits)
     newest = newest_round(lake, commits)
@@ -61,12 +62,14 @@ def refuse_damaged_log(lake: LakeTables) -> None:
     refuse_log_behind(str(lake.location), newest, statuses)
     with spark_errors("the newest positions cannot be read"):
         states_at(lake, newest)
+    for name, status in statuses.items():
+        status.commit_history.refuse_defect(name, lake.table_sql(name))
 
 
 def is_damaged(lake: LakeTables) -> bool:
-    """Return whether no round can follow on the log, or a file of it cannot be read."""
+    """Return whether `refuse_damage` refuses, or a file of the log cannot be read."""
     try:
-        refuse_damaged_log(lake)
+        refuse_damage(lake)
     except LakeError:
         return True
     return not lake.changes.can_read_all()
@@ -95,7 +98,11 @@ def repair(lake: LakeTables, writer_id: str, *, only_in_log: Sequence[str] = ())
         _empty(lake, replicas, newest, writer_id)
     every = range(lake.identity.vbucket_count)
     begun = [states.get(vb) or VbucketProgress.beginning(vb) for vb in every]
-    begun = [state.restarted(Restart(RestartReason.RESYNC)) for state in begun]
+    # Rows with events of collections may be gone, so whoever remembers them reads them again.
+    begun = [
+        replace(state.restarted(Restart(RestartReason.RESYNC)), last_collection_round=number)
+        for state in begun
+    ]
     forks = [
         {
             "round": number,
@@ -123,12 +130,8 @@ def _states(lake: LakeTables, newest: int, number: int) -> Mapping[int, VbucketP
     except LakeError:
         pass
     every = range(lake.identity.vbucket_count)
-    # Events of collections may be anywhere in such a log: one that was dropped keeps its rows yet.
     lost = {vb: VbucketProgress.beginning(vb) for vb in every}
-    return {
-        vb: replace(state, epoch=FIRST_EPOCH + number, last_collection_round=newest or None)
-        for vb, state in lost.items()
-    }
+    return {vb: replace(state, epoch=FIRST_EPOCH + number) for vb, state in lost.items()}
 
 
 def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writer_id: str) -> None:
