@@ -76,7 +76,7 @@ def keeps_dropped_rows(
     told = [
         event
         for event in events
-        if event.epoch <= epoch_before or _role_of(event, ranges) is not None
+        if event.epoch <= epoch_before or not event.seqno or _role_of(event, ranges) is not None
     ]
     newest = newest_event(told, forks)
     return newest is not None and newest.keeps

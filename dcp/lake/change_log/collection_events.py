@@ -74,13 +74,7 @@ def is_undone(event: CollectionEvent, forks: Iterable[Fork]) -> bool:
     To read a vbucket again from its beginning undoes nothing: the new history tells the event
     again, or may have forgotten it.
     """
-    for fork in sorted(forks, key=lambda fork: fork.epoch):
-        if fork.epoch > event.epoch:
-            if fork.seqno == 0:
-                return False
-            if fork.seqno < event.seqno:
-                return True
-    return False
+    return any(fork.epoch > event.epoch and 0 < fork.seqno < event.seqno for fork in forks)
 
 
 def undone_by_sql(forks: str, event: str) -> str:
@@ -89,11 +83,7 @@ def undone_by_sql(forks: str, event: str) -> str:
     ``forks`` is an array of structs, ``event`` a struct or table, each with ``epoch`` and
     ``seqno``.
     """
-    begun_between = f"z -> z.seqno = 0 AND z.epoch > {event}.epoch AND z.epoch < f.epoch"
-    return (
-        f"exists({forks}, f -> {dead_by_sql('f', event)} AND f.seqno > 0 "
-        f"AND NOT exists({forks}, {begun_between}))"
-    )
+    return f"exists({forks}, f -> {dead_by_sql('f', event)} AND f.seqno > 0)"
 
 
 def newest_event(
@@ -141,6 +131,16 @@ def policies_to_batch(policies: Mapping[int, DroppedPolicy], round_number: int) 
         for collection_id, policy in sorted(policies.items())
     ]
     return pa.RecordBatch.from_pylist(rows, schema=CHANGES)
+
+
+def begin_text(collection_id: int) -> str:
+    """Return the ``detail`` of an event that a stream from 0 leaves out: the collection is there.
+
+    The begin of the default collection is in no stream. So if its drop was lost, nothing else tells
+    that it is there again. The event is at seqno 0: no document is below it.
+    """
+    event = SystemEventKind.BEGIN_COLLECTION.name
+    return json.dumps({"event": event, "collection_id": collection_id})
 
 
 def dropped_policies(lake: LakeTables) -> dict[int, DroppedPolicy]:

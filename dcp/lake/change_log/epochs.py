@@ -27,6 +27,8 @@ class Fork:
     epoch: int
     seqno: int
     round: int
+    reason: str = ""
+    """A `RestartReason`."""
 
     def __post_init__(self) -> None:
         if self.epoch <= FIRST_EPOCH:
@@ -78,7 +80,7 @@ def forks_between(
     if not vbuckets or after_round >= to_round:
         return []
     rows = lake.changes.rows(
-        "DISTINCT vbucket, epoch, seqno, round",
+        "DISTINCT vbucket, epoch, seqno, round, coalesce(detail, '') AS reason",
         f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL AND epoch > {FIRST_EPOCH} "
         f"AND round > {int(after_round)} AND round <= {int(to_round)} "
         f"AND vbucket IN ({integer_list(sorted(vbuckets))})",

@@ -352,7 +352,8 @@ class PolicySettings(Section):
     )
 
     def __post_init__(self) -> None:
-        if "soft" in (self.dropped, *self.dropped_collections.values()):
+        own: object = self.dropped_collections  # not checked yet
+        if "soft" in (self.dropped, *(own.values() if isinstance(own, Mapping) else ())):
             raise ConfigError(
                 'dropped, dropped_collections: found "soft", which dcplake does not have: write '
                 '"keep"; the view dropped_collections tells what was dropped, and when'

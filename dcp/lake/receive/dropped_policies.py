@@ -29,7 +29,9 @@ class DroppedPolicies:
     recorded: Mapping[int, DroppedPolicy] = field(default_factory=dict)
     """Those of collections whose drop the log has, by id."""
     recorded_up_to: int = 0
-    """The round up to which ``recorded`` tells what the log has."""
+    """The newest round with events of collections when ``recorded`` was read."""
+    present: frozenset[int] = frozenset()
+    """Collections of ``recorded`` that the bucket has: their drop was lost."""
 
     def undecided(self, dropped: Collection[int]) -> dict[int, DroppedPolicy]:
         """Return the policies, by id, of those dropped collections of which the log has none."""

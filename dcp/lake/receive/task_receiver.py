@@ -20,7 +20,7 @@ from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
 from dcp.errors import AuthenticationError, BucketError, ConfigError
 from dcp.lake.change_log.applied import applied_to_batch
-from dcp.lake.change_log.collection_events import policies_to_batch
+from dcp.lake.change_log.collection_events import begin_text, policies_to_batch
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.receive.batch_flusher import BatchFlusher
@@ -287,6 +287,8 @@ class TaskReceiver:
                 self._batches.add_event(
                     RowKind.ROLLBACK, vbucket, seqno=restart.seqno, detail=restart.reason
                 )
+                if not restart.seqno:
+                    self._add_begins(result)
         epochs = {state.vbucket: state.epoch for state in self._plan.carried}
         for left in self._plan.left_out:
             told = VbucketReport(
@@ -308,6 +310,17 @@ class TaskReceiver:
             yield policies_to_batch(undecided, self._round)
         if self._plan.applied:
             yield applied_to_batch(self._plan.applied, self._round)
+
+    def _add_begins(self, result: StreamResult) -> None:
+        for collection_id in self._access.dropped.present:
+            result.brought_collections = True
+            self._batches.add_event(
+                RowKind.SYSTEM_EVENT,
+                result.plan.vbucket,
+                seqno=0,
+                collection_id=collection_id,
+                detail=begin_text(collection_id),
+            )
 
     # What others see
 

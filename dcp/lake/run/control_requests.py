@@ -69,6 +69,7 @@ class Requests:
         self._control = control
         self._writer_id = writer_id
         self._only_in_log = only_in_log
+        self._begun: tuple[Action, ...] = ()
 
     def carry_out(self) -> Action | None:
         """Begin or answer the requests; return the pause that holds, if one does.
@@ -119,14 +120,15 @@ class Requests:
 
     def resyncs(self, _: int) -> dict[int, int]:
         """Return the vbuckets that begun requests let begin anew, and the round before that."""
-        begun = (each for each in self._control.actions() if each.state is ActionState.BEGUN)
-        return resyncs_of(begun, 0, self._lake.identity.vbucket_count)
+        actions = self._control.actions()
+        self._begun = tuple(each for each in actions if each.state is ActionState.BEGUN)
+        return resyncs_of(self._begun, 0, self._lake.identity.vbucket_count)
 
     def end_resyncs(self, lake_state: LakeState) -> None:
-        """Answer the requests of vbuckets that have all begun anew."""
+        """Answer the requests, of those that made this state, whose vbuckets have begun anew."""
         waiting = lake_state.restarting(RestartReason.RESYNC)
-        for action in self._control.actions():
-            if action.action == RESYNC and action.state is ActionState.BEGUN:
+        for action in self._begun:
+            if action.action == RESYNC:
                 vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
                 if not vbuckets & waiting:
                     self._control.write(action, ActionState.DONE, lake_state.latest_round)
@@ -150,13 +152,14 @@ def resyncs_of(actions: Iterable[Action], newest: int, vbucket_count: int) -> di
     That is the newest one when a driver began the request; ``newest``, if none has yet. Requests
     that a driver will refuse let none begin.
     """
-    begun: dict[int, int] = {}
+    begun: dict[int, int] = {}  # of several requests for a vbucket the one that was begun last
     for action in actions:
         if action.action == RESYNC and action.is_open and not action.is_to_be_cancelled:
             number = action.begun_round if action.state is ActionState.BEGUN else newest
             with suppress(ConfigError):
                 _refuse_wrong(action)
-                begun |= dict.fromkeys(vbuckets_of(action.vbuckets, vbucket_count), number)
+                for vbucket in vbuckets_of(action.vbuckets, vbucket_count):
+                    begun[vbucket] = max(number, begun.get(vbucket, number))
     return begun
 
 

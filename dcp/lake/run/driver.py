@@ -360,7 +360,7 @@ class Driver:
             waiting=self._empty_rounds.waiting(monotonic()),
         )
         self._requests.end_resyncs(lake_state)
-        self._know_recorded(lake_state.states.values())
+        self._know_recorded(lake_state.states.values(), there)
         restarts = lake_state.restarts.values()
         self._persistence.leave_out(
             [each.vbucket for each in restarts if isinstance(each, LeftOut)]
@@ -425,7 +425,7 @@ class Driver:
         dropped = self._access.dropped.knowing(self._settings.policy, collections)
         self._access = replace(self._access, dropped=dropped)
 
-    def _know_recorded(self, states: Iterable[VbucketProgress]) -> None:
+    def _know_recorded(self, states: Iterable[VbucketProgress], collections: Collections) -> None:
         """Read the recorded policies again if another round is the newest with collections' events.
 
         The repair of a damaged lake counts as such a round.
@@ -435,7 +435,9 @@ class Driver:
         if newest != dropped.recorded_up_to:
             recorded = dropped_policies(self.lake)
             dropped = replace(dropped, recorded=recorded, recorded_up_to=newest)
-            self._access = replace(self._access, dropped=dropped)
+        there = {each.collection_id for each in collections.all}
+        dropped = replace(dropped, present=frozenset(there & dropped.recorded.keys()))
+        self._access = replace(self._access, dropped=dropped)
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
         """Apply the pending changes up to ``to_round``, the newest one, if it is due and may be

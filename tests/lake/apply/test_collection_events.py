@@ -1,6 +1,8 @@
 """Flushes and drops of collections, from a real producer to the replicas, views and verify."""
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ import pytest
 from dcp.errors import ConfigError, VerifyError
 from dcp.lake.apply import merge_planner
 from dcp.lake.apply.merge_input import LakeReplicaFacts
-from dcp.lake.change_log.collection_events import dropped_policies
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.collection_events import dropped_policies, kept_vbuckets
 from dcp.lake.change_log.control import RESYNC
-from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
+from dcp.lake.config.settings import ApplySettings, DroppedPolicy, PolicySettings, Settings
 from dcp.lake.query.cuts import find_cut
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -21,7 +24,7 @@ from dcp.lake.run.control_requests import ask
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import apply_pending, run
-from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, replicas_in
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, replicas_in
 from dcp.lake.verify.compare import verify
 from dcp.lake.verify.report import VerifyReport
 from dcp.producer.cluster import ProducerCluster
@@ -395,3 +398,62 @@ def test_verify_knows_what_flushes_and_drops_take_and_finds_what_they_should_hav
         f"{table}: its collection was dropped at the source; its rows are kept in vbuckets 0-3 "
         in str(report)
     )
+
+
+@pytest.mark.parametrize("world", [2], indirect=True)
+@pytest.mark.parametrize("reads_again", ["policy", "resync"])
+def test_rows_of_the_default_collection_are_exact_after_its_drop_was_lost(
+    world: World, reads_again: str
+) -> None:
+    """No stream tells the begin of the default collection: the manifest does."""
+    policy = "resync" if reads_again == "policy" else "rewrite"
+    world.settings = replace(world.settings, policy=PolicySettings(dropped="keep", rollback=policy))
+    cluster = world.cluster
+    for key in KEYS:
+        cluster.set(key, b"1")
+    world.run()
+    before = cluster.manifest
+    cluster.wait_until_replicated()
+    cluster.pause_replication()
+    for number in range(20):
+        cluster.set(b"phantom-%d" % number, b"1")
+    cluster.drop_collection("_default", "_default")
+    world.run()
+    if reads_again == "resync":
+        ask(world.settings, RESYNC)
+        world.run()
+    with cluster.bucket.lock:
+        cluster.bucket.collections.take(before)
+    cluster.failover(1)
+    cluster.resume_replication()
+    world.run()
+    back = {key for key in KEYS if cluster.vbucket_of(key) >= 2}
+    for key in sorted(back)[1:]:
+        cluster.delete(key)
+    for vbucket in (2, 3):
+        cluster.purge_tombstones(vbucket)
+    ask(world.settings, RESYNC)
+    world.run()
+    found = {key for key in world.keys("docs") if cluster.vbucket_of(key) >= 2}
+    assert found == {min(back)}
+    kept = kept_vbuckets(world.lake, latest_round(world.lake))
+    assert kept == {DOCS.collection_id: frozenset({0, 1})}
+
+
+@pytest.mark.parametrize("lost", [None, "kind = 'system_event' AND vbucket IS NULL"])
+def test_a_driver_keeps_rows_of_a_drop_through_the_repair_of_the_log(
+    world: World, lost: str | None
+) -> None:
+    world.settings = replace(world.settings, policy=PolicySettings(dropped="keep"))
+    world.write(KEYS)
+    world.run()
+    access = source_access(world.settings)
+    with closing(Driver(world.lake, world.settings, access, Observer())) as driver:
+        table = world.replica().name
+        drop(world)
+        driver.once(query_cluster(access), threading.Event())
+        world.lake.changes.delete(lost, {})
+        ask(world.settings, RESYNC)
+        driver.once(query_cluster(access), threading.Event())
+    assert world.keys(table) == set(KEYS)
+    assert list(dropped_policies(world.lake).values()) == [DroppedPolicy.KEEP]

@@ -209,6 +209,7 @@ def test_file_then_environment_then_option(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[round]\ntask = 2", ["lake.toml", "round.task", "unknown key", "target_bytes"]),
+        ('[policy]\ndropped_collections = "keep"', ["dropped_collections", "a table of texts"]),
         ("[rounds]\ntasks = 2", ["lake.toml", "'rounds'", "source, filter, flow_control, round"]),
         ("tasks = 2", ["lake.toml", "'tasks'"]),
         ("[apply]\nkey_literals = 1", ["found apply.key_literals, which dcplake does not have"]),

@@ -55,7 +55,8 @@ CASES: Final = (
     Case("read anew, and told again", [event(END, 7), fork(1, 0), event(END, 7, 1, 2)], 1),
     Case("read anew, and there again", [event(END, 7), fork(1, 0), event(BEGIN, 2, 1, 2)], None),
     Case("rolled back, then read anew", [event(END, 7), fork(1, 6), fork(2, 0)], None),
-    Case("read anew, then rolled back", [event(END, 7), fork(1, 0), fork(2, 3)], 1),
+    Case("read anew, then rolled back", [event(END, 7), fork(1, 0), fork(2, 3)], None),
+    Case("read anew, then less rolled back", [event(END, 7), fork(1, 0), fork(2, 8)], 1),
     Case("its scope, too", [event(END, 7), event(DROP_SCOPE, 8)], 1),
     Case("high seqnos", [event(END, 2**64 - 2)], 1),
 )
