@@ -35,7 +35,7 @@ from dcp.lake.apply.json_documents import (
     whole_match,
 )
 from dcp.lake.apply.seen_values import Seen
-from dcp.lake.config.contracts import FieldName, Step, Wildcard
+from dcp.lake.config.json_paths import FieldName, Step, Wildcard
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.store.merge import MadeColumns, Merge
 from dcp.lake.tables.schema import TYPED, spark_type

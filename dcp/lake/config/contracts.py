@@ -27,6 +27,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dcp.errors import ConfigError
+from dcp.lake.config.json_paths import FieldName, Step, Wildcard, json_path
 from dcp.lake.config.toml_file import read_toml
 from dcp.suggestions import did_you_mean
 
@@ -67,9 +68,6 @@ DEFAULT_COLLECTION: Final = "_default._default"
 _KEYS: Final = ("collection", "mode", "columns")
 _NAME: Final = "[A-Za-z0-9_%-]{1,251}"
 _COLLECTION: Final = re.compile(rf"{_NAME}\.{_NAME}")
-_STEP: Final = re.compile(
-    r"\.(?P<name>[^.\[\]*'`\s]+)|\['(?P<quoted>[^']+)'\]|(?P<elements>\[\*\])|(?P<values>\.\*)"
-)
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 _MOST_DIGITS: Final = 38
 MOST_LEVELS: Final = 50
@@ -103,24 +101,6 @@ class ContractMode(StrEnum):
     def tells_new_fields(self) -> bool:
         """True if fields without a column matter: somebody has to look for them."""
         return self in (ContractMode.EVOLVE, ContractMode.FREEZE)
-
-
-class Wildcard(StrEnum):
-    ELEMENTS = "[*]"
-    VALUES = ".*"
-
-
-@dataclass(frozen=True, slots=True)
-class FieldName:
-    name: str
-
-    def __str__(self) -> str:
-        plain = f".{self.name}"
-        match = _STEP.fullmatch(plain)  # a field * is no wildcard
-        return plain if match and match["name"] else f"['{self.name}']"
-
-
-Step = FieldName | Wildcard
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +181,8 @@ def document_type(columns: Mapping[str, Any], where: str) -> pa.StructType:
 
 
 def _steps(path: str, where: str) -> tuple[Step, ...]:
-    steps: list[Step] = []
-    at = 1
-    while path.startswith("$") and (match := _STEP.match(path, at)) is not None:
-        at = match.end()
-        if name := match["name"] or match["quoted"]:
-            steps.append(FieldName(name))
-        else:
-            steps.append(Wildcard.ELEMENTS if match["elements"] else Wildcard.VALUES)
-    if not steps or at < len(path) or not isinstance(steps[0], FieldName):
+    steps = json_path(path)
+    if not steps or not isinstance(steps[0], FieldName):
         raise ConfigError(
             f"{where}: columns: found {path!r}, expected a JSON path to a field, as $.name, "
             "$.address.city, $.lines[*].price, $['a name'] or $.prices.*"
@@ -226,7 +199,7 @@ def _steps(path: str, where: str) -> tuple[Step, ...]:
                 "that no column's name has: space , ; { } ( ) = and control characters; "
                 f"{refusal}"
             )
-    return tuple(steps)
+    return steps
 
 
 def _scalar(path: str, kind: Any, where: str) -> pa.DataType:

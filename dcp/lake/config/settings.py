@@ -22,6 +22,7 @@ from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.lake_root import checked_root, is_on_s3, local_root
 from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
+from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.secret_files import read_account, read_secret
 from dcp.lake.config.spark_master import slots_of
@@ -437,6 +438,7 @@ class Settings:
 
     source: SourceSettings = field(default_factory=SourceSettings)
     filter: FilterSettings = field(default_factory=FilterSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     flow_control: FlowControlSettings = field(default_factory=FlowControlSettings)
     round: RoundSettings = field(default_factory=RoundSettings)
     lake: LakeSettings = field(default_factory=LakeSettings)

@@ -10,7 +10,8 @@ from typing import Final
 from dcp.errors import LakeError
 from dcp.lake.apply.json_documents import parse_object
 from dcp.lake.apply.seen_values import MOST_DIGITS, NUMBERS, NUMERIC_TEXT, Seen, most_digits
-from dcp.lake.config.contracts import FieldName, Step, Wildcard, refusal_of, require_collection
+from dcp.lake.config.contracts import refusal_of, require_collection
+from dcp.lake.config.json_paths import FieldName, Step, Wildcard
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.tables.lake_tables import LakeTables, replicas_in
 from dcp.wire.vocabulary import Datatype

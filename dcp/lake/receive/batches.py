@@ -27,6 +27,7 @@ from dcp.lake.receive.document_columns import (
 )
 from dcp.lake.receive.dropped_policies import collection_of, system_event_text
 from dcp.lake.receive.keys import key_columns
+from dcp.lake.receive.private_values import PrivateValues
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind
 from dcp.protocol.events import (
     Event,
@@ -181,7 +182,10 @@ class BatchBuilder:
         batch_bytes: int,
         *,
         system_xattrs: bool = True,
+        private: PrivateValues | None = None,
     ) -> None:
+        """``private`` takes values out of the documents; None: there are no rules."""
+        self._private = private
         self._round = round_number
         self._branches = branches
         self._batch_rows = batch_rows
@@ -317,11 +321,12 @@ class BatchBuilder:
         }
 
     def _stored(self, parts: Sequence[_Part]) -> list[StoredDocuments]:
-        """Decode the documents of a run: all at once, or none if no value needs it."""
+        """Decode the documents of a run, all at once or none if no value needs it, and edit them."""
         columns = [part.columns for part in parts]
         if any(part.has_layers for part in parts):
             columns = [DataColumns.joined(columns)]
-        return [stored_documents(each, system_xattrs=self._system_xattrs) for each in columns]
+        stored = [stored_documents(each, system_xattrs=self._system_xattrs) for each in columns]
+        return stored if self._private is None else list(map(self._private.taken_out, stored))
 
     def _event_rows(self, events: Sequence[dict[str, Any]]) -> _Rows:
         ready = {

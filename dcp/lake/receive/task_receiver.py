@@ -26,6 +26,7 @@ from dcp.lake.config.memory import worker_bytes
 from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder, BranchLookup
 from dcp.lake.receive.dropped_policies import collection_of
+from dcp.lake.receive.private_values import PrivateValues
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.receive.stop_policy import LONGEST_WAIT_SECONDS, StopPolicy, TaskBudget, VbucketStop
 from dcp.lake.receive.task_consumer import task_consumer
@@ -70,7 +71,7 @@ class TaskReceiver:
         """Asks nothing of the source yet.
 
         Raises:
-            TaskError: the password is not here.
+            TaskError: the password is not here, or the key of hashes.
         """
         self._plan = plan
         self._round = round_number
@@ -83,6 +84,7 @@ class TaskReceiver:
         )
         try:
             self._consumer = task_consumer(plan, access, name)
+            self._private = private_values(plan, access)
         except ConfigError as error:
             raise TaskError(error) from None
         self.results = {
@@ -98,6 +100,7 @@ class TaskReceiver:
             flow.batch_rows,
             flow.batch_bytes,
             system_xattrs=plan.document_filter.rules.system_xattrs,
+            private=self._private,
         )
         for stream in plan.streams:
             self._branches.set_epoch(stream.vbucket, stream.state.epoch)
@@ -221,6 +224,8 @@ class TaskReceiver:
                 self._policy.snapshot_started(event.vbucket, event.flags)
             case SystemEventReceived():
                 self._wanted.learn(event)
+                if self._private is not None:
+                    self._private.learn(self._wanted.document_filter.names)
 
     def _opened(self, event: StreamOpened, node: NodeAddress) -> None:
         result = self.results[event.vbucket]
@@ -358,6 +363,20 @@ class TaskReceiver:
             bound_bytes=worker_bytes(len(connections), held_bytes, batch_bytes),
             undecodable_values=int(self._batches.counts.undecodable_values.sum()),
         )
+
+
+def private_values(plan: TaskPlan, access: SourceAccess) -> PrivateValues | None:
+    """Return what takes values out of a task's documents; None if it has no rules, or no values.
+
+    Raises:
+        ConfigError: a rule hashes, and the key is not here.
+    """
+    privacy = plan.document_filter.privacy
+    if not privacy.rules or access.consumer.connection.metadata_only:
+        return None
+    found = PrivateValues(privacy)
+    found.learn(plan.document_filter.names)
+    return found
 
 
 _DECAY_MS: Final = 50

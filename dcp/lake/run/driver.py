@@ -345,7 +345,7 @@ class Driver:
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         self._remember(cluster)
-        document_filter = filter_of(self.lake, self._settings.filter, cluster.manifest)
+        document_filter = filter_of(self.lake, self._settings, cluster.manifest)
         there = collections_of(cluster.manifest)
         self._know(there)
         self._access.dropped.refuse_unknown(self._settings.policy, there)

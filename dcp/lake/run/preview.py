@@ -179,7 +179,9 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
             return _preview_of(lake, settings, cluster, access, without_effect)
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     refuse_unknown_names(settings, cluster, None)
-    document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest)
+    document_filter = DocumentFilter.resolve(
+        settings.filter, cluster.manifest, privacy=settings.privacy
+    )
     lake_state = LakeState(NEW_LAKE, 0, document_filter=document_filter)
     outlook = Outlook(without_effect=without_effect)
     return replace(plan_round(lake_state, cluster, rounds, flow, slots), outlook=outlook)
@@ -198,7 +200,7 @@ def _preview_of(
     replicas = replicas_in(lake)
     applied = {replica: replica_status(lake, replica).applied for replica in replicas}
     stale = stale_vbuckets(version for version in applied.values() if version is not None)
-    document_filter = filter_of(lake, settings.filter, cluster.manifest)
+    document_filter = filter_of(lake, settings, cluster.manifest)
     actions, vbucket_count = Control(lake).actions(), lake.identity.vbucket_count
     lake_state = read_lake_state(
         lake, settings, stale, lambda newest: resyncs_of(actions, newest, vbucket_count)

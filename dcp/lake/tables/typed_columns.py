@@ -13,11 +13,9 @@ import pyarrow as pa
 from dcp.lake.config.contracts import (
     Contract,
     ContractMode,
-    FieldName,
-    Step,
-    Wildcard,
     same_name_key,
 )
+from dcp.lake.config.json_paths import FieldName, Step, Wildcard
 from dcp.lake.tables.schema import TYPED, spark_type
 
 DOC: Final = TYPED.names[0]

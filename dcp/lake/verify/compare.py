@@ -88,7 +88,7 @@ def verify(
         replicas = replicas_in(lake)
         dropped = tuple(each for each in replicas if each not in in_bucket)
         kept = kept_vbuckets(lake, newest)
-        document_filter = filter_of(lake, settings.filter, cluster.manifest)
+        document_filter = filter_of(lake, settings, cluster.manifest)
         lake_state = filtered_lake_state(lake, document_filter)
         reader = SourceReader(
             lake, settings, access, probe, lake_state, observer or VerifyObserver()
