@@ -54,16 +54,20 @@ AUTO_MEMORY: Final = "auto"
 _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
-def worker_bytes(connections: int, window_bytes: int, batch_bytes: int) -> int:
+def worker_bytes(
+    connections: int, window_bytes: int, batch_bytes: int, *, edits_values: bool = False
+) -> int:
     """Return the most memory that the Python worker of one receiving task takes.
 
     Each connection holds its window and one message more, the incoming message and its copy while
     it grows, and the read buffer. The worker holds once: the batch that Spark is taking, joined
     from its parts, and the same as an Arrow message. Uploads hold less than two such messages, and
-    only when nothing grows.
+    only when nothing grows. If privacy rules edit values, a batch is there three times more: the
+    texts, the edited ones, and their column.
     """
+    batches = 5 if edits_values else 2
     connection = window_bytes + 3 * DOCUMENT_BYTES + READ_BUFFER_BYTES
-    return _WORKER_FIXED_BYTES + connections * connection + 2 * (batch_bytes + DOCUMENT_BYTES)
+    return _WORKER_FIXED_BYTES + connections * connection + batches * (batch_bytes + DOCUMENT_BYTES)
 
 
 def direct_memory_bytes(tasks: int, batch_bytes: int) -> int:

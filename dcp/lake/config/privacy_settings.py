@@ -57,7 +57,7 @@ class PrivacyRule:
 
     @property
     def target(self) -> tuple[object, ...]:
-        """What the rule holds for, beside the collection."""
+        """Return the place that the rule names, without the collection."""
         return self.document, self.xattrs, self.keys
 
 
@@ -69,7 +69,7 @@ class PrivacySettings(Section):
         {},
         "By target one of drop, mask, hash. A target is a collection, scope or *, a colon, and "
         "$.path (a value of the document), xattrs.path (of the xattrs) or /REGEX/ (whole documents "
-        'whose key has it): "users:$.email" = "hash".',
+        'in whose key it is found), as "users:$.email" = "hash" (docs/privacy.md).',
     )
     unparsable: str = key(
         Unparsable.DROP.value,

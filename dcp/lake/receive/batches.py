@@ -184,8 +184,8 @@ class BatchBuilder:
         system_xattrs: bool = True,
         private: PrivateValues | None = None,
     ) -> None:
-        """``private`` takes values out of the documents; None: there are no rules."""
-        self._private = private
+        self.private = private
+        """Takes values out of the documents; None: there are no rules."""
         self._round = round_number
         self._branches = branches
         self._batch_rows = batch_rows
@@ -321,12 +321,15 @@ class BatchBuilder:
         }
 
     def _stored(self, parts: Sequence[_Part]) -> list[StoredDocuments]:
-        """Decode the documents of a run, all at once or none if no value needs it, and edit them."""
+        """Decode the documents of a run, all at once or none if no value needs it.
+
+        Their private values are taken out.
+        """
         columns = [part.columns for part in parts]
         if any(part.has_layers for part in parts):
             columns = [DataColumns.joined(columns)]
         stored = [stored_documents(each, system_xattrs=self._system_xattrs) for each in columns]
-        return stored if self._private is None else list(map(self._private.taken_out, stored))
+        return stored if self.private is None else list(map(self.private.taken_out, stored))
 
     def _event_rows(self, events: Sequence[dict[str, Any]]) -> _Rows:
         ready = {

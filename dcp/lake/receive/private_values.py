@@ -66,11 +66,15 @@ class PrivateValues:
         }
         if settings.hashes:
             self._edits[PrivateAction.HASH] = hashed_with(settings.hash_key())
+        self._names: Mapping[int, Sequence[str]] = {}
         self._rules: dict[int, _CollectionRules | None] = {}
         self._others = self._compiled(tuple(settings.parsed()))
 
     def learn(self, names: Mapping[int, Sequence[str]]) -> None:
         """Learn the names of collections, by id, before their documents come."""
+        if names is self._names:  # each vbucket tells of each collection
+            return
+        self._names = names
         for collection_id in names.keys() - self._rules.keys():
             rules = self._settings.rules_of(names[collection_id])
             self._rules[collection_id] = self._compiled(rules)

@@ -84,7 +84,7 @@ class TaskReceiver:
         )
         try:
             self._consumer = task_consumer(plan, access, name)
-            self._private = private_values(plan, access)
+            private = private_values(plan, access)
         except ConfigError as error:
             raise TaskError(error) from None
         self.results = {
@@ -100,7 +100,7 @@ class TaskReceiver:
             flow.batch_rows,
             flow.batch_bytes,
             system_xattrs=plan.document_filter.rules.system_xattrs,
-            private=self._private,
+            private=private,
         )
         for stream in plan.streams:
             self._branches.set_epoch(stream.vbucket, stream.state.epoch)
@@ -224,8 +224,8 @@ class TaskReceiver:
                 self._policy.snapshot_started(event.vbucket, event.flags)
             case SystemEventReceived():
                 self._wanted.learn(event)
-                if self._private is not None:
-                    self._private.learn(self._wanted.document_filter.names)
+                if self._batches.private is not None:
+                    self._batches.private.learn(self._wanted.document_filter.names)
 
     def _opened(self, event: StreamOpened, node: NodeAddress) -> None:
         result = self.results[event.vbucket]
@@ -360,7 +360,12 @@ class TaskReceiver:
             stages=stages,
             windows=self._plan.windows,
             resident_bytes=psutil.Process().memory_info().rss,
-            bound_bytes=worker_bytes(len(connections), held_bytes, batch_bytes),
+            bound_bytes=worker_bytes(
+                len(connections),
+                held_bytes,
+                batch_bytes,
+                edits_values=self._batches.private is not None,
+            ),
             undecodable_values=int(self._batches.counts.undecodable_values.sum()),
         )
 
