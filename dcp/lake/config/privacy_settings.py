@@ -128,6 +128,11 @@ class PrivacySettings(Section):
         """True if some rule needs the key."""
         return any(rule.action is PrivateAction.HASH for rule in self.parsed())
 
+    def require_key(self) -> None:
+        """Raise ConfigError if a rule hashes, and this process has no key."""
+        if self.hashes:
+            self.hash_key()
+
     def hash_key(self, environment: Mapping[str, str] | None = None) -> bytes:
         """Return the key, as file and environment say now.
 

@@ -393,6 +393,7 @@ def _look_at_lake(
     store: LakeStore, settings: Settings, cluster: ClusterView, finding: Finding
 ) -> None:
     location = store.location
+    settings.privacy.require_key()
     try:
         lake = find_lake(store)
         if lake is None:

@@ -203,6 +203,9 @@ def test_a_task_without_the_key_says_so(
     error = original_error(str(failure.value))
     assert isinstance(error, SecretError)
     assert "privacy.hash_key_env: found a key of 0 characters" in str(error)
+    with pytest.raises(SecretError, match=r"privacy\.hash_key_env: found a key of 0 characters"):
+        run(rounds.settings, once=True)
+    assert not Path(rounds.settings.lake.root).exists(), "the run ends before it makes a lake"
 
 
 def test_a_name_that_the_bucket_lacks_is_refused(cluster: ProducerCluster, tmp_path: Path) -> None:
