@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.parquet as pq
 import pytest
@@ -30,6 +30,9 @@ from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import join_xattrs
 from tests.lake.receiving import QUICK_ROUND, RoundsInProcess, item_rows, lake_of, settings_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 KEY: Final = "a key of hashes, long enough"
 VBUCKETS: Final = 4
@@ -251,37 +254,44 @@ def require_nowhere(root: Path, secret: str) -> int:
     return len(files)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_no_file_of_a_lake_has_the_values_and_a_resync_brings_old_rows_under_the_rules(
-    cluster: ProducerCluster, tmp_path: Path
+    cluster: ProducerCluster, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     for number in range(20):
         document = {"email": f"{SECRET}-{number % 3}", "n": number}
         cluster.set(b"key-%d" % number, json.dumps(document).encode(), collection="s.users")
+    key_file = tmp_path / "hash key"  # Spark's workers have the environment of its JVM
+    key_file.write_text(KEY)
     settings = settings_of(
-        cluster, tmp_path, rules={"s.users:$.email": "hash", "s.users:$.other": "drop"}
+        cluster,
+        tmp_path,
+        rules={"s.users:$.email": "hash", "s.users:$.other": "drop"},
+        hash_key_file=str(key_file),
     )
-    run(settings, once=True)
+    run(settings, once=True, spark=spark)
     root = Path(settings.lake.root)
     assert require_nowhere(root, SECRET) > 10
-    lake = lake_of(settings)
+    lake = lake_of(settings, spark)
     [users] = [each for each in lake_status(lake).documents if each != "docs"]
 
     def values() -> list[Any]:
-        rows = lake_of(settings).table(users).rows("value", "true")
+        rows = lake_of(settings, spark).table(users).rows("value", "true")
         return [json.loads(row["value"]) for row in rows]
 
     assert len({value["email"] for value in values()}) == 3, "joins still work"
     assert {value["email"] for value in values()} == {hash_of(f"{SECRET}-{n}") for n in range(3)}
-    assert verify(settings).differing == 0
+    assert verify(settings, spark=spark).differing == 0
 
     # A changed rule holds from its round on.
     masking = PrivacySettings(rules={"s.users:$.email": "mask"})
     settings = replace(settings, privacy=masking)
     cluster.set(b"key-0", b'{"email": "%s", "n": 0}' % SECRET.encode(), collection="s.users")
-    run(settings, once=True)
+    run(settings, once=True, spark=spark)
     assert [value for value in values() if value["email"] == "***"] == [{"email": "***", "n": 0}]
     ask(settings, RESYNC)
-    run(settings, once=True)
+    run(settings, once=True, spark=spark)
     assert {value["email"] for value in values()} == {"***"}
     assert len(values()) == 20
     require_nowhere(root, SECRET)
