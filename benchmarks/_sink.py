@@ -20,6 +20,7 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Items
 from dcp.protocol.position import Position
+from dcp.setting_keys import section_of
 
 _START_SECONDS: Final = 180.0
 """Long, as the machine may be busy."""
@@ -177,11 +178,11 @@ def _take(
 
 
 def _connection(flow: FlowControlSettings, connections: int) -> ConnectionSettings:
-    return ConnectionSettings(
-        "default",
+    return section_of(
+        ConnectionSettings,
+        flow,
+        bucket="default",
         window_bytes=flow.planned_window_bytes(connections),
-        ack_fraction=flow.ack_fraction,
-        allow_no_flow_control=flow.allow_no_flow_control,
         unread_limit_bytes=flow.window_bytes,
         bootstrap_timeout_seconds=_START_SECONDS,
     )

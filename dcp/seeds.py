@@ -19,6 +19,8 @@ HTTPS_PORT: Final = 18091
 _HTTP_PORTS: Final = (HTTP_PORT, HTTPS_PORT)
 _NEVER_IN_HOSTS: Final = "[]/@,\"'"
 
+DEFAULT_SEED: Final = f"127.0.0.1:{PLAIN_PORT}"
+DEFAULT_BUCKET: Final = "default"
 AUTO_NETWORK: Final = "auto"
 """The network in which the node that tells the addresses was found."""
 DEFAULT_NETWORK: Final = "default"
@@ -149,8 +151,7 @@ class _Part:
     def wrong(self, why: object) -> ConfigError:
         """Return the error that says so."""
         return ConfigError(
-            f"node address {self.shown!r}: {why}; write host:port, for example "
-            f"127.0.0.1:{PLAIN_PORT}"
+            f"node address {self.shown!r}: {why}; write host:port, for example {DEFAULT_SEED}"
         )
 
 

@@ -1,13 +1,15 @@
 """Declares settings: of a lake's configuration, a client, the embedded cluster, and a relay.
 
-A setting's default, meaning, unit and allowed range stand beside it (``key``); a section checks all
-of its values when it is made. Configuration files and options of commands are derived from that.
+A setting's default, meaning, unit and allowed range stand beside it (``key``), in the section that
+owns it. Another section that shows it names a section that has it (``key_of``); ``section_of``
+hands the value on, if the name is the same. A section checks all of its values when it is made.
+Configuration files and options of commands are derived from that.
 """
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from dcp.errors import ConfigError
 from dcp.suggestions import bytes_meant
@@ -32,8 +34,28 @@ def key(  # noqa: PLR0913 -- a fact each
     """
     facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
     facts |= {"least": least, "above": above, "most": most}
-    facts |= {"choices": choices, "is_path": is_path}
-    is_shown = not may_be_secret
+    facts |= {"choices": choices, "is_path": is_path, "declaration": object()}
+    return _field(default, facts)
+
+
+def key_of(section: "type[Section]", name: str, **changes: Any) -> Any:
+    """Return the field of a setting that ``section`` declares.
+
+    ``changes`` are arguments of `key` that differ; a comment at the call says why a default does.
+    """
+    (owned,) = (each for each in fields(section) if each.name == name)
+    if unknown := changes.keys() - owned.metadata.keys() - {"default"}:
+        raise TypeError(f"key_of: found {sorted(unknown)}, expected arguments of key")
+    return _field(changes.pop("default", default_of(owned)), {**owned.metadata, **changes})
+
+
+def default_of(setting: Field[Any]) -> Any:
+    """Return a setting's default; MISSING if there is none."""
+    return setting.default if setting.default_factory is MISSING else setting.default_factory()
+
+
+def _field(default: Any, facts: Mapping[str, Any]) -> Any:
+    is_shown = not facts["may_be_secret"]
     if isinstance(default, Mapping):
         given = dict(default)
         return field(default_factory=lambda: MappingProxyType(given), metadata=facts, repr=is_shown)
@@ -56,9 +78,27 @@ class Section:
                 _check(each, getattr(self, each.name), self.subject)
 
 
+_S = TypeVar("_S", bound=Section)
+
+
+def section_of(made: type[_S], *holders: Section, **others: Any) -> _S:
+    """Return a section with the values of the settings that ``holders`` share with it.
+
+    ``others`` are further values by name; they win over those of the holders.
+    """
+    declared = {each.name: each.metadata.get("declaration") for each in fields(made)}
+    values = {
+        each.name: getattr(holder, each.name)
+        for holder in holders
+        for each in fields(holder)
+        if each.metadata and declared.get(each.name) is each.metadata["declaration"]
+    }
+    return made(**{**values, **others})
+
+
 def _check(setting: Field[Any], value: object, subject: str) -> None:
     default, facts = setting.default, setting.metadata
-    found, expected = describe_found(value, facts), describe_expected(default, facts)
+    found, expected = describe_found(value, facts), describe_expected(setting)
     problem = ConfigError(f"{subject}{setting.name}: found {found}, expected {expected}")
     if isinstance(default, float):
         if type(value) not in (int, float):
@@ -104,7 +144,8 @@ def describe_found(value: object, facts: Mapping[str, Any]) -> str:
     return ", ".join(f"{name!r} of type {type(part).__name__}" for name, part in wrong.items())
 
 
-def describe_expected(default: object, facts: Mapping[str, Any]) -> str:
+def describe_expected(setting: Field[Any]) -> str:
+    default, facts = default_of(setting), setting.metadata
     if facts["choices"]:
         return "one of " + ", ".join(f'"{choice}"' for choice in facts["choices"])
     if isinstance(default, bool):

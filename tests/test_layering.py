@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "setting_keys": frozenset({"errors", "suggestions"}),
     "suggestions": frozenset(),
     "wire": frozenset({"types", "errors"}),
-    "protocol": frozenset({"types", "errors", "printable", "wire"}),
+    "protocol": frozenset({"types", "errors", "printable", "setting_keys", "wire"}),
     "client": frozenset({"types", "errors", "seeds", "setting_keys", "wire", "protocol"}),
     "server": frozenset(
         {

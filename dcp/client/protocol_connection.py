@@ -4,7 +4,6 @@ import secrets
 from typing import Final
 
 from dcp.client.settings import ConnectionSettings
-from dcp.errors import ConfigError
 from dcp.protocol.bootstrap import (
     CONTROLS,
     METADATA_OPEN_FLAGS,
@@ -17,7 +16,8 @@ from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.negotiation import CHANGE_STREAMS
-from dcp.protocol.window import FlowSettings
+from dcp.protocol.window_policies import FlowSettings
+from dcp.setting_keys import section_of
 
 _NONCE_BYTES: Final = 24
 
@@ -28,30 +28,21 @@ def new_protocol_connection(
     """Return the protocol's side of a new connection called ``name``.
 
     Raises:
-        ConfigError: settings that the protocol has no room for.
+        ConfigError: the name is too long.
     """
     history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
     tag = settings.receiver_group_tag
-    group = () if tag is None else (group_control(tag),)
-    try:
-        return ConsumerConnection(
-            BootstrapSettings(
-                settings.bucket,
-                name,
-                open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
-                controls=(*CONTROLS, *history, *group),
-                open_dcp=open_dcp,
-                timeout_seconds=settings.bootstrap_timeout_seconds,
-            ),
-            credentials,
-            secrets.token_urlsafe(_NONCE_BYTES),
-            FlowSettings(
-                settings.window_bytes,
-                settings.ack_fraction,
-                settings.ack_seconds,
-                stream_window_bytes=settings.stream_window_bytes,
-            ),
-            LivenessSettings(settings.noop_interval_seconds, settings.silence_grace_seconds),
-        )
-    except ValueError as error:
-        raise ConfigError(f"connection settings: {error}") from None
+    group = (group_control(int(tag)),) if tag else ()
+    return ConsumerConnection(
+        BootstrapSettings(
+            settings.bucket,
+            name,
+            open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
+            controls=(*CONTROLS, *history, *group),
+            open_dcp=open_dcp,
+        ),
+        credentials,
+        secrets.token_urlsafe(_NONCE_BYTES),
+        section_of(FlowSettings, settings),
+        section_of(LivenessSettings, settings),
+    )

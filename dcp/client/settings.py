@@ -4,17 +4,20 @@ Bytes, seconds and fractions; nothing here is a secret (credentials travel separ
 ``dcp.protocol.credentials``). The defaults suit one connection of a Spark task.
 """
 
+import re
 import ssl
 from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import ConfigError, SecretError
+from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.window_policies import FlowSettings
 from dcp.seeds import AUTO_NETWORK
-from dcp.setting_keys import Section, key
-from dcp.types import U32_MAX
+from dcp.setting_keys import Section, key, key_of
 from dcp.wire.vocabulary import HEADER_BYTES, MAX_FRAME_BYTES
 
 MIB: Final = 1024 * 1024
+READ_BUFFER_BYTES: Final = 2 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,57 +67,33 @@ class ConnectionSettings(Section):
     """
 
     bucket: str
-    window_bytes: int = key(
-        10 * MIB,
-        "Flow-control window: the producer stops when so many bytes are not acknowledged.",
-        unit="bytes",
-        least=0,
-        most=U32_MAX,
-    )
+    window_bytes: int = key_of(FlowSettings, "window_bytes")
     """0 switches flow control off, which ``allow_no_flow_control`` must allow. A consumer can then
     bound its memory only by not reading the socket, at ``unread_limit_bytes`` of undelivered data.
-    NOOPs wait unanswered behind the data, so an application that is busy for longer than the
-    server's idle timeout loses its connection.
     """
-    stream_window_bytes: int = key(
-        0, "A window of each stream beside that; 0: none.", unit="bytes", least=0, most=U32_MAX
-    )
-    """Data servers refuse it (only the DCP document has it): then the connection's window holds
-    alone.
-    """
-    ack_fraction: float = key(
-        0.2, "Acknowledge when so much of a window is done with.", above=0, most=0.99
-    )
-    ack_seconds: float = key(
-        5.0, "Acknowledge at the latest after this time.", unit="seconds", above=0
-    )
-    noop_interval_seconds: float = key(20.0, "How often NOOPs come.", unit="seconds", above=0)
-    silence_grace_seconds: float = key(
-        5.0,
-        "A node that is silent for twice the NOOP interval and this time counts as dead (DCP's "
-        "rule for consumers).",
-        unit="seconds",
-        above=0,
-    )
+    stream_window_bytes: int = key_of(FlowSettings, "stream_window_bytes")
+    ack_fraction: float = key_of(FlowSettings, "ack_fraction")
+    ack_seconds: float = key_of(FlowSettings, "ack_seconds")
+    noop_interval_seconds: float = key_of(LivenessSettings, "noop_interval_seconds")
+    silence_grace_seconds: float = key_of(LivenessSettings, "silence_grace_seconds")
     connect_timeout_seconds: float = key(
-        10.0, "How long one connection attempt may take.", unit="seconds", above=0
+        10.0, "How long one connection attempt may take.", unit="seconds", least=0.05, most=600
     )
-    bootstrap_timeout_seconds: float = key(
-        20.0,
-        "How long a connection may take until it can open streams.",
-        unit="seconds",
-        above=0,
-    )
+    bootstrap_timeout_seconds: float = key_of(LivenessSettings, "bootstrap_timeout_seconds")
     request_timeout_seconds: float = key(
         30.0, "How long an answer may take.", unit="seconds", above=0
     )
     read_buffer_bytes: int = key(
-        2 * MIB, "How much is read from the socket at once.", unit="bytes", above=0
+        READ_BUFFER_BYTES, "How much is read from the socket at once.", unit="bytes", above=0
     )
     max_frame_bytes: int = key(
         MAX_FRAME_BYTES, "The largest frame that is taken.", unit="bytes", least=HEADER_BYTES
     )
-    allow_no_flow_control: bool = key(False, "Whether ``window_bytes`` may be 0.")
+    allow_no_flow_control: bool = key(
+        False,
+        "Whether flow control may be off: then nothing but unread sockets bounds the memory, and a "
+        "node whose NOOPs wait behind unread data may end the connection.",
+    )
     unread_limit_bytes: int = key(32 * MIB, "See ``window_bytes``.", unit="bytes", above=0)
     change_streams: bool = key(
         False, "Whether to ask for all versions of documents, if the bucket retains its history."
@@ -125,10 +104,11 @@ class ConnectionSettings(Section):
     )
     """By the flag of DCP_OPEN that the server answers rightly."""
     bucket_uuid: str = key("", "A bucket with another uuid was made anew, and is not read.")
-    receiver_group_tag: int | None = None
-    """The group of a relay's receivers that the consumer belongs to; None: none. Any other node
-    refuses it, and the connection with it.
-    """
+    receiver_group_tag: str = key(
+        "",
+        "Where the seeds are those of a relay: the tag of its group to belong to, a number of 64 "
+        "bits with a sign; in none when empty. Other nodes refuse it.",
+    )
     tls: TlsSettings | None = None
     network: str = key(AUTO_NETWORK, "Which addresses of the cluster map to use.")
 
@@ -137,16 +117,8 @@ class ConnectionSettings(Section):
             raise ConfigError("bucket: found an empty name")
         Section.__post_init__(self)
         if self.window_bytes == 0 and not self.allow_no_flow_control:
-            raise ConfigError(
-                "window_bytes: found 0 (no flow control): NOOPs would wait behind unread data; "
-                "set allow_no_flow_control to accept that"
-            )
-        tag = self.receiver_group_tag
-        if tag is not None and (type(tag) is not int or not -(2**63) <= tag < 2**63):
-            raise ConfigError(
-                f"receiver_group_tag: found {tag!r}, expected a number of 64 bits with a sign, "
-                "or None"
-            )
+            raise no_flow_control("window_bytes: found 0")
+        check_group_tag(self.receiver_group_tag)
 
     def held_limit_bytes(self, window_bytes: int) -> int:
         """Bytes of unreleased messages beyond which the reader stops reading the socket.
@@ -159,17 +131,38 @@ class ConnectionSettings(Section):
         return window_bytes + self.max_frame_bytes
 
 
+def check_group_tag(tag: str) -> None:
+    """Raise ConfigError if this is neither a number of 64 bits nor empty."""
+    is_number = re.fullmatch(r"-?[0-9]{1,19}", tag) is not None
+    if tag and not (is_number and -(2**63) <= int(tag) < 2**63):
+        raise ConfigError(
+            f"receiver_group_tag: found {tag!r}, expected a decimal number from "
+            "-9223372036854775808 to 9223372036854775807, or nothing"
+        )
+
+
+def no_flow_control(found: str) -> ConfigError:
+    """Return the error of a setting that switches flow control off where that is not allowed."""
+    return ConfigError(
+        f"{found} (no flow control): NOOPs would wait behind unread data; "
+        "set allow_no_flow_control to accept that"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings(Section):
     """A consumer of several nodes."""
 
     connection: ConnectionSettings
     node_deadline_seconds: float = key(
-        60.0,
-        "A vbucket that made no progress for so long, whatever was tried, is reported as stopped.",
+        30.0,
+        "How long a node may be out of reach, or a vbucket without its stream or without anything "
+        "from it, until it is left out of the round and reported.",
         unit="seconds",
-        above=0,
+        least=0.1,
+        most=3600,
     )
+    """Who reads without rounds is told of the vbucket by `VbucketStopped`."""
     retry_first_seconds: float = key(
         0.05,
         "How long to wait before the first retry; the time doubles, with jitter.",

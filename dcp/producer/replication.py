@@ -18,11 +18,8 @@ from time import monotonic
 from typing import Final
 
 from dcp.errors import DcplakeError, NodeUnavailableError
-from dcp.producer.replication_connection import (
-    REPLICATION_TIMES,
-    ReplicationConnection,
-    ReplicationTimes,
-)
+from dcp.producer.replication_connection import ReplicationConnection
+from dcp.protocol.liveness import LivenessSettings
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.replication.background import (
     FIRST_WAIT_SECONDS,
@@ -39,6 +36,7 @@ from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import EndReason
 
 _LOG = logging.getLogger(__name__)
+_LIVENESS: Final = LivenessSettings()
 _READ_BYTES: Final = 256 * 1024
 _NONCE_BYTES: Final = 18
 _ROOM_SECONDS: Final = 0.1
@@ -55,7 +53,7 @@ class Feed:
         target: int,
         awake: asyncio.Event,
         purpose: str = REPLICATION,
-        times: ReplicationTimes = REPLICATION_TIMES,
+        liveness: LivenessSettings = _LIVENESS,
         on_touched: Callable[[Sequence[PassiveStream]], None] = lambda _: None,
     ) -> None:
         """``awake`` cleared makes the receiving node hang.
@@ -68,7 +66,7 @@ class Feed:
         self._on_touched = on_touched
         self._bucket = bucket
         self._awake = awake
-        self._times = times
+        self._liveness = liveness
         self._copies: Mapping[int, ReplicaCopy] = {}
         self._takes_over: frozenset[int] = frozenset()
         self._connection: ReplicationConnection | None = None
@@ -107,7 +105,7 @@ class Feed:
         """
         address = self._bucket.map.addresses[self.source]
         try:
-            async with asyncio.timeout(self._times.setup_seconds):
+            async with asyncio.timeout(self._liveness.bootstrap_timeout_seconds):
                 reader, self._writer = await asyncio.open_connection(address.host, address.kv)
         except OSError:
             return False
@@ -120,7 +118,7 @@ class Feed:
                 token_urlsafe(_NONCE_BYTES),
                 loop.time(),
                 self._windows.join(self._resize_window),
-                self._times,
+                self._liveness,
             )
         try:
             with lock:

@@ -15,7 +15,6 @@ peer that is not ready in time, or is silent for too long.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from dcp.errors import SourceError
@@ -25,7 +24,7 @@ from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import Ready, StreamRefused
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.refusals import describe_status
-from dcp.protocol.window import FlowSettings
+from dcp.protocol.window_policies import FlowSettings
 from dcp.server.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.server.replication.passive_streams import PassiveStreams
 from dcp.server.vbucket.replica_copy import ReplicaCopy
@@ -49,20 +48,6 @@ _CONTROLS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicationTimes:
-    """The timeouts of a connection.
-
-    ``setup_seconds``: for the peer to be connected to and, counted anew, to be ready for streams.
-    """
-
-    liveness: LivenessSettings = field(default_factory=LivenessSettings)
-    setup_seconds: float = 20.0
-
-
-REPLICATION_TIMES: Final = ReplicationTimes()
-
-
 class ReplicationConnection:
     """One connection; used under the bucket's lock."""
 
@@ -74,7 +59,7 @@ class ReplicationConnection:
         nonce: str,
         now: float,
         window_bytes: int,
-        times: ReplicationTimes = REPLICATION_TIMES,
+        liveness: LivenessSettings,
     ) -> None:
         """``nonce`` is SCRAM's: fresh for each connection."""
         settings = BootstrapSettings(
@@ -84,11 +69,10 @@ class ReplicationConnection:
             features=_FEATURES,
             open_flags=OPEN_FLAGS,
             controls=(DcpControlRequest("consumer_name", name, optional=False), *_CONTROLS),
-            timeout_seconds=times.setup_seconds,
         )
         flow = FlowSettings(window_bytes)
         self._protocol = ConsumerConnection(
-            settings, credentials, nonce, flow, times.liveness, hands_out_frames=True
+            settings, credentials, nonce, flow, liveness, hands_out_frames=True
         )
         self._protocol.start(now)
         self.streams = PassiveStreams(self._protocol)

@@ -17,6 +17,7 @@ from dcp import __version__
 from dcp.errors import (
     AuthenticationError,
     BucketError,
+    ConfigError,
     NodeUnavailableError,
     NoRelayError,
     RemoteProtocolError,
@@ -40,7 +41,7 @@ from dcp.protocol.refusals import (
     privilege_cure,
 )
 from dcp.protocol.sasl import SaslExchange, choose_mechanism
-from dcp.protocol.window import FlowSettings
+from dcp.protocol.window_policies import FlowSettings
 from dcp.protocol.window_resize import CONNECTION_WINDOW
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
@@ -118,18 +119,17 @@ class BootstrapSettings:
     open_flags: int = OPEN_FLAGS
     controls: tuple[DcpControlRequest, ...] = CONTROLS
     open_dcp: bool = True
-    timeout_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         """Reject names that DCP_OPEN has no room for."""
         name_bytes = len(self.connection_name.encode())
         if not 1 <= name_bytes <= MAX_CONNECTION_NAME_BYTES:
-            raise ValueError(
+            raise ConfigError(
                 f"connection_name: found {name_bytes} bytes, "
                 f"expected 1 to {MAX_CONNECTION_NAME_BYTES}"
             )
         if not self.bucket:
-            raise ValueError("bucket: found an empty name")
+            raise ConfigError("bucket: found an empty name")
 
 
 @dataclass(frozen=True, slots=True)

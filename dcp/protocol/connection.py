@@ -22,7 +22,8 @@ from dcp.protocol.position import Position
 from dcp.protocol.refusals import PORT_CURE
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream, StreamPhase
-from dcp.protocol.window import FlowControl, FlowSettings
+from dcp.protocol.window import FlowControl
+from dcp.protocol.window_policies import FlowSettings
 from dcp.protocol.window_resize import WindowResize
 from dcp.types import END_OF_TIME, U32_MAX, FailoverLog, require_unsigned
 from dcp.wire import messages as m
@@ -52,7 +53,7 @@ class ConsumerConnection:
         With ``hands_out_frames`` items are delivered as frames in wire order, to be stored as they
         are (``ItemFrames``); else as columns, to be read (``Items``).
         """
-        self._settings = bootstrap
+        self._opens_dcp = bootstrap.open_dcp
         self._steps = steps_for(bootstrap, flow, liveness)
         progress = BootstrapProgress(
             bootstrap, credentials, nonce, authenticated=credentials.by_certificate
@@ -121,18 +122,19 @@ class ConsumerConnection:
         if self._started_at is None:
             return
         state = self._state
+        limits = state.liveness.settings
         if not self.is_ready:
             if now >= self._ready_by(self._started_at):
                 cure = f"; {PORT_CURE}" if state.bootstrap.step is HELLO else ""
                 raise NodeUnavailableError(
                     f"waited {now - self._started_at:.1f} s for {self.waiting_for}, expected it "
-                    f"within {self._settings.timeout_seconds:.1f} s of connecting{cure}"
+                    f"within {limits.bootstrap_timeout_seconds:.1f} s of connecting{cure}"
                 )
             return
         if state.liveness.is_dead(now):
             raise NodeUnavailableError(
                 f"peer silent for {state.liveness.silence_seconds(now):.1f} s, expected a NOOP "
-                f"every {state.liveness.settings.noop_interval_seconds:g} s"
+                f"every {limits.noop_interval_seconds:g} s"
             )
         if state.liveness.is_time_to_ask(now):
             state.liveness = state.liveness.ask()
@@ -141,7 +143,7 @@ class ConsumerConnection:
 
     def _ready_by(self, started_at: float) -> float:
         """Return when it must be ready: one sum, as a difference may round to less than it."""
-        return started_at + self._settings.timeout_seconds
+        return started_at + self._state.liveness.settings.bootstrap_timeout_seconds
 
     def lost(self, breakage: str = "") -> SourceError:
         """Return the error for a connection that the server closed or that broke.
@@ -238,7 +240,7 @@ class ConsumerConnection:
         """Ask for the vbucket's failover log as it is now."""
         self._require_ready("request_failover_log")
         opcode = Opcode.GET_FAILOVER_LOG
-        if self._settings.open_dcp:
+        if self._opens_dcp:
             opcode = Opcode.DCP_GET_FAILOVER_LOG
         self._state.ask(m.Empty(), opcode, vbucket=vbucket)
 

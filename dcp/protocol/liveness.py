@@ -11,30 +11,38 @@ DCP client's ``ClientNoopHandler``.
 from dataclasses import dataclass, replace
 from typing import Final
 
+from dcp.setting_keys import Section, key
+
 _ASK_AFTER_INTERVALS: Final = 1.2
 _DEAD_AFTER_INTERVALS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class LivenessSettings:
-    """The NOOP interval that we ask the producer for, and what we add to the deadline."""
+class LivenessSettings(Section):
+    """The longest times that a live peer may take."""
 
-    noop_interval_seconds: float = 20.0
-    grace_seconds: float = 5.0
-
-    def __post_init__(self) -> None:
-        """Reject intervals that no producer accepts."""
-        if not 0.1 <= self.noop_interval_seconds <= 10_800:
-            raise ValueError(
-                f"noop_interval_seconds: found {self.noop_interval_seconds}, expected 0.1 to 10800"
-            )
-        if self.grace_seconds < 0:
-            raise ValueError(f"grace_seconds: found {self.grace_seconds}, expected 0 or more")
+    noop_interval_seconds: float = key(
+        20.0,
+        "How often a node proves that it is alive; silence of twice this long means it is dead.",
+        unit="seconds",
+        least=0.1,
+        most=10_800,
+    )
+    silence_grace_seconds: float = key(
+        5.0, "How much longer than that a live node may be silent.", unit="seconds", least=0
+    )
+    bootstrap_timeout_seconds: float = key(
+        30.0,
+        "How long a connection may take until it can open streams.",
+        unit="seconds",
+        least=0.05,
+        most=600,
+    )
 
     @property
     def dead_after_seconds(self) -> float:
         """The longest silence of a live peer."""
-        return _DEAD_AFTER_INTERVALS * self.noop_interval_seconds + self.grace_seconds
+        return _DEAD_AFTER_INTERVALS * self.noop_interval_seconds + self.silence_grace_seconds
 
     @property
     def interval_text(self) -> str:

@@ -37,41 +37,17 @@ again, all bytes that the producer sent meanwhile are outstanding.
 
 from collections import deque
 from collections.abc import Collection, Container, Iterable
-from dataclasses import dataclass
 from math import inf, nextafter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dcp.errors import LocalProtocolError
-from dcp.types import U16_MAX, U32_MAX, require_unsigned
+from dcp.protocol.window_policies import FlowSettings
+from dcp.types import U32_MAX
 
 CONNECTION = 0
 """The opaque of acknowledgements of the whole connection's window."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlowSettings:
-    """The window and the two ack thresholds; ``stream_window_bytes`` is each stream's, 0 for none.
-
-    ``prepare_extra_bytes``: what the producer charges for a prepare beyond its length: kv_engine 2.
-    """
-
-    window_bytes: int = 10 * 1024 * 1024
-    ack_fraction: float = 0.2
-    ack_seconds: float = 5.0
-    stream_window_bytes: int = 0
-    prepare_extra_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        """Reject what the producer cannot be told, and acks that could never leave."""
-        require_unsigned("window_bytes", self.window_bytes, U32_MAX)
-        require_unsigned("stream_window_bytes", self.stream_window_bytes, U32_MAX)
-        require_unsigned("prepare_extra_bytes", self.prepare_extra_bytes, U16_MAX)
-        if not 0 <= self.ack_fraction < 1:
-            raise ValueError(f"ack_fraction: found {self.ack_fraction}, expected 0 <= x < 1")
-        if not 0 < self.ack_seconds < inf:
-            raise ValueError(f"ack_seconds: found {self.ack_seconds}, expected more than 0")
 
 
 class Window:

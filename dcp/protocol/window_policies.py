@@ -1,4 +1,4 @@
-"""Sizes the windows of all DCP consumers of one process by kv_engine's policies.
+"""Declares a connection's flow control, and sizes the windows of a process by kv_engine's policies.
 
 Q is the memory for the quota, n the consumers that are connected, lo and hi are ``size_bytes`` and
 ``most_bytes``, clamp(x) is lo below lo and hi above hi. Sizes are cut to whole bytes.
@@ -38,9 +38,50 @@ from types import MappingProxyType
 from typing import Final
 
 from dcp.errors import LocalProtocolError
-from dcp.types import U32_MAX, U64_MAX, require_unsigned
+from dcp.setting_keys import Section, key, key_of
+from dcp.types import U16_MAX, U32_MAX, U64_MAX, require_unsigned
 
 _MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSettings(Section):
+    """The windows of one connection, and when what they hold is acknowledged."""
+
+    window_bytes: int = key(
+        10 * _MIB,
+        "What a node may send on one connection before we acknowledge (the DCP buffer size).",
+        unit="bytes",
+        least=0,
+        most=U32_MAX,
+    )
+    """0: no flow control."""
+    ack_fraction: float = key(
+        0.2,
+        "Acknowledge when this part of the window has been consumed …",
+        unit="part of the window",
+        least=0.01,
+        most=0.9,
+    )
+    ack_seconds: float = key(
+        5.0, "… or when this long has passed.", unit="seconds", least=0.05, most=60
+    )
+    stream_window_bytes: int = key(
+        0,
+        "A window for each vbucket's stream, beside the connection's; 0 means none. Only "
+        "producers that follow the DCP document have it (`dcplake serve`); data servers refuse it, "
+        "which is logged, and the connection's window holds alone.",
+        unit="bytes",
+        least=0,
+        most=U32_MAX,
+    )
+    prepare_extra_bytes: int = key(
+        0,
+        "What flow control charges for a prepare beyond its length (kv_engine charges 2).",
+        unit="bytes",
+        least=0,
+        most=U16_MAX,
+    )
 
 
 class WindowPolicy(StrEnum):
@@ -58,29 +99,38 @@ _SHARED: Final = (WindowPolicy.AGGRESSIVE, WindowPolicy.RATIO)
 
 
 @dataclass(frozen=True, slots=True)
-class WindowPolicySettings:
+class WindowPolicySettings(Section):
     """A policy and its numbers; the defaults are the server's."""
 
     policy: WindowPolicy = WindowPolicy.AGGRESSIVE
-    size_bytes: int = 10 * _MIB
-    most_bytes: int = 50 * _MIB
-    percent: float = 1
-    threshold_percent: float = 10
-    aggressive_percent: float = 5
-    ratio: float = 0.05
-    override_bytes: int = 0
+    size_bytes: int = key_of(FlowSettings, "window_bytes")
+    most_bytes: int = key(
+        50 * _MIB, "dynamic, aggressive: the most of it.", unit="bytes", least=0, most=U32_MAX
+    )
+    percent: float = key(
+        1.0, "dynamic: a new connection's part of the quota.", unit="percent", least=0, most=100
+    )
+    threshold_percent: float = key(
+        10.0,
+        "dynamic: where all windows would be more than this part of the quota, each has "
+        "`window_bytes`.",
+        unit="percent",
+        least=0,
+        most=100,
+    )
+    aggressive_percent: float = key(
+        5.0,
+        "aggressive, ratio: the part of the quota that all connections share.",
+        unit="percent",
+        least=0,
+        most=100,
+    )
+    ratio: float = key(0.05, "The same for ratio, as the engine has it.", least=0, most=1)
+    override_bytes: int = key(
+        0, "The window with ratio; 0: as the ratio says.", unit="bytes", least=0, most=U32_MAX
+    )
     is_enabled: bool = True
     is_capped: bool = True
-
-    def __post_init__(self) -> None:
-        """Reject what no producer can be told and what is no share of the quota."""
-        for name in ("size_bytes", "most_bytes", "override_bytes"):
-            require_unsigned(name, getattr(self, name), U32_MAX)
-        for name in ("percent", "threshold_percent", "aggressive_percent"):
-            if not 0 <= getattr(self, name) <= 100:
-                raise ValueError(f"{name}: found {getattr(self, name)}, expected 0 to 100")
-        if not 0 <= self.ratio <= 1:
-            raise ValueError(f"ratio: found {self.ratio}, expected 0 to 1")
 
 
 def as_float32(value: float) -> float:

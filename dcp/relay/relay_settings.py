@@ -10,9 +10,10 @@ from dcp.client.settings import ConnectionSettings, TlsSettings
 from dcp.errors import ConfigError
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.flow_strategy import FlowSpec
+from dcp.protocol.window_policies import FlowSettings
 from dcp.server.model.cluster_settings import ClusterSettings, TlsFiles
-from dcp.setting_keys import Section, key
-from dcp.types import U16_MAX, U32_MAX
+from dcp.setting_keys import Section, key, key_of, section_of
+from dcp.types import U16_MAX
 
 MIB: Final = 1024 * 1024
 FULL_WINDOWS: Final = 4
@@ -32,19 +33,23 @@ class RelaySettings(Section):
     """Nodes of the cluster."""
     bucket: str
     credentials: Credentials
-    data_folder: Path = key(MISSING, "Where the relay keeps what it received, over restarts too.")
-    """It belongs to one process."""
+    data_folder: Path = key_of(
+        ClusterSettings,
+        "data_folder",
+        default=MISSING,
+        text="Where the relay keeps what it received, over restarts too.",
+    )
+    """It belongs to one process. There is no default: a relay has no document in memory alone."""
     tls: TlsSettings | None = None
     """With it the nodes are spoken to encrypted."""
     flow_spec: FlowSpec = field(default_factory=FlowSpec)
     """Says which consumers the cluster waits for (``dcp/protocol/flow_spec.py``)."""
-    window_bytes: int = key(
-        10 * MIB,
-        "Flow-control window of each connection to a node of the cluster; more than four share "
-        "four such windows, of 1 MiB at least.",
-        unit="bytes",
+    window_bytes: int = key_of(
+        FlowSettings,
+        "window_bytes",
+        text="Flow-control window of each connection to a node of the cluster; more than four "
+        "share four such windows, of 1 MiB at least.",
         least=1,
-        most=U32_MAX,
     )
     hold_seconds: float = key(
         0.0,
@@ -52,14 +57,16 @@ class RelaySettings(Section):
         unit="seconds",
         least=0,
     )
-    consumer_ack_seconds: float = key(
-        5.0,
-        "How late consumers acknowledge what they have done with; who stands still for so long, "
-        "and for t: beyond, is stuck (kv_engine's and dcplake's consumers take 5).",
-        unit="seconds",
+    consumer_ack_seconds: float = key_of(
+        FlowSettings,
+        "ack_seconds",
+        text="How late consumers acknowledge what they have done with; who stands still for so "
+        "long, and for t: beyond, is stuck (kv_engine's and dcplake's consumers take 5).",
         least=0,
+        most=None,
     )
-    host: str = "127.0.0.1"
+    """Without our limits, as consumers of others come, too."""
+    host: str = key_of(ClusterSettings, "host")
     port: int = 0
     http_port: int = key(0, "Port for HTTP; 0 takes a free one.", least=0, most=U16_MAX)
     listen_tls: TlsFiles | None = None
@@ -68,13 +75,8 @@ class RelaySettings(Section):
     )
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     """They may connect; empty: the one who signs in upstream."""
-    checkpoint_quota_bytes: int = key(
-        256 * MIB,
-        "What the newest items may take in memory; older ones come from disk.",
-        unit="bytes",
-        least=1,
-    )
-    flush_seconds: float = key(0.1, "How late received items are on disk.", unit="seconds", above=0)
+    checkpoint_quota_bytes: int = key_of(ClusterSettings, "checkpoint_quota_bytes")
+    flush_seconds: float = key_of(ClusterSettings, "flush_seconds")
     seed: int | None = None
     """Fixes what is random, for tests."""
 
@@ -93,22 +95,20 @@ class RelaySettings(Section):
         """Return the settings of the cluster of one node that consumers see."""
         own = {self.credentials.username: self.credentials.password.reveal()}
         has_tls = self.listen_tls is not None
-        return ClusterSettings(
+        return section_of(
+            ClusterSettings,
+            self,
             nodes=1,
             vbuckets=vbuckets,
             bucket=self.bucket,
             bucket_uuid=bucket_uuid,
             users=self.users or own,
             administrators=frozenset(),
-            host=self.host,
             ports=(self.port,),
             http_ports=(self.http_port,),
             tls=self.listen_tls,
             tls_ports=(self.tls_port,) if has_tls else (),
-            data_folder=self.data_folder,
-            checkpoint_quota_bytes=self.checkpoint_quota_bytes,
             keeps_values=False,
-            flush_seconds=self.flush_seconds,
             record_seqnos=False,
             record_branches=False,
             seed=self.seed,

@@ -17,7 +17,6 @@ receiver of ``ReceivedBytes``. What to do about a refused or ended stream is the
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
 from dcp.errors import BucketError, RemoteProtocolError
@@ -36,7 +35,8 @@ from dcp.protocol.events import (
 )
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.refusals import describe_status
-from dcp.protocol.window import FlowSettings, Window
+from dcp.protocol.window import Window
+from dcp.protocol.window_policies import FlowSettings
 from dcp.relay.relay_settings import RelaySettings
 from dcp.server.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.server.replication.passive_streams import PassiveStreams
@@ -44,8 +44,6 @@ from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.types import FailoverLog
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status
-
-_BOOTSTRAP_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,6 @@ class UpstreamConnection:
             name,
             agent=agent_text("dcplake-relay", name),
             open_flags=OPEN_FLAGS,
-            timeout_seconds=_BOOTSTRAP_SECONDS,
         )
         flow = FlowSettings(window_bytes)
         self._protocol = ConsumerConnection(

@@ -28,7 +28,6 @@ _READ_BYTES: Final = 64 * 1024
 """Between two reads the consumers have their turns."""
 _LOOK_SECONDS: Final = 0.5
 """So often it is looked what is due, as others may have made something due."""
-_CONNECT_SECONDS: Final = 10.0
 _REFUSED_WAIT_SECONDS: Final = 10.0
 """Until it is tried again with a password or a bucket that was refused."""
 _LEAVING_SECONDS: Final = 1.0
@@ -150,7 +149,7 @@ class UpstreamLink:
         """Connect and receive until the connection is lost; return whether it ever got ready."""
         loop, address, tls = asyncio.get_running_loop(), self.address, self._settings.tls
         context = None if tls is None else tls.context()  # its files may have been replaced
-        async with asyncio.timeout(_CONNECT_SECONDS):
+        async with asyncio.timeout(self._settings.connection.connect_timeout_seconds):
             reader, self._writer = await asyncio.open_connection(
                 address.host, address.port, ssl=context
             )

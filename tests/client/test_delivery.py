@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from dcp.client.delivery import Receipt, ReceiptState
-from dcp.protocol.window import FlowControl, FlowSettings, Window
+from dcp.protocol.window import FlowControl, Window
+from dcp.protocol.window_policies import FlowSettings
 
 QUEUED, TAKEN, GIVEN, RELEASED = ReceiptState
 COUNTED = {QUEUED: (0, 0, 0), TAKEN: (1, 0, 0), GIVEN: (1, 1, 0), RELEASED: (1, 1, 1)}

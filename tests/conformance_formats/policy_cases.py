@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from dcp.protocol.window import CONNECTION, FlowSettings, Window
+from dcp.protocol.window import CONNECTION, Window
 from dcp.protocol.window_policies import (
+    FlowSettings,
     WindowPolicies,
     WindowPolicy,
     WindowPolicySettings,

@@ -1,7 +1,7 @@
 """Translates a recorded client's requests into the terms of our machines: set-up steps and streams.
 
 A recorded client may send what ours never would. Then the nearest that ours can say is returned, or
-``ValueError`` says that there is nothing like it.
+``ValueError`` or ``ConfigError`` says that there is nothing like it.
 """
 
 import json
@@ -69,7 +69,7 @@ def step_of(
     The step is None where the request is no part of a set-up.
 
     Raises:
-        ValueError: no step of ours can make the request.
+        ValueError, ConfigError: no step of ours can make the request.
     """
     match opcode, body:
         case Opcode.HELLO, m.Hello():

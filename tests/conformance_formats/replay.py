@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dcp.errors import (
+    ConfigError,
     FrameError,
     LocalProtocolError,
     RemoteProtocolError,
@@ -27,7 +28,8 @@ from dcp.protocol.liveness import Liveness, LivenessSettings
 from dcp.protocol.responses import PendingRequest, opcode_name
 from dcp.protocol.state import ConnectionState, stream_request
 from dcp.protocol.stream import Stream
-from dcp.protocol.window import FlowControl, FlowSettings
+from dcp.protocol.window import FlowControl
+from dcp.protocol.window_policies import FlowSettings
 from dcp.protocol.window_resize import WindowResize
 from dcp.wire import messages as m
 from dcp.wire.codec import TABLE, Side, decode, encode
@@ -166,7 +168,7 @@ class ConnectionReplay:
         before = self.accepted + self.observed
         try:
             self._take_request(frame)
-        except (FrameError, LocalProtocolError, ValueError, TypeError):
+        except (FrameError, LocalProtocolError, ConfigError, ValueError, TypeError):
             self._ask(frame, self._ignore, makeable=False)  # our client could not make it
         if self.accepted + self.observed == before:
             self.observed += 1
@@ -209,7 +211,7 @@ class ConnectionReplay:
             step, progress = step_of(frame.opcode, body, known, self._passwords)
         except UnicodeDecodeError:
             raise
-        except ValueError:
+        except (ConfigError, ValueError):
             if not isinstance(body, m.DcpOpen):
                 raise
             step, progress = None, known  # servers take longer names than we send

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from dcp.lake.adapters.opening import store_without_spark
-from dcp.lake.config.filter_settings import FilterSettings
-from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.config.settings import (
-    ApplySettings,
-    LakeSettings,
-    PolicySettings,
-    RoundSettings,
-    Settings,
-    SourceSettings,
-)
+from dcp.lake.config.settings import SECTIONS, Settings, SourceSettings
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.receive.task_receiver import TaskReceiver
@@ -56,27 +47,25 @@ def settings_of(seeds: Sequence[str], folder: Path, **sections: Mapping[str, Any
     """Return settings that read the cluster at ``seeds``; see `settings_for`."""
     secret = folder / PASSWORD_FILE
     secret.write_text(PASSWORD + "\n")
-    source: dict[str, Any] = {
-        "seeds": tuple(seeds),
-        "username": USER,
-        "password_file": str(secret),
-        "noop_interval_seconds": 1.0,
+    given: dict[str, dict[str, Any]] = {
+        "source": {
+            "seeds": tuple(seeds),
+            "username": USER,
+            "password_file": str(secret),
+            "noop_interval_seconds": 1.0,
+        },
+        "round": {
+            "tasks": 4096,  # one per core, however few documents a test has
+            "quiet_seconds": 1.0,
+            "node_deadline_seconds": 90.0,
+            "target_seconds": 240.0,
+        },
+        "lake": {"root": str(folder / "lake")},
     }
-    rounds: dict[str, Any] = {
-        "tasks": 4096,  # one per core, however few documents a test has
-        "quiet_seconds": 1.0,
-        "node_deadline_seconds": 90.0,
-        "target_seconds": 240.0,
-    }
-    return Settings(
-        source=SourceSettings(**(source | dict(sections.get("source", {})))),
-        filter=FilterSettings(**sections.get("filter", {})),
-        flow_control=FlowControlSettings(**sections.get("flow_control", {})),
-        round=RoundSettings(**(rounds | dict(sections.get("round", {})))),
-        lake=LakeSettings(**({"root": str(folder / "lake")} | dict(sections.get("lake", {})))),
-        apply=ApplySettings(**sections.get("apply", {})),
-        policy=PolicySettings(**sections.get("policy", {})),
-    )
+    for name, keys in sections.items():
+        given[name] = given.get(name, {}) | dict(keys)
+    made: dict[str, Any] = {name: SECTIONS[name](**keys) for name, keys in given.items()}
+    return Settings(**made)
 
 
 def write_config(
@@ -143,7 +132,9 @@ class RoundsInProcess:
 
     def plan(self, backfill: BackfillPlan | None = None) -> RoundPlan | None:
         cluster = query_cluster(self.access)
-        document_filter = DocumentFilter.resolve(self.settings.filter, cluster.manifest)
+        document_filter = DocumentFilter.resolve(
+            self.settings.filter, cluster.manifest, privacy=self.settings.privacy
+        )
         position = LakeState(
             "0123456789abcdef",
             self.round,

@@ -63,9 +63,6 @@ class WatchedLake:
         self.states_at: dict[int, Mapping[int, VbucketProgress]] = {0: {}}
         self.writers: list[str | None] = []
         """The writer of each round."""
-        self.streamed: list[bool] = []
-        """Of each round whether it streamed anything; those of a resync do not."""
-        """The rows of the newest round."""
         self.versions: list[Version] = []
 
     def open(self, bucket_uuid: str = "bucket-uuid") -> LakeTables:
@@ -127,7 +124,6 @@ class WatchedLake:
             row for row in rows if row["kind"] == "position"
         )
         self.writers.append(commit.writer)
-        self.streamed.append(any(row["kind"] == "status" for row in rows))
         self.on_round(rows)
 
     def _docs_committed(self, made: MemoryVersion) -> None:

@@ -9,7 +9,7 @@ from dcp.protocol.bootstrap import (
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.liveness import LivenessSettings
-from dcp.protocol.window import FlowSettings
+from dcp.protocol.window_policies import FlowSettings
 from dcp.server.replication.passive_stream import PassiveStream
 from dcp.server.replication.passive_streams import PassiveStreams
 from dcp.server.vbucket.replica_copy import ReplicaCopy

@@ -2,6 +2,7 @@
 
 from dcp.producer.producer_commands import COMMANDS
 from dcp.producer.replication_connection import ReplicationConnection
+from dcp.protocol.liveness import LivenessSettings
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.commands.session import Session
 from dcp.wire.framing import FrameSplitter
@@ -22,6 +23,7 @@ class InProcessWire:
             nonce="nonce",
             now=0.0,
             window_bytes=4 * 1024 * 1024,
+            liveness=LivenessSettings(),
         )
         owned = bucket.map.vbuckets_of(source)
         copies = bucket.copies.of_node(target)

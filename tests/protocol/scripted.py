@@ -11,7 +11,7 @@ from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.events import Event
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.position import Position
-from dcp.protocol.window import FlowSettings
+from dcp.protocol.window_policies import FlowSettings
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -146,7 +146,7 @@ def new_connection(
             stream_window_bytes=stream_window_bytes,
             prepare_extra_bytes=prepare_extra_bytes,
         ),
-        LivenessSettings(noop_interval_seconds, grace_seconds=5.0),
+        LivenessSettings(noop_interval_seconds, silence_grace_seconds=5.0),
         hands_out_frames=hands_out_frames,
     )
 

@@ -9,6 +9,7 @@ from dcp import __version__
 from dcp.errors import (
     AuthenticationError,
     BucketError,
+    ConfigError,
     DcplakeError,
     LocalProtocolError,
     NodeUnavailableError,
@@ -344,5 +345,5 @@ def test_unknown_mechanisms_are_refused(mechanisms: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("name", ["", "n" * 201])
 def test_connection_names_have_a_limit(name: str) -> None:
-    with pytest.raises(ValueError, match="connection_name"):
+    with pytest.raises(ConfigError, match="connection_name"):
         BootstrapSettings("travel", name)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dcp.errors import NodeUnavailableError
+from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.protocol.credentials import ALL_MECHANISMS
 from dcp.protocol.liveness import LivenessSettings
 from dcp.wire import messages as m
@@ -130,7 +130,7 @@ def test_the_interval_is_said_in_whole_seconds_where_it_is_whole(seconds: float,
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 10_801.0])
 def test_intervals_that_no_producer_takes_are_refused(seconds: float) -> None:
-    with pytest.raises(ValueError, match="noop_interval_seconds"):
+    with pytest.raises(ConfigError, match="noop_interval_seconds"):
         LivenessSettings(seconds)
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.errors import LocalProtocolError
-from dcp.protocol.window import CONNECTION, Charge, FlowControl, FlowSettings, Window
+from dcp.errors import ConfigError, LocalProtocolError
+from dcp.protocol.window import CONNECTION, Charge, FlowControl, Window
+from dcp.protocol.window_policies import FlowSettings
 from dcp.types import U16_MAX, U32_MAX
 
 SETTINGS = FlowSettings()
@@ -185,7 +186,7 @@ def test_a_window_tells_how_long_it_was_full() -> None:
     ],
 )
 def test_settings_that_would_stall_or_cannot_be_told_are_refused(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=name):
+    with pytest.raises(ConfigError, match=name):
         FlowSettings(**{name: value})  # type: ignore[arg-type]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.errors import LocalProtocolError
+from dcp.errors import ConfigError, LocalProtocolError
 from dcp.protocol.window_policies import (
     WindowPolicies,
     WindowPolicy,
@@ -95,7 +95,7 @@ def test_a_least_window_above_the_largest_is_what_the_engine_makes_of_it(
     ],
 )
 def test_numbers_that_are_no_share_are_refused(wrong: dict[str, float], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+    with pytest.raises(ConfigError, match=named):
         WindowPolicySettings(**wrong)  # type: ignore[arg-type]
 
 

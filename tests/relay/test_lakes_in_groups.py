@@ -23,8 +23,8 @@ def test_a_lake_with_the_tag_is_of_the_group(
     fill(cluster, 20)
     relay = make_relay(cluster, flow_spec=parse_flow_spec(f"tagged,g:{tag}/1,t:60s"))
     with (
-        closing(Lake(relay.seeds[0], 2, "other", receiver_group_tag=0)) as other,
-        closing(Lake(relay.seeds[0], 2, "member", receiver_group_tag=tag)) as member,
+        closing(Lake(relay.seeds[0], 2, "other", receiver_group_tag="0")) as other,
+        closing(Lake(relay.seeds[0], 2, "member", receiver_group_tag=str(tag))) as member,
     ):
         member.run_to(cluster)
         other.run_to(cluster)
@@ -35,7 +35,7 @@ def test_who_is_no_relay_refuses_it(make_cluster: Callable[..., ProducerCluster]
     cluster = make_cluster(vbuckets=1)
     expected = r"receiver_group_tag=7: found status 0x04 EINVAL.*, expected a relay"
     with (
-        consuming(cluster, chosen=settings(receiver_group_tag=7)) as consumer,
+        consuming(cluster, chosen=settings(receiver_group_tag="7")) as consumer,
         pytest.raises(NoRelayError, match=expected),
     ):
         for _ in range(100):
@@ -55,7 +55,7 @@ def test_a_held_vbucket_promises_what_the_cluster_has(
 
     assert told() == {v: cluster.high_seqno(v) for v in range(2)}  # from the first moment
     assert cluster.counters().items_sent == {}
-    with closing(Lake(relay.seeds[0], 2, "member", receiver_group_tag=7)) as member:
+    with closing(Lake(relay.seeds[0], 2, "member", receiver_group_tag="7")) as member:
         member.run_to(cluster)
     fill(cluster, 20, prefix="later")
     wait_for("it is told", lambda: told() == {v: cluster.high_seqno(v) for v in range(2)})

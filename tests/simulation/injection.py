@@ -43,8 +43,8 @@ import dcp.server.node.cluster_nodes
 import dcp.server.node.server
 from dcp.protocol.salted_passwords import SaltedPasswords
 from dcp.relay.regulator import Regulator
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.loop_thread import Work
+from dcp.setting_keys import section_of
 from tests.simulation.client_shell import OneAfterAnother, SteppedReader, Waits
 from tests.simulation.network import Network
 from tests.simulation.sockets import Port, ServedChannel
@@ -179,7 +179,6 @@ def injected(network: Network, random: Random) -> Iterator[None]:
     def clock() -> float:
         return EPOCH_SECONDS + loop.time()
 
-    settings = partial(ClusterSettings, clock=clock)
     names = dcp.client.connection_names
     named: list[tuple[Any, str, Any]] = [
         (names, "gethostname", lambda: "host"),
@@ -207,7 +206,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
             "Regulator",
             partial(Regulator, now_ns=lambda: int(loop.time() * 1e9)),
         ),
-        (dcp.relay.relay_settings, "ClusterSettings", settings),
+        (dcp.relay.relay_settings, "section_of", partial(section_of, clock=clock)),
         (scramp.core, "token_hex", secrets.token_hex),
         (dcp.lake.apply.applier, "in_thread", _done_at_once),
         (dcp.lake.run.persistence_gate, "Event", partial(VirtualEvent, loop)),

@@ -16,6 +16,7 @@ from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say, say_json
 from dcp.errors import ConfigError
 from dcp.printable import printable_lines
+from dcp.seeds import DEFAULT_BUCKET
 
 if TYPE_CHECKING:
     from dcp.cli.views.board_view import BoardView
@@ -40,7 +41,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     metrics: Annotated[
         bool, Option("--metrics", help="print once, as Prometheus reads it (text format)")
     ] = False,
-    bucket: source.Bucket = source.DEFAULT_BUCKET,
+    bucket: source.Bucket = DEFAULT_BUCKET,
     user: source.User = source.DEFAULT_USER,
     password_env: source.PasswordEnv = source.PASSWORD_ENV,
     tls: source.Tls = False,

@@ -33,8 +33,6 @@ CaFile = Annotated[
     Option("--ca-file", metavar="FILE", help="PEM file of who is trusted to name the other side"),
 ]
 
-DEFAULT_SEEDS: Final = "127.0.0.1:11210"
-DEFAULT_BUCKET: Final = "default"
 DEFAULT_USER: Final = "Administrator"
 
 

@@ -9,12 +9,13 @@ from typer import Argument, Option
 from dcp.cli.options import source_options as source
 from dcp.cli.terminal.output import say
 from dcp.cli.terminal.progress import display, rate
+from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
 
 
 def run(  # noqa: PLR0913  (an argument for each option)
     *,
-    seeds: source.Seeds = source.DEFAULT_SEEDS,
-    bucket: source.Bucket = source.DEFAULT_BUCKET,
+    seeds: source.Seeds = DEFAULT_SEED,
+    bucket: source.Bucket = DEFAULT_BUCKET,
     user: source.User = source.DEFAULT_USER,
     password_env: source.PasswordEnv = source.PASSWORD_ENV,
     file: Annotated[Path, Argument(metavar="FILE.jsonl", help="one JSON object per line")],

@@ -6,12 +6,13 @@ from typer import Option
 
 from dcp.cli.options import source_options as source
 from dcp.cli.terminal.output import say
+from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
 
 
 def run(
     *,
-    seeds: source.Seeds = source.DEFAULT_SEEDS,
-    bucket: source.Bucket = source.DEFAULT_BUCKET,
+    seeds: source.Seeds = DEFAULT_SEED,
+    bucket: source.Bucket = DEFAULT_BUCKET,
     user: source.User = source.DEFAULT_USER,
     password_env: source.PasswordEnv = source.PASSWORD_ENV,
     remove: Annotated[

@@ -12,6 +12,7 @@ from dcp.cli.options.setting_options import takes_settings
 from dcp.cli.terminal.logs import log_end
 from dcp.errors import ConfigError
 from dcp.relay.relay_settings import RelaySettings
+from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
 
 
 @takes_settings(
@@ -30,7 +31,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         str,
         Option(metavar="HOST:PORT,…", help="nodes of the cluster; one that answers is enough"),
     ],
-    bucket: Annotated[str, Option(help="the bucket")] = source.DEFAULT_BUCKET,
+    bucket: Annotated[str, Option(help="the bucket")] = DEFAULT_BUCKET,
     user: Annotated[str, Option(help="who signs in")] = source.DEFAULT_USER,
     password_file: Annotated[
         Path | None,
@@ -44,7 +45,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     listen: Annotated[
         str,
         Option(metavar="HOST:PORT", help="where consumers connect; port 0 takes a free one"),
-    ] = "127.0.0.1:11210",
+    ] = DEFAULT_SEED,
     listen_user: Annotated[
         str | None,
         Option(help="who may connect (the one who signs in upstream)"),

@@ -9,6 +9,7 @@ from dcp.cli.options import source_options as source
 from dcp.cli.options.setting_options import takes_settings
 from dcp.cli.terminal.logs import log_end
 from dcp.errors import ConfigError
+from dcp.seeds import DEFAULT_BUCKET
 from dcp.server.model.cluster_settings import ClusterSettings
 
 _PORT: Final = 11210
@@ -61,7 +62,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         int | None,
         Option(min=0, help=f"as --http-port, for HTTPS ({_HTTPS_PORT})"),
     ] = None,
-    bucket: source.Bucket = source.DEFAULT_BUCKET,
+    bucket: source.Bucket = DEFAULT_BUCKET,
     user: source.User = source.DEFAULT_USER,
     password_env: source.PasswordEnv = source.PASSWORD_ENV,
 ) -> int:

@@ -13,7 +13,8 @@ So:
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from dcp.lake.change_log.epochs import CollectionEvent, Fork, is_live
+from dcp.lake.change_log.collection_events import CollectionEvent, newest_event
+from dcp.lake.change_log.epochs import Fork
 from dcp.lake.store.log_slice import Role, RowRange
 
 
@@ -68,16 +69,17 @@ def keeps_dropped_rows(
 ) -> bool:
     """Return whether a vbucket keeps its rows although it was streamed again from its beginning.
 
-    It does if the collection was dropped, the policy keeps rows, and the new stream, with these row
-    ranges, does not make it again. ``epoch_before`` is the last one before the vbucket began anew:
-    a drop that was undone by then does not count. ``forks`` are all of them.
+    It does if the newest event is a drop that keeps them: of the new stream, with these row ranges,
+    or else of the epochs up to ``epoch_before``, the last one before the vbucket began anew.
+    ``forks`` are all of them.
     """
-    told = [event for event in events if _role_of(event, ranges) is not None]
-    newest = max(told, key=lambda event: event.seqno, default=None)
-    was_dropped = any(
-        event.keeps and is_live(event.epoch, event.seqno, epoch_before, forks) for event in events
-    )
-    return was_dropped if newest is None else newest.keeps
+    told = [
+        event
+        for event in events
+        if event.epoch <= epoch_before or not event.seqno or _role_of(event, ranges) is not None
+    ]
+    newest = newest_event(told, forks)
+    return newest is not None and newest.keeps
 
 
 def _role_of(event: CollectionEvent, ranges: Iterable[RowRange]) -> Role | None:

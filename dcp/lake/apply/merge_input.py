@@ -13,7 +13,8 @@ import pyarrow as pa
 from dcp.lake.apply.merge_plan import RowBudget
 from dcp.lake.apply.slice_rules import slice_between
 from dcp.lake.change_log.applied import ReplicaStatus, applied_at
-from dcp.lake.change_log.epochs import CollectionEvent, Fork, collection_events, forks_between
+from dcp.lake.change_log.collection_events import CollectionEvent, collection_events
+from dcp.lake.change_log.epochs import Fork, forks_between
 from dcp.lake.change_log.round_queries import round_records, rounds_left
 from dcp.lake.change_log.touched_keys import MERGE_SOURCE, Touched, few_touched
 from dcp.lake.config.memory import MEBIBYTE
@@ -59,7 +60,7 @@ class LakeReplicaFacts:
     def collection_events(
         self, from_round: int, to_round: int, vbuckets: Collection[int]
     ) -> Sequence[CollectionEvent]:
-        own = self._replica.collection_id
+        own = [self._replica.collection_id]
         return collection_events(self._lake, own, from_round, to_round, vbuckets)
 
     def older_versions(self) -> Sequence[AppliedVersion]:

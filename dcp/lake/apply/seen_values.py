@@ -12,7 +12,8 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from dcp.lake.apply.json_documents import day_of, micros_of, partial_day_of
-from dcp.lake.config.contracts import MOST_LEVELS, FieldName, same_name_key
+from dcp.lake.config.contracts import MOST_LEVELS, same_name_key
+from dcp.lake.config.json_paths import FieldName
 
 MOST_FIELDS: Final = 100_000
 """More fields are not looked at: objects whose names are data may have any number."""

@@ -24,7 +24,8 @@ from typing import Final, Protocol
 
 from dcp.errors import LakeError
 from dcp.lake.apply.clearing_rules import keeps_dropped_rows, with_events
-from dcp.lake.change_log.epochs import CollectionEvent, Fork, is_live, live_up_to
+from dcp.lake.change_log.collection_events import CollectionEvent
+from dcp.lake.change_log.epochs import Fork, is_live, live_up_to
 from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, Role, RowRange, Undo
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.vbucket_state import VbucketProgress

@@ -37,7 +37,8 @@ from dcp.lake.apply.json_documents import (
     whole_match,
 )
 from dcp.lake.apply.seen_values import Seen
-from dcp.lake.config.contracts import SCALARS, FieldName, Step, Wildcard, column_name, type_name
+from dcp.lake.config.contracts import SCALARS, column_name, type_name
+from dcp.lake.config.json_paths import FieldName, Step, Wildcard
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.store.merge import MadeColumns, Merge
 from dcp.lake.tables.schema import TYPED

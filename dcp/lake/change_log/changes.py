@@ -29,9 +29,6 @@ from dcp.lake.tables.lake_tables import LakeTables
 _ATTEMPTS: Final = 5
 """An append is tried so often while maintenance changes the log under it."""
 
-REQUEST: Final = "request"
-"""A round's commit has the id of the request that it carries out under this name."""
-
 _APPEND: Final = "append"
 """A round's commit has the random id of its append under this name.
 
@@ -93,6 +90,20 @@ def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None 
     refuse_tampering(str(lake.location), lake.changes_sql, log_tampering(found))
 
 
+def commits_of_driver(lake: LakeTables, writer_id: str) -> Sequence[TableCommit]:
+    """Return the newest commits of ``changes``, for a driver that is about to add one.
+
+    Raises:
+        FencedError: another driver alternates with this one.
+    """
+    commits: Sequence[TableCommit] = history(lake.changes)
+    has_committed = writer_id in _committed_writers
+    if has_committed:  # there may be much maintenance since
+        commits = history_until(lake.changes, lambda told: any(c.writer for c in told), commits)
+    refuse_other_writer(commits, writer_id, has_committed=has_committed)
+    return commits
+
+
 def append_round(
     lake: LakeTables,
     rows: NewRows,
@@ -100,12 +111,11 @@ def append_round(
     writer_id: str,
     *,
     verify: bool = True,
-    request: str | None = None,
 ) -> TableCommit:
     """Commit a round, its rows and its positions, in one append that only one driver can win.
 
     ``writer_id`` is the random id of this driver. ``verify``: the round must be the next one of an
-    undamaged log. ``request`` is the id of the request that the round carries out.
+    undamaged log.
 
     Raises:
         FencedError: another driver committed this round, or alternates with this one.
@@ -117,13 +127,7 @@ def append_round(
     append_id = secrets.token_hex(8)
     metadata: dict[str, Any] = {"lake": lake.identity.lake_id, "round": round_number}
     metadata |= {"writer": writer_id, _APPEND: append_id}
-    if request is not None:
-        metadata[REQUEST] = request
-    commits: Sequence[TableCommit] = history(lake.changes)
-    has_committed = writer_id in _committed_writers
-    if has_committed:  # there may be much maintenance since
-        commits = history_until(lake.changes, lambda told: any(c.writer for c in told), commits)
-    refuse_other_writer(commits, writer_id, has_committed=has_committed)
+    commits = commits_of_driver(lake, writer_id)
     if verify:
         refuse_wrong_round(newest_round(lake, commits), round_number, commits, writer_id)
         refuse_tampered_log(lake, commits)

@@ -5,7 +5,6 @@ replica holds, (epoch g, seqno s) is *live* when s <= the fork seqno of every la
 not live is on a dead branch.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,8 +17,6 @@ from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind, is_kind
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
 from dcp.records import read
 from dcp.types import U64_MAX
-from dcp.wire.json_tree import json_tree
-from dcp.wire.vocabulary import SystemEventKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +27,12 @@ class Fork:
     epoch: int
     seqno: int
     round: int
+    reason: str = ""
+    """A `RestartReason`."""
 
     def __post_init__(self) -> None:
         if self.epoch <= FIRST_EPOCH:
             raise ValueError(f"fork: found epoch {self.epoch}, expected one after {FIRST_EPOCH}")
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionEvent:
-    """The begin, flush or drop of a collection in one vbucket, as a round of the log has it.
-
-    No document of the collection at a lower seqno is left after it.
-    """
-
-    vbucket: int
-    epoch: int
-    seqno: int
-    round: int
-    keeps: bool = False
-    """It is a drop that removes none (`dcp.lake.receive.dropped_policies.DroppedPolicy`)."""
 
 
 def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
@@ -58,19 +42,18 @@ def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
 
 
 def begun_anew(
-    stale: Mapping[int, int], forks: Iterable[Fork], cleaned_round: int
+    rounds: Mapping[int, int], forks: Iterable[Fork], cleaned_round: int
 ) -> frozenset[int]:
-    """Return the stale vbuckets whose new history begins at 0 and is complete in the log.
+    """Return the vbuckets whose history begins at 0 after their round and is complete in the log.
 
-    ``stale`` are vbuckets and the rounds that they are shown at. A beginning in a cleaned round may
-    lack rows: that vbucket must begin once more.
+    A beginning in a cleaned round may lack rows: that vbucket must begin once more.
     """
     return frozenset(
         fork.vbucket
         for fork in forks
         if fork.seqno == 0
-        and fork.vbucket in stale
-        and fork.round > max(stale[fork.vbucket], cleaned_round)
+        and fork.vbucket in rounds
+        and fork.round > max(rounds[fork.vbucket], cleaned_round)
     )
 
 
@@ -97,7 +80,7 @@ def forks_between(
     if not vbuckets or after_round >= to_round:
         return []
     rows = lake.changes.rows(
-        "DISTINCT vbucket, epoch, seqno, round",
+        "DISTINCT vbucket, epoch, seqno, round, coalesce(detail, '') AS reason",
         f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL AND epoch > {FIRST_EPOCH} "
         f"AND round > {int(after_round)} AND round <= {int(to_round)} "
         f"AND vbucket IN ({integer_list(sorted(vbuckets))})",
@@ -146,48 +129,6 @@ def live_complete_seqnos(
 _ENDS: Final = pa.schema([CHANGES.field("vbucket"), CHANGES.field("seqno")])
 
 
-def collection_events(
-    lake: LakeTables,
-    collection_id: int,
-    from_round: int,
-    to_round: int,
-    vbuckets: Collection[int],
-) -> list[CollectionEvent]:
-    rows = lake.changes.rows(
-        "DISTINCT vbucket, epoch, seqno, round, collection_id, detail",
-        f"{is_kind(RowKind.SYSTEM_EVENT)} AND round BETWEEN {int(from_round)} AND {int(to_round)} "
-        f"AND vbucket IN ({integer_list(sorted(vbuckets))}) "
-        f"AND (collection_id = {int(collection_id)} OR collection_id IS NULL)",
-    )
-    return [
-        read(CollectionEvent, row | {"keeps": row["collection_id"] is None})
-        for row in rows
-        if row["collection_id"] == collection_id
-        or dropped_collection(row["detail"]) == collection_id
-    ]
-
-
-def kept_vbuckets(lake: LakeTables) -> dict[int, frozenset[int]]:
-    """Return the vbuckets in which the lake keeps the rows of a dropped collection, by its id.
-
-    The newest drop of a collection that the lake received in a vbucket decides.
-    """
-    rows = lake.changes.rows(
-        "vbucket, round, seqno, collection_id, detail", is_kind(RowKind.SYSTEM_EVENT)
-    )
-    newest: dict[tuple[int, int], tuple[int, int, bool]] = {}
-    for row in rows:
-        if (dropped := dropped_collection(row["detail"])) is not None:
-            place = dropped, row["vbucket"]
-            this = row["round"], int(row["seqno"]), row["collection_id"] is None
-            newest[place] = max(this, newest.get(place, this))
-    kept = defaultdict[int, set[int]](set)
-    for (collection_id, vbucket), (_, _, keeps) in newest.items():
-        if keeps:
-            kept[collection_id].add(vbucket)
-    return {collection_id: frozenset(vbuckets) for collection_id, vbuckets in kept.items()}
-
-
 def changed_collections(lake: LakeTables, after_round: int, to_round: int) -> frozenset[int]:
     rows = lake.changes.rows(
         "DISTINCT collection_id",
@@ -216,15 +157,3 @@ def first_rounds_after(
         f"AND ({behind}) GROUP BY collection_id",
     )
     return {row["collection_id"]: row["first"] for row in rows}
-
-
-def dropped_collection(system_event: str) -> int | None:
-    """Return the collection that a system event dropped; None for other events.
-
-    ``system_event`` is the JSON of `dcp.lake.receive.dropped_policies.system_event_text`.
-    """
-    told = json_tree(system_event)
-    if told["event"] != SystemEventKind.END_COLLECTION.name:
-        return None
-    collection_id: int | None = told.get("collection_id")
-    return collection_id

@@ -21,7 +21,7 @@ docs/typed-columns.md explains modes and types.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +30,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dcp.errors import ConfigError
+from dcp.lake.config.json_paths import FieldName, Step, Wildcard, json_path, path_text
 from dcp.lake.config.toml_file import read_toml
 from dcp.suggestions import did_you_mean
 
@@ -75,13 +76,6 @@ _NO_VIEW: Final = "live"
 """There is a view ``docs_live`` of every table."""
 _NAME: Final = "[A-Za-z0-9_%-]{1,251}"
 _COLLECTION: Final = re.compile(rf"{_NAME}\.{_NAME}")
-_STEP: Final = re.compile(
-    r"\.(?P<name>[^.\[\]*'`]+)|\['(?P<quoted>(?:\\['\\]|[^'])*)'\]|(?P<elements>\[\*\])"
-    r"|(?P<values>\.\*)"
-)
-_PLAIN: Final = re.compile(r"[^.\[\]*'`\s]+")
-"""A message writes other names in quotes."""
-_QUOTED: Final = re.compile(r"\\(['\\])")
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 _MOST_DIGITS: Final = 38
 MOST_LEVELS: Final = 50
@@ -137,25 +131,6 @@ class ContractMode(StrEnum):
     def tells_new_fields(self) -> bool:
         """True if fields without a column matter: somebody has to look for them."""
         return self in (ContractMode.EVOLVE, ContractMode.FREEZE)
-
-
-class Wildcard(StrEnum):
-    ELEMENTS = "[*]"
-    VALUES = ".*"
-
-
-@dataclass(frozen=True, slots=True)
-class FieldName:
-    name: str
-
-    def __str__(self) -> str:
-        if _PLAIN.fullmatch(self.name):
-            return f".{self.name}"
-        escaped = self.name.replace("\\", r"\\").replace("'", r"\'")
-        return f"['{escaped}']"
-
-
-Step = FieldName | Wildcard
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,27 +321,14 @@ def _entry(path: str, told: Any, where: str) -> _Entry:
     return _Entry(path, steps, kind, alias, view)
 
 
-def path_text(steps: Iterable[Step]) -> str:
-    return "$" + "".join(map(str, steps))
-
-
 def steps_of(path: str, where: str) -> tuple[Step, ...]:
     """Return the steps of a JSON path to a field, or to what is in it.
 
     Raises:
         ConfigError: it is none.
     """
-    steps: list[Step] = []
-    at = 1
-    while path.startswith("$") and (match := _STEP.match(path, at)) is not None:
-        at = match.end()
-        if match["name"] is not None:
-            steps.append(FieldName(match["name"]))
-        elif match["quoted"] is not None:
-            steps.append(FieldName(_QUOTED.sub(r"\1", match["quoted"])))
-        else:
-            steps.append(Wildcard.ELEMENTS if match["elements"] else Wildcard.VALUES)
-    if not steps or at < len(path) or not isinstance(steps[0], FieldName):
+    steps = json_path(path)
+    if not steps or not isinstance(steps[0], FieldName):
         raise ConfigError(
             f"{where}: columns: found {path!r}, expected a JSON path to a field, as $.name, "
             "$.address.city, $.lines[*].price, $['a name'] or $.prices.*"
@@ -376,7 +338,7 @@ def steps_of(path: str, where: str) -> tuple[Step, ...]:
             f"{where}: columns: found {path!r} of {len(steps)} steps, expected no more than "
             f"{MOST_LEVELS}; an object or array in a column of type string is its JSON"
         )
-    return tuple(steps)
+    return steps
 
 
 def _scalar(path: str, kind: Any, where: str) -> pa.DataType:

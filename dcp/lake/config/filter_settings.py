@@ -52,7 +52,7 @@ class FilterSettings(Section):
         for setting in ("include_collections", "exclude_collections"):
             require_names(setting, getattr(self, setting))
         for setting in ("include_keys", "exclude_keys"):
-            _check_expression(setting, getattr(self, setting))
+            check_expression(setting, getattr(self, setting))
         _ = self.since_ns
 
     def wants(self, names: Collection[str]) -> bool:
@@ -98,7 +98,8 @@ def require_names(setting: str, names: Iterable[str]) -> None:
             )
 
 
-def _check_expression(setting: str, expression: str) -> None:
+def check_expression(setting: str, expression: str) -> None:
+    """Raise ConfigError for a text that RE2 does not take as a regular expression."""
     if not expression:
         return
     import pyarrow as pa  # not at the top: commands that read no documents start without it

@@ -7,14 +7,15 @@ against each other here, so that no node ever waits for a batch that waits for i
 from dataclasses import dataclass
 from typing import Final
 
+from dcp.client.settings import READ_BUFFER_BYTES, ConnectionSettings, no_flow_control
 from dcp.errors import ConfigError
-from dcp.lake.config.memory import MEBIBYTE, READ_BUFFER_BYTES
+from dcp.lake.config.memory import ARROW_BATCH_BYTES, MEBIBYTE
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings, window_of_each
-from dcp.setting_keys import Section, key
-from dcp.types import U32_MAX
+from dcp.setting_keys import Section, key, key_of
 
 LEAST_WINDOW_BYTES: Final = 4096
 """Below it a window is nothing but waiting; ``ratio`` has no lower bound of its own."""
+_LEAST_PERCENT: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +31,15 @@ class FlowControlSettings(Section):
         "see `allow_no_flow_control`.",
         choices=tuple(map(str, WindowPolicy)),
     )
-    window_bytes: int = key(
-        10 * MEBIBYTE,
-        "What a node may send on one connection before we acknowledge (the DCP buffer size). "
+    window_bytes: int = key_of(
+        ConnectionSettings,
+        "window_bytes",
+        text="What a node may send on one connection before we acknowledge (the DCP buffer size). "
         "dynamic, aggressive: the least of it; ratio: that of connections outside executors; none: "
         "what a connection holds when we stop reading it.",
-        unit="bytes",
         least=LEAST_WINDOW_BYTES,
-        most=U32_MAX,
     )
-    window_most_bytes: int = key(
-        50 * MEBIBYTE,
-        "dynamic, aggressive: the most of it.",
-        unit="bytes",
-        least=LEAST_WINDOW_BYTES,
-        most=U32_MAX,
-    )
+    window_most_bytes: int = key_of(WindowPolicySettings, "most_bytes", least=LEAST_WINDOW_BYTES)
     window_quota_bytes: int = key(
         1024 * MEBIBYTE,
         "dynamic, aggressive, ratio: the memory of one executor that the percentages are of.",
@@ -53,53 +47,22 @@ class FlowControlSettings(Section):
         least=MEBIBYTE,
         most=2**50,
     )
-    window_percent: float = key(
-        1.0, "dynamic: a new connection's part of the quota.", unit="percent", least=0.01, most=100
+    window_percent: float = key_of(WindowPolicySettings, "percent", least=_LEAST_PERCENT)
+    window_threshold_percent: float = key_of(
+        WindowPolicySettings, "threshold_percent", least=_LEAST_PERCENT
     )
-    window_threshold_percent: float = key(
-        10.0,
-        "dynamic: where all windows would be more than this part of the quota, each has "
-        "`window_bytes`.",
-        unit="percent",
-        least=0.01,
-        most=100,
+    window_shared_percent: float = key_of(
+        WindowPolicySettings, "aggressive_percent", least=_LEAST_PERCENT
     )
-    window_shared_percent: float = key(
-        5.0,
-        "aggressive, ratio: the part of the quota that all connections share.",
-        unit="percent",
-        least=0.01,
-        most=100,
-    )
-    allow_no_flow_control: bool = key(
-        False,
-        "Whether `window_policy` may be none: then nothing but unread sockets bounds the memory, "
-        "and a node whose NOOPs wait behind unread data may end the connection.",
-    )
-    stream_window_bytes: int = key(
-        0,
-        "A window for each vbucket's stream, beside the connection's; 0 means none. Only "
-        "producers that follow the DCP document have it (`dcplake serve`); data servers refuse it, "
-        "which is logged, and the connection's window holds alone.",
-        unit="bytes",
-        least=0,
-        most=2**32 - 1,
-    )
-    ack_fraction: float = key(
-        0.2,
-        "Acknowledge when this part of the window has been consumed …",
-        unit="part of the window",
-        least=0.01,
-        most=0.9,
-    )
-    ack_seconds: float = key(
-        5.0, "… or when this long has passed.", unit="seconds", least=0.05, most=60
-    )
+    allow_no_flow_control: bool = key_of(ConnectionSettings, "allow_no_flow_control")
+    stream_window_bytes: int = key_of(ConnectionSettings, "stream_window_bytes")
+    ack_fraction: float = key_of(ConnectionSettings, "ack_fraction")
+    ack_seconds: float = key_of(ConnectionSettings, "ack_seconds")
     batch_rows: int = key(
         10_000, "Most rows in one Arrow batch handed to Spark.", unit="rows", least=1, most=10**6
     )
     batch_bytes: int = key(
-        4 * MEBIBYTE,
+        ARROW_BATCH_BYTES,
         "Most bytes in one Arrow batch, unless a single document is larger; the batch holds its "
         "part of the window until Spark has taken it.",
         unit="bytes",
@@ -146,10 +109,7 @@ class FlowControlSettings(Section):
 
     def _check_policy(self) -> None:
         if self.window_policy == WindowPolicy.NONE and not self.allow_no_flow_control:
-            raise ConfigError(
-                "window_policy: found 'none' (no flow control): NOOPs would wait behind unread "
-                "data; set allow_no_flow_control to accept that"
-            )
+            raise no_flow_control("window_policy: found 'none'")
         limited = self.window_policy in (WindowPolicy.DYNAMIC, WindowPolicy.AGGRESSIVE)
         if limited and self.window_most_bytes < self.window_bytes:
             raise ConfigError(

@@ -9,6 +9,7 @@ the first byte arrives, and a heap that cannot hold it is refused.
 import re
 from typing import Final
 
+from dcp.client.settings import READ_BUFFER_BYTES
 from dcp.errors import ConfigError
 
 KIBIBYTE: Final = 1024
@@ -29,12 +30,10 @@ COLUMN_BATCH_BYTES: Final = 64 * MEBIBYTE
 """The vectorised Parquet reader may decode so many bytes at once."""
 COLUMN_BATCH_ROWS: Final = 4096
 """Spark's own number of rows in a column batch."""
-_ARROW_BATCH_BYTES: Final = 4 * MEBIBYTE
+ARROW_BATCH_BYTES: Final = 4 * MEBIBYTE
 """A round's default batch has as many; one more document may follow."""
 _LEAST_BATCH_ROWS: Final = 64
 """With fewer rows, reading row by row is as fast, and holds one document."""
-
-READ_BUFFER_BYTES: Final = 2 * MEBIBYTE
 
 UPLOAD_PART_BYTES: Final = 5 * MEBIBYTE
 """The least part of an upload to an object store: S3 takes no smaller ones."""
@@ -55,16 +54,20 @@ AUTO_MEMORY: Final = "auto"
 _UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
-def worker_bytes(connections: int, window_bytes: int, batch_bytes: int) -> int:
+def worker_bytes(
+    connections: int, window_bytes: int, batch_bytes: int, *, edits_values: bool = False
+) -> int:
     """Return the most memory that the Python worker of one receiving task takes.
 
     Each connection holds its window and one message more, the incoming message and its copy while
     it grows, and the read buffer. The worker holds once: the batch that Spark is taking, joined
     from its parts, and the same as an Arrow message. Uploads hold less than two such messages, and
-    only when nothing grows.
+    only when nothing grows. If privacy rules edit values, a batch is there three times more: the
+    texts, the edited ones, and their column.
     """
+    batches = 5 if edits_values else 2
     connection = window_bytes + 3 * DOCUMENT_BYTES + READ_BUFFER_BYTES
-    return _WORKER_FIXED_BYTES + connections * connection + 2 * (batch_bytes + DOCUMENT_BYTES)
+    return _WORKER_FIXED_BYTES + connections * connection + batches * (batch_bytes + DOCUMENT_BYTES)
 
 
 def direct_memory_bytes(tasks: int, batch_bytes: int) -> int:
@@ -130,7 +133,7 @@ def reader_settings(largest_bytes: int) -> dict[str, str]:
 def arrow_settings(largest_bytes: int) -> dict[str, str]:
     return {
         **reader_settings(largest_bytes),
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(_ARROW_BATCH_BYTES),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BATCH_BYTES),
         "spark.sql.execution.arrow.useLargeVarTypes": "false",
     }
 

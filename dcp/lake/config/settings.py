@@ -15,19 +15,21 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, get_type_hints
 
+from dcp.client.settings import ConnectionSettings, ConsumerSettings, check_group_tag
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.cloud_options import checked_cloud_options, is_in_cloud
 from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.lake_root import checked_root, is_on_s3, local_root
 from dcp.lake.config.memory import AUTO_MEMORY, MEBIBYTE, parse_memory
+from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.secret_files import read_account, read_secret
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.config.storage_options import checked_options
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
-from dcp.seeds import ConnectionString
-from dcp.setting_keys import Section, key
+from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED, ConnectionString
+from dcp.setting_keys import Section, key, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,11 @@ class SourceSettings(Section):
     """The Couchbase cluster and bucket to read."""
 
     seeds: tuple[str, ...] = key(
-        ("127.0.0.1:11210",),
+        (DEFAULT_SEED,),
         "Nodes to ask for the cluster map: host, host:port, or a connection string such as "
         "couchbases://h1,h2?network=external (docs/connect.md).",
     )
-    bucket: str = key("default", "The bucket to replicate.")
+    bucket: str = key(DEFAULT_BUCKET, "The bucket to replicate.")
     username: str = key(
         "", "The user to sign in as; none where `credentials_folder` or a certificate says who."
     )
@@ -79,28 +81,10 @@ class SourceSettings(Section):
         may_be_secret=True,
         is_path=True,
     )
-    connect_timeout_seconds: float = key(
-        10.0, "How long one connection attempt may take.", unit="seconds", least=0.05, most=600
-    )
-    bootstrap_timeout_seconds: float = key(
-        30.0,
-        "How long a connection may take until it can open streams.",
-        unit="seconds",
-        least=0.05,
-        most=600,
-    )
-    noop_interval_seconds: float = key(
-        20.0,
-        "How often a node proves that it is alive; silence of twice this long means it is dead.",
-        unit="seconds",
-        least=1,
-        most=600,
-    )
-    receiver_group_tag: str = key(
-        "",
-        "Where the seeds are those of a relay: the tag of its group that this lake belongs to, a "
-        "number of 64 bits with a sign; in none when empty. Other nodes refuse it.",
-    )
+    connect_timeout_seconds: float = key_of(ConnectionSettings, "connect_timeout_seconds")
+    bootstrap_timeout_seconds: float = key_of(ConnectionSettings, "bootstrap_timeout_seconds")
+    noop_interval_seconds: float = key_of(ConnectionSettings, "noop_interval_seconds")
+    receiver_group_tag: str = key_of(ConnectionSettings, "receiver_group_tag")
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -108,7 +92,7 @@ class SourceSettings(Section):
             encrypts = self.connection_string().tls
         except ConfigError as error:
             raise ConfigError(f"seeds: {str(error).removeprefix('seeds: ')}") from None
-        self.group_tag()
+        check_group_tag(self.receiver_group_tag)
         if self.credentials_folder and (self.username or self.password_file):
             raise ConfigError(
                 "credentials_folder: found username or password_file beside it, expected neither: "
@@ -128,23 +112,6 @@ class SourceSettings(Section):
             ConfigError: they cannot be understood.
         """
         return ConnectionString.parse(self.seeds, tls=self.tls)
-
-    def group_tag(self) -> int | None:
-        """Return the tag; None if there is none.
-
-        Raises:
-            ConfigError: it is no number of 64 bits.
-        """
-        if not self.receiver_group_tag:
-            return None
-        if re.fullmatch(r"-?[0-9]{1,19}", self.receiver_group_tag):
-            tag = int(self.receiver_group_tag)
-            if -(2**63) <= tag < 2**63:
-                return tag
-        raise ConfigError(
-            f"receiver_group_tag: found {self.receiver_group_tag!r}, expected a decimal number "
-            "from -9223372036854775808 to 9223372036854775807, or nothing"
-        )
 
     def credentials(self, environment: Mapping[str, str] | None = None) -> Credentials:
         """Return user and password, as files and environment say now.
@@ -219,14 +186,7 @@ class RoundSettings(Section):
     target_seconds: float = key(
         60.0, "A task ends its part of the round after this long.", unit="seconds", least=0.1
     )
-    node_deadline_seconds: float = key(
-        30.0,
-        "How long a node may be out of reach, or a vbucket without its stream or without anything "
-        "from it, until it is left out of the round and reported.",
-        unit="seconds",
-        least=0.1,
-        most=3600,
-    )
+    node_deadline_seconds: float = key_of(ConsumerSettings, "node_deadline_seconds")
     quiet_seconds: float = key(
         10.0,
         "A node that sent nothing of a vbucket for this long, while that is below its high seqno, "
@@ -350,7 +310,13 @@ class RollbackPolicy(StrEnum):
     """Leave the vbucket as it is, and report it."""
 
 
-_DROPPED: Final = ("delete", "keep")
+class DroppedPolicy(StrEnum):
+    """The choices of ``policy.dropped``, for the rows of a collection that the source dropped."""
+
+    DELETE = "delete"
+    """They leave the replica, in the commit of the snapshot that carries the drop."""
+    KEEP = "keep"
+    """They stay as they were; the drop ends no documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,9 +334,9 @@ class PolicySettings(Section):
         "delete",
         "What becomes of the rows of a collection that is dropped at the source. delete: they "
         "leave its table, in the commit of the snapshot that carries the drop; keep: they stay as "
-        "they were (the view dropped_collections names their collections). It is decided when the "
-        "drop is received. A flush always deletes.",
-        choices=_DROPPED,
+        "they were (the view dropped_collections names their collections). The round that first "
+        "receives a collection's drop decides it, for good. A flush always deletes.",
+        choices=tuple(map(str, DroppedPolicy)),
     )
     dropped_collections: Mapping[str, str] = key(
         {},
@@ -387,7 +353,8 @@ class PolicySettings(Section):
     )
 
     def __post_init__(self) -> None:
-        if "soft" in (self.dropped, *self.dropped_collections.values()):
+        own: object = self.dropped_collections  # not checked yet
+        if "soft" in (self.dropped, *(own.values() if isinstance(own, Mapping) else ())):
             raise ConfigError(
                 'dropped, dropped_collections: found "soft", which dcplake does not have: write '
                 '"keep"; the view dropped_collections tells what was dropped, and when'
@@ -395,10 +362,10 @@ class PolicySettings(Section):
         Section.__post_init__(self)
         require_names("dropped_collections", self.dropped_collections)
         for name, policy in self.dropped_collections.items():
-            if policy not in _DROPPED:
+            if policy not in set(DroppedPolicy):
                 raise ConfigError(
                     f"dropped_collections: found {policy!r} for {name}, expected one of "
-                    + ", ".join(f'"{choice}"' for choice in _DROPPED)
+                    + ", ".join(f'"{choice}"' for choice in DroppedPolicy)
                 )
 
     def dropped_of(self, names: Sequence[str]) -> str:
@@ -471,6 +438,7 @@ class Settings:
 
     source: SourceSettings = field(default_factory=SourceSettings)
     filter: FilterSettings = field(default_factory=FilterSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     flow_control: FlowControlSettings = field(default_factory=FlowControlSettings)
     round: RoundSettings = field(default_factory=RoundSettings)
     lake: LakeSettings = field(default_factory=LakeSettings)

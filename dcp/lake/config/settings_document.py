@@ -8,11 +8,11 @@ import json
 import sys
 import textwrap
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from typing import Any, Final
 
 from dcp.lake.config.settings import SECTIONS, Settings
-from dcp.setting_keys import Section, describe_expected
+from dcp.setting_keys import Section, default_of, describe_expected
 
 _HEAD = """\
 # Configuration of dcplake: every key with its meaning, unit and default.
@@ -35,7 +35,7 @@ def document() -> str:
     for name, section in SECTIONS.items():
         lines += _section_lines(name, section)
         for key in fields(section):
-            lines += [*_comment(key), f"#{key.name} = {toml_value(_default(key))}", ""]
+            lines += [*_comment(key), f"#{key.name} = {toml_value(default_of(key))}", ""]
     return "\n".join(lines) + "\n"
 
 
@@ -56,14 +56,9 @@ def _section_lines(name: str, section: type[Section]) -> tuple[str, ...]:
     return f"[{name}]", f"# {(section.__doc__ or '').strip()}", ""
 
 
-def _default(key: "Field[Any]") -> Any:
-    return key.default if key.default is not MISSING else {}
-
-
 def _comment(key: "Field[Any]") -> list[str]:
-    expected = describe_expected(_default(key), key.metadata)
     return textwrap.wrap(
-        f"{key.metadata['text']} Value: {expected}.",
+        f"{key.metadata['text']} Value: {describe_expected(key)}.",
         width=96,
         initial_indent="# ",
         subsequent_indent="# ",

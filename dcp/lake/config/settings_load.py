@@ -9,7 +9,7 @@ options stay as they are: relative to the current folder of each process that us
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,7 +18,7 @@ from dcp.errors import ConfigError
 from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.settings import INSTALLED_SUITE, SECTIONS, Settings
 from dcp.lake.config.toml_file import read_toml
-from dcp.setting_keys import describe_expected, describe_found
+from dcp.setting_keys import default_of, describe_expected, describe_found
 from dcp.suggestions import did_you_mean, refusal_of_gone
 
 PATHS: Final = frozenset(
@@ -198,12 +198,12 @@ def _build(section: str, given: Mapping[str, _Given]) -> Any:
 
 
 def _typed(section: str, key: "Field[Any]", entry: _Given) -> object:
-    default = key.default if key.default is not MISSING else {}
+    default = default_of(key)
     value = entry.value
     if entry.is_text and isinstance(value, str):
         value = _from_text(value, default)
         if value is None:
-            expected = describe_expected(default, key.metadata)
+            expected = describe_expected(key)
             if isinstance(default, tuple):
                 expected += ", here with commas between: a,b"
             if isinstance(default, Mapping):

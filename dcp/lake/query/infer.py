@@ -24,16 +24,8 @@ from dcp.lake.apply.seen_values import (
     Seen,
     most_digits,
 )
-from dcp.lake.config.contracts import (
-    FieldName,
-    Step,
-    Wildcard,
-    load_contracts,
-    path_text,
-    refusal_of,
-    require_collection,
-    same_name_key,
-)
+from dcp.lake.config.contracts import load_contracts, refusal_of, require_collection, same_name_key
+from dcp.lake.config.json_paths import FieldName, Step, Wildcard, path_text
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.tables.lake_tables import LakeTables, replicas_in
 from dcp.lake.tables.schema import ROW_COLUMNS

@@ -10,8 +10,14 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.adapters.apply_sql import LOG_COLUMNS, PLACE_SQL, newest_rows_sql, newest_sql
+from dcp.lake.change_log.collection_events import (
+    ends_documents_sql,
+    kept_sql,
+    undone_by_sql,
+)
 from dcp.lake.change_log.epochs import dead_by_sql
-from dcp.lake.config.contracts import FieldName, Step, same_name_key
+from dcp.lake.config.contracts import same_name_key
+from dcp.lake.config.json_paths import FieldName, Step
 from dcp.lake.receive.keys import ESCAPE_PREFIX
 from dcp.lake.store.log_slice import Role
 from dcp.lake.store.sql import integer_list, quoted, string
@@ -253,27 +259,24 @@ def dropped_collections_sql(changes_sql: str, replicas: Sequence[ReplicaTable]) 
 
     ``dropped_in_round`` is the first round that brought the drop. ``vbuckets`` counts those whose
     newest live event of the collection it is; one that began anew has its drop until its new
-    history tells otherwise. ``keeps_rows`` tells whether the policy kept rows in some.
+    history tells otherwise. ``keeps_rows`` tells whether the policy keeps the rows.
     """
-    drop = f"told.event = {string(SystemEventKind.END_COLLECTION.name)}"
+    drop = f"get_json_object(detail, '$.event') = {string(SystemEventKind.END_COLLECTION.name)}"
     tables = ", ".join(f"({string(each.name)}, {each.collection_id})" for each in replicas)
     return f"""
 SELECT t.table, t.collection_id, min(d.dropped_in_round) AS dropped_in_round,
-  count(*) AS vbuckets, bool_or(d.newest.keeps) AS keeps_rows
+  count(*) AS vbuckets, array_contains({kept_sql(changes_sql)}, t.collection_id) AS keeps_rows
 FROM (VALUES {tables or "('', -1)"}) AS t(table, collection_id)
-JOIN (SELECT e.vbucket, told.collection_id, min(round) FILTER (WHERE {drop}) AS dropped_in_round,
-        max_by(struct({drop} AS is_drop, keeps), struct(epoch, seqno)) AS newest
-      FROM (SELECT vbucket, epoch, seqno, round, collection_id IS NULL AS keeps,
-              from_json(detail, 'event STRING, collection_id BIGINT') AS told
-            FROM {changes_sql} WHERE {is_kind(RowKind.SYSTEM_EVENT)}) e
+JOIN (SELECT e.vbucket, collection_id, min(round) FILTER (WHERE is_drop) AS dropped_in_round,
+        max_by(is_drop, struct(epoch, seqno)) AS is_dropped
+      FROM (SELECT vbucket, epoch, seqno, round, collection_id, {drop} AS is_drop
+            FROM {changes_sql} WHERE {is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NOT NULL) e
       LEFT JOIN (SELECT vbucket, collect_list(struct(epoch, seqno)) AS forks
                  FROM {changes_sql} WHERE {is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL
                  GROUP BY vbucket) b ON e.vbucket = b.vbucket
-      WHERE NOT coalesce(exists(b.forks, f -> {dead_by_sql("f", "e")} AND f.seqno > 0
-          AND NOT exists(b.forks, z -> z.seqno = 0 AND z.epoch > e.epoch AND z.epoch < f.epoch)),
-        false)
-      GROUP BY e.vbucket, told.collection_id) d
-  ON d.collection_id = t.collection_id AND d.newest.is_drop
+      WHERE NOT coalesce({undone_by_sql("b.forks", "e")}, false)
+      GROUP BY e.vbucket, collection_id) d
+  ON d.collection_id = t.collection_id AND d.is_dropped
 GROUP BY t.table, t.collection_id"""
 
 
@@ -309,7 +312,7 @@ FROM (SELECT *, {cleared} AS cleared
             LEFT JOIN (SELECT vbucket, collection_id,
                          collect_list(struct(seqno, round, epoch)) AS ends
                        FROM {changes_sql}
-                       WHERE {is_kind(RowKind.SYSTEM_EVENT)} AND collection_id IS NOT NULL
+                       WHERE {ends_documents_sql(changes_sql)}
                        GROUP BY vbucket, collection_id) d
               ON c.vbucket = d.vbucket AND c.collection_id = d.collection_id
             WHERE c.{is_kind(*ITEM_KINDS)}))"""
@@ -422,7 +425,7 @@ def _bounds(changes_sql: str, replica: ReplicaTable) -> str:
     collection, or 0.
     """
     is_apply = f"{is_kind(RowKind.APPLIED)} AND applied.table = {string(replica.name)}"
-    is_end = f"{is_kind(RowKind.SYSTEM_EVENT)} AND collection_id = {replica.collection_id}"
+    is_end = f"{ends_documents_sql(changes_sql)} AND collection_id = {replica.collection_id}"
     is_live = f"NOT exists(forks, f -> {dead_by_sql('f', 'e')})"
     return f"""
 SELECT vbucket, high, forks, must_go_back,

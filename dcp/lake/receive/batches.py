@@ -25,8 +25,9 @@ from dcp.lake.receive.document_columns import (
     layered_rows,
     stored_documents,
 )
-from dcp.lake.receive.dropped_policies import DroppedPolicies, emptied_collection, system_event_text
+from dcp.lake.receive.dropped_policies import collection_of, system_event_text
 from dcp.lake.receive.keys import key_columns
+from dcp.lake.receive.private_values import PrivateValues
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind
 from dcp.protocol.events import (
     Event,
@@ -181,7 +182,10 @@ class BatchBuilder:
         batch_bytes: int,
         *,
         system_xattrs: bool = True,
+        private: PrivateValues | None = None,
     ) -> None:
+        self.private = private
+        """Takes values out of the documents; None: there are no rules."""
         self._round = round_number
         self._branches = branches
         self._batch_rows = batch_rows
@@ -210,7 +214,7 @@ class BatchBuilder:
         self._events.append({"kind": kind, "vbucket": vbucket, "epoch": epoch, **values})
         self.rows += 1
 
-    def add_stream_event(self, event: Event, dropped: DroppedPolicies) -> None:
+    def add_stream_event(self, event: Event) -> None:
         """Add an event's row, if it has one; documents come another way."""
         match event:
             case SnapshotStarted():
@@ -230,7 +234,7 @@ class BatchBuilder:
                     RowKind.SYSTEM_EVENT,
                     event.vbucket,
                     event.seqno,
-                    collection_id=emptied_collection(event, dropped),
+                    collection_id=collection_of(event),
                     detail=system_event_text(event),
                 )
 
@@ -317,11 +321,15 @@ class BatchBuilder:
         }
 
     def _stored(self, parts: Sequence[_Part]) -> list[StoredDocuments]:
-        """Decode the documents of a run: all at once, or none if no value needs it."""
+        """Decode the documents of a run, all at once or none if no value needs it.
+
+        Their private values are taken out.
+        """
         columns = [part.columns for part in parts]
         if any(part.has_layers for part in parts):
             columns = [DataColumns.joined(columns)]
-        return [stored_documents(each, system_xattrs=self._system_xattrs) for each in columns]
+        stored = [stored_documents(each, system_xattrs=self._system_xattrs) for each in columns]
+        return stored if self.private is None else list(map(self.private.taken_out, stored))
 
     def _event_rows(self, events: Sequence[dict[str, Any]]) -> _Rows:
         ready = {

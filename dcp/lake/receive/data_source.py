@@ -157,7 +157,9 @@ class DcpReader(DataSourceReader):
         """
         cluster = query_cluster(self._access)
         rounds = self._settings.round
-        document_filter = DocumentFilter.resolve(self._settings.filter, cluster.manifest)
+        document_filter = DocumentFilter.resolve(
+            self._settings.filter, cluster.manifest, privacy=self._settings.privacy
+        )
         lake_state = LakeState("read", _NO_ROUND, document_filter=document_filter)
         flow = self._access.flow_control
         plan = plan_round(lake_state, cluster, rounds, flow, slots=0)

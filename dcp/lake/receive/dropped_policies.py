@@ -1,31 +1,22 @@
 """Resolves what becomes of the rows of dropped collections: by id, from names of the settings.
 
 The event of a drop has ids only, and what was dropped is in no manifest any more. So names come
-from the manifests that a driver sees, and of earlier times from the events that the log keeps.
+from the manifests that a driver sees, and of earlier times from the tables that the lake lists.
+What the log has recorded of a collection's drop holds whatever the settings say.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from enum import StrEnum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from dcp.errors import ConfigError
-from dcp.lake.config.settings import PolicySettings
+from dcp.lake.config.settings import DroppedPolicy, PolicySettings
 from dcp.lake.tables.collections import Collections
 from dcp.protocol.events import SystemEventReceived
 from dcp.suggestions import did_you_mean
 from dcp.wire.system_event import CollectionBegun, CollectionEnded, CollectionFlushed
 from dcp.wire.vocabulary import SystemEventKind
-
-
-class DroppedPolicy(StrEnum):
-    """The configured treatment of rows of a collection that was dropped at the source."""
-
-    DELETE = "delete"
-    """They leave the replica, in the commit of the snapshot that carries the drop."""
-    KEEP = "keep"
-    """They stay as they were; the drop ends no documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +26,20 @@ class DroppedPolicies:
     """Collections with a policy of their own, by id."""
     met: frozenset[str] = frozenset()
     """Names of the settings for which a scope or collection was found."""
+    recorded: Mapping[int, DroppedPolicy] = field(default_factory=dict)
+    """Those of collections whose drop the log has, by id."""
+    recorded_up_to: int = 0
+    """The newest round with events of collections when ``recorded`` was read."""
+    present: frozenset[int] = frozenset()
+    """Collections of ``recorded`` that the bucket has: their drop was lost."""
 
-    def of(self, collection_id: int) -> DroppedPolicy:
-        return self.by_collection.get(collection_id, self.default)
+    def undecided(self, dropped: Collection[int]) -> dict[int, DroppedPolicy]:
+        """Return the policies, by id, of those dropped collections of which the log has none."""
+        return {
+            each: self.by_collection.get(each, self.default)
+            for each in dropped
+            if each not in self.recorded
+        }
 
     def knowing(self, rules: PolicySettings, collections: Collections) -> "DroppedPolicies":
         own = rules.dropped_collections.keys()
@@ -47,7 +49,8 @@ class DroppedPolicies:
             if own & set(each.names)
         }
         met = own & collections.names
-        return DroppedPolicies(self.default, {**self.by_collection, **found}, self.met | met)
+        by_collection = {**self.by_collection, **found}
+        return replace(self, by_collection=by_collection, met=self.met | met)
 
     def refuse_unknown(self, rules: PolicySettings, collections: Collections) -> None:
         """Refuse a name that no scope or collection has or had: a drop would follow another policy.
@@ -67,22 +70,14 @@ _KINDS: Final = frozenset(map(int, SystemEventKind))
 
 
 def collection_of(event: SystemEventReceived) -> int | None:
-    """Return the collection that began, was flushed or was dropped; None for other events."""
+    """Return the collection that began, was flushed or was dropped; None for other events.
+
+    Its documents at lower seqnos of the vbucket are gone. A flush arrives as the begin of an
+    existing collection, so every begin counts; a new one has no older documents.
+    """
     if isinstance(event.meaning, CollectionBegun | CollectionEnded | CollectionFlushed):
         return event.meaning.collection_id
     return None
-
-
-def emptied_collection(event: SystemEventReceived, dropped: DroppedPolicies) -> int | None:
-    """Return the collection whose documents at lower seqnos of the vbucket are gone; or None.
-
-    A flush arrives as the begin of an existing collection, so every begin counts; a new one has no
-    older documents.
-    """
-    collection_id = collection_of(event)
-    if collection_id is None or not isinstance(event.meaning, CollectionEnded):
-        return collection_id
-    return None if dropped.of(collection_id) is DroppedPolicy.KEEP else collection_id
 
 
 def system_event_text(event: SystemEventReceived) -> str:

@@ -14,12 +14,13 @@ from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
 from dcp.errors import NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.config.settings import Settings, SourceSettings
-from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
+from dcp.lake.config.settings import DroppedPolicy, Settings, SourceSettings
+from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import RememberedNodes
 from dcp.lake.task_board.live_folder import LiveFolder
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.refusals import raise_refusal
+from dcp.setting_keys import section_of
 
 SEEDS: Final = "source.seeds"
 """Users know the seeds of a lake by this name."""
@@ -58,12 +59,13 @@ def source_access(settings: Settings, *, change_streams: bool = True) -> SourceA
     """``change_streams`` asks for all versions."""
     source = settings.source
     return SourceAccess(
-        consumer=ConsumerSettings(
+        consumer=section_of(
+            ConsumerSettings,
+            settings.round,
             connection=replace(
                 connection_settings(source, settings.flow_control),
                 change_streams=change_streams,
             ),
-            node_deadline_seconds=settings.round.node_deadline_seconds,
         ),
         source=source,
         flow_control=settings.flow_control,
@@ -76,18 +78,13 @@ def source_access(settings: Settings, *, change_streams: bool = True) -> SourceA
 def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> ConnectionSettings:
     place = source.connection_string()
     files = source.tls_ca_file, source.tls_cert_file, source.tls_key_file
-    return ConnectionSettings(
+    return section_of(
+        ConnectionSettings,
+        source,
+        flow,
         bucket=source.bucket,
         window_bytes=flow.fixed_window_bytes,
-        allow_no_flow_control=flow.allow_no_flow_control,
         unread_limit_bytes=flow.window_bytes,
-        stream_window_bytes=flow.stream_window_bytes,
-        ack_fraction=flow.ack_fraction,
-        ack_seconds=flow.ack_seconds,
-        noop_interval_seconds=source.noop_interval_seconds,
-        connect_timeout_seconds=source.connect_timeout_seconds,
-        bootstrap_timeout_seconds=source.bootstrap_timeout_seconds,
-        receiver_group_tag=source.group_tag(),
         tls=TlsSettings(*(name or None for name in files)) if place.tls else None,
         network=place.network,
     )

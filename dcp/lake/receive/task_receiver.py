@@ -20,11 +20,13 @@ from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
 from dcp.errors import AuthenticationError, BucketError, ConfigError
 from dcp.lake.change_log.applied import applied_to_batch
+from dcp.lake.change_log.collection_events import begin_text, policies_to_batch
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder, BranchLookup
 from dcp.lake.receive.dropped_policies import collection_of
+from dcp.lake.receive.private_values import PrivateValues
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.receive.stop_policy import LONGEST_WAIT_SECONDS, StopPolicy, TaskBudget, VbucketStop
 from dcp.lake.receive.task_consumer import task_consumer
@@ -52,6 +54,7 @@ from dcp.protocol.events import (
 )
 from dcp.records import plain
 from dcp.types import FailoverLog
+from dcp.wire.system_event import CollectionEnded
 
 
 class TaskReceiver:
@@ -68,7 +71,7 @@ class TaskReceiver:
         """Asks nothing of the source yet.
 
         Raises:
-            TaskError: the password is not here.
+            TaskError: the password is not here, or the key of hashes.
         """
         self._plan = plan
         self._round = round_number
@@ -81,6 +84,7 @@ class TaskReceiver:
         )
         try:
             self._consumer = task_consumer(plan, access, name)
+            private = private_values(plan, access)
         except ConfigError as error:
             raise TaskError(error) from None
         self.results = {
@@ -96,6 +100,7 @@ class TaskReceiver:
             flow.batch_rows,
             flow.batch_bytes,
             system_xattrs=plan.document_filter.rules.system_xattrs,
+            private=private,
         )
         for stream in plan.streams:
             self._branches.set_epoch(stream.vbucket, stream.state.epoch)
@@ -219,6 +224,8 @@ class TaskReceiver:
                 self._policy.snapshot_started(event.vbucket, event.flags)
             case SystemEventReceived():
                 self._wanted.learn(event)
+                if self._batches.private is not None:
+                    self._batches.private.learn(self._wanted.document_filter.names)
 
     def _opened(self, event: StreamOpened, node: NodeAddress) -> None:
         result = self.results[event.vbucket]
@@ -242,9 +249,11 @@ class TaskReceiver:
                 self.results[event.vbucket].purge_seqno = event.purge_seqno
             case SystemEventReceived() if not self._wanted.wants(event):
                 return
-            case SystemEventReceived() if collection_of(event) is not None:
+            case SystemEventReceived() if (collection_id := collection_of(event)) is not None:
                 self.results[event.vbucket].brought_collections = True
-        self._batches.add_stream_event(event, self._access.dropped)
+                if isinstance(event.meaning, CollectionEnded):
+                    self.results[event.vbucket].dropped.add(collection_id)
+        self._batches.add_stream_event(event)
 
     def _roll_back(self, event: RollbackOrdered) -> None:
         requested = event.requested
@@ -283,6 +292,8 @@ class TaskReceiver:
                 self._batches.add_event(
                     RowKind.ROLLBACK, vbucket, seqno=restart.seqno, detail=restart.reason
                 )
+                if not restart.seqno:
+                    self._add_begins(result)
         epochs = {state.vbucket: state.epoch for state in self._plan.carried}
         for left in self._plan.left_out:
             told = VbucketReport(
@@ -299,8 +310,22 @@ class TaskReceiver:
         states = [result.state(self._round) for result in self.results.values()]
         states += self._plan.carried
         yield states_to_batch(states, self._round)
+        dropped = {each for result in self.results.values() for each in result.dropped}
+        if undecided := self._access.dropped.undecided(dropped):
+            yield policies_to_batch(undecided, self._round)
         if self._plan.applied:
             yield applied_to_batch(self._plan.applied, self._round)
+
+    def _add_begins(self, result: StreamResult) -> None:
+        for collection_id in self._access.dropped.present:
+            result.brought_collections = True
+            self._batches.add_event(
+                RowKind.SYSTEM_EVENT,
+                result.plan.vbucket,
+                seqno=0,
+                collection_id=collection_id,
+                detail=begin_text(collection_id),
+            )
 
     # What others see
 
@@ -335,9 +360,28 @@ class TaskReceiver:
             stages=stages,
             windows=self._plan.windows,
             resident_bytes=psutil.Process().memory_info().rss,
-            bound_bytes=worker_bytes(len(connections), held_bytes, batch_bytes),
+            bound_bytes=worker_bytes(
+                len(connections),
+                held_bytes,
+                batch_bytes,
+                edits_values=self._batches.private is not None,
+            ),
             undecodable_values=int(self._batches.counts.undecodable_values.sum()),
         )
+
+
+def private_values(plan: TaskPlan, access: SourceAccess) -> PrivateValues | None:
+    """Return what takes values out of a task's documents; None if it has no rules, or no values.
+
+    Raises:
+        ConfigError: a rule hashes, and the key is not here.
+    """
+    privacy = plan.document_filter.privacy
+    if not privacy.rules or access.consumer.connection.metadata_only:
+        return None
+    found = PrivateValues(privacy)
+    found.learn(plan.document_filter.names)
+    return found
 
 
 _DECAY_MS: Final = 50

@@ -21,12 +21,10 @@ from numpy.typing import NDArray
 from dcp.lake.receive.dropped_policies import collection_of
 from dcp.lake.receive.keys import key_columns
 from dcp.lake.rounds.round_plan import StreamPlan
-from dcp.lake.tables.collections import ManifestCollection
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.protocol.events import SnapshotStarted, SystemEventReceived
 from dcp.types import U16_MAX, U64_MAX
 from dcp.wire.columns import DataColumns
-from dcp.wire.system_event import CollectionBegun, ScopeCreated
 from dcp.wire.vocabulary import REPEATING, Opcode
 
 
@@ -34,12 +32,13 @@ class WantedRows:
     """The filter of one task; learns of new collections from the events that pass by."""
 
     def __init__(self, wanted: DocumentFilter, streams: Collection[StreamPlan]) -> None:
+        self.document_filter = wanted
+        """Knows the collections that began in these streams, too."""
         self._rules = wanted.rules
         self._is_everything = wanted.fingerprint is None
         self._since_ns = wanted.rules.since_ns
         self._start = np.zeros(U16_MAX + 1, np.uint64)
-        self._scopes = dict(wanted.scopes)
-        self._is_wanted = dict(wanted.is_wanted)
+        self._is_wanted = wanted.is_wanted
         self._first_end = np.zeros(U16_MAX + 1, np.uint64)
         """By vbucket, the end of its first snapshot, if that holds each key once; 0 else, and
         later.
@@ -74,16 +73,9 @@ class WantedRows:
             elif self._first_end[event.vbucket] == U64_MAX:
                 self._first_end[event.vbucket] = event.snapshot.end
             return
-        meaning = event.meaning
-        if isinstance(meaning, ScopeCreated):
-            self._scopes[meaning.scope_id] = meaning.name.decode()
-        elif isinstance(meaning, CollectionBegun) and meaning.scope_id in self._scopes:
-            begun = ManifestCollection(
-                self._scopes[meaning.scope_id],
-                meaning.collection_id,
-                meaning.name.decode(),
-            )
-            self._is_wanted[meaning.collection_id] = self._rules.wants(begun.names)
+        found = self.document_filter.with_event(event)
+        if found is not self.document_filter:
+            self.document_filter, self._is_wanted = found, found.is_wanted
 
     def wants(self, event: SystemEventReceived) -> bool:
         collection_id = collection_of(event)

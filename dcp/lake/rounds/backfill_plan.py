@@ -135,8 +135,12 @@ class BackfillProgress:
         request: BackfillRequest,
         states: Mapping[int, VbucketProgress],
         begun: Collection[int],
+        taken_over: Collection[int] = (),
     ) -> "BackfillProgress":
-        """Sort the vbuckets; ``begun`` are those that began at 0 after the request's round."""
+        """Sort the vbuckets; ``begun`` are those that began at 0 after the request's round.
+
+        The active nodes read those ``taken_over``, which began once more for another reason.
+        """
         started = request.vbuckets & (request.new_vbuckets | frozenset(begun))
         done = frozenset(
             vbucket
@@ -144,7 +148,7 @@ class BackfillProgress:
             if (state := states.get(vbucket)) is not None
             and state.is_whole
             and (state.caught_up_seqno > 0 or state.position.seqno == 0)
-        )
+        ) | (started & frozenset(taken_over))
         return cls(request.vbuckets - started, started - done, done)
 
 

@@ -1,6 +1,6 @@
 """Tells where a lake stands: the states of its vbuckets, and which of them must begin anew."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dcp.client.probe import ClusterView
@@ -48,7 +48,13 @@ class LakeState:
         begins = isinstance(read, BackfillStream) and read.begins_epoch
         if found is None and begins and self.has_started(vbucket):
             return Restart(RestartReason.BACKFILL)
-        return found
+        return found if self.has_started(vbucket) else None
+
+    def restarting(self, reason: RestartReason) -> frozenset[int]:
+        restarts = self.restarts.items()
+        return frozenset(
+            vb for vb, each in restarts if isinstance(each, Restart) and each.reason is reason
+        )
 
     def restarted(self, vbucket: int, restart: Restart | None) -> VbucketProgress:
         """Return the state from which a vbucket is streamed; its rows pass the filter."""
@@ -80,17 +86,25 @@ class LakeState:
             )
 
 
-def read_lake_state(lake: LakeTables, settings: Settings, stale: Mapping[int, int]) -> LakeState:
-    """Return a lake's state, with the restarts that its log and its replicas ask for.
+def read_lake_state(
+    lake: LakeTables,
+    settings: Settings,
+    stale: Mapping[int, int],
+    resyncs: Callable[[int], Mapping[int, int]],
+) -> LakeState:
+    """Return a lake's state, with the restarts that its log, replicas and users ask for.
 
-    ``stale`` are vbuckets that a replica holds as of that round (`stale_vbuckets`).
+    ``stale`` are vbuckets that a replica holds as of that round (`stale_vbuckets`). ``resyncs``
+    gets the newest round; it returns, by vbucket, the round after which it must begin anew.
     """
     newest = latest_round(lake)
     states = states_at(lake, newest)
     policy = RollbackPolicy(settings.policy.rollback)
     ordered = [state for state in states.values() if state.order is not None]
     restarts = ordered_restarts(lake, ordered, newest, policy)
-    restarts |= _stale_restarts(lake, states, newest, stale)
+    stale = {vbucket: number for vbucket, number in stale.items() if vbucket in states}
+    for reason, rounds in ((RestartReason.STALE, stale), (RestartReason.RESYNC, resyncs(newest))):
+        restarts |= _restarts_since(lake, rounds, newest, reason)
     return LakeState(lake.identity.lake_id, newest, states, restarts)
 
 
@@ -102,19 +116,17 @@ def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
     return stale
 
 
-def _stale_restarts(
-    lake: LakeTables, states: Mapping[int, VbucketProgress], newest: int, stale: Mapping[int, int]
+def _restarts_since(
+    lake: LakeTables, rounds: Mapping[int, int], newest: int, reason: RestartReason
 ) -> dict[int, Restart | LeftOut]:
-    """Return the restarts of stale vbuckets that have not begun at seqno 0 yet."""
-    if not stale:
+    """Return the restarts of vbuckets that have not begun at seqno 0 since their round."""
+    if not rounds:
         return {}
-    forks = forks_between(lake, min(stale.values()), newest, stale.keys())
-    begun = begun_anew(stale, forks, cleaned_round(lake))
-    return {
-        vbucket: Restart(RestartReason.STALE)
-        for vbucket in stale
-        if vbucket in states and vbucket not in begun
-    }
+    forks = forks_between(lake, min(rounds.values()), newest, rounds.keys())
+    # Of a cleaned beginning a table that has not applied it lacks rows: it is stale, then.
+    cleaned = cleaned_round(lake) if reason is RestartReason.STALE else 0
+    begun = begun_anew(rounds, forks, cleaned)
+    return {vbucket: Restart(reason) for vbucket in rounds if vbucket not in begun}
 
 
 def ordered_restarts(

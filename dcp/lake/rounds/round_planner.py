@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.rounds.backfill_plan import BACKFILL_ROUND_SECONDS
+from dcp.lake.rounds.backfill_plan import BACKFILL_ROUND_SECONDS, BackfillStream
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
 from dcp.lake.tables.vbucket_state import (
     FIRST_EPOCH,
+    Restart,
     VbucketProgress,
 )
 
@@ -114,7 +115,7 @@ def _planned(
         goal = None if log is None else high_seqno
         if log is not None and high_seqno is not None:
             state = state.starting_at(log, high_seqno)  # which the round records
-    elif has_started and read is not None:
+    elif has_started and read is not None and not _begins_otherwise(read, restart):
         if isinstance(read, LeftOut):
             return read
         return StreamPlan(state, read.node, read.high_seqno, restart, is_backfill=True)
@@ -133,6 +134,15 @@ def _planned(
         detail = f"{node} did not tell its high seqno, or its branch"
         return LeftOut(vbucket, "no high seqno", detail)
     return StreamPlan(state, node, goal, restart)
+
+
+def _begins_otherwise(read: BackfillStream | LeftOut, restart: Restart | None) -> bool:
+    """Return whether a vbucket that a backfill reads must begin anew for another reason.
+
+    A replica may lack what was published of it; its active node has it.
+    """
+    is_reading = isinstance(read, LeftOut) or not read.begins_epoch
+    return is_reading and restart is not None
 
 
 def _shares(streams: Sequence[StreamPlan], slots: int, wanted: int) -> list[tuple[StreamPlan, ...]]:

@@ -1,7 +1,7 @@
 """The result of one vbucket's stream in a task: its outcome, counters and next state."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
@@ -32,6 +32,8 @@ class StreamResult:
     brought_rows: bool = False
     brought_collections: bool = False
     """True if a collection began, was flushed or was dropped."""
+    dropped: set[int] = field(default_factory=set)
+    """The ids of the collections that were dropped."""
     window_full: float = 0.0
     """The part of its task's time in which the node could send nothing: the window was full."""
     gate: str = ""

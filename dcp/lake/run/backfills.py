@@ -34,9 +34,11 @@ from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, RoundPlan, left_
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import RestartReason, VbucketProgress
 from dcp.printable import number_ranges, numbers_of
 
+_OTHER_BEGINNINGS: Final = frozenset({RestartReason.RESYNC, RestartReason.STALE})
+"""Reasons why the active node of a vbucket reads it from 0, as the backfill was to do."""
 _SOURCE: Final = "source"
 _RATE: Final = "megabytes_per_second"
 _COLLECTIONS: Final = "collections"
@@ -221,7 +223,9 @@ def progress_of(
     newest: int,
 ) -> BackfillProgress:
     forks = forks_between(lake, request.begun_round, newest, request.vbuckets)
-    return BackfillProgress.of(request, states, {each.vbucket for each in forks if not each.seqno})
+    newest_beginnings = {each.vbucket: each for each in forks if not each.seqno}
+    taken_over = {vb for vb, each in newest_beginnings.items() if each.reason in _OTHER_BEGINNINGS}
+    return BackfillProgress.of(request, states, newest_beginnings, taken_over)
 
 
 def copies_of(

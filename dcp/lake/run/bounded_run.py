@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.tables.round_record import Outcome
+from dcp.lake.tables.vbucket_state import RestartReason
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -39,7 +40,7 @@ class BoundedRun:
         progress = _progress(plan, report)
         self._fruitless = 0 if any(progress.values()) else self._fruitless + 1
         self._give_up_what_stands_still(plan, report, progress)
-        self._give_up_what_contradicts_itself(plan)
+        self._give_up_what_contradicts_itself(plan, report)
         # A node that proved to hold less than it did: a failover lost the rest. A replica does not.
         backfill = _backfill_vbuckets(plan)
         self.goals |= {
@@ -66,19 +67,20 @@ class BoundedRun:
                 detail = each.detail or f"{_FRUITLESS_ROUNDS} rounds brought nothing of it"
                 self.given_up[each.vbucket] = LeftOut(each.vbucket, reason, detail)
 
-    def _give_up_what_contradicts_itself(self, plan: RoundPlan) -> None:
+    def _give_up_what_contradicts_itself(self, plan: RoundPlan, report: "RoundReport") -> None:
         """Give up vbuckets whose node says one thing and does another, again and again.
 
         It agreed, but told a lower high seqno or another branch; such vbuckets are asked for even
         at their target (`dcp.lake.rounds.round_planner.is_elsewhere`). Or it ordered one rollback
         after another.
         """
+        not_asked = {each.vbucket for each in report.vbuckets if each.outcome is Outcome.BUDGET}
         for stream in plan.streams:
             vbucket = stream.vbucket
-            if stream.is_backfill:
+            if stream.is_backfill or vbucket in not_asked:
                 continue
             if stream.restart is not None:
-                self._begun[vbucket] += 1
+                self._begun[vbucket] += stream.restart.reason is RestartReason.ROLLBACK
             elif stream.target_seqno <= stream.state.complete_seqno:
                 self._agreed[vbucket] += 1
             detail = ""

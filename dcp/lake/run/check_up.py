@@ -393,18 +393,19 @@ def _look_at_lake(
     store: LakeStore, settings: Settings, cluster: ClusterView, finding: Finding
 ) -> None:
     location = store.location
+    settings.privacy.require_key()
     try:
         lake = find_lake(store)
         if lake is None:
             location.refuse_place_in_table()
             _refuse_remains(store)
             refuse_unknown_names(settings, cluster, None)
-            DocumentFilter.resolve(settings.filter, cluster.manifest)
+            DocumentFilter.resolve(settings.filter, cluster.manifest, privacy=settings.privacy)
             finding.say(f"{location}: none yet, the first run makes it")
             return
         require_same_bucket(lake, cluster, settings.source.bucket)
         refuse_unknown_names(settings, cluster, lake)
-        filtered_lake_state(lake, filter_of(lake, settings.filter, cluster.manifest))
+        filtered_lake_state(lake, filter_of(lake, settings, cluster.manifest))
     except NeedsSparkError as unread:
         if location.root is not None and location.place(CHANGES_TABLE) is not None:
             raise LakeError(

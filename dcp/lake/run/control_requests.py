@@ -1,12 +1,13 @@
 """Asks a lake's driver by a row of the table ``control``, and answers between its rounds.
 
 ``pause`` lets no further round begin until ``resume``; what was received is applied. ``resync``
-lets vbuckets be streamed again from their beginning. Each request is answered by a row. Backfills
-are carried out elsewhere (`dcp.lake.run.backfills`).
+lets vbuckets begin anew with the next round; one of all vbuckets mends a damaged lake. Each request
+is answered by a row. Backfills are carried out elsewhere (`dcp.lake.run.backfills`).
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +26,10 @@ from dcp.lake.change_log.control import (
     pause_of,
 )
 from dcp.lake.config.settings import Settings
-from dcp.lake.run.resync import commit_resync
+from dcp.lake.rounds.lake_state import LakeState
+from dcp.lake.run.repair import is_damaged, refuse_damage, repair
 from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.printable import number_ranges, numbers_of
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ def ask(
 
 
 class Requests:
-    """The requests of one driver; ``only_in_log`` is that of `dcp.lake.run.resync`."""
+    """The requests of one driver; ``only_in_log`` is that of `dcp.lake.run.repair`."""
 
     def __init__(
         self, lake: LakeTables, control: Control, writer_id: str, only_in_log: Sequence[str]
@@ -66,12 +69,13 @@ class Requests:
         self._control = control
         self._writer_id = writer_id
         self._only_in_log = only_in_log
+        self._begun: tuple[Action, ...] = ()
 
     def carry_out(self) -> Action | None:
-        """Carry out the requests; return the pause that holds, if one does.
+        """Begin or answer the requests; return the pause that holds, if one does.
 
         Raises:
-            FencedError: another driver committed a round during a resync; the request stays open.
+            FencedError: another driver committed a round during a repair; the request stays open.
         """
         for action in self._control.actions():
             if not action.is_open and action.is_to_be_cancelled:
@@ -84,37 +88,79 @@ class Requests:
     def _carry_out(self, action: Action) -> None:
         if action.is_to_be_cancelled:
             return self._control.write(action, ActionState.CANCELLED)
+        if action.state is ActionState.BEGUN:
+            return None
         try:
-            detail = self._do(action)
+            newest = latest_round(self._lake)
+            _refuse_wrong(action)
+            if action.action == RESYNC:
+                self._prepare_resync(action)
         except FencedError:  # the other driver will do it
             raise
         except (ConfigError, LakeError) as error:
             _LOG.warning("request %s: %s refused: %s", action.id, action.action, error)
             return self._control.write(action, ActionState.REFUSED, detail=str(error))
-        newest = latest_round(self._lake)
-        return self._control.write(action, ActionState.DONE, newest, detail)
+        state = ActionState.BEGUN if action.action == RESYNC else ActionState.DONE
+        return self._control.write(action, state, newest)
 
-    def _do(self, action: Action) -> str:
-        if action.options is not None and action.action in (PAUSE, RESUME, RESYNC):
-            raise ConfigError(
-                f"options: found {action.options!r:.80}, expected null: {action.action} has none"
-            )
-        if action.action in (PAUSE, RESUME):
-            return ""
-        if action.action == CANCEL:
-            raise ConfigError(f"cancel: found no request of id {action.id!r} before it")
-        if action.action != RESYNC:
-            expected = ", ".join((*ACTIONS, CANCEL))
-            raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
-        vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
-        number = commit_resync(
-            self._lake,
-            vbuckets,
-            self._writer_id,
-            request=action.id,
-            only_in_log=self._only_in_log,
+    def _prepare_resync(self, action: Action) -> None:
+        """Repair a damaged lake, if all vbuckets begin anew.
+
+        Raises:
+            ConfigError: the bucket lacks a vbucket.
+            LakeError: the lake is damaged, and not all vbuckets begin anew, or it cannot be
+                repaired.
+            FencedError: another driver committed a round.
+        """
+        lake, vbucket_count = self._lake, self._lake.identity.vbucket_count
+        if len(vbuckets_of(action.vbuckets, vbucket_count)) < vbucket_count:
+            refuse_damage(lake)
+        elif is_damaged(lake):
+            repair(lake, self._writer_id, only_in_log=self._only_in_log)
+
+    def resyncs(self, _: int) -> dict[int, int]:
+        """Return the vbuckets that begun requests let begin anew, and the round before that."""
+        actions = self._control.actions()
+        self._begun = tuple(each for each in actions if each.state is ActionState.BEGUN)
+        return resyncs_of(self._begun, 0, self._lake.identity.vbucket_count)
+
+    def end_resyncs(self, lake_state: LakeState) -> None:
+        """Answer the requests, of those that made this state, whose vbuckets have begun anew."""
+        waiting = lake_state.restarting(RestartReason.RESYNC)
+        for action in self._begun:
+            if action.action == RESYNC:
+                vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
+                if not vbuckets & waiting:
+                    self._control.write(action, ActionState.DONE, lake_state.latest_round)
+
+
+def _refuse_wrong(action: Action) -> None:
+    if action.action == CANCEL:
+        raise ConfigError(f"cancel: found no request of id {action.id!r} before it")
+    if action.action not in ACTIONS:
+        expected = ", ".join((*ACTIONS, CANCEL))
+        raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
+    if action.options is not None:
+        raise ConfigError(
+            f"options: found {action.options!r:.80}, expected null: {action.action} has none"
         )
-        return f"round {number}"
+
+
+def resyncs_of(actions: Iterable[Action], newest: int, vbucket_count: int) -> dict[int, int]:
+    """Return the vbuckets that open requests let begin anew, and the round after which they do.
+
+    That is the newest one when a driver began the request; ``newest``, if none has yet. Requests
+    that a driver will refuse let none begin.
+    """
+    begun: dict[int, int] = {}  # of several requests for a vbucket the one that was begun last
+    for action in actions:
+        if action.action == RESYNC and action.is_open and not action.is_to_be_cancelled:
+            number = action.begun_round if action.state is ActionState.BEGUN else newest
+            with suppress(ConfigError):
+                _refuse_wrong(action)
+                for vbucket in vbuckets_of(action.vbuckets, vbucket_count):
+                    begun[vbucket] = max(number, begun.get(vbucket, number))
+    return begun
 
 
 def vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:

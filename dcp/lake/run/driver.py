@@ -5,7 +5,7 @@ It can be killed at any instant: each step begins by reading what is durable.
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
@@ -22,6 +22,7 @@ from dcp.lake.apply.applier import Applier
 from dcp.lake.apply.thread import ApplyThread
 from dcp.lake.change_log.applied import unindexed_applied
 from dcp.lake.change_log.changes import append_round, latest_round
+from dcp.lake.change_log.collection_events import dropped_policies
 from dcp.lake.change_log.control import Control, paused_by
 from dcp.lake.change_log.round_queries import round_record, states_at
 from dcp.lake.change_log.stop_points import reached
@@ -49,7 +50,7 @@ from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.outages import Outages
 from dcp.lake.run.persistence_gate import PersistenceGate
-from dcp.lake.run.resync import only_in_log
+from dcp.lake.run.repair import only_in_log
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import (
@@ -70,6 +71,7 @@ from dcp.lake.tables.lake_tables import (
     replicas_in,
 )
 from dcp.lake.tables.round_record import Outcome
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import Shown
 
 
@@ -343,7 +345,7 @@ class Driver:
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         self._remember(cluster)
-        document_filter = filter_of(self.lake, self._settings.filter, cluster.manifest)
+        document_filter = filter_of(self.lake, self._settings, cluster.manifest)
         there = collections_of(cluster.manifest)
         self._know(there)
         self._access.dropped.refuse_unknown(self._settings.policy, there)
@@ -352,11 +354,13 @@ class Driver:
         if self._settings.apply.when == ApplyWhen.NEVER:  # somebody else applies, meanwhile too
             self._applier.learn()
         lake_state = replace(
-            read_lake_state(self.lake, self._settings, self._applier.stale),
+            read_lake_state(self.lake, self._settings, self._applier.stale, self._requests.resyncs),
             backfill=self._backfills.next(cluster),
             document_filter=document_filter,
             waiting=self._empty_rounds.waiting(monotonic()),
         )
+        self._requests.end_resyncs(lake_state)
+        self._know_recorded(lake_state.states.values(), there)
         restarts = lake_state.restarts.values()
         self._persistence.leave_out(
             [each.vbucket for each in restarts if isinstance(each, LeftOut)]
@@ -419,6 +423,20 @@ class Driver:
 
     def _know(self, collections: Collections) -> None:
         dropped = self._access.dropped.knowing(self._settings.policy, collections)
+        self._access = replace(self._access, dropped=dropped)
+
+    def _know_recorded(self, states: Iterable[VbucketProgress], collections: Collections) -> None:
+        """Read the recorded policies again if another round is the newest with collections' events.
+
+        The repair of a damaged lake counts as such a round.
+        """
+        dropped = self._access.dropped
+        newest = max((state.last_collection_round or 0 for state in states), default=0)
+        if newest != dropped.recorded_up_to:
+            recorded = dropped_policies(self.lake)
+            dropped = replace(dropped, recorded=recorded, recorded_up_to=newest)
+        there = {each.collection_id for each in collections.all}
+        dropped = replace(dropped, present=frozenset(there & dropped.recorded.keys()))
         self._access = replace(self._access, dropped=dropped)
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:

@@ -2,8 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,12 +10,11 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import VbucketStopped
 from dcp.client.probe import ClusterView
-from dcp.errors import ConfigError
 from dcp.lake.adapters.opening import opened_store
 from dcp.lake.apply.typed_plan import ContractBook, typed_plan
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import RESYNC, Action, Control, pause_of, paused_by
+from dcp.lake.change_log.control import Control, pause_of, paused_by
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import ApplySettings, ApplyWhen, RollbackPolicy, Settings
@@ -37,7 +35,7 @@ from dcp.lake.rounds.round_plan import Idle, LeftOut, Outlook, ReadAgain, RoundP
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.run.ask_backfill import BackfillWish
 from dcp.lake.run.backfills import copies_of, request_of
-from dcp.lake.run.control_requests import vbuckets_of
+from dcp.lake.run.control_requests import resyncs_of
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -46,7 +44,6 @@ from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import (
     Restart,
-    RestartReason,
     RollbackOrder,
     VbucketProgress,
 )
@@ -81,7 +78,7 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
     if not starts:
         return {}
     # A member of a relay's group would hold others back.
-    connection = replace(access.consumer.connection, receiver_group_tag=None)
+    connection = replace(access.consumer.connection, receiver_group_tag="")
     settings = replace(access.consumer, connection=connection)
     seeds = [str(node) for node in plan.tasks[0].seeds]
     orders: dict[int, RollbackOrder] = {}
@@ -182,7 +179,9 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
             return _preview_of(lake, settings, cluster, access, without_effect)
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     refuse_unknown_names(settings, cluster, None)
-    document_filter = DocumentFilter.resolve(settings.filter, cluster.manifest)
+    document_filter = DocumentFilter.resolve(
+        settings.filter, cluster.manifest, privacy=settings.privacy
+    )
     lake_state = LakeState(NEW_LAKE, 0, document_filter=document_filter)
     outlook = Outlook(without_effect=without_effect)
     return replace(plan_round(lake_state, cluster, rounds, flow, slots), outlook=outlook)
@@ -201,11 +200,12 @@ def _preview_of(
     replicas = replicas_in(lake)
     applied = {replica: replica_status(lake, replica).applied for replica in replicas}
     stale = stale_vbuckets(version for version in applied.values() if version is not None)
-    document_filter = filter_of(lake, settings.filter, cluster.manifest)
-    lake_state = replace(read_lake_state(lake, settings, stale), document_filter=document_filter)
-    actions = Control(lake).actions()
-    resynced = dict.fromkeys(_to_resync(lake, actions), Restart(RestartReason.RESYNC))
-    lake_state = replace(lake_state, restarts={**lake_state.restarts, **resynced})
+    document_filter = filter_of(lake, settings, cluster.manifest)
+    actions, vbucket_count = Control(lake).actions(), lake.identity.vbucket_count
+    lake_state = read_lake_state(
+        lake, settings, stale, lambda newest: resyncs_of(actions, newest, vbucket_count)
+    )
+    lake_state = replace(lake_state, document_filter=document_filter)
     plan = plan_round(lake_state, cluster, rounds, flow, slots)
     orders = orders_ahead(plan, access) if isinstance(plan, RoundPlan) else {}
     outlook = Outlook(
@@ -215,14 +215,6 @@ def _preview_of(
         "" if (pause := pause_of(actions)) is None else paused_by(pause),
     )
     return replace(plan, outlook=outlook)
-
-
-def _to_resync(lake: LakeTables, actions: Iterable[Action]) -> Iterator[int]:
-    """Yield the vbuckets that open requests let begin anew; a run refuses wrong requests."""
-    for action in actions:
-        if action.action == RESYNC and action.is_open and not action.is_to_be_cancelled:
-            with suppress(ConfigError):
-                yield from vbuckets_of(action.vbuckets, lake.identity.vbucket_count)
 
 
 def refuse_unknown_names(settings: Settings, cluster: ClusterView, lake: LakeTables | None) -> None:

@@ -108,8 +108,10 @@ def driving(
     starts (`jvm_options`); ``check`` may refuse the cluster before a lake is made.
 
     Raises:
+        ConfigError: there is no key for the hashes of `[privacy]`.
         LakeLockedError: another process is the driver.
     """
+    settings.privacy.require_key()  # here already: a task without it would be tried again
     access = source_access(settings)
     highs: dict[int, int] = {}
     with opened_store(

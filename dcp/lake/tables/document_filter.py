@@ -1,25 +1,35 @@
-"""Resolves a lake's filter against a bucket's collections: which documents it wants.
+"""Resolves a lake's filter and privacy rules against a bucket's collections.
 
 What a filter leaves out is dropped where it is received: nodes send it all the same. So a filtered
 lake sees every drop, flush and new collection, stands where the vbuckets stand however seldom its
 own documents change, and meets no rollback that a lake of all documents would not.
 
 The state of each vbucket has the fingerprint of the filter that its rows passed. One that was read
-with another filter than that of now is read anew, from its beginning, in a new epoch.
+with another filter than that of now is read anew, from its beginning, in a new epoch. Privacy rules
+have no fingerprint: changed ones hold for what is received from then on.
 """
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
-from dcp.lake.tables.collections import Collections, collections_in, collections_of
+from dcp.lake.config.privacy_settings import PrivacySettings
+from dcp.lake.config.settings import Settings
+from dcp.lake.tables.collections import (
+    Collections,
+    ManifestCollection,
+    collections_in,
+    collections_of,
+)
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.protocol.events import SystemEventReceived
 from dcp.suggestions import did_you_mean
+from dcp.wire.system_event import CollectionBegun, ScopeCreated
 from dcp.wire.xattr import TRANSACTION_NAME
 
 _FINGERPRINT_DIGITS: Final = 16
@@ -30,10 +40,28 @@ class DocumentFilter:
     rules: FilterSettings
     scopes: Mapping[int, str] = field(default_factory=dict)
     """Names of scopes by id."""
-    is_wanted: Mapping[int, bool] = field(default_factory=dict)
-    """By a collection's id."""
+    names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Of each collection, by its id: its scope's name, and its own."""
     fingerprint: str | None = None
     """None without a filter."""
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+
+    @property
+    def is_wanted(self) -> Mapping[int, bool]:
+        """Return by a collection's id whether its documents are wanted."""
+        return {each: self.rules.wants(names) for each, names in self.names.items()}
+
+    def with_event(self, event: SystemEventReceived) -> "DocumentFilter":
+        """Return the same, with the names of a scope or collection that began."""
+        meaning = event.meaning
+        if isinstance(meaning, ScopeCreated) and meaning.scope_id not in self.scopes:
+            return replace(self, scopes={**self.scopes, meaning.scope_id: meaning.name.decode()})
+        if isinstance(meaning, CollectionBegun) and meaning.scope_id in self.scopes:
+            scope, name = self.scopes[meaning.scope_id], meaning.name.decode()
+            begun = ManifestCollection(scope, meaning.collection_id, name)
+            if self.names.get(begun.collection_id) != begun.names:  # each vbucket tells it
+                return replace(self, names={**self.names, begun.collection_id: begun.names})
+        return self
 
     def has_table(self, replica: ReplicaTable) -> bool:
         """Return whether a lake has this table: ``docs`` always, others if they are wanted."""
@@ -53,6 +81,7 @@ class DocumentFilter:
         rules: FilterSettings,
         manifest: bytes | None,
         gone: Callable[[], Collection[str]] = tuple,
+        privacy: PrivacySettings = PrivacySettings(),  # noqa: B008 -- it is frozen
     ) -> "DocumentFilter":
         """Return the filter for the present collections of a bucket.
 
@@ -60,19 +89,31 @@ class DocumentFilter:
         knows, those of dropped collections among them.
 
         Raises:
-            ConfigError: neither the bucket nor the lake knows a name to include.
+            ConfigError: neither the bucket nor the lake knows a name that is included, or has
+                privacy rules.
             RemoteProtocolError: no server sends such a manifest.
         """
-        if rules == EVERYTHING.rules:
+        is_filtered = rules != EVERYTHING.rules
+        if not is_filtered and not privacy.rules:
             return EVERYTHING
         collections = collections_of(manifest)
-        _refuse_unknown(rules.include_collections, collections, gone)
-        is_wanted = {each.collection_id: rules.wants(each.names) for each in collections.all}
-        return cls(rules, collections.scopes, is_wanted, _fingerprint(rules))
+        included = rules.include_collections
+        _refuse_unknown("filter.include_collections", included, collections, gone)
+        _refuse_unknown("privacy.rules", sorted(privacy.names), collections, gone)
+        names = {each.collection_id: each.names for each in collections.all}
+        fingerprint = _fingerprint(rules) if is_filtered else None
+        return cls(rules, collections.scopes, names, fingerprint, privacy)
 
 
-def filter_of(lake: LakeTables, rules: FilterSettings, manifest: bytes | None) -> DocumentFilter:
-    return DocumentFilter.resolve(rules, manifest, lambda: collections_in(lake).names)
+def filter_of(lake: LakeTables, settings: Settings, manifest: bytes | None) -> DocumentFilter:
+    """Return the filter and privacy rules for a lake, whose collections may be gone.
+
+    Raises:
+        ConfigError: as of `DocumentFilter.resolve`.
+    """
+    return DocumentFilter.resolve(
+        settings.filter, manifest, lambda: collections_in(lake).names, settings.privacy
+    )
 
 
 EVERYTHING: Final = DocumentFilter(FilterSettings(exclude_keys="", system_xattrs=True))
@@ -97,14 +138,17 @@ def _fingerprint(rules: FilterSettings) -> str:
 
 
 def _refuse_unknown(
-    include: Iterable[str], collections: Collections, gone: Callable[[], Collection[str]]
+    setting: str,
+    wanted: Iterable[str],
+    collections: Collections,
+    gone: Callable[[], Collection[str]],
 ) -> None:
     names = collections.names
-    unknown = [name for name in include if name not in names]
+    unknown = [name for name in wanted if name not in names]
     known = gone() if unknown else ()
     for name in unknown:
         if name not in known:
             raise ConfigError(
-                f"filter.include_collections: found {name!r}{did_you_mean(name, names)}, expected "
+                f"{setting}: found {name!r}{did_you_mean(name, names)}, expected "
                 f"scopes or collections of the bucket: {', '.join(sorted(names))}"
             )

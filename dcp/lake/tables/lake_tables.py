@@ -91,7 +91,7 @@ class LakeIdentity:
         raise LakeError(f"{where}: this lake holds bucket {self.bucket!r}{told}")
 
 
-FORMAT_VERSION: Final = 7
+FORMAT_VERSION: Final = 8
 
 CHANGES_TABLE: Final = "changes"
 """The change log (`dcp.lake.tables.schema.CHANGES`)."""

@@ -49,9 +49,12 @@ class RowKind(StrEnum):
     SYSTEM_EVENT = "system_event"
     """seqno, detail (JSON).
 
-    ``collection_id`` is set if the collection's documents end here: it was flushed or dropped, or
-    it begins, and the vbucket has no document of it at a lower seqno. If a drop keeps the
-    documents, only ``detail`` names the collection."""
+    ``collection_id`` is set if a collection was flushed or dropped, or if it begins: the vbucket
+    has no document of it at a lower seqno.
+
+    Or, without a vbucket and a seqno: what becomes of the rows of a dropped collection, for good
+    (``policy`` in ``detail``). Each task of the round that first received the drop has such a row,
+    all alike (`dcp.lake.change_log.collection_events`)."""
 
     ROLLBACK = "rollback"
     """rollback, without a seqno: what the producer ordered.

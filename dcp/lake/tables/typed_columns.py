@@ -14,14 +14,11 @@ from dcp.errors import ConfigError
 from dcp.lake.config.contracts import (
     Contract,
     ContractMode,
-    FieldName,
-    Step,
-    Wildcard,
     column_name,
-    path_text,
     same_name_key,
     steps_of,
 )
+from dcp.lake.config.json_paths import FieldName, Step, Wildcard, path_text
 from dcp.lake.tables.schema import ROW_COLUMNS, TYPED, spark_type
 
 DOC: Final = TYPED.names[0]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcp.lake.adapters.opening import opened_store
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.epochs import kept_vbuckets
+from dcp.lake.change_log.collection_events import kept_vbuckets
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.remembered_nodes import remembered_nodes
 from dcp.lake.receive.source_access import query_cluster, source_access
@@ -82,12 +82,13 @@ def verify(
         ranges = None if vbuckets is None else number_ranges(vbuckets)
         chosen = vbuckets_of(ranges, lake.identity.vbucket_count)
         in_bucket = set(replicas_of(cluster.manifest))
-        if latest_round(lake):
+        newest = latest_round(lake)
+        if newest:
             refuse_lost_replica(lake, in_bucket)
         replicas = replicas_in(lake)
         dropped = tuple(each for each in replicas if each not in in_bucket)
-        kept = kept_vbuckets(lake) if dropped else {}
-        document_filter = filter_of(lake, settings.filter, cluster.manifest)
+        kept = kept_vbuckets(lake, newest)
+        document_filter = filter_of(lake, settings, cluster.manifest)
         lake_state = filtered_lake_state(lake, document_filter)
         reader = SourceReader(
             lake, settings, access, probe, lake_state, observer or VerifyObserver()
@@ -114,7 +115,7 @@ def verify(
             dropped=tuple(each.name for each in dropped if each.collection_id not in kept),
             kept={
                 each.name: kept[each.collection_id]
-                for each in dropped
+                for each in replicas
                 if each.collection_id in kept
             },
             seconds=round(monotonic() - begin, 3),

@@ -15,7 +15,6 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.receive.stop_policy import UNLIMITED
 from dcp.lake.receive.task_receiver import TaskReceiver, task_function
@@ -63,11 +62,9 @@ def metadata_access(access: SourceAccess) -> SourceAccess:
         access.consumer.connection,
         metadata_only=True,
         change_streams=False,
-        receiver_group_tag=None,
+        receiver_group_tag="",
     )
-    consumer = replace(access.consumer, connection=connection)
-    # What the source holds is asked, whatever a lake keeps of it.
-    return replace(access, consumer=consumer, dropped=DroppedPolicies())
+    return replace(access, consumer=replace(access.consumer, connection=connection))
 
 
 def read_function(

@@ -10,9 +10,11 @@ from typing import ClassVar, Final, get_args
 
 from dcp.errors import ConfigError
 from dcp.protocol.negotiation import MAKES_UP_METADATA, Release
+from dcp.protocol.window_policies import FlowSettings
+from dcp.seeds import DEFAULT_BUCKET
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.resume_rules import Rules
-from dcp.setting_keys import Section, key
+from dcp.setting_keys import Section, key, key_of
 from dcp.types import U16_MAX
 
 OUTBOX_BYTES: Final = 64 * 1024
@@ -74,7 +76,7 @@ class ClusterSettings(Section):
 
     nodes: int = key(1, "Data nodes.", least=1, most=MAX_NODES)
     vbuckets: int = key(64, "Vbuckets of the bucket.", least=1, most=MAX_VBUCKETS)
-    bucket: str = key("default", "The bucket.")
+    bucket: str = key(DEFAULT_BUCKET, "The bucket.")
     bucket_type: BucketType = key(
         BucketType.COUCHBASE,
         "An ephemeral bucket has no disk, and a crash loses all of it.",
@@ -105,7 +107,7 @@ class ClusterSettings(Section):
     )
     checkpoint_quota_bytes: int = key(
         256 * 1024 * 1024,
-        "What all checkpoints together may take; beyond it slow streams go back to the disk.",
+        "What the newest items may take in memory; beyond it slow streams go back to the disk.",
         unit="bytes",
         least=1,
     )
@@ -200,7 +202,9 @@ class ClusterSettings(Section):
     earlier when much is pending. None: the disk is memory; what a client sent together is on it
     before the last answer leaves.
     """
-    flush_seconds: float = key(0.1, "See ``data_folder``.", unit="seconds", above=0)
+    flush_seconds: float = key(
+        0.1, "How late what was received is on disk.", unit="seconds", above=0
+    )
     persistence_wait_seconds: float = key(
         30.0, "How long a client waits that asks until a seqno is on disk.", unit="seconds", least=0
     )
@@ -232,13 +236,7 @@ class ClusterSettings(Section):
     """The version that the nodes tell, by which clients choose how to open DCP. One before 6.5 does
     not know NO_VALUE_WITH_UNDERLYING_DATATYPE.
     """
-    prepare_extra_bytes: int = key(
-        0,
-        "What flow control charges for a prepare beyond its length (kv_engine charges 2).",
-        unit="bytes",
-        least=0,
-        most=U16_MAX,
-    )
+    prepare_extra_bytes: int = key_of(FlowSettings, "prepare_extra_bytes")
     """A consumer that acknowledges what it got loses them from its window each time."""
     clock: Callable[[], float] = time
     """Returns seconds since 1970."""

@@ -1,6 +1,8 @@
 """Flushes and drops of collections, from a real producer to the replicas, views and verify."""
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,15 +12,19 @@ import pytest
 from dcp.errors import ConfigError, VerifyError
 from dcp.lake.apply import merge_planner
 from dcp.lake.apply.merge_input import LakeReplicaFacts
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.collection_events import dropped_policies, kept_vbuckets
 from dcp.lake.change_log.control import RESYNC
-from dcp.lake.config.settings import ApplySettings, PolicySettings, Settings
+from dcp.lake.config.settings import ApplySettings, DroppedPolicy, PolicySettings, Settings
 from dcp.lake.query.cuts import find_cut
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.rounds.round_plan import Idle
+from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
 from dcp.lake.run.control_requests import ask
+from dcp.lake.run.driver import Driver
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import apply_pending, run
-from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, replicas_in
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, replicas_in
 from dcp.lake.verify.compare import verify
 from dcp.lake.verify.report import VerifyReport
 from dcp.producer.cluster import ProducerCluster
@@ -191,7 +197,7 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
     world.make("gone")
     world.write(KEYS[:3], "gone")
     world.run()
-    table = world.replica().name
+    table, first = world.replica().name, world.replica().collection_id
     flush(world)  # a flush is no drop
     world.write(KEYS[:6])
     world.run()
@@ -211,6 +217,15 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
     assert world.keys(table) == set(KEYS[:6])
     assert world.keys(second) == set(KEYS[5:8])
     assert world.dropped()[table] == (3, VBUCKETS, True), "it is the same drop"
+    cleared = world.sql(
+        "SELECT collection_id, round, count(cleared_at_seqno) > 0 AS is_cleared FROM row_history "
+        "WHERE round <= 2 GROUP BY ALL ORDER BY collection_id, round"
+    )
+    assert [(row["collection_id"], row["is_cleared"]) for row in cleared] == [
+        (first, True),  # by the flush
+        (first, False),
+        (world.replica("gone").collection_id, True),
+    ]
 
     def told(recipe: str) -> list[tuple[object, ...]]:
         asked = RECIPES[recipe].replace("__shop__carts__a", second.removeprefix("docs"))
@@ -274,12 +289,59 @@ def test_a_failover_that_loses_a_kept_drop_takes_it_back(world: World) -> None:
     stay = {key for key in dropped if cluster.vbucket_of(key) < 2}
     back = {key for key in KEYS if cluster.vbucket_of(key) >= 2}
     assert world.keys(table) == back | stay
+    assert world.verify().result == "equal"
 
+    world.settings = replace(world.settings, policy=PolicySettings(dropped="delete"))
     world.write(sorted(back)[:2])
     drop(world)
     world.run()
-    assert world.keys(table) == back | stay
+    assert world.keys(table) == back | stay, "the first drop decided"
     assert world.dropped() == {table: (2, VBUCKETS, True)}
+    assert world.verify().kept == {table: frozenset(range(VBUCKETS))}
+
+
+@pytest.mark.parametrize(("choice", "other"), [("keep", "delete"), ("delete", "keep")])
+def test_the_round_that_first_receives_a_drop_decides_for_all_vbuckets(
+    world: World, choice: str, other: str
+) -> None:
+    """Half of the vbuckets receive the drop under the other policy, and all of them once more."""
+    world.settings = replace(world.settings, policy=PolicySettings(dropped=choice))
+    world.write(KEYS)
+    world.run()
+    first = world.replica()
+    drop(world)
+    access = source_access(world.settings)
+    driver = Driver(world.lake, world.settings, access, Observer())
+    late = {vbucket: LeftOut(vbucket, "late", "") for vbucket in (2, 3)}
+    plan = driver.prepare_round(query_cluster(access), skip=late)
+    assert isinstance(plan, RoundPlan)
+    driver.round(plan)
+    left = {key for key in KEYS if choice == "keep" or world.cluster.vbucket_of(key) in late}
+    assert world.keys(first.name.replace("docs", "docs_live")) == left
+    driver.apply(driver.received(), force=True)
+    assert world.keys(first.name) == left
+    assert world.dropped() == {first.name: (2, 2, choice == "keep")}
+
+    world.settings = replace(world.settings, policy=PolicySettings(dropped=other))
+    kept = set(KEYS) if choice == "keep" else set()
+    world.make("c")
+    world.write(KEYS[:3])
+    world.run()
+    assert world.keys(first.name) == kept
+    assert world.keys(first.name.replace("docs", "docs_live")) == kept
+    assert world.dropped() == {first.name: (2, VBUCKETS, choice == "keep")}
+    for _ in range(2):
+        ask(world.settings, RESYNC)
+        world.run()
+        assert world.keys(first.name) == kept
+    second = world.replica()
+    drop(world)
+    world.run()
+    assert world.keys(second.name) == (set(KEYS[:3]) if other == "keep" else set())
+    assert dropped_policies(world.lake) == {
+        first.collection_id: choice,
+        second.collection_id: other,
+    }
 
 
 def test_a_rollback_over_a_flush_to_a_history_with_another_one(world: World) -> None:
@@ -336,3 +398,62 @@ def test_verify_knows_what_flushes_and_drops_take_and_finds_what_they_should_hav
         f"{table}: its collection was dropped at the source; its rows are kept in vbuckets 0-3 "
         in str(report)
     )
+
+
+@pytest.mark.parametrize("world", [2], indirect=True)
+@pytest.mark.parametrize("reads_again", ["policy", "resync"])
+def test_rows_of_the_default_collection_are_exact_after_its_drop_was_lost(
+    world: World, reads_again: str
+) -> None:
+    """No stream tells the begin of the default collection: the manifest does."""
+    policy = "resync" if reads_again == "policy" else "rewrite"
+    world.settings = replace(world.settings, policy=PolicySettings(dropped="keep", rollback=policy))
+    cluster = world.cluster
+    for key in KEYS:
+        cluster.set(key, b"1")
+    world.run()
+    before = cluster.manifest
+    cluster.wait_until_replicated()
+    cluster.pause_replication()
+    for number in range(20):
+        cluster.set(b"phantom-%d" % number, b"1")
+    cluster.drop_collection("_default", "_default")
+    world.run()
+    if reads_again == "resync":
+        ask(world.settings, RESYNC)
+        world.run()
+    with cluster.bucket.lock:
+        cluster.bucket.collections.take(before)
+    cluster.failover(1)
+    cluster.resume_replication()
+    world.run()
+    back = {key for key in KEYS if cluster.vbucket_of(key) >= 2}
+    for key in sorted(back)[1:]:
+        cluster.delete(key)
+    for vbucket in (2, 3):
+        cluster.purge_tombstones(vbucket)
+    ask(world.settings, RESYNC)
+    world.run()
+    found = {key for key in world.keys("docs") if cluster.vbucket_of(key) >= 2}
+    assert found == {min(back)}
+    kept = kept_vbuckets(world.lake, latest_round(world.lake))
+    assert kept == {DOCS.collection_id: frozenset({0, 1})}
+
+
+@pytest.mark.parametrize("lost", [None, "kind = 'system_event' AND vbucket IS NULL"])
+def test_a_driver_keeps_rows_of_a_drop_through_the_repair_of_the_log(
+    world: World, lost: str | None
+) -> None:
+    world.settings = replace(world.settings, policy=PolicySettings(dropped="keep"))
+    world.write(KEYS)
+    world.run()
+    access = source_access(world.settings)
+    with closing(Driver(world.lake, world.settings, access, Observer())) as driver:
+        table = world.replica().name
+        drop(world)
+        driver.once(query_cluster(access), threading.Event())
+        world.lake.changes.delete(lost, {})
+        ask(world.settings, RESYNC)
+        driver.once(query_cluster(access), threading.Event())
+    assert world.keys(table) == set(KEYS)
+    assert list(dropped_policies(world.lake).values()) == [DroppedPolicy.KEEP]

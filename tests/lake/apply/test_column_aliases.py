@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.lake.config.contracts import path_text
+from dcp.lake.config.json_paths import path_text
 from dcp.lake.config.settings import Settings
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run

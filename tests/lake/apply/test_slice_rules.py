@@ -12,7 +12,8 @@ from dcp.lake.apply.slice_rules import (
     row_ranges,
     slice_between,
 )
-from dcp.lake.change_log.epochs import CollectionEvent, Fork
+from dcp.lake.change_log.collection_events import CollectionEvent
+from dcp.lake.change_log.epochs import Fork
 from dcp.lake.store.log_slice import Role, RowRange
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress

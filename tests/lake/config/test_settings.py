@@ -56,6 +56,7 @@ PATHS = (
     "source.tls_ca_file",
     "source.tls_cert_file",
     "source.tls_key_file",
+    "privacy.hash_key_file",
     "flow_control.live_folder",
     "lake.root",
     "apply.contracts_folder",
@@ -209,7 +210,11 @@ def test_file_then_environment_then_option(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[round]\ntask = 2", ["lake.toml", "round.task", "unknown key", "target_bytes"]),
-        ("[rounds]\ntasks = 2", ["lake.toml", "'rounds'", "source, filter, flow_control, round"]),
+        (
+            "[rounds]\ntasks = 2",
+            ["lake.toml", "'rounds'", "source, filter, privacy, flow_control, round"],
+        ),
+        ('[policy]\ndropped_collections = "keep"', ["dropped_collections", "a table of texts"]),
         ("tasks = 2", ["lake.toml", "'tasks'"]),
         ("[apply]\nkey_literals = 1", ["found apply.key_literals, which dcplake does not have"]),
         ('[round]\ntasks = "2"', ["lake.toml", "round.tasks", "'2' (str)", "an integer"]),

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.client.settings import READ_BUFFER_BYTES
 from dcp.lake.config.flow_control_settings import (
     LEAST_WINDOW_BYTES,
     FlowControlSettings,
     WindowPlan,
 )
-from dcp.lake.config.memory import MEBIBYTE, READ_BUFFER_BYTES, worker_bytes
+from dcp.lake.config.memory import MEBIBYTE, worker_bytes
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_planner import plan_round

@@ -11,7 +11,8 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.batches import BatchBuilder, BranchLookup
 from dcp.lake.tables.schema import RowKind
-from dcp.protocol.window import FlowControl, FlowSettings, Window
+from dcp.protocol.window import FlowControl, Window
+from dcp.protocol.window_policies import FlowSettings
 
 FLOW = FlowControlSettings(
     window_bytes=100_000, batch_bytes=5000, batch_rows=5, batch_seconds=2.0, ack_fraction=0.2

@@ -1,12 +1,13 @@
 """The policies of dropped collections: which holds for which id, and names that nobody knows."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.lake.config.settings import PolicySettings
-from dcp.lake.receive.dropped_policies import DroppedPolicies, DroppedPolicy
+from dcp.lake.config.settings import DroppedPolicy, PolicySettings
+from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.tables.collections import collections_of
 
 RULES = PolicySettings(
@@ -32,8 +33,10 @@ def test_the_nearest_name_decides_and_what_was_learnt_stays() -> None:
     policies = DroppedPolicies(DroppedPolicy(RULES.dropped))
     for seen in (None, manifest(s=["c", "gone"], t=["d"]), manifest(s=[], t=[])):
         policies = policies.knowing(RULES, collections_of(seen))
-    found = [policies.of(collection_id) for collection_id in (0, 8, 9, 10, 99)]
-    assert found == ["keep", "keep", "delete", "delete", "delete"]
+    found = policies.undecided([0, 8, 9, 10, 99])
+    assert list(found.values()) == ["keep", "keep", "delete", "delete", "delete"]
+    recorded = replace(policies, recorded={8: DroppedPolicy.DELETE, 10: DroppedPolicy.KEEP})
+    assert recorded.undecided([8, 9, 10]) == {9: "delete"}
     policies.refuse_unknown(RULES, collections_of(manifest()))  # they were there once
 
 

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.protocol.window import FlowSettings, Window
+from dcp.protocol.window import Window
+from dcp.protocol.window_policies import FlowSettings
 from tests.lake.flow_ends import LEAST_MESSAGE, Connection, Task, flows
 
 NODES = 2

@@ -249,7 +249,7 @@ def test_a_lake_is_paused_and_a_resync_is_asked_of_its_driver(tmp_path: Path) ->
         control.write(wrong, ActionState.REQUESTED)
         run(settings, once=True)
         assert {each.state for each in control.actions()} == {ActionState.DONE, ActionState.REFUSED}
-        assert control.action(asked.id).detail == "round 3"
+        assert control.action(asked.id).state is ActionState.DONE
         assert "vbuckets: found 6, expected some of 0-5" in control.action(wrong.id).detail
         assert table_rows(lake, None) == source(cluster)
         commits = history(lake.table(DOCS.name), 100)

@@ -1,4 +1,4 @@
-"""Requests of the table ``control`` and a driver that is overtaken before or as it does one."""
+"""Requests of the table ``control`` and a driver that is overtaken before or as it repairs."""
 
 from dataclasses import replace
 
@@ -20,6 +20,7 @@ from dcp.lake.run.control_requests import Requests
 from dcp.lake.tables.lake_tables import CONTROL_TABLE, DOCS, LakeTables, ensure_replicas
 from tests.lake.log_model import LogModel
 from tests.lake.memory_store import MemoryStore, lake_in_memory
+from tests.lake.memory_table import MemoryTable
 
 
 def lake_with_request() -> tuple[MemoryStore, LakeTables, LogModel, Control]:
@@ -34,8 +35,15 @@ def lake_with_request() -> tuple[MemoryStore, LakeTables, LogModel, Control]:
     return store, lake, model, control
 
 
+@pytest.fixture
+def unreadable_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has a file that cannot be read."""
+    monkeypatch.setattr(MemoryTable, "can_read_all", lambda _: False)
+
+
+@pytest.mark.usefixtures("unreadable_file")
 @pytest.mark.parametrize("writer", ["writer", "one without a round"])
-def test_a_driver_that_is_overtaken_in_a_resync_stops_and_leaves_the_request_open(
+def test_a_driver_that_is_overtaken_in_a_repair_stops_and_leaves_the_request_open(
     writer: str,
 ) -> None:
     store, lake, model, control = lake_with_request()
@@ -51,7 +59,8 @@ def test_a_driver_that_is_overtaken_in_a_resync_stops_and_leaves_the_request_ope
     assert action.is_open
 
 
-def test_a_driver_that_was_overtaken_does_no_resync() -> None:
+@pytest.mark.usefixtures("unreadable_file")
+def test_a_driver_that_was_overtaken_repairs_nothing() -> None:
     _, lake, model, control = lake_with_request()
     model.commit(model.next_round(), "the next driver")
     with pytest.raises(FencedError, match="by writer the next driver"):
@@ -85,8 +94,9 @@ def test_the_status_tells_a_pause_as_long_as_it_holds() -> None:
 def test_each_cancel_of_an_ended_request_is_refused_once() -> None:
     _, lake, _, control = lake_with_request()
     requests = Requests(lake, control, "writer", ())
+    control.write(Action.requested(PAUSE, None, {}), ActionState.REQUESTED)
     requests.carry_out()
-    [action] = control.actions()
+    [_, action] = control.actions()
     for _ in range(2):
         control.write(replace(action, action=CANCEL), ActionState.REQUESTED)
     for _ in range(3):
@@ -94,4 +104,4 @@ def test_each_cancel_of_an_ended_request_is_refused_once() -> None:
     answers = lake.table(CONTROL_TABLE).rows("state, detail", f"action = '{CANCEL}'")
     late = {"state": "refused", "detail": "cancel: found the request done, expected an open one"}
     assert answers[2:] == [late, late]
-    assert control.actions()[0].state is ActionState.DONE
+    assert control.actions()[1].state is ActionState.DONE

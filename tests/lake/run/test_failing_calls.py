@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import wraps
 from itertools import count
 from pathlib import Path
@@ -18,8 +17,7 @@ from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.maintain.horizon_guard import HorizonGuard, wrong_properties
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run import driver as driver_module
-from dcp.lake.run.control_requests import Requests
-from dcp.lake.run.resync import commit_resync
+from dcp.lake.run.repair import repair
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.lake_tables import DOCS, ensure_replicas, replicas_in
 from dcp.lake.tables.round_record import states_to_batch
@@ -110,34 +108,55 @@ def test_a_first_run_outlasts_any_failing_call(
     assert number > 30
 
 
-def test_a_resync_is_done_once_whatever_call_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    lake = lake_in_memory(2)
-    ensure_replicas(lake, [DOCS])
-    control, calls = Control(lake), FailingCalls(monkeypatch)
-    requests = Requests(lake, control, "w", ())
-    requests.carry_out()
+def test_a_resync_is_done_once_whatever_call_fails(
+    rounds: MemoryRounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = FailingCalls(monkeypatch)
+    once(rounds)
+    lake, control = rounds.driver.lake, Control(rounds.driver.lake)
     for epoch in count(1):
         request = Action.requested(RESYNC, "0", {})
-        calls.fail_at(-1)
         control.write(request, ActionState.REQUESTED)
         calls.fail_at(epoch)
-        with suppress(StoreUnavailableError):
-            requests.carry_out()
+        once(rounds)
         if not calls.has_failed:
             break
         calls.fail_at(-1)
-        requests.carry_out()
+        once(rounds)
         assert control.action(request.id).state == ActionState.DONE, f"call {epoch}"
         assert states_at(lake, latest_round(lake))[0].epoch == epoch, f"call {epoch}"
     assert epoch > 20
 
 
-def test_a_resync_whose_round_is_taken_by_a_late_commit_of_its_driver_is_not_done() -> None:
+def test_a_repair_is_done_whatever_call_fails(
+    rounds: MemoryRounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = FailingCalls(monkeypatch)
+    once(rounds)
+    control = Control(rounds.driver.lake)
+    for number in count(1):
+        calls.fail_at(-1)
+        held = rounds.lake.docs.kept.newest.rows
+        rounds.driver.lake.changes.delete(None, {})
+        request = Action.requested(RESYNC, None, {})
+        control.write(request, ActionState.REQUESTED)
+        calls.fail_at(number)
+        once(rounds)
+        has_failed = calls.has_failed
+        calls.fail_at(-1)
+        assert control.action(request.id).state == ActionState.DONE, f"call {number}"
+        assert rounds.lake.docs.kept.newest.rows.num_rows == held.num_rows, f"call {number}"
+        if not has_failed:
+            break
+    assert number > 30
+
+
+def test_a_repair_whose_round_is_taken_by_a_late_commit_of_its_driver_is_not_done() -> None:
     """A store may carry out a PUT after the driver that sent it took it for failed."""
     store = MemoryStore()
     lake = lake_in_memory(2, store)
     ensure_replicas(lake, [DOCS])
-    commit_resync(lake, {0, 1}, "w")
+    repair(lake, "w")
     late = states_to_batch(states_at(lake, 1).values(), 2)
     table, run_task = store.table("changes"), store.run_task
 
@@ -151,9 +170,8 @@ def test_a_resync_whose_round_is_taken_by_a_late_commit_of_its_driver_is_not_don
 
     store.run_task = meanwhile
     with pytest.raises(StoreUnavailableError, match="an earlier attempt of this driver"):
-        commit_resync(lake, {0}, "w", request="r")
-    assert commit_resync(lake, {0}, "w", request="r") == 3
-    assert states_at(lake, 3)[0].epoch == states_at(lake, 1)[0].epoch + 1
+        repair(lake, "w")
+    assert states_at(lake, 2)[0].epoch == states_at(lake, 1)[0].epoch
 
 
 def test_the_guard_keeps_the_horizon_though_a_replica_was_looked_at_first() -> None:

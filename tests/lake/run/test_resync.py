@@ -10,10 +10,10 @@ import pytest
 from dcp.errors import ConfigError, IncompleteRunError, LakeError
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import PAUSE, RESUME, RESYNC, ActionState, Control
+from dcp.lake.change_log.control import PAUSE, RESUME, RESYNC, Action, ActionState, Control
 from dcp.lake.query.status import lake_status
 from dcp.lake.rounds.round_plan import Idle, ReadAgain, RoundPlan
-from dcp.lake.run.control_requests import ask
+from dcp.lake.run.control_requests import Requests, ask, resyncs_of
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -194,3 +194,45 @@ def _read_again(settings: "Settings") -> ReadAgain | None:
     assert again is None or f"at most {again.documents} documents, about " in str(plan)
     assert again is None or "policy.rollback is fail: they stay as they are" in str(plan)
     return again
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_resync_mends_a_table_while_a_vbucket_has_no_node(tmp_path: Path) -> None:
+    """All vbuckets begin at once, so that no row which somebody changed can stay."""
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=VBUCKETS, seed=9)) as cluster:
+        for number in range(40):
+            cluster.set(b"key-%d" % number, b'{"n": 1}')
+        patient = {"quiet_seconds": 0.2, "node_deadline_seconds": 1.0}
+        settings = settings_for(cluster, tmp_path, round=patient)
+        run(settings, once=True)
+        lake = lake_of(settings)
+        lake.table(DOCS.name).delete("vbucket = 0", {})
+        cluster.kill_node(1)
+        asked = ask(settings, RESYNC)
+        with pytest.raises(IncompleteRunError):
+            run(settings, once=True)
+        assert Control(lake).action(asked.id).state is ActionState.DONE
+        cluster.restore_node(1)
+        run(settings, once=True)
+        assert table_rows(lake, None) == source_rows(cluster, high(cluster))
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_only_a_request_that_a_driver_has_begun_lets_vbuckets_begin_anew(tmp_path: Path) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
+        cluster.set(b"key", b"1")
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        run(settings, once=True)
+        lake = lake_of(settings)
+        control = Control(lake)
+        requests = Requests(lake, control, "writer", ())
+        asked = ask(settings, RESYNC, [1, 2])
+        wrong = Action.requested(RESYNC, "1", {"an": "option"})
+        control.write(wrong, ActionState.REQUESTED)
+        lake = lake_of(settings)
+        assert requests.resyncs(latest_round(lake)) == {}
+        assert resyncs_of(control.actions(), 7, VBUCKETS) == {1: 7, 2: 7}, "as the driver will"
+        requests.carry_out()
+        assert requests.resyncs(9) == {1: 1, 2: 1}
+        states = {each.id: each.state for each in control.actions()}
+        assert states == {asked.id: ActionState.BEGUN, wrong.id: ActionState.REFUSED}

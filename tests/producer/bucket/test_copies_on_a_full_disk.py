@@ -11,6 +11,7 @@ import pytest
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.producer_commands import COMMANDS
 from dcp.producer.replication_connection import ReplicationConnection
+from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
 from dcp.server.bucket import copy_table
 from dcp.server.bucket.flusher import MOST_SHARE
@@ -132,6 +133,7 @@ class _Held:
             nonce="nonce",
             now=0.0,
             window_bytes=WINDOW_BYTES,
+            liveness=LivenessSettings(),
         )
         self.connection.follow(bucket.copies.of_node(1), 0.0)
 

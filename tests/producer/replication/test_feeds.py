@@ -12,11 +12,7 @@ import pytest
 from dcp.errors import NodeUnavailableError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.replication import Feed
-from dcp.producer.replication_connection import (
-    REPLICATION_TIMES,
-    ReplicationConnection,
-    ReplicationTimes,
-)
+from dcp.producer.replication_connection import ReplicationConnection
 from dcp.protocol.liveness import LivenessSettings
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
@@ -27,8 +23,8 @@ from tests.producer.in_process_wire import InProcessWire
 from tests.producer.raw_client import PATIENCE_SECONDS
 
 MakeCluster = Callable[..., ProducerCluster]
-QUICK = ReplicationTimes(LivenessSettings(noop_interval_seconds=0.1, grace_seconds=0.0), 0.2)
-SILENCE = ReplicationTimes(LivenessSettings(noop_interval_seconds=1.0, grace_seconds=0.0))
+QUICK = LivenessSettings(0.1, silence_grace_seconds=0.0, bootstrap_timeout_seconds=0.2)
+SILENCE = LivenessSettings(noop_interval_seconds=1.0, silence_grace_seconds=0.0)
 """Who is heard is so within two seconds, on a busy machine too."""
 
 
@@ -213,7 +209,7 @@ class Link:
 
 
 async def _converse(
-    pair: ProducerCluster, link: Link, times: ReplicationTimes, *, cut_at_seqno: int | None
+    pair: ProducerCluster, link: Link, liveness: LivenessSettings, *, cut_at_seqno: int | None
 ) -> None:
     """Fill the copies on node 2 over a link, until that is cut and the feed says so."""
     bucket = pair.bucket
@@ -226,7 +222,7 @@ async def _converse(
             addresses[0] = replace(addresses[0], kv=port)
             bucket.map.set_addresses(addresses)
             copies = bucket.copies.of_node(1)
-        feed = Feed(bucket, 0, 1, awake, times=times)
+        feed = Feed(bucket, 0, 1, awake, liveness=liveness)
         with bucket.lock:
             feed.follow({0: copies[0]})
         talk = asyncio.ensure_future(feed.converse())
@@ -280,11 +276,7 @@ def test_a_feed_waits_as_long_for_a_connection(
     async def run() -> bool:
         with monkeypatch.context() as patched:
             patched.setattr(asyncio, "open_connection", never)
-            return await Feed(pair.bucket, 0, 1, asyncio.Event(), times=QUICK).converse()
+            return await Feed(pair.bucket, 0, 1, asyncio.Event(), liveness=QUICK).converse()
 
     assert not asyncio.run(run())
     assert was_cancelled
-
-
-def test_the_times_of_nodes_are_those_of_consumers() -> None:
-    assert REPLICATION_TIMES.liveness == LivenessSettings()

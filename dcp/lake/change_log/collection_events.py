@@ -1,0 +1,166 @@
+"""Reads the events of collections from the log, and what becomes of dropped collections' rows.
+
+The log has the begin, flush or drop of a collection once for each vbucket, at a place in its
+history, which a rollback may undo. What becomes of the rows of a dropped collection is decided
+once: the first round that receives the drop in some vbucket records it, and it holds for all
+vbuckets, also for those that receive the drop later or again. (A collection that is made again has
+another id.) The uid of the manifest would not tell two drops of one collection apart: a node that
+skips a manifest gives the drop another uid than the other nodes do.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from dcp.lake.change_log.epochs import Fork, dead_by_sql, forks_between
+from dcp.lake.config.settings import DroppedPolicy
+from dcp.lake.store.sql import integer_list, string
+from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
+from dcp.records import read
+from dcp.wire.json_tree import json_tree
+from dcp.wire.vocabulary import SystemEventKind
+
+_DROP: Final = SystemEventKind.END_COLLECTION.name
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionEvent:
+    """The begin, flush or drop of a collection in one vbucket, as a round of the log has it.
+
+    No document of the collection at a lower seqno is left after it.
+    """
+
+    collection_id: int
+    vbucket: int
+    epoch: int
+    seqno: int
+    round: int
+    keeps: bool = False
+    """It is a drop that leaves the documents where they are."""
+
+
+def collection_events(
+    lake: LakeTables,
+    collection_ids: Collection[int],
+    from_round: int,
+    to_round: int,
+    vbuckets: Collection[int],
+) -> list[CollectionEvent]:
+    rows = lake.changes.rows(
+        "DISTINCT collection_id, vbucket, epoch, seqno, round, detail",
+        f"{is_kind(RowKind.SYSTEM_EVENT)} AND round BETWEEN {int(from_round)} AND {int(to_round)} "
+        f"AND vbucket IN ({integer_list(sorted(vbuckets))}) "
+        f"AND collection_id IN ({integer_list(sorted(collection_ids))})",
+    )
+    drops = [json_tree(row["detail"])["event"] == _DROP for row in rows]
+    policies = dropped_policies(lake) if any(drops) else {}
+    return [
+        read(
+            CollectionEvent,
+            row | {"keeps": is_drop and policies.get(row["collection_id"]) is DroppedPolicy.KEEP},
+        )
+        for row, is_drop in zip(rows, drops, strict=True)
+    ]
+
+
+def is_undone(event: CollectionEvent, forks: Iterable[Fork]) -> bool:
+    """Return whether a rollback has undone an event; ``forks`` are all those of its vbucket.
+
+    To read a vbucket again from its beginning undoes nothing: the new history tells the event
+    again, or may have forgotten it.
+    """
+    return any(fork.epoch > event.epoch and 0 < fork.seqno < event.seqno for fork in forks)
+
+
+def undone_by_sql(forks: str, event: str) -> str:
+    """Return the condition that a rollback has undone an event: `is_undone` in SQL.
+
+    ``forks`` is an array of structs, ``event`` a struct or table, each with ``epoch`` and
+    ``seqno``.
+    """
+    return f"exists({forks}, f -> {dead_by_sql('f', event)} AND f.seqno > 0)"
+
+
+def newest_event(
+    events: Iterable[CollectionEvent], forks: Sequence[Fork]
+) -> CollectionEvent | None:
+    """Return the newest event of a collection in a vbucket that no rollback has undone."""
+    left = (event for event in events if not is_undone(event, forks))
+    return max(left, key=lambda event: (event.epoch, event.seqno), default=None)
+
+
+def kept_vbuckets(lake: LakeTables, to_round: int) -> dict[int, frozenset[int]]:
+    """Return the vbuckets in which rows of dropped collections stay, by the collection's id."""
+    policies = dropped_policies(lake)
+    collection_ids = [each for each, policy in policies.items() if policy is DroppedPolicy.KEEP]
+    if not collection_ids:
+        return {}
+    vbuckets = range(lake.identity.vbucket_count)
+    events = defaultdict[tuple[int, int], list[CollectionEvent]](list)
+    for event in collection_events(lake, collection_ids, 1, to_round, vbuckets):
+        events[event.collection_id, event.vbucket].append(event)
+    forks = defaultdict[int, list[Fork]](list)
+    for fork in forks_between(lake, 0, to_round, {vbucket for _, vbucket in events}):
+        forks[fork.vbucket].append(fork)
+    kept = defaultdict[int, set[int]](set)
+    for (collection_id, vbucket), found in events.items():
+        newest = newest_event(found, forks[vbucket])
+        if newest is not None and newest.keeps:
+            kept[collection_id].add(vbucket)
+    return {collection_id: frozenset(found) for collection_id, found in kept.items()}
+
+
+_POLICY: Final = "policy"
+_IS_DECISION: Final = f"{is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NULL"
+
+
+def policies_to_batch(policies: Mapping[int, DroppedPolicy], round_number: int) -> pa.RecordBatch:
+    """Return the rows that record what becomes of dropped collections' rows, by their ids."""
+    rows = [
+        {
+            "round": round_number,
+            "kind": RowKind.SYSTEM_EVENT,
+            "collection_id": collection_id,
+            "detail": json.dumps({"event": _DROP, "collection_id": collection_id, _POLICY: policy}),
+        }
+        for collection_id, policy in sorted(policies.items())
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=CHANGES)
+
+
+def begin_text(collection_id: int) -> str:
+    """Return the ``detail`` of an event that a stream from 0 leaves out: the collection is there.
+
+    The begin of the default collection is in no stream. So if its drop was lost, nothing else tells
+    that it is there again. The event is at seqno 0: no document is below it.
+    """
+    event = SystemEventKind.BEGIN_COLLECTION.name
+    return json.dumps({"event": event, "collection_id": collection_id})
+
+
+def dropped_policies(lake: LakeTables) -> dict[int, DroppedPolicy]:
+    """Return the recorded policy of each dropped collection, by its id."""
+    rows = lake.changes.rows("DISTINCT collection_id, detail", _IS_DECISION)
+    return {row["collection_id"]: DroppedPolicy(json_tree(row["detail"])[_POLICY]) for row in rows}
+
+
+def kept_sql(changes_sql: str) -> str:
+    """Return the array of the dropped collections whose rows stay, as a scalar subquery."""
+    return (
+        f"(SELECT collect_set(collection_id) FROM {changes_sql} WHERE {_IS_DECISION} "
+        f"AND get_json_object(detail, '$.{_POLICY}') = {string(DroppedPolicy.KEEP)})"
+    )
+
+
+def ends_documents_sql(changes_sql: str) -> str:
+    """Return the condition that a row is an event after which no older document is left."""
+    is_drop = f"get_json_object(detail, '$.event') = {string(_DROP)}"
+    return (
+        f"{is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NOT NULL AND collection_id IS NOT NULL "
+        f"AND NOT ({is_drop} AND array_contains({kept_sql(changes_sql)}, collection_id))"
+    )

@@ -1,0 +1,174 @@
+"""Defines the section ``privacy``: which values of documents a lake never has.
+
+A changed rule holds from its first round on; `dcplake resync` brings older rows under it.
+docs/privacy.md explains targets and actions.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from dcp.errors import ConfigError, SecretError
+from dcp.lake.config.filter_settings import check_expression, require_names
+from dcp.lake.config.json_paths import Step, json_path
+from dcp.lake.config.secret_files import read_secret
+from dcp.setting_keys import Section, key
+
+EVERY_COLLECTION: Final = "*"
+LEAST_KEY_CHARACTERS: Final = 16
+_XATTRS: Final = "xattrs"
+
+
+class PrivateAction(StrEnum):
+    """The treatment of a value, before anything of it is written."""
+
+    DROP = "drop"
+    """It goes, with the name of its field."""
+    MASK = "mask"
+    """A constant of the same JSON type replaces it."""
+    HASH = "hash"
+    """A keyed hash of it replaces it: equal values have equal hashes."""
+
+
+class Unparsable(StrEnum):
+    """The treatment of a value that a rule holds for and that is no JSON."""
+
+    DROP = "drop"
+    KEEP = "keep"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyRule:
+    """One rule: what it holds for, and the action. Exactly one of the three targets is not None."""
+
+    collection: str
+    """A scope, scope.collection, or ``*``."""
+    action: PrivateAction
+    document: tuple[Step, ...] | None = None
+    """The path of a value in the document; empty: the whole document."""
+    xattrs: tuple[Step, ...] | None = None
+    """The path of a value in the xattrs; empty: all of them."""
+    keys: str | None = None
+    """A regular expression (RE2): whole documents and their xattrs, if it is found in the key."""
+
+    @property
+    def target(self) -> tuple[object, ...]:
+        """Return the place that the rule names, without the collection."""
+        return self.document, self.xattrs, self.keys
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacySettings(Section):
+    """Values that the tasks drop, mask or hash before anything is written (docs/privacy.md)."""
+
+    rules: Mapping[str, str] = key(
+        {},
+        "By target one of drop, mask, hash. A target is a collection, scope or *, a colon, and "
+        "$.path (a value of the document), xattrs.path (of the xattrs) or /REGEX/ (whole documents "
+        'in whose key it is found), as "users:$.email" = "hash" (docs/privacy.md).',
+    )
+    unparsable: str = key(
+        Unparsable.DROP.value,
+        "What becomes of a value that a rule holds for and that cannot be parsed. drop: the value "
+        "is left out, the row stays; keep: it is kept as it was sent; fail: the round ends with "
+        "code 8.",
+        choices=tuple(Unparsable),
+    )
+    hash_key_env: str = key(
+        "DCPLAKE_HASH_KEY",
+        "Name of the environment variable that holds the key of hashes.",
+        may_be_secret=True,
+    )
+    hash_key_file: str = key(
+        "",
+        "File that holds the key of hashes (its first line); preferred when set. Each round reads "
+        "it.",
+        may_be_secret=True,
+        is_path=True,
+    )
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        for _ in self.parsed():
+            pass
+
+    def parsed(self) -> Iterator[PrivacyRule]:
+        """Yield the rules.
+
+        Raises:
+            ConfigError: a target or an action cannot be understood.
+        """
+        for target, action in self.rules.items():
+            if action not in tuple(PrivateAction):
+                expected = ", ".join(PrivateAction)
+                raise ConfigError(f"rules: {target}: found {action!r}, expected one of {expected}")
+            yield _rule(target, PrivateAction(action))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The scopes and collections that rules name."""
+        return frozenset(rule.collection for rule in self.parsed()) - {EVERY_COLLECTION}
+
+    def rules_of(self, names: Sequence[str]) -> tuple[PrivacyRule, ...]:
+        """Return the rules for a collection with these names, its scope's and its own.
+
+        Of several rules for one target the one of the narrowest name holds.
+        """
+        order = (EVERY_COLLECTION, *names)
+        found = [rule for rule in self.parsed() if rule.collection in order]
+        found.sort(key=lambda rule: order.index(rule.collection))
+        return tuple({rule.target: rule for rule in found}.values())
+
+    @property
+    def hashes(self) -> bool:
+        """True if some rule needs the key."""
+        return any(rule.action is PrivateAction.HASH for rule in self.parsed())
+
+    def require_key(self) -> None:
+        """Raise ConfigError if a rule hashes, and this process has no key."""
+        if self.hashes:
+            self.hash_key()
+
+    def hash_key(self, environment: Mapping[str, str] | None = None) -> bytes:
+        """Return the key, as file and environment say now.
+
+        Raises:
+            ConfigError: there is none, or it is too short.
+        """
+        if self.hash_key_file:
+            setting, found = (
+                "hash_key_file",
+                read_secret(Path(self.hash_key_file), "privacy.hash_key_file"),
+            )
+        else:
+            setting = "hash_key_env"
+            found = (os.environ if environment is None else environment).get(self.hash_key_env, "")
+        if len(found) < LEAST_KEY_CHARACTERS:
+            raise SecretError(
+                f"privacy.{setting}: found a key of {len(found)} characters, expected "
+                f"{LEAST_KEY_CHARACTERS} or more: rules hash values with it"
+            )
+        return found.encode()
+
+
+def _rule(target: str, action: PrivateAction) -> PrivacyRule:
+    collection, colon, place = target.partition(":")
+    if collection != EVERY_COLLECTION:
+        require_names("rules", [collection])
+    if colon and len(place) > 2 and place[0] == place[-1] == "/":
+        check_expression("rules", place[1:-1])
+        return PrivacyRule(collection, action, keys=place[1:-1])
+    if colon and place.startswith("$") and (steps := json_path(place)) is not None:
+        return PrivacyRule(collection, action, document=steps)
+    if colon and place.startswith(_XATTRS):
+        steps = json_path("$" + place.removeprefix(_XATTRS))
+        if steps is not None:
+            return PrivacyRule(collection, action, xattrs=steps)
+    raise ConfigError(
+        f"rules: found {target!r}, expected a collection, scope or *, a colon, and $.path, "
+        "xattrs.path or /REGEX/, as users:$.email, *:xattrs.profile.name or users:/^secret:/"
+    )

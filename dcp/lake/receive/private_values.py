@@ -1,0 +1,233 @@
+"""Takes private values out of documents, by the rules of the section ``privacy``.
+
+A task does this before it builds batches: nothing that is written ever holds the values. Rules are
+found by a collection's names. A collection that is neither in the manifest nor began in the task's
+streams gets the rules of all collections: it hides too much rather than too little.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dcp.errors import QualityError
+from dcp.lake.config.json_paths import Step
+from dcp.lake.config.privacy_settings import (
+    PrivacyRule,
+    PrivacySettings,
+    PrivateAction,
+    Unparsable,
+)
+from dcp.lake.receive.document_columns import StoredDocuments
+from dcp.lake.receive.json_editor import Edit, JsonEditor
+from dcp.lake.receive.keys import key_columns
+from dcp.lake.spark.task_errors import TaskError
+from dcp.wire.columns import DataColumns
+from dcp.wire.vocabulary import Datatype
+
+Rows = NDArray[np.bool_]
+"""A mask."""
+
+_JSON: Final = int(Datatype.JSON)
+_HASH_BYTES: Final = 16
+_KEY_ID_BYTES: Final = 4
+DROPPED: Final = "the value is dropped: [privacy] has rules for it, and it cannot be parsed"
+
+
+@dataclass(frozen=True, slots=True)
+class _CollectionRules:
+    document: Edit | None
+    xattrs: Edit | None
+    keys: tuple[tuple[str, Edit], ...]
+    """Regular expressions of keys, and the edit of the documents that they find."""
+
+
+def _drop(_: bytes) -> None:
+    return None
+
+
+class PrivateValues:
+    def __init__(self, settings: PrivacySettings) -> None:
+        """Take the rules; read the key of hashes, if a rule hashes.
+
+        Raises:
+            ConfigError: there is no key.
+        """
+        self._settings = settings
+        self._edits: dict[PrivateAction, Edit] = {
+            PrivateAction.DROP: _drop,
+            PrivateAction.MASK: masked,
+        }
+        if settings.hashes:
+            self._edits[PrivateAction.HASH] = hashed_with(settings.hash_key())
+        self._names: Mapping[int, Sequence[str]] = {}
+        self._rules: dict[int, _CollectionRules | None] = {}
+        self._others = self._compiled(tuple(settings.parsed()))
+
+    def learn(self, names: Mapping[int, Sequence[str]]) -> None:
+        """Learn the names of collections, by id, before their documents come."""
+        if names is self._names:  # each vbucket tells of each collection
+            return
+        self._names = names
+        for collection_id in names.keys() - self._rules.keys():
+            rules = self._settings.rules_of(names[collection_id])
+            self._rules[collection_id] = self._compiled(rules)
+
+    def _compiled(self, rules: Sequence[PrivacyRule]) -> _CollectionRules | None:
+        document: dict[tuple[Step, ...], Edit] = {}
+        xattrs: dict[tuple[Step, ...], Edit] = {}
+        keys: list[tuple[str, Edit]] = []
+        for rule in rules:
+            edit = self._edits[rule.action]
+            if rule.keys is not None:
+                keys.append((rule.keys, _edit_of({(): edit})))
+            elif rule.xattrs is not None:
+                xattrs[rule.xattrs] = edit
+            elif rule.document is not None:
+                document[rule.document] = edit
+        if not rules:
+            return None
+        return _CollectionRules(
+            _edit_of(document) if document else None,
+            _edit_of(xattrs) if xattrs else None,
+            tuple(keys),
+        )
+
+    def taken_out(self, stored: StoredDocuments) -> StoredDocuments:
+        """Return decoded documents without the private values.
+
+        Raises:
+            TaskError: a value cannot be parsed, and the settings say that this fails.
+        """
+        collection_ids = stored.columns.collection_id
+        for collection_id in np.unique(collection_ids).tolist():
+            rules = self._rules.get(collection_id, self._others)
+            if rules is not None:
+                stored = self._edited(stored, rules, collection_ids == collection_id)
+        return stored
+
+    def _edited(
+        self, stored: StoredDocuments, rules: _CollectionRules, rows: Rows
+    ) -> StoredDocuments:
+        if rules.keys:
+            keys, _ = key_columns(stored.columns.key)
+            for expression, edit in rules.keys:
+                found = pc.match_substring_regex(keys, expression).to_numpy(zero_copy_only=False)
+                stored = self._with_documents(stored, rows & found, edit)
+                stored = replace(stored, xattrs=_nulled(stored.xattrs, rows & found))
+                rows = rows & ~found
+        if rules.document is not None:
+            stored = self._with_documents(stored, rows, rules.document)
+        if rules.xattrs is not None:
+            # Xattrs of a value that could not be decoded are in the value.
+            as_sent = rows & (stored.columns.datatype > _JSON)
+            stored = self._with_documents(stored, as_sent, rules.xattrs)
+            stored = self._with_xattrs(stored, rows, rules.xattrs)
+        return stored
+
+    def _with_documents(self, stored: StoredDocuments, rows: Rows, edit: Edit) -> StoredDocuments:
+        columns = stored.columns
+        rows = rows & (pc.binary_length(columns.value).to_numpy() > 0)
+        if not rows.any():
+            return stored
+        values, is_lost = self._values(columns, rows, edit)
+        datatype, detail = columns.datatype.copy(), stored.detail
+        datatype[np.flatnonzero(rows)[[each is None for each in values]]] = 0
+        if is_lost.any():
+            detail = pc.if_else(pa.array(is_lost), DROPPED, detail)
+        texts = pa.array([each or b"" for each in values], pa.binary())
+        value = pc.replace_with_mask(columns.value, pa.array(rows), texts)
+        columns = replace(columns, value=value, datatype=datatype)
+        return replace(stored, columns=columns, detail=detail)
+
+    def _with_xattrs(self, stored: StoredDocuments, rows: Rows, edit: Edit) -> StoredDocuments:
+        rows = rows & stored.xattrs.is_valid().to_numpy(zero_copy_only=False)
+        if not rows.any():
+            return stored
+        texts = pc.cast(stored.xattrs, pa.binary())
+        values, _ = self._values(replace(stored.columns, value=texts), rows, edit)
+        edited = pa.array(values, pa.binary()).cast(pa.string())
+        return replace(stored, xattrs=pc.replace_with_mask(stored.xattrs, pa.array(rows), edited))
+
+    def _values(
+        self, columns: DataColumns, rows: Rows, edit: Edit
+    ) -> tuple[list[bytes | None], Rows]:
+        """Return the edited values of some rows, and the rows that are dropped unparsed."""
+        values: list[bytes | None] = []
+        is_lost = np.zeros(len(rows), np.bool_)
+        texts = columns.value.filter(pa.array(rows)).to_pylist()
+        as_sent = (columns.datatype[rows] > _JSON).tolist()
+        for number, text in enumerate(texts):
+            try:
+                if as_sent[number] and edit is not _drop:
+                    raise ValueError
+                values.append(edit(text))
+            except ValueError:
+                row = int(np.flatnonzero(rows)[number])
+                kept = self._unparsable(columns, row, text)
+                is_lost[row] = kept is None
+                values.append(kept)
+        return values, is_lost
+
+    def _unparsable(self, columns: DataColumns, row: int, text: bytes) -> bytes | None:
+        match self._settings.unparsable:
+            case Unparsable.KEEP:
+                return text
+            case Unparsable.FAIL:
+                place = f"vbucket {columns.vbucket[row]} seqno {columns.seqno[row]}"
+                raise TaskError(
+                    QualityError(
+                        f"{place}, collection {columns.collection_id[row]:#x}: found a value that "
+                        "cannot be parsed, expected JSON, as [privacy] has rules for it and "
+                        "privacy.unparsable is fail; set it to drop or keep, or change the "
+                        "document at the source"
+                    )
+                )
+        return None
+
+
+def _edit_of(edits: Mapping[tuple[Step, ...], Edit]) -> Edit:
+    """Return the edit of a whole text; dropping all of it needs no parser."""
+    return _drop if edits.get(()) is _drop else JsonEditor(edits).edited
+
+
+def _nulled(column: pa.Array, rows: Rows) -> pa.Array:
+    if not rows.any():
+        return column
+    return pc.if_else(pa.array(rows), pa.scalar(None, column.type), column)
+
+
+_CONSTANTS: Final = {b'"': b'"***"', b"{": b"{}", b"[": b"[]", b"t": b"false", b"f": b"false"}
+
+
+def masked(value: bytes) -> bytes:
+    """Return a constant of the same JSON type: ``"***"``, 0, false, {}, []; null stays."""
+    return value if value == b"null" else _CONSTANTS.get(value[:1], b"0")
+
+
+def hashed_with(hash_key: bytes) -> Edit:
+    """Return the edit that replaces a value by a JSON string ``KEYID:HASH``; null stays.
+
+    HASH is the keyed BLAKE2b (RFC 7693) of 16 bytes, in hexadecimal digits: of a string's text,
+    else of the JSON as it was sent. KEYID tells with which key: 8 digits of the key's BLAKE2b.
+    """
+    secret = hash_key if len(hash_key) <= blake2b.MAX_KEY_SIZE else blake2b(hash_key).digest()
+    prefix = b'"' + blake2b(hash_key, digest_size=_KEY_ID_BYTES).hexdigest().encode() + b":"
+    text_of: Callable[[bytes], str] = msgspec.json.Decoder(str).decode
+
+    def hashed(value: bytes) -> bytes:
+        if value == b"null":
+            return value
+        told = value
+        if value.startswith(b'"'):
+            told = text_of(value).encode() if b"\\" in value else value[1:-1]
+        digest = blake2b(told, key=secret, digest_size=_HASH_BYTES).hexdigest()
+        return b'%b%b"' % (prefix, digest.encode())
+
+    return hashed

@@ -1,0 +1,151 @@
+"""Repairs a lake that is damaged: all vbuckets stream again from their beginning.
+
+It commits a round in which every vbucket begins a new epoch at 0; nothing is streamed and no row of
+a replica is touched. The old rows stay, marked stale, until the new history of a vbucket is whole;
+then it is replaced. It does without the states of the vbuckets if the log cannot tell them, and
+takes files of the log that cannot be read out of the table. All vbuckets begin at once, also those
+without a node: a table whose rows somebody changed gets applies again if no row of it stays.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from dcp.errors import LakeError
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import (
+    append_round,
+    commits_of_driver,
+    newest_round,
+    refuse_tampered_log,
+)
+from dcp.lake.change_log.round_queries import states_at
+from dcp.lake.change_log.tampering import refuse_log_behind
+from dcp.lake.config.settings import Settings
+from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.history import CLEANING, history
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, record_cleaned_round, replicas_in
+from dcp.lake.tables.round_record import states_to_batch
+from dcp.lake.tables.schema import CHANGES, RowKind
+from dcp.lake.tables.vbucket_state import (
+    FIRST_EPOCH,
+    Restart,
+    RestartReason,
+    VbucketProgress,
+)
+
+
+def only_in_log(settings: Settings) -> tuple[str, ...]:
+    """Name the settings that only the log can serve, each with the way to do without."""
+    told = []
+    if settings.policy.keeps_dropped:
+        told.append(
+            "which collections were dropped and keep their rows (policy.dropped, "
+            "policy.dropped_collections): copy those tables, and take both out of the "
+            "configuration, after which they are emptied"
+        )
+    if settings.filter.starts_now:
+        told.append(
+            "where vbuckets started (filter.since is now): take that out of the configuration, "
+            "after which they are read from seqno 0; or set lake.root to a new place"
+        )
+    return tuple(told)
+
+
+def refuse_damage(lake: LakeTables) -> None:
+    """Raise LakeError if no round can follow on the log, or somebody changed a table's rows."""
+    commits = history(lake.changes)
+    refuse_tampered_log(lake, commits)
+    newest = newest_round(lake, commits)
+    statuses = {each.name: replica_status(lake, each) for each in replicas_in(lake)}
+    refuse_log_behind(str(lake.location), newest, statuses)
+    with spark_errors("the newest positions cannot be read"):
+        states_at(lake, newest)
+    for name, status in statuses.items():
+        status.commit_history.refuse_defect(name, lake.table_sql(name))
+
+
+def is_damaged(lake: LakeTables) -> bool:
+    """Return whether `refuse_damage` refuses, or a file of the log cannot be read."""
+    try:
+        refuse_damage(lake)
+    except LakeError:
+        return True
+    return not lake.changes.can_read_all()
+
+
+def repair(lake: LakeTables, writer_id: str, *, only_in_log: Sequence[str] = ()) -> None:
+    """Commit the round of the driver ``writer_id`` with which all vbuckets begin anew.
+
+    ``only_in_log`` names the losses of a log that cannot be read, and the way to do without.
+
+    Raises:
+        LakeError: the log cannot be read, and something is ``only_in_log``.
+        FencedError: another driver committed a round.
+    """
+    replicas = replicas_in(lake)
+    newest = newest_round(lake, commits_of_driver(lake, writer_id))
+    number = 1 + max([newest, *(replica_status(lake, each).round for each in replicas)])
+    states = _states(lake, newest, number)
+    if not lake.changes.can_read_all():
+        if only_in_log:
+            raise LakeError(
+                f"{lake.changes.where}: cannot be read, so that nothing tells any more "
+                f"{'; or '.join(only_in_log)}. Expected a log that can be read: put its files back "
+                "from a copy, or do that"
+            )
+        _empty(lake, replicas, newest, writer_id)
+    every = range(lake.identity.vbucket_count)
+    begun = [states.get(vb) or VbucketProgress.beginning(vb) for vb in every]
+    # Rows with events of collections may be gone, so whoever remembers them reads them again.
+    begun = [
+        replace(state.restarted(Restart(RestartReason.RESYNC)), last_collection_round=number)
+        for state in begun
+    ]
+    forks = [
+        {
+            "round": number,
+            "epoch": state.epoch,
+            "vbucket": state.vbucket,
+            "kind": RowKind.ROLLBACK,
+            "seqno": state.position.seqno,
+            "detail": RestartReason.RESYNC,
+        }
+        for state in begun
+    ]
+    rows = [pa.RecordBatch.from_pylist(forks, schema=CHANGES), states_to_batch(begun, number)]
+    new_rows = lake.store.new_changes(1, lambda _: iter(rows), are_few=True)
+    append_round(lake, new_rows, number, writer_id, verify=False)
+
+
+def _states(lake: LakeTables, newest: int, number: int) -> Mapping[int, VbucketProgress]:
+    """Return the newest states; for a log that lost them, states that use no epoch twice.
+
+    A vbucket begins at most one epoch in a round, so none is higher than the number of rounds.
+    """
+    try:
+        with spark_errors("the newest positions cannot be read"):
+            return states_at(lake, newest)
+    except LakeError:
+        pass
+    every = range(lake.identity.vbucket_count)
+    lost = {vb: VbucketProgress.beginning(vb) for vb in every}
+    return {vb: replace(state, epoch=FIRST_EPOCH + number) for vb, state in lost.items()}
+
+
+def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writer_id: str) -> None:
+    """Take all files out of ``changes``.
+
+    A DELETE without a condition reads no file; Delta cannot take out a single unreadable one. The
+    files stay on the disk, and in the older versions, as long as the horizon keeps those.
+    """
+    record_cleaned_round(lake, replicas, newest)
+    read_version = history(lake.changes, 1)[0].version
+    ours = {
+        "lake": lake.identity.lake_id,
+        "writer": writer_id,
+        CLEANING: newest,
+        "base": read_version,
+    }
+    lake.changes.delete(None, ours)
