@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
 from dcp.lake.change_log.changes import round_time
 from dcp.lake.change_log.epochs import first_rounds_after, forks_between
+from dcp.lake.change_log.last_look import last_look
 from dcp.lake.change_log.round_queries import reports_since, round_record, round_records
 from dcp.lake.monitor.run_watch import Health
 from dcp.lake.query.lake_figures import LakeFigures, lake_figures
@@ -76,6 +77,19 @@ class FullFigures(LakeFigures):
     """By replica table."""
     tables: tuple[TableFigures, ...]
 
+    def lag_seqnos(self, table: str, at: datetime) -> int | None:
+        """Return the seqnos that a replica table lacks, of those that the lake knows of.
+
+        None if it lacks none and nobody drives the lake: the cluster may hold more.
+        """
+        lacking = self.lags[table].seqnos(self.highs)
+        return lacking if lacking or self.is_driven(at) else None
+
+    def lag_seconds(self, table: str, at: datetime) -> float | None:
+        """Return how long the oldest change that a replica table lacks is known; None as above."""
+        lacking = self.lags[table].seconds(at)
+        return lacking if lacking or self.is_driven(at) else None
+
     def seeing(self, targets: Mapping[int, int], since: datetime) -> "FullFigures":
         """Return the figures for one who knows higher seqnos of some vbuckets, since a time."""
         highs = {**self.highs}
@@ -116,6 +130,10 @@ class FiguresReader:
             seen = {table: (head.version, head.time) for table, head in heads.items()}
             if self._newest is None or self._newest[0] != seen:
                 self._newest = seen, self._read(commits, statuses, heads)
+                return self._newest[1]
+            figures = self._newest[1]
+            if (look := last_look(lake.store, figures.round_at)) != figures.last_look:
+                self._newest = seen, replace(figures, last_look=look)
             return self._newest[1]
 
     def _read(
@@ -239,14 +257,15 @@ def figures_json(lake: FullFigures, at: datetime, health: Health | None = None) 
     return {
         **plain(lake),
         "at": at.isoformat(),
+        "is_driven": lake.is_driven(at),
         "health": None if health is None else health.to_json(),
         "waiting": len(lake.waiting),
         "stuck": [{name: getattr(each, name) for name in shown} for each in lake.stuck],
         "replicas": [
             {
                 **plain(each),
-                "lag_seqnos": lake.lags[each.table].seqnos(lake.highs),
-                "lag_seconds": lake.lags[each.table].seconds(at),
+                "lag_seqnos": lake.lag_seqnos(each.table, at),
+                "lag_seconds": lake.lag_seconds(each.table, at),
                 "stale": len(each.stale),
             }
             for each in lake.replicas

@@ -24,6 +24,7 @@ from dcp.lake.change_log.applied import unindexed_applied
 from dcp.lake.change_log.changes import append_round, latest_round
 from dcp.lake.change_log.collection_events import dropped_policies
 from dcp.lake.change_log.control import Control, paused_by
+from dcp.lake.change_log.last_look import LookNotes
 from dcp.lake.change_log.round_queries import round_record, states_at
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.config.settings import ApplyWhen, Settings
@@ -162,6 +163,7 @@ class Driver:
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = Backfills(lake, control, access, observer)
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
+        self._looks = LookNotes(lake.store, settings.round)
         self._outages = Outages()
         self._apply_outages = Outages()
         """Those of `apply_newest`, which has a thread of its own."""
@@ -335,7 +337,7 @@ class Driver:
         targets: Mapping[int, int] | None = None,
         skip: Mapping[int, LeftOut] | None = None,
     ) -> RoundPlan | Idle:
-        """Return the next round's plan; commits what the lake lacks for it.
+        """Return the next round's plan; commits what the lake lacks for it, and notes the look.
 
         That may be new tables, heartbeats, properties, and the audit that a dead driver left out.
 
@@ -374,6 +376,7 @@ class Driver:
             targets=targets,
             skip=skip,
         )
+        self._looks.looked(plan.backlog if isinstance(plan, RoundPlan) else 0)
         if isinstance(plan, RoundPlan):
             return plan.listing(unindexed_applied(self.lake, self._applier.replicas))
         return plan
@@ -462,6 +465,7 @@ class Driver:
     def close(self) -> None:
         """End its use of Spark, and say that the run is over; it can do nothing more."""
         self._observer.ended()
+        self._looks.ended()
         self._applier.close()
 
     def _ensure_replicas(self, cluster: ClusterView, document_filter: DocumentFilter) -> None:

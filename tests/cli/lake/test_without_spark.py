@@ -55,7 +55,7 @@ COMMANDS = {
     ("apply",): "nothing to apply",
     ("plan",): "no round: after round 1 no vbucket is behind",
     ("status",): f"docs: version 1, {DOCUMENTS} documents, holds that round",
-    ("metrics",): 'dcplake_lag_seqnos{bucket="default",table="docs"} 0.0\n',
+    ("metrics",): 'dcplake_table_round{bucket="default",table="docs"} 1.0\n',
     ("report",): '"bucket":"default"',
     ("rollbacks",): "no rollback so far",
     ("cut",): "docs` VERSION AS OF 1;\n",
@@ -175,8 +175,8 @@ def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:
         driver.poll(driver.apply_newest, stop)
         asked.clear()
         assert driver.poll(driver.apply_newest, stop) == NEXT_ROUND
-    assert asked.keys() <= {"GET", "HEAD"}, "an idle pass writes nothing"
-    return asked.total()
+        assert asked.keys() <= {"GET", "HEAD"}, "an idle pass writes nothing"
+        return asked.total()
 
 
 def figures_of(settings: Settings) -> FullFigures:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final
@@ -197,3 +197,27 @@ def test_a_run_serves_the_figures_and_a_report_has_them_in_it(
     page = tmp_path / "page.html"
     assert main(["report", "--lake", root, "--html", str(page)]) == 0
     assert f'"round": {told["round"]}' in page.read_text()
+
+
+def test_no_lag_of_zero_is_told_when_nobody_drives(scene: Scene) -> None:
+    scene.follow()
+    figures = scene.figures()
+    assert figures.last_look is not None
+    now = datetime.now(UTC)
+    assert (figures.lag_seqnos("docs", now), figures.lag_seconds("docs", now)) == (0, 0.0)
+    late = now + timedelta(seconds=figures.last_look.next_seconds + 1)
+    told = figures_json(figures, late)
+    assert not told["is_driven"]
+    for each in told["replicas"]:
+        assert (each["lag_seqnos"], each["lag_seconds"]) == (None, None)
+    text = lake_exposition(figures, late)
+    assert "dcplake_lag_seconds{" not in text and "dcplake_lag_seqnos{" not in text
+    assert "dcplake_last_look_timestamp_seconds{" in text
+
+    scene.write(5)
+    scene.receive()
+    behind = scene.figures()
+    assert behind.lag_seqnos("docs", late) == 5, "the least that it lacks is known"
+    scene.follow()
+    scene.driver.close()
+    assert not scene.figures().is_driven(datetime.now(UTC)), "the driver has ended"
