@@ -23,6 +23,7 @@ from dcp.lake.tables.history import WINDOW, TableCommit, history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
 from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.task_board.task_stats import WAITED_FOR
 from dcp.records import SPREAD, UNSTORED, plain
 
 ROUNDS_SHOWN: Final = 30
@@ -257,6 +258,7 @@ def figures_json(lake: FullFigures, at: datetime, health: Health | None = None) 
     return {
         **plain(lake),
         "at": at.isoformat(),
+        "waited_for": WAITED_FOR,
         "is_driven": lake.is_driven(at),
         "health": None if health is None else health.to_json(),
         "waiting": len(lake.waiting),
