@@ -4,14 +4,14 @@ A reader that lives on reads again only what has changed, so that it may be aske
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import resources
 from typing import Annotated, Any, Final
 
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
-from dcp.lake.change_log.changes import round_time
+from dcp.lake.change_log.changes import newest_round, round_time
 from dcp.lake.change_log.epochs import first_rounds_after, forks_between
 from dcp.lake.change_log.last_look import last_look
 from dcp.lake.change_log.round_queries import reports_since, round_record, round_records
@@ -144,23 +144,27 @@ class FiguresReader:
         heads: Mapping[str, TableCommit],
     ) -> FullFigures:
         lake = self._lake
+        newest = newest_round(lake, commits)
+        rounds = self._round_figures(commits, newest, statuses.values())
         figures = lake_figures(lake, commits, statuses)
-        highs = _high_seqnos(round_record(lake, figures.round))
+        highs = _high_seqnos(round_record(lake, newest))
         return FullFigures(
             **figures.parts(),
-            rounds=self._round_figures(commits, figures.round),
+            rounds=rounds,
             highs=highs,
-            lags=dict(_lags(lake, statuses, commits, figures.round, highs)),
+            lags=dict(_lags(lake, statuses, commits, newest, highs)),
             tables=tuple(self._table_figures(heads)),
         )
 
     def _round_figures(
-        self, commits: Sequence[TableCommit], newest: int
+        self, commits: Sequence[TableCommit], newest: int, statuses: Iterable[ReplicaStatus]
     ) -> tuple[RoundFigures, ...]:
+        """Return the newest rounds; the same read of the log brings what the figures need."""
         first = max(1, newest - ROUNDS_SHOWN + 1)
         missing = [number for number in range(first, newest + 1) if number not in self._rounds]
         if missing:
-            reports = reports_since(self._lake, missing[0])
+            needed = {newest, *(status.round for status in statuses)}
+            reports = reports_since(self._lake, missing[0], needed)
             times = {each.round: each.time for each in commits if each.round is not None}
             self._rounds |= {
                 number: _of_round(number, times.get(number), reports.get(number, ()))
@@ -255,10 +259,10 @@ _PAGE: Final = "page.html"
 def figures_json(lake: FullFigures, at: datetime, health: Health | None = None) -> dict[str, Any]:
     """Return the page's figures as a JSON object; times are ISO 8601, in UTC."""
     shown = ("vbucket", "reason", "detail")
+    minutes = () if lake.last_look is None else lake.last_look.minutes
     return {
         **plain(lake),
         "at": at.isoformat(),
-        "waited_for": WAITED_FOR,
         "is_driven": lake.is_driven(at),
         "health": None if health is None else health.to_json(),
         "waiting": len(lake.waiting),
@@ -272,10 +276,36 @@ def figures_json(lake: FullFigures, at: datetime, health: Health | None = None) 
             }
             for each in lake.replicas
         ],
+        "waited_for": WAITED_FOR,
+        "minutes": [each.told() for each in minutes],
+        "map": _vbucket_map(lake),
+    }
+
+
+def _vbucket_map(lake: FullFigures) -> dict[str, list[int]]:
+    """Return how far each vbucket is behind, and the vbuckets that stand out, by reason."""
+    behind = [
+        max((lag.seqnos({vb: lake.highs.get(vb, 0)}) for lag in lake.lags.values()), default=0)
+        for vb in range(lake.vbuckets)
+    ]
+    left_out = {each.vbucket for each in lake.stuck if each.outcome is Outcome.LEFT_OUT}
+    return {
+        "behind": behind,
+        "waiting": sorted(lake.waiting),
+        "stale": sorted({vb for each in lake.replicas for vb in each.stale}),
+        "left_out": sorted(left_out),
+        "still": sorted({each.vbucket for each in lake.stuck} - left_out),
     }
 
 
 def page_html(figures: dict[str, Any] | None = None) -> str:
+    """Return the page with these figures; without any it asks for ``figures.json``."""
     text = "null" if figures is None else json.dumps(figures).replace("<", "\\u003c")
-    page = resources.files(__package__).joinpath(_PAGE).read_text(encoding="utf-8")
+    page = _part(_PAGE)
+    for name in ("LICENSE", "uPlot.min.css", "uPlot.iife.min.js"):
+        page = page.replace(f"INSERT {name}", _part(f"uplot/{name}"))
     return page.replace("FIGURES", text)
+
+
+def _part(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8").strip()

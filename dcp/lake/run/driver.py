@@ -24,7 +24,6 @@ from dcp.lake.change_log.applied import unindexed_applied
 from dcp.lake.change_log.changes import append_round, latest_round
 from dcp.lake.change_log.collection_events import dropped_policies
 from dcp.lake.change_log.control import Control, paused_by
-from dcp.lake.change_log.last_look import LookNotes
 from dcp.lake.change_log.round_queries import round_record, states_at
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.config.settings import ApplyWhen, Settings
@@ -49,6 +48,7 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.control_requests import Requests
+from dcp.lake.run.look_notes import LookNotes
 from dcp.lake.run.outages import Outages
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.repair import only_in_log
@@ -163,7 +163,9 @@ class Driver:
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = Backfills(lake, control, access, observer)
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
-        self._looks = LookNotes(lake.store, settings.round)
+        self._looks = LookNotes(
+            lake.store, settings.round, applies=settings.apply.when != ApplyWhen.NEVER
+        )
         self._outages = Outages()
         self._apply_outages = Outages()
         """Those of `apply_newest`, which has a thread of its own."""
@@ -421,6 +423,7 @@ class Driver:
                 raise
         self._report.rounds.append(report)
         self._backfills.learn(plan, report)
+        self._looks.committed(report)
         self._observer.committed(report)
         return report
 
@@ -454,7 +457,9 @@ class Driver:
             held = self._applier.applied_round
             if not self._persistence.lets_pass(held, to_round, waits=force):
                 return []
-        made = self._applier.apply(to_round, force=force)
+        begin = monotonic()
+        if made := self._applier.apply(to_round, force=force):
+            self._looks.applied(made, round(monotonic() - begin, 3))
         self._report.applied += made
         return made
 

@@ -6,8 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dcp.lake.change_log.last_look import LastLook, LookNotes, last_look
+from dcp.lake.change_log.last_look import MINUTES_KEPT, LastLook, Minute, last_look
 from dcp.lake.config.settings import RoundSettings
+from dcp.lake.rounds.round_report import RoundReport
+from dcp.lake.run.look_notes import LookNotes
+from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.round_record import Outcome, VbucketReport
 from tests.lake.memory_store import MemoryStore
 
 BEGIN = datetime(2026, 1, 31, 10, tzinfo=UTC)
@@ -106,3 +110,65 @@ def test_a_round_that_is_newer_than_the_note_is_a_look() -> None:
     noted, later = found(store), BEGIN + timedelta(seconds=40)
     assert found(store, later) == replace(noted, time=later)
     assert found(store, BEGIN - timedelta(seconds=9)) == noted
+
+
+def report(round_number: int, *vbuckets: VbucketReport) -> RoundReport:
+    return RoundReport(round_number, round_number, 4.0, vbuckets, ())
+
+
+def applied(to_round: int) -> AppliedVersion:
+    return AppliedVersion("docs", to_round, to_round - 1, to_round, to_round)
+
+
+def test_the_last_hours_are_told_minute_by_minute_and_outlive_their_driver() -> None:
+    store, clock = MemoryStore(), Clock()
+    notes = LookNotes(store, RoundSettings(), clock)
+    notes.looked(0)
+    reached = VbucketReport(0, Outcome.REACHED, 10, 900, window_full=0.5, gate="spark")
+    notes.committed(report(1, reached))
+    clock.passes(20)
+    notes.committed(report(2, replace(reached, rows=5, gate="")))
+    clock.passes(10)
+    notes.applied([applied(2)], 3.5)
+    clock.passes(60)
+    notes.looked(0)
+    begin = int(BEGIN.timestamp()) // 60
+    full = {"spark": 2.0, "": 2.0}
+    assert found(store).minutes == (
+        Minute(begin, 2, 15, 1800, 8.0, 4.0, 3.5, 30.0, full=full),
+        Minute(begin + 1),
+    )
+    clock.passes(3600)
+    following = LookNotes(store, RoundSettings(), clock)
+    following.looked(0)
+    minutes = found(store).minutes
+    assert [each.minute - begin for each in minutes] == [0, 1, 61], "nobody looked for an hour"
+    for _ in range(MINUTES_KEPT):
+        clock.passes(60)
+        following.looked(0)
+    assert len(found(store).minutes) == MINUTES_KEPT
+    [content] = store.notes.values()
+    assert len(content) < 10_000, "a quiet minute is a number"
+
+
+def test_a_rollback_is_noted_at_once_and_a_change_that_waits_lags() -> None:
+    store, clock = CountingStore(), Clock()
+    notes = LookNotes(store, RoundSettings(), clock)
+    notes.looked(0)
+    ordered = [VbucketReport(vb, Outcome.ROLLBACK) for vb in (3, 4)]
+    notes.committed(report(1, *ordered))
+    assert store.count == 2
+    [minute] = found(store).minutes
+    assert (minute.rollbacks, minute.rows) == (2, 0)
+    notes.committed(report(2, VbucketReport(3, Outcome.REACHED, 1)))
+    clock.passes(120)
+    notes.looked(0)
+    assert found(store).minutes[-1].lag == 120
+    notes.applied([applied(2)], 1.0)
+    clock.passes(60)
+    notes.looked(0)
+    assert found(store).minutes[-1].lag == 0
+    only_receives = LookNotes(CountingStore(), RoundSettings(), clock, applies=False)
+    only_receives.looked(0)
+    only_receives.committed(report(3, VbucketReport(3, Outcome.REACHED, 1)))
+    assert not only_receives._pending, "somebody else applies"
