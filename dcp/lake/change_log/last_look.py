@@ -33,7 +33,7 @@ MINUTES_KEPT: Final = 6 * 60
 
 @dataclass(frozen=True, slots=True)
 class Minute(Record):
-    """What a driver did in one minute; a minute in which nobody looked at the cluster has none."""
+    """The work of a driver in a minute; a minute in which nobody looked at the cluster has none."""
 
     minute: int
     """Since 1970, in UTC."""

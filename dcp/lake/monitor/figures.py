@@ -92,7 +92,10 @@ class FullFigures(LakeFigures):
         return lacking if lacking or self.is_driven(at) else None
 
     def seeing(self, targets: Mapping[int, int], since: datetime) -> "FullFigures":
-        """Return the figures for one who knows higher seqnos of some vbuckets, since a time."""
+        """Return the figures for a driver that knows higher seqnos of some vbuckets.
+
+        ``since`` is when it asked the cluster, or long ago.
+        """
         highs = {**self.highs}
         for vbucket, target in targets.items():
             highs[vbucket] = max(target, highs.get(vbucket, 0))
@@ -100,7 +103,8 @@ class FullFigures(LakeFigures):
             table: replace(lag, since=since) if lag.since is None and lag.seqnos(highs) else lag
             for table, lag in self.lags.items()
         }
-        return replace(self, highs=highs, lags=lags)
+        look = self.last_look and replace(self.last_look, time=max(self.last_look.time, since))
+        return replace(self, highs=highs, lags=lags, last_look=look)
 
 
 class FiguresReader:

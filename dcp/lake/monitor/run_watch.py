@@ -45,8 +45,8 @@ class RunWatch(Observer):
         self._reason = "its first round"
         self._progress: RoundProgress | None = None
         self._done = StreamProgress()
-        self.under_way: tuple[Mapping[int, int], datetime] = ({}, datetime.now(UTC))
-        """The running round's target seqnos, by vbucket, and the time of its plan."""
+        self.under_way: tuple[Mapping[int, int], datetime] = ({}, datetime.min.replace(tzinfo=UTC))
+        """The running round's target seqnos, by vbucket, and when the cluster was asked last."""
 
     def health(self) -> Health:
         if self._progress is not None and (done := self._progress.total()) != self._done:
@@ -65,7 +65,7 @@ class RunWatch(Observer):
 
     def committed(self, report: "RoundReport") -> None:
         """Note progress; the lake has the round's open seqnos now."""
-        self.under_way, self._progress = ({}, datetime.now(UTC)), None
+        self.under_way, self._progress = ({}, self.under_way[1]), None
         self._move()
         self._inner.committed(report)
 
@@ -74,6 +74,7 @@ class RunWatch(Observer):
         self._inner.applied(version)
 
     def idle(self, idle: "Idle") -> None:
+        self.under_way = {}, datetime.now(UTC)
         self._move()
         self._inner.idle(idle)
 

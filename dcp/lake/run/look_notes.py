@@ -79,8 +79,11 @@ class LookNotes:
             self._pending = rest
 
     def ended(self) -> None:
-        """Note that this driver looks no more; a driver that never looked notes nothing."""
-        if self._newest is not None:
+        """Note that this driver looks no more, unless it never looked, or another one looks."""
+        if self._newest is None:
+            return
+        noted = noted_look(self._store)
+        if noted is None or (noted.machine, noted.pid) == (self._newest.machine, self._newest.pid):
             self._newest = replace(self._newest, next_seconds=0.0)
             self._note(is_due=True)
 

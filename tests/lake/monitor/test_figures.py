@@ -134,6 +134,7 @@ def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
     ahead = scene.figures().seeing({0: before[0] + 3}, now)
     assert ahead.lags["docs"].seqnos(ahead.highs) == 3 and ahead.lags["docs"].since == now
     assert ahead.lags[scene.table].since == behind.since
+    assert ahead.last_look is not None and ahead.last_look.time == now, "the run has just looked"
 
     [applied] = scene.driver.apply(number, force=True)
     lag = scene.lag(scene.table)

@@ -81,6 +81,16 @@ def test_a_driver_that_ends_notes_its_last_look_and_no_driver_that_never_looked_
     assert look.is_overdue(later + timedelta(seconds=1)), "at once: nobody looks any more"
 
 
+def test_a_driver_that_lost_leaves_the_note_of_the_one_that_won() -> None:
+    store, clock = MemoryStore(), Clock()
+    notes = LookNotes(store, RoundSettings(), clock)
+    notes.looked(0)
+    [(name, content)] = store.notes.items()
+    store.notes[name] = json.dumps(json.loads(content) | {"machine": "elsewhere"}).encode()
+    notes.ended()
+    assert not found(store).is_overdue(clock.passes(1))
+
+
 def test_a_process_of_this_machine_that_is_gone_is_overdue_at_once() -> None:
     store, clock = MemoryStore(), Clock()
     LookNotes(store, RoundSettings(), clock).looked(0)
