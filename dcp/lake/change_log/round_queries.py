@@ -3,7 +3,7 @@
 A round never changes once it is committed, so an open lake remembers the newest ones it has read.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from dcp.errors import REREAD_COMMAND, LakeError
@@ -86,7 +86,7 @@ def states_left(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProg
 
 def reports_since(
     lake: LakeTables, first_round: int, remember: Collection[int] = ()
-) -> dict[int, list[VbucketReport]]:
+) -> dict[int, Sequence[VbucketReport]]:
     """Return the reports of a round and all later ones, by round.
 
     The same query reads the records of the rounds to ``remember``, for `round_records`.
@@ -98,16 +98,18 @@ def reports_since(
     missing = {number for number in remember if number and number not in lake.remembered_rounds}
     if missing:
         told += f" OR ({_of_records(missing)})"
-    reports: dict[int, list[VbucketReport]] = {}
+    read: dict[int, list[VbucketReport]] = {}
     rows: dict[int, list[dict[str, Any]]] = {number: [] for number in missing}
     for row in lake.changes.rows(_RECORD_COLUMNS if missing else _REPORT_COLUMNS, told):
-        if row["round"] in missing:
-            rows[row["round"]].append(row)
-        if row["kind"] == RowKind.STATUS and row["round"] >= first_round:
+        if (number := row["round"]) in missing:
+            rows[number].append(row)
+        else:
             report = VbucketReport.parse(row["vbucket"], row["detail"])
-            reports.setdefault(row["round"], []).append(report)
-    _remember(lake, {number: _record(lake, number, found) for number, found in rows.items()})
-    return reports
+            read.setdefault(number, []).append(report)
+    records = {number: _record(lake, number, found) for number, found in rows.items()}
+    _remember(lake, records)
+    known = {number: each.reports for number, each in records.items() if number >= first_round}
+    return {**read, **known}
 
 
 def newest_item_counts(lake: LakeTables, to_round: int, count: int) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import resources
+from itertools import takewhile
 from typing import Annotated, Any, Final
 
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
@@ -27,7 +28,11 @@ from dcp.lake.task_board.task_stats import WAITED_FOR
 from dcp.records import SPREAD, UNSTORED, plain
 
 ROUNDS_SHOWN: Final = 30
-"""The newest rounds whose figures are told one by one."""
+"""So many of the newest rounds are told one by one; fewer at first, if they have many vbuckets."""
+
+_REPORTS_READ: Final = 3000
+"""A first look reads about so many reports of vbuckets, in tens of milliseconds."""
+_FEWEST_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +169,10 @@ class FiguresReader:
         self, commits: Sequence[TableCommit], newest: int, statuses: Iterable[ReplicaStatus]
     ) -> tuple[RoundFigures, ...]:
         """Return the newest rounds; the same read of the log brings what the figures need."""
-        first = max(1, newest - ROUNDS_SHOWN + 1)
-        missing = [number for number in range(first, newest + 1) if number not in self._rounds]
+        vbucket_count = self._lake.identity.vbucket_count
+        at_once = min(ROUNDS_SHOWN, max(_FEWEST_ROUNDS, _REPORTS_READ // vbucket_count))
+        read_from = max(1, newest - at_once + 1)
+        missing = [each for each in range(read_from, newest + 1) if each not in self._rounds]
         if missing:
             needed = {newest, *(status.round for status in statuses)}
             reports = reports_since(self._lake, missing[0], needed)
@@ -174,8 +181,10 @@ class FiguresReader:
                 number: _of_round(number, times.get(number), reports.get(number, ()))
                 for number in missing
             }
-        self._rounds = {number: each for number, each in self._rounds.items() if number >= first}
-        return tuple(self._rounds[number] for number in range(newest, first - 1, -1))
+        shown = range(newest, max(0, newest - ROUNDS_SHOWN), -1)
+        known = tuple(takewhile(lambda number: number in self._rounds, shown))
+        self._rounds = {number: self._rounds[number] for number in known}
+        return tuple(self._rounds.values())
 
     def _table_figures(self, heads: Mapping[str, TableCommit]) -> list[TableFigures]:
         self._sizes = {
