@@ -55,6 +55,17 @@ def number_ranges(numbers: Iterable[int]) -> str:
     return ", ".join(f"{low}-{high}" if high > low else f"{low}" for low, high in ranges)
 
 
+def age_text(seconds: float) -> str:
+    """Return a span of time in its two largest units: ``42 s``, ``12 min``, ``3 h 12 min``."""
+    minutes = int(seconds) // 60
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, days = minutes // 60, minutes // (24 * 60)
+    return f"{days} d {hours % 24} h" if days else f"{hours} h {minutes % 60} min"
+
+
 def numbers_of(ranges: str) -> frozenset[int]:
     """Return the numbers of ``0-3, 7``.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dcp
+from dcp.lake.monitor.figures import page_html
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -28,6 +29,16 @@ def test_every_module_beside_the_packages_is_installed() -> None:
 
 def test_schemas_are_found_inside_the_package() -> None:
     assert importlib.resources.files("dcp.schemas").joinpath("__init__.py").is_file()
+
+
+def test_the_chart_library_is_installed_with_its_licence() -> None:
+    """The page of a run is one file: it needs no network."""
+    page = page_html()
+    assert "Copyright (c) 2022 Leon Sorokin" in page and "uPlot=function()" in page
+    assert not re.search(r"""(?:src|href)=["']""", page)
+    installed = PROJECT["tool"]["setuptools"]["package-data"]["dcp.lake.monitor"]
+    assert installed == ["page.html", "uplot/*"]
+    assert "dcp/lake/monitor/uplot/LICENSE" in PROJECT["project"]["license-files"]
 
 
 def test_versions_agree() -> None:

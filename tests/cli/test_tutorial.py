@@ -76,7 +76,7 @@ def test_the_tutorial(
     finally:
         spark.sql("USE spark_catalog.default")
         assert process.stop() == 0
-    assert len(commands) == 15 and {"load", "plan", "status", "rollbacks", "verify"} < {*commands}
+    assert len(commands) == 16 and {"load", "plan", "status", "rollbacks", "verify"} < {*commands}
 
 
 def test_another_output_is_not_that_of_the_page() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from selenium.webdriver import Chrome
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
+from dcp.lake.task_board.task_stats import WAITED_FOR
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import PASSWORD, PASSWORD_FILE, USER
@@ -66,13 +68,18 @@ def test_a_run_is_followed_live_and_its_page_is_kept_as_a_file(
         wait.until(lambda _: text(browser, "replicas").splitlines()[1].startswith("docs 0 0 1 "))
         assert text(browser, "state").startswith("ok"), text(browser, "state")
         assert (text(browser, "bucket"), text(browser, "stuck")) == ("default", "none")
-        wait.until(shown("rows a second, newest rounds", "unknown"))  # there is one round
-        overflow = "return document.documentElement.scrollWidth - window.innerWidth"
-        assert browser.execute_script(overflow) <= 0
+        require_charts(browser)
         cluster.set(b"key-1", b"2")  # without loading the page again
         wait.until(shown("newest round", "2"))
         wait.until(shown("rows in it", "1"))
-        wait.until(lambda _: 0 <= float(tiles(browser)["rows a second, newest rounds"]) < 10)
+        cluster.crash_restart(0, lost_seqnos=1)
+        cluster.set(b"key-2", b"2")
+        wait.until(lambda _: int(tiles(browser)["rollbacks so far"]) == 4)
+        wait.until(lambda _: browser.execute_script("return charts.rollbacks.length") == 1)
+        assert "rollbacks: 4" in str(label(browser, "chart-lag"))
+        wait.until(lambda _: lacks_nothing(browser))
+        require_tables_by_keyboard(browser)
+        require_narrow(browser)
         require_light_and_dark(browser)
         require_no_error_of_the_page(browser)
     finally:
@@ -82,9 +89,68 @@ def test_a_run_is_followed_live_and_its_page_is_kept_as_a_file(
     report = ["report", "--config", str(config), "--html", str(page)]
     assert subprocess.run([*command, *report], check=False).returncode == 0
     browser.get(page.as_uri())
-    assert tiles(browser)["newest round"] == "2"
+    assert int(tiles(browser)["newest round"]) > 2
+    assert tiles(browser)["lag"] == "unknown"
+    assert text(browser, "driver").startswith("Nobody has looked at the cluster for ")
+    assert browser.execute_script("return charts.rollbacks.length") == 1
+    require_charts(browser)
+    require_tables_by_keyboard(browser)
+    require_narrow(browser)
     require_light_and_dark(browser)
     require_no_error_of_the_page(browser)
+
+
+CHARTS = ("chart-lag", "chart-rate", "chart-time")
+INK = """
+const canvas = document.querySelector('#' + arguments[0] + ' canvas');
+const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+return data.filter((each, place) => place % 4 === 3 && each).length;
+"""
+FITS = """
+const fits = x => x.offsetWidth > 100 && x.offsetWidth <= x.parentNode.clientWidth;
+return [...document.querySelectorAll('.uplot')].filter(fits).length;
+"""
+OVERFLOW = "return document.documentElement.scrollWidth - window.innerWidth"
+
+
+def require_charts(browser: Chrome) -> None:
+    """Each is drawn, and says in words what it shows."""
+    for chart in CHARTS:
+        assert browser.execute_script(INK, chart) > 500, chart
+        assert "the table below has each minute" in str(label(browser, chart))
+    stages = text(browser, "flow").splitlines()[1:]
+    assert [each.rsplit(" ", 4)[0] for each in stages] == [*WAITED_FOR.values()]
+    assert len(browser.find_elements("css selector", "#map i")) == 4
+    assert str(label(browser, "map")).startswith("4 vbuckets. ")
+
+
+def label(browser: Chrome, id_: str) -> str | None:
+    return browser.find_element("id", id_).get_attribute("aria-label")
+
+
+def lacks_nothing(browser: Chrome) -> bool:
+    return "has all that is known: 4" in str(label(browser, "map"))
+
+
+def require_tables_by_keyboard(browser: Chrome) -> None:
+    """What a chart shows is in a table that a key opens."""
+    for id_, heads in (("minutes", "minute lag rows/s"), ("vbuckets", "state vbuckets which")):
+        table = browser.find_element("id", id_)
+        assert not table.is_displayed()
+        summary = table.find_element("xpath", "ancestor::details/summary")
+        summary.send_keys(Keys.ENTER)
+        assert table.is_displayed() and table.text.startswith(heads)
+        summary.send_keys(Keys.ENTER)
+
+
+def require_narrow(browser: Chrome) -> None:
+    """A telephone shows all of it, without a page that is wider than the screen."""
+    wait = WebDriverWait(browser, 10)
+    for width in (360, 1100):
+        narrow = {"width": width, "height": 1400, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", narrow)
+        wait.until(lambda _: browser.execute_script(OVERFLOW) <= 0)
+        wait.until(lambda _: browser.execute_script(FITS) == len(CHARTS))
 
 
 def text(browser: Chrome, id_: str) -> str:

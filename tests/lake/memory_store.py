@@ -40,6 +40,7 @@ class MemoryStore:
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.location = LakeLocation(root="memory://lake")
         self.kept: dict[str, MemoryVersions] = {}
+        self.notes: dict[str, bytes] = {}
         self.now = now
         self.slots = 1
         self.is_remote = False
@@ -113,6 +114,12 @@ class MemoryStore:
 
     def table(self, name: str) -> MemoryTable:
         return MemoryTable(name, self)
+
+    def note(self, name: str, content: bytes) -> None:
+        self.notes[name] = content
+
+    def noted(self, name: str) -> bytes | None:
+        return self.notes.get(name)
 
     def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
         return [do(item) for item in items]

@@ -67,8 +67,8 @@ def connection_lines(samples: Sequence[TaskStats]) -> list[str]:
             if each.window is not None:
                 full = share_text(each.window.full_seconds, sample.seconds)
                 window = (
-                    f"; {size_text(each.window.in_use)} of {size_text(each.window.size)} in use, "
-                    f"full {full} of the time"
+                    f"; flow control: {size_text(each.window.in_use)} of a buffer of "
+                    f"{size_text(each.window.size)} in use, full {full} of the time"
                 )
             lines.append(f"{sample.label} {each.node}: waits for {each.waits_for}{window}")
     return [printable(line) for line in lines]
@@ -113,7 +113,7 @@ def _shares(samples: Sequence[TaskStats]) -> list[str]:
 
 
 def _connections(samples: Sequence[TaskStats]) -> str:
-    heads = ["task", "node", "window", "in use", "full", "rate", "waits for"]
+    heads = ["task", "node", "buffer", "in use", "full", "rate", "waits for"]
     found = [(sample, each) for sample in samples for each in sample.connections]
     return table(heads, [_connection(sample, each) for sample, each in found])
 
@@ -137,7 +137,7 @@ def _connection(sample: TaskStats, each: Connection) -> Sequence[object]:
 
 
 def _stages(samples: Sequence[TaskStats]) -> str:
-    heads = ["task", "stage", "at most", "in use", "windows waited"]
+    heads = ["task", "stage", "at most", "in use", "waited for"]
     rows: list[Sequence[object]] = []
     for sample in samples:
         for node, stage in [

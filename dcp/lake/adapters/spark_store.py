@@ -21,7 +21,12 @@ from dcp.lake.config.memory import MEBIBYTE, arrow_settings
 from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.spark.hadoop import log_store_of, try_conditional_writes
+from dcp.lake.spark.hadoop import (
+    file_content,
+    log_store_of,
+    put_file,
+    try_conditional_writes,
+)
 from dcp.lake.spark.session import in_pool, session_slots
 from dcp.lake.store.at_once import at_once
 from dcp.lake.store.cached_reads import CachedReads
@@ -145,6 +150,21 @@ class SparkStore:
     def is_remote(self) -> bool:
         table = self.table(_CHANGES)
         return isinstance(table, FileTable) and table.place.folder is None
+
+    def note(self, name: str, content: bytes) -> None:
+        if (located := self._located(_CHANGES)) is None:
+            return
+        if located.place is not None:
+            located.place.put(name, content)
+        else:
+            put_file(self.spark, f"{located.location}/{name}", content)
+
+    def noted(self, name: str) -> bytes | None:
+        if (located := self._located(_CHANGES)) is None:
+            return None
+        if located.place is not None:
+            return located.place.get(name)
+        return file_content(self.spark, f"{located.location}/{name}")
 
     def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
         # In a catalog Spark looks up each table.

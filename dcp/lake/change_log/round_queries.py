@@ -3,7 +3,7 @@
 A round never changes once it is committed, so an open lake remembers the newest ones it has read.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from dcp.errors import REREAD_COMMAND, LakeError
@@ -36,9 +36,7 @@ def round_records(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundR
     if missing := sorted({number for number in rounds if number not in known}):
         read = _read(lake, missing)
         known |= read
-        remembered.update(read)
-        for number in sorted([*remembered])[:-REMEMBERED_ROUNDS]:
-            remembered.pop(number, None)  # another thread may be quicker
+        _remember(lake, read)
     return {number: known[number] for number in rounds}
 
 
@@ -86,15 +84,32 @@ def states_left(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProg
     return states_from_rows(lake.changes.rows("vbucket, epoch, position", condition))
 
 
-def reports_since(lake: LakeTables, first_round: int) -> dict[int, list[VbucketReport]]:
-    rows = lake.changes.rows(
-        "round, vbucket, detail", f"{is_kind(RowKind.STATUS)} AND round >= {int(first_round)}"
-    )
-    reports: dict[int, list[VbucketReport]] = {}
-    for row in rows:
-        told = VbucketReport.parse(row["vbucket"], row["detail"])
-        reports.setdefault(row["round"], []).append(told)
-    return reports
+def reports_since(
+    lake: LakeTables, first_round: int, remember: Collection[int] = ()
+) -> dict[int, Sequence[VbucketReport]]:
+    """Return the reports of a round and all later ones, by round.
+
+    The same query reads the records of the rounds to ``remember``, for `round_records`.
+
+    Raises:
+        LakeError: as of `round_records`.
+    """
+    told = f"({is_kind(RowKind.STATUS)} AND round >= {int(first_round)})"
+    missing = {number for number in remember if number and number not in lake.remembered_rounds}
+    if missing:
+        told += f" OR ({_of_records(missing)})"
+    read: dict[int, list[VbucketReport]] = {}
+    rows: dict[int, list[dict[str, Any]]] = {number: [] for number in missing}
+    for row in lake.changes.rows(_RECORD_COLUMNS if missing else _REPORT_COLUMNS, told):
+        if (number := row["round"]) in missing:
+            rows[number].append(row)
+        else:
+            report = VbucketReport.parse(row["vbucket"], row["detail"])
+            read.setdefault(number, []).append(report)
+    records = {number: _record(lake, number, found) for number, found in rows.items()}
+    _remember(lake, records)
+    known = {number: each.reports for number, each in records.items() if number >= first_round}
+    return {**read, **known}
 
 
 def newest_item_counts(lake: LakeTables, to_round: int, count: int) -> list[tuple[int, int]]:
@@ -125,11 +140,23 @@ def take_items(
     )
 
 
+def _remember(lake: LakeTables, records: Mapping[int, RoundRecord]) -> None:
+    lake.remembered_rounds.update(records)
+    for number in sorted([*lake.remembered_rounds])[:-REMEMBERED_ROUNDS]:
+        lake.remembered_rounds.pop(number, None)  # another thread may be quicker
+
+
+_REPORT_COLUMNS: Final = "round, kind, vbucket, detail"
+_RECORD_COLUMNS: Final = "round, kind, vbucket, epoch, position, detail"
+
+
+def _of_records(rounds: Collection[int]) -> str:
+    kinds = is_kind(RowKind.POSITION, RowKind.STATUS)
+    return f"round IN ({integer_list(sorted(rounds))}) AND {kinds}"
+
+
 def _read(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
-    rows = lake.changes.rows(
-        "round, kind, vbucket, epoch, position, detail",
-        f"round IN ({integer_list(rounds)}) AND {is_kind(RowKind.POSITION, RowKind.STATUS)}",
-    )
+    rows = lake.changes.rows(_RECORD_COLUMNS, _of_records(rounds))
     by_round: dict[int, list[dict[str, Any]]] = {number: [] for number in rounds}
     for row in rows:
         by_round[row["round"]].append(row)

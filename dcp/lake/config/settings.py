@@ -31,6 +31,9 @@ from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentia
 from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED, ConnectionString
 from dcp.setting_keys import Section, key, key_of
 
+_SPARK_SECONDS: Final = 60.0
+"""The time that Spark takes to start, or to commit, on a busy machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings(Section):
@@ -202,6 +205,19 @@ class RoundSettings(Section):
         least=0,
         most=86400,
     )
+
+    @property
+    def stall_seconds(self) -> float:
+        """A run in which nothing has moved for so long stands still.
+
+        A round may take its target, and the wait for a silent node; Spark may take its time.
+        """
+        return (
+            self.target_seconds
+            + self.node_deadline_seconds
+            + self.minimum_interval_seconds
+            + _SPARK_SECONDS
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,17 @@ A reader that lives on reads again only what has changed, so that it may be aske
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import resources
+from itertools import takewhile
 from typing import Annotated, Any, Final
 
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
-from dcp.lake.change_log.changes import round_time
+from dcp.lake.change_log.changes import newest_round, round_time
 from dcp.lake.change_log.epochs import first_rounds_after, forks_between
+from dcp.lake.change_log.last_look import last_look
 from dcp.lake.change_log.round_queries import reports_since, round_record, round_records
 from dcp.lake.monitor.run_watch import Health
 from dcp.lake.query.lake_figures import LakeFigures, lake_figures
@@ -22,10 +24,15 @@ from dcp.lake.tables.history import WINDOW, TableCommit, history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
 from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.task_board.task_stats import WAITED_FOR
 from dcp.records import SPREAD, UNSTORED, plain
 
 ROUNDS_SHOWN: Final = 30
-"""The newest rounds whose figures are told one by one."""
+"""So many of the newest rounds are told one by one; fewer at first, if they have many vbuckets."""
+
+_REPORTS_READ: Final = 3000
+"""A first look reads about so many reports of vbuckets, in tens of milliseconds."""
+_FEWEST_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +83,24 @@ class FullFigures(LakeFigures):
     """By replica table."""
     tables: tuple[TableFigures, ...]
 
+    def lag_seqnos(self, table: str, at: datetime) -> int | None:
+        """Return the seqnos that a replica table lacks, of those that the lake knows of.
+
+        None if it lacks none and nobody drives the lake: the cluster may hold more.
+        """
+        lacking = self.lags[table].seqnos(self.highs)
+        return lacking if lacking or self.is_driven(at) else None
+
+    def lag_seconds(self, table: str, at: datetime) -> float | None:
+        """Return how long the oldest change that a replica table lacks is known; None as above."""
+        lacking = self.lags[table].seconds(at)
+        return lacking if lacking or self.is_driven(at) else None
+
     def seeing(self, targets: Mapping[int, int], since: datetime) -> "FullFigures":
-        """Return the figures for one who knows higher seqnos of some vbuckets, since a time."""
+        """Return the figures for a driver that knows higher seqnos of some vbuckets.
+
+        ``since`` is when it asked the cluster, or long ago.
+        """
         highs = {**self.highs}
         for vbucket, target in targets.items():
             highs[vbucket] = max(target, highs.get(vbucket, 0))
@@ -85,7 +108,8 @@ class FullFigures(LakeFigures):
             table: replace(lag, since=since) if lag.since is None and lag.seqnos(highs) else lag
             for table, lag in self.lags.items()
         }
-        return replace(self, highs=highs, lags=lags)
+        look = self.last_look and replace(self.last_look, time=max(self.last_look.time, since))
+        return replace(self, highs=highs, lags=lags, last_look=look)
 
 
 class FiguresReader:
@@ -116,6 +140,10 @@ class FiguresReader:
             seen = {table: (head.version, head.time) for table, head in heads.items()}
             if self._newest is None or self._newest[0] != seen:
                 self._newest = seen, self._read(commits, statuses, heads)
+                return self._newest[1]
+            figures = self._newest[1]
+            if (look := last_look(lake.store, figures.round_at)) != figures.last_look:
+                self._newest = seen, replace(figures, last_look=look)
             return self._newest[1]
 
     def _read(
@@ -125,30 +153,38 @@ class FiguresReader:
         heads: Mapping[str, TableCommit],
     ) -> FullFigures:
         lake = self._lake
+        newest = newest_round(lake, commits)
+        rounds = self._round_figures(commits, newest, statuses.values())
         figures = lake_figures(lake, commits, statuses)
-        highs = _high_seqnos(round_record(lake, figures.round))
+        highs = _high_seqnos(round_record(lake, newest))
         return FullFigures(
             **figures.parts(),
-            rounds=self._round_figures(commits, figures.round),
+            rounds=rounds,
             highs=highs,
-            lags=dict(_lags(lake, statuses, commits, figures.round, highs)),
+            lags=dict(_lags(lake, statuses, commits, newest, highs)),
             tables=tuple(self._table_figures(heads)),
         )
 
     def _round_figures(
-        self, commits: Sequence[TableCommit], newest: int
+        self, commits: Sequence[TableCommit], newest: int, statuses: Iterable[ReplicaStatus]
     ) -> tuple[RoundFigures, ...]:
-        first = max(1, newest - ROUNDS_SHOWN + 1)
-        missing = [number for number in range(first, newest + 1) if number not in self._rounds]
+        """Return the newest rounds; the same read of the log brings what the figures need."""
+        vbucket_count = self._lake.identity.vbucket_count
+        at_once = min(ROUNDS_SHOWN, max(_FEWEST_ROUNDS, _REPORTS_READ // vbucket_count))
+        read_from = max(1, newest - at_once + 1)
+        missing = [each for each in range(read_from, newest + 1) if each not in self._rounds]
         if missing:
-            reports = reports_since(self._lake, missing[0])
+            needed = {newest, *(status.round for status in statuses)}
+            reports = reports_since(self._lake, missing[0], needed)
             times = {each.round: each.time for each in commits if each.round is not None}
             self._rounds |= {
                 number: _of_round(number, times.get(number), reports.get(number, ()))
                 for number in missing
             }
-        self._rounds = {number: each for number, each in self._rounds.items() if number >= first}
-        return tuple(self._rounds[number] for number in range(newest, first - 1, -1))
+        shown = range(newest, max(0, newest - ROUNDS_SHOWN), -1)
+        known = tuple(takewhile(lambda number: number in self._rounds, shown))
+        self._rounds = {number: self._rounds[number] for number in known}
+        return tuple(self._rounds.values())
 
     def _table_figures(self, heads: Mapping[str, TableCommit]) -> list[TableFigures]:
         self._sizes = {
@@ -236,25 +272,53 @@ _PAGE: Final = "page.html"
 def figures_json(lake: FullFigures, at: datetime, health: Health | None = None) -> dict[str, Any]:
     """Return the page's figures as a JSON object; times are ISO 8601, in UTC."""
     shown = ("vbucket", "reason", "detail")
+    minutes = () if lake.last_look is None else lake.last_look.minutes
     return {
         **plain(lake),
         "at": at.isoformat(),
+        "is_driven": lake.is_driven(at),
         "health": None if health is None else health.to_json(),
         "waiting": len(lake.waiting),
         "stuck": [{name: getattr(each, name) for name in shown} for each in lake.stuck],
         "replicas": [
             {
                 **plain(each),
-                "lag_seqnos": lake.lags[each.table].seqnos(lake.highs),
-                "lag_seconds": lake.lags[each.table].seconds(at),
+                "lag_seqnos": lake.lag_seqnos(each.table, at),
+                "lag_seconds": lake.lag_seconds(each.table, at),
                 "stale": len(each.stale),
             }
             for each in lake.replicas
         ],
+        "waited_for": WAITED_FOR,
+        "minutes": [each.told() for each in minutes],
+        "map": _vbucket_map(lake),
+    }
+
+
+def _vbucket_map(lake: FullFigures) -> dict[str, list[int]]:
+    """Return how far each vbucket is behind, and the vbuckets that stand out, by reason."""
+    behind = [
+        max((lag.seqnos({vb: lake.highs.get(vb, 0)}) for lag in lake.lags.values()), default=0)
+        for vb in range(lake.vbuckets)
+    ]
+    left_out = {each.vbucket for each in lake.stuck if each.outcome is Outcome.LEFT_OUT}
+    return {
+        "behind": behind,
+        "waiting": sorted(lake.waiting),
+        "stale": sorted({vb for each in lake.replicas for vb in each.stale}),
+        "left_out": sorted(left_out),
+        "still": sorted({each.vbucket for each in lake.stuck} - left_out),
     }
 
 
 def page_html(figures: dict[str, Any] | None = None) -> str:
+    """Return the page with these figures; without any it asks for ``figures.json``."""
     text = "null" if figures is None else json.dumps(figures).replace("<", "\\u003c")
-    page = resources.files(__package__).joinpath(_PAGE).read_text(encoding="utf-8")
+    page = _part(_PAGE)
+    for name in ("LICENSE", "uPlot.min.css", "uPlot.iife.min.js"):
+        page = page.replace(f"INSERT {name}", _part(f"uplot/{name}"))
     return page.replace("FIGURES", text)
+
+
+def _part(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8").strip()

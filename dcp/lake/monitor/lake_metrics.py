@@ -54,14 +54,23 @@ def _of_tables(meaning: str, figure: Callable[[TableFigures], _Figure]) -> LakeM
 LAKE_METRICS: Final[Mapping[str, LakeMetric]] = {
     "dcplake_lag_seqnos": LakeMetric(
         "Seqnos between what a replica table shows and the newest known ones, of all vbuckets; "
-        "collections share a vbucket's seqnos.",
-        lambda lake, _: [(table, lag.seqnos(lake.highs)) for table, lag in lake.lags.items()],
+        "collections share a vbucket's seqnos. No 0 is told of a lake that nobody drives.",
+        lambda lake, at: [(table, lake.lag_seqnos(table, at)) for table in lake.lags],
         "table",
     ),
     "dcplake_lag_seconds": LakeMetric(
-        "How long the oldest change that a replica table lacks is known; 0: it lacks none.",
-        lambda lake, at: [(table, lag.seconds(at)) for table, lag in lake.lags.items()],
+        "How long the oldest change that a replica table lacks is known; 0: it lacks none. No 0 is "
+        "told of a lake that nobody drives.",
+        lambda lake, at: [(table, lake.lag_seconds(table, at)) for table in lake.lags],
         "table",
+    ),
+    "dcplake_last_look_timestamp_seconds": _of_lake(
+        "When a driver last asked the cluster what it holds; it notes that once a minute.",
+        lambda lake: None if lake.last_look is None else lake.last_look.time,
+    ),
+    "dcplake_last_look_behind_seqnos": _of_lake(
+        "Seqnos that the lake lacked at that look.",
+        lambda lake: None if lake.last_look is None else lake.last_look.behind,
     ),
     "dcplake_round": _of_lake("The newest committed round.", lambda lake: lake.round),
     "dcplake_last_round_timestamp_seconds": _of_newest_round(

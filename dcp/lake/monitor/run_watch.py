@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, StreamProgress
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from dcp.lake.rounds.round_plan import Idle, RoundPlan
     from dcp.lake.rounds.round_report import RoundReport
     from dcp.lake.tables.applied_version import AppliedVersion
-
-_START_SECONDS: Final = 60.0
-"""The time that Spark takes to start, or to commit, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +38,15 @@ class RunWatch(Observer):
     def __init__(
         self, inner: Observer, rounds: RoundSettings, clock: Callable[[], float] = monotonic
     ) -> None:
-        """A round may take its target, and the wait for a silent node."""
         self._inner = inner
         self._clock = clock
-        self._limit_seconds = (
-            rounds.target_seconds
-            + rounds.node_deadline_seconds
-            + rounds.minimum_interval_seconds
-            + _START_SECONDS
-        )
+        self._limit_seconds = rounds.stall_seconds
         self._moved_at = clock()
         self._reason = "its first round"
         self._progress: RoundProgress | None = None
         self._done = StreamProgress()
-        self.under_way: tuple[Mapping[int, int], datetime] = ({}, datetime.now(UTC))
-        """The running round's target seqnos, by vbucket, and the time of its plan."""
+        self.under_way: tuple[Mapping[int, int], datetime] = ({}, datetime.min.replace(tzinfo=UTC))
+        """The running round's target seqnos, by vbucket, and when the cluster was asked last."""
 
     def health(self) -> Health:
         if self._progress is not None and (done := self._progress.total()) != self._done:
@@ -74,7 +65,7 @@ class RunWatch(Observer):
 
     def committed(self, report: "RoundReport") -> None:
         """Note progress; the lake has the round's open seqnos now."""
-        self.under_way, self._progress = ({}, datetime.now(UTC)), None
+        self.under_way, self._progress = ({}, self.under_way[1]), None
         self._move()
         self._inner.committed(report)
 
@@ -83,6 +74,7 @@ class RunWatch(Observer):
         self._inner.applied(version)
 
     def idle(self, idle: "Idle") -> None:
+        self.under_way = {}, datetime.now(UTC)
         self._move()
         self._inner.idle(idle)
 

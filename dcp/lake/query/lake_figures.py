@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from dcp.lake.change_log.applied import ReplicaStatus, shown_stale
-from dcp.lake.change_log.changes import newest_round
+from dcp.lake.change_log.changes import newest_round, round_time
+from dcp.lake.change_log.last_look import LastLook, last_look
 from dcp.lake.change_log.round_queries import round_record
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
@@ -47,6 +48,14 @@ class LakeFigures:
     rollbacks: int
     """Rollbacks that producers ordered so far; each order is for one vbucket."""
     replicas: tuple[ReplicaFigures, ...]
+    round_at: datetime | None
+    """None before the first round, or if the history no longer tells."""
+    last_look: LastLook | None
+    """None if no driver has looked at the cluster yet."""
+
+    def is_driven(self, at: datetime) -> bool:
+        """Return whether a driver watches the cluster; else what that holds is unknown."""
+        return self.last_look is not None and not self.last_look.is_overdue(at)
 
     def parts(self) -> dict[str, Any]:
         """Return these fields by name, to make an object that has more."""
@@ -64,6 +73,7 @@ def lake_figures(
         LakeError: the newest round's record is damaged.
     """
     newest = newest_round(lake, commits)
+    round_at = round_time(lake, newest, commits) if newest else None
     record = round_record(lake, newest)
     states = sorted(record.states.items())
     return LakeFigures(
@@ -75,6 +85,8 @@ def lake_figures(
         stuck=tuple(each for each in record.reports if each.failed or each.reason),
         rollbacks=sum(state.rollbacks for _, state in states),
         replicas=tuple(_replica_figures(status, record.states) for status in statuses.values()),
+        round_at=round_at,
+        last_look=last_look(lake.store, round_at),
     )
 
 

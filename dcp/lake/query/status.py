@@ -17,7 +17,7 @@ from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.lake.tables.round_record import UNDECODABLE, VbucketReport
-from dcp.printable import Shown, number_ranges, printable
+from dcp.printable import Shown, age_text, number_ranges, printable
 from dcp.records import UNSTORED, plain
 
 
@@ -25,6 +25,8 @@ from dcp.records import UNSTORED, plain
 class LakeStatus(LakeFigures, Shown):
     """The figures, and what only `dcplake status` asks."""
 
+    at: datetime
+    """Ages count from here."""
     place: str
     documents: Annotated[Mapping[str, int], UNSTORED]
     """By table."""
@@ -43,6 +45,7 @@ class LakeStatus(LakeFigures, Shown):
         shown = ("id", "action", "state", "vbuckets", "who")
         return {
             **plain(self),
+            "is_driven": self.is_driven(self.at),
             "waiting_for_snapshot_end": plain(self.waiting),
             "stuck": plain(self.stuck),
             "replicas": [
@@ -63,6 +66,7 @@ class LakeStatus(LakeFigures, Shown):
             f"lake {self.lake_id} at {self.place}: bucket {self.bucket!r}, {self.vbuckets} "
             f"vbuckets, round {self.round}"
         ]
+        lines += self._age_lines()
         for replica in self.replicas:
             behind = self.round - replica.round
             place = f"last applied at round {replica.round}" if behind > 0 else "holds that round"
@@ -91,6 +95,22 @@ class LakeStatus(LakeFigures, Shown):
         lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
+    def _age_lines(self) -> list[str]:
+        applies = (each.applied_at for each in self.replicas if each.applied_at)
+        ages = [
+            f"last {what} {age_text((self.at - time).total_seconds())} ago"
+            for what, time in (("round", self.round_at), ("apply", max(applies, default=None)))
+            if time is not None
+        ]
+        if self.last_look is None:
+            return ["  nobody has looked at the cluster yet"]
+        lines = [f"  {', '.join([self.last_look.told(self.at), *ages])}"]
+        if not self.is_driven(self.at):
+            lines.append("    so the lag is unknown; dcplake run goes on from there")
+        elif behind := self.last_look.behind:
+            lines[0] += f"; {behind:,} seqnos were to be read then"
+        return lines
+
 
 def _stuck_lines(stuck: Sequence[VbucketReport]) -> list[str]:
     by_reason: dict[str, list[VbucketReport]] = {}
@@ -114,6 +134,7 @@ def lake_status(lake: LakeTables) -> LakeStatus:
     # Two questions: the log answers each of them, mostly without a look into any data file.
     return LakeStatus(
         **figures.parts(),
+        at=datetime.now(UTC),
         place=str(lake.location),
         documents={each.name: _count(lake, each, "true") for each in statuses},
         undecodable_values={each.name: _count(lake, each, AS_SENT_SQL) for each in statuses},

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from dcp.lake.rounds.round_plan import LeftOut, left_out_lines
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, VbucketReport
-from dcp.lake.task_board.task_stats import SLOWEST
+from dcp.lake.task_board.task_stats import flow_control_text
 from dcp.printable import Shown, number_ranges
 from dcp.records import Record
 
@@ -88,8 +88,7 @@ class RoundReport(Record, Shown):
         if self.undecodable_values:
             lines.append(f"  {self.undecodable_values:,} {UNDECODABLE}")
         if self.window_full >= _WORTH_A_LINE:
-            slowest = f", {SLOWEST[self.gate]}" if self.gate in SLOWEST else ""
-            lines.append(f"  window full {self.window_full:.0%} of the time{slowest}")
+            lines.append(f"  {flow_control_text(self.window_full, self.gate)}")
         return "\n".join(lines)
 
 

@@ -48,6 +48,7 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.control_requests import Requests
+from dcp.lake.run.look_notes import LookNotes
 from dcp.lake.run.outages import Outages
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.repair import only_in_log
@@ -162,6 +163,9 @@ class Driver:
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = Backfills(lake, control, access, observer)
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
+        self._looks = LookNotes(
+            lake.store, settings.round, applies=settings.apply.when != ApplyWhen.NEVER
+        )
         self._outages = Outages()
         self._apply_outages = Outages()
         """Those of `apply_newest`, which has a thread of its own."""
@@ -335,7 +339,7 @@ class Driver:
         targets: Mapping[int, int] | None = None,
         skip: Mapping[int, LeftOut] | None = None,
     ) -> RoundPlan | Idle:
-        """Return the next round's plan; commits what the lake lacks for it.
+        """Return the next round's plan; commits what the lake lacks for it, and notes the look.
 
         That may be new tables, heartbeats, properties, and the audit that a dead driver left out.
 
@@ -374,6 +378,7 @@ class Driver:
             targets=targets,
             skip=skip,
         )
+        self._looks.looked(plan.backlog if isinstance(plan, RoundPlan) else 0)
         if isinstance(plan, RoundPlan):
             return plan.listing(unindexed_applied(self.lake, self._applier.replicas))
         return plan
@@ -418,6 +423,7 @@ class Driver:
                 raise
         self._report.rounds.append(report)
         self._backfills.learn(plan, report)
+        self._looks.committed(report)
         self._observer.committed(report)
         return report
 
@@ -451,7 +457,9 @@ class Driver:
             held = self._applier.applied_round
             if not self._persistence.lets_pass(held, to_round, waits=force):
                 return []
-        made = self._applier.apply(to_round, force=force)
+        begin = monotonic()
+        if made := self._applier.apply(to_round, force=force):
+            self._looks.applied(made, round(monotonic() - begin, 3))
         self._report.applied += made
         return made
 
@@ -462,6 +470,7 @@ class Driver:
     def close(self) -> None:
         """End its use of Spark, and say that the run is over; it can do nothing more."""
         self._observer.ended()
+        self._looks.ended()
         self._applier.close()
 
     def _ensure_replicas(self, cluster: ClusterView, document_filter: DocumentFilter) -> None:

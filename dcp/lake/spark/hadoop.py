@@ -55,5 +55,35 @@ def remove_hidden_files(spark: SparkSession, folder: str) -> None:
             store.delete(path, False)  # not if another process has committed by then
 
 
+def put_file(spark: SparkSession, file: str, content: bytes) -> None:
+    """Write a small file, in place of an older one; does nothing if a server has the session."""
+    if (jvm := jvm_of(spark)) is not None:
+        path = jvm.org.apache.hadoop.fs.Path(file)
+        stream = path.getFileSystem(_hadoop_configuration(spark)).create(path, True)
+        try:
+            stream.write(bytearray(content))
+        finally:
+            stream.close()
+
+
+def file_content(spark: SparkSession, file: str) -> bytes | None:
+    """Return the content of a small file of ASCII.
+
+    None if it is missing, or a server has the session.
+    """
+    if (jvm := jvm_of(spark)) is None:
+        return None
+    path = jvm.org.apache.hadoop.fs.Path(file)
+    store = path.getFileSystem(_hadoop_configuration(spark))
+    if not store.exists(path):
+        return None
+    stream = store.open(path)
+    try:
+        content: str = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        return content.encode()
+    finally:
+        stream.close()
+
+
 def _hadoop_configuration(spark: SparkSession) -> Any:
     return spark.sparkContext._jsc.hadoopConfiguration()

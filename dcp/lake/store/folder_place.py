@@ -77,6 +77,20 @@ class FolderPlace(TablePlace):
             path.unlink(missing_ok=True)
             raise
 
+    def put(self, name: str, content: bytes) -> None:
+        beside = self.path / f".{name}.{uuid4()}.tmp"
+        try:
+            beside.write_bytes(content)
+            beside.replace(self.path / name)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
     def sizes_of(self, names: Sequence[str]) -> list[int | None]:
         def size(path: Path) -> int | None:
             try:

@@ -73,6 +73,15 @@ class LakeStore(Protocol):
             ConfigError: Spark's session may overwrite others' commits.
         """
 
+    def note(self, name: str, content: bytes) -> None:
+        """Put a small file beside the files of ``changes``, in place of an older one.
+
+        A name that begins with an underscore is safe from VACUUM, and no reader takes it for rows.
+        """
+
+    def noted(self, name: str) -> bytes | None:
+        """Return what `note` has put there last; None if nothing."""
+
     def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
         """Do something with several tables; where each waits for an object store, with many at
         once, in threads that share this one's cached reads. Raises the first exception.

@@ -171,6 +171,19 @@ class ObjectPlace(TablePlace):
             yield upload.file
             upload.file.close()
 
+    def put(self, name: str, content: bytes) -> None:
+        import obstore
+
+        obstore.put(self._store, self._path(name), content)
+
+    def get(self, name: str) -> bytes | None:
+        import obstore
+
+        try:
+            return bytes(obstore.get(self._store, self._path(name)).bytes())
+        except FileNotFoundError:
+            return None
+
     def sizes_of(self, names: Sequence[str]) -> list[int | None]:
         import obstore
 

@@ -85,6 +85,14 @@ class TablePlace(ABC):
         """
 
     @abstractmethod
+    def put(self, name: str, content: bytes) -> None:
+        """Write a small file of the table at once, in place of an older one."""
+
+    @abstractmethod
+    def get(self, name: str) -> bytes | None:
+        """Return the content of a small file; None if it is missing."""
+
+    @abstractmethod
     def sizes_of(self, names: Sequence[str]) -> list[int | None]:
         """Return the bytes of each file; None for a missing one."""
 

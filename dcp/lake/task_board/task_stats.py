@@ -4,8 +4,9 @@ What a connection waits for is the first of these that holds:
 
     reconnecting: <error>           it ended; the next attempt comes by itself
     bootstrap: <step>               it is being set up
-    window full: <stage>            the node may send nothing before that stage goes on
-    windows of n streams full: …    the same for some vbuckets that have windows of their own
+    <stage> (buffer full)           the node may send nothing before that stage goes on
+    <stage> (buffers of n streams full)
+                                    the same for some vbuckets that have buffers of their own
     reading                         data came within the last second
     a stream                        none is open at this node
     the end of a snapshot           a vbucket stands inside one, and nothing comes
@@ -33,21 +34,19 @@ _LONGEST_TEXT: Final = 300
 _OF_ONE_RUN: Final = re.compile(r"[0-9a-f]{8}|r\d+")
 """Parts of a task's name that change: a lake's id and a round's number."""
 
-GATES: Final[Mapping[str, str]] = {
-    "spark": "Spark takes the batch",
-    "batch": "rows wait for their batch to fill",
-    "handover": "Python makes rows of what it received",
-    "acknowledgement": "what was freed is not acknowledged yet",
+WAITED_FOR: Final[Mapping[str, str]] = {
+    "spark": "Spark",
+    "batch": "a batch to fill",
+    "handover": "Python",
+    "acknowledgement": "an acknowledgement to leave",
 }
-"""Stages as gates, from the last to the first, with the reason for the wait."""
+"""Stages as gates, from the last to the first, as people know them."""
 
-SLOWEST: Final[Mapping[str, str]] = {
-    "spark": "Spark was the slowest",
-    "batch": "batches waited to fill",
-    "handover": "Python was the slowest",
-    "acknowledgement": "acknowledgements were on their way",
-}
-"""The same reasons, in the past tense."""
+
+def flow_control_text(full_share: float, gate: str) -> str:
+    """Return ``flow control: buffer full 12 % of the time (waiting for Spark)``."""
+    stage = f" (waiting for {WAITED_FOR[gate]})" if gate in WAITED_FOR else ""
+    return f"flow control: buffer full {full_share * 100:.0f} % of the time{stage}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +179,7 @@ def gating_stage(stages: Iterable[StageStats]) -> str:
     used = {stage.name for stage in stages if stage.in_use}
     if "batches" in used:  # perhaps one of another connection, or without bytes
         return "spark"
-    return next((gate for gate in GATES if gate in used), "acknowledgement")
+    return next((gate for gate in WAITED_FOR if gate in used), "acknowledgement")
 
 
 def _waits_for(stats: ConnectionStats, gate: str, streams: NodeStreams) -> str:
@@ -190,9 +189,9 @@ def _waits_for(stats: ConnectionStats, gate: str, streams: NodeStreams) -> str:
         after = f" (before: {stats.error})" if stats.error else ""
         return f"bootstrap: {stats.waits_for}{after}"
     if gate and (stats.window is None or not stats.window.is_full):
-        return f"windows of {stats.full_stream_windows} streams full: {gate}: {GATES[gate]}"
+        return f"{WAITED_FOR[gate]} (buffers of {stats.full_stream_windows} streams full)"
     if gate:
-        return f"window full: {gate}: {GATES[gate]}"
+        return f"{WAITED_FOR[gate]} (buffer full)"
     if stats.quiet_seconds is not None and stats.quiet_seconds < READING_SECONDS:
         return "reading"
     if not streams.streaming:

@@ -365,18 +365,18 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
         tasks = _until_gated(world, run, lines, capsys)
         # Two of the task's connections may wait at once: what stands still is the task.
         connection = next(each for each in _gated(tasks[0]) if each["gate"] == "spark")
-        assert connection["waits_for"] == "window full: spark: Spark takes the batch"
+        assert connection["waits_for"] == "Spark (buffer full)"
         assert main(["top", *options, "--once"]) == 0
         text = capsys.readouterr().out
         assert re.search(r"^1 task of round 1: [\d,]+ rows so far", text)
-        assert "window full: spark" in text
+        assert "Spark (buffer full)" in text
         assert main(["status", *options]) == 0
         status = capsys.readouterr().out
         assert "connections of round 1:" in status
         bound_bytes = worker_bytes(len(tasks[0]["connections"]), 20000, 5000)
         assert tasks[0]["bound_bytes"] == bound_bytes
         assert re.search(rf"RSS \d+ of at most {bound_bytes / 2**20:,.0f} MiB", status)
-        assert f"{connection['node']}: waits for window full: spark" in status
+        assert f"{connection['node']}: waits for Spark (buffer full)" in status
         assert main(["status", *options, "--json"]) == 0
         told = json.loads(capsys.readouterr().out.splitlines()[-1])["connections"]
         assert connection["node"] in {each["node"] for each in told}
@@ -392,7 +392,8 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
         reader.join()
         run.stdout.close()
     assert code == 0, lines[-30:]
-    assert "window full" in "".join(lines) and "Spark was the slowest" in "".join(lines)
+    told = r"flow control: buffer full \d+ % of the time \(waiting for Spark\)"
+    assert re.search(told, "".join(lines))
     assert main(["top", *options]) == 0
     assert capsys.readouterr().out == "no task is running\n"
 
@@ -440,7 +441,9 @@ def test_a_board_of_tasks_without_flow_control_is_shown_too() -> None:
     assert connection_lines([without]) == [f"t2: {_memory_of(look)}"]
     assert "1 task of round 7" in board_text([without])
     assert f"t2: {_memory_of(look)}\n" in board_text([without])
-    assert connection_lines([look])[1].startswith("t2 node.example:11210: waits for window full")
+    assert connection_lines([look])[1].startswith(
+        "t2 node.example:11210: waits for Spark (buffer full)"
+    )
 
 
 def _memory_of(look: TaskStats) -> str:

@@ -3,15 +3,16 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dcp.cli.main import main
+from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.opening import lake_location, store_without_spark
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import RoundSettings
@@ -55,9 +56,9 @@ class Scene:
             SparkStore(lambda: spark, self._location), settings, query_cluster(self._access)
         )
         self.driver = Driver(self.lake, settings, self._access, Observer())
-        self._reader = self._new_reader()
+        self._reader = self.new_reader()
 
-    def _new_reader(self) -> FiguresReader:
+    def new_reader(self) -> FiguresReader:
         def started() -> "SparkSession":
             raise AssertionError("Spark was started")
 
@@ -78,7 +79,7 @@ class Scene:
     def figures(self) -> FullFigures:
         """Read them; who has read before, who has not, and a status find the same."""
         found = self._reader.read()
-        assert found == self._new_reader().read()
+        assert found == self.new_reader().read()
         assert lake_status(self.lake).parts() == found.parts()
         assert self._reader.read() is found, "nothing has changed since"
         return found
@@ -133,6 +134,7 @@ def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
     ahead = scene.figures().seeing({0: before[0] + 3}, now)
     assert ahead.lags["docs"].seqnos(ahead.highs) == 3 and ahead.lags["docs"].since == now
     assert ahead.lags[scene.table].since == behind.since
+    assert ahead.last_look is not None and ahead.last_look.time == now, "the run has just looked"
 
     [applied] = scene.driver.apply(number, force=True)
     lag = scene.lag(scene.table)
@@ -197,3 +199,49 @@ def test_a_run_serves_the_figures_and_a_report_has_them_in_it(
     page = tmp_path / "page.html"
     assert main(["report", "--lake", root, "--html", str(page)]) == 0
     assert f'"round": {told["round"]}' in page.read_text()
+
+
+def test_the_page_costs_one_read_of_the_log(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.write(8)
+    scene.write(1, scene.collection)
+    scene.follow()
+    reads: list[str] = []
+    take_rows = FileTable.take_rows
+
+    def counted(table: FileTable, *asked: Any) -> Any:
+        reads.append(table.where)
+        return take_rows(table, *asked)
+
+    monkeypatch.setattr(FileTable, "take_rows", counted)
+    reader = scene.new_reader()
+    told = figures_json(reader.read(), datetime.now(UTC))
+    assert len(reads) == 1, "a reader that has read nothing before"
+    assert len(told["rounds"]) > 1 and told["rounds"][0]["rows"] == 9
+    assert told["map"]["behind"] == [0] * VBUCKETS
+    assert sum(each.get("rows", 0) for each in told["minutes"]) >= 9
+    reader.read()
+    assert len(reads) == 1
+
+
+def test_no_lag_of_zero_is_told_when_nobody_drives(scene: Scene) -> None:
+    scene.follow()
+    figures = scene.figures()
+    assert figures.last_look is not None
+    now = datetime.now(UTC)
+    assert (figures.lag_seqnos("docs", now), figures.lag_seconds("docs", now)) == (0, 0.0)
+    late = now + timedelta(seconds=figures.last_look.next_seconds + 1)
+    told = figures_json(figures, late)
+    assert not told["is_driven"]
+    for each in told["replicas"]:
+        assert (each["lag_seqnos"], each["lag_seconds"]) == (None, None)
+    text = lake_exposition(figures, late)
+    assert "dcplake_lag_seconds{" not in text and "dcplake_lag_seqnos{" not in text
+    assert "dcplake_last_look_timestamp_seconds{" in text
+
+    scene.write(5)
+    scene.receive()
+    behind = scene.figures()
+    assert behind.lag_seqnos("docs", late) == 5, "the least that it lacks is known"
+    scene.follow()
+    scene.driver.close()
+    assert not scene.figures().is_driven(datetime.now(UTC)), "the driver has ended"

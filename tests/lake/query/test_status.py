@@ -1,9 +1,14 @@
 """The words of a lake's status."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
+from dcp.lake.change_log.last_look import LastLook
+from dcp.lake.query.lake_figures import ReplicaFigures
 from dcp.lake.query.status import LakeStatus
 from dcp.lake.tables.round_record import Outcome, VbucketReport
+
+AT = datetime(2026, 1, 31, 10, tzinfo=UTC)
 
 
 def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
@@ -25,12 +30,16 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
         stuck=tuple(stuck),
         rollbacks=0,
         replicas=(),
+        round_at=None,
+        last_look=None,
+        at=AT,
         place="/lake",
         documents={},
         undecodable_values={},
     )
     lines = str(status).splitlines()
     assert lines[1:] == [
+        "  nobody has looked at the cluster yet",
         "  waiting for their snapshot's end: 1 vbuckets",
         f"  stand still: vbuckets 1-899: waiting for its turn (1: {detail})",
         "  stand still: vbuckets 900, 902: waiting for data "
@@ -39,3 +48,39 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
     shown = status.to_json()
     assert shown["waiting_for_snapshot_end"] == [7]
     assert (shown["stuck"][0]["vbucket"], shown["stuck"][0]["target_seqno"]) == (1, 9)
+
+
+def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:
+    def ago(minutes: float) -> datetime:
+        return AT - timedelta(minutes=minutes)
+
+    replica = ReplicaFigures("docs", 3, 2, ago(7), "", ())
+    look = LastLook(ago(0.2), 200.0, behind=1200)
+    status = LakeStatus(
+        bucket="bucket",
+        lake_id="id",
+        vbuckets=64,
+        round=2,
+        waiting=(),
+        stuck=(),
+        rollbacks=0,
+        replicas=(replica,),
+        round_at=ago(8),
+        last_look=look,
+        at=AT,
+        place="/lake",
+        documents={"docs": 5},
+        undecodable_values={"docs": 0},
+    )
+    assert str(status).splitlines()[1] == (
+        "  last look at the cluster 12 s ago, last round 8 min ago, last apply 7 min ago; "
+        "1,200 seqnos were to be read then"
+    )
+    assert status.to_json()["is_driven"]
+    dead = replace(status, last_look=replace(look, time=ago(192)))
+    assert str(dead).splitlines()[1:3] == [
+        "  nobody has looked at the cluster for 3 h 12 min, last round 8 min ago, "
+        "last apply 7 min ago",
+        "    so the lag is unknown; dcplake run goes on from there",
+    ]
+    assert not dead.to_json()["is_driven"]

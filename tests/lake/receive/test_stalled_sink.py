@@ -129,7 +129,7 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
 
         sample = _look(place, all_is_here)
         assert sample.connections[0].gate == "spark"
-        assert sample.connections[0].waits_for == "window full: spark: Spark takes the batch"
+        assert sample.connections[0].waits_for == "Spark (buffer full)"
         ours, before = psutil.Process(), psutil.Process().memory_full_info().uss
         for _ in range(10):
             sleep(0.2)

@@ -19,7 +19,7 @@ from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.transaction import described
 from dcp.lake.store.folder_place import FolderPlace
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.store.place import CommitFile
+from dcp.lake.store.place import CommitFile, Located
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import (
     CHANGES_TABLE,
@@ -329,3 +329,22 @@ def test_a_commit_of_a_clock_that_is_ahead_is_as_old_as_its_file(changed: LakeTa
     for each in (table, by_spark(table)):
         found = history(each, WHOLE)
         assert abs((found[0].time - before[0].time).total_seconds()) < 1
+
+
+def test_a_note_is_read_by_files_and_by_spark_and_stays_when_vacuum_runs(
+    changed: LakeTables,
+) -> None:
+    name, store = "_note.json", changed.store
+    assert isinstance(store, SparkStore)
+    by_spark_alone = SparkStore(lambda: store.spark, store.location)
+    at = store.location.spark_path(CHANGES_TABLE)
+    by_spark_alone.located[CHANGES_TABLE] = Located(at, None)
+    assert store.noted(name) is None and by_spark_alone.noted(name) is None
+    store.note(name, b'{"n": 1}')
+    assert by_spark_alone.noted(name) == b'{"n": 1}'
+    by_spark_alone.note(name, b'{"n": 2}')
+    assert store.noted(name) == b'{"n": 2}'
+    os.utime(Path(store.location.path(CHANGES_TABLE)) / name, (0, 0))
+    with described(store.spark, {}, FEW_TASKS):
+        store.spark.sql(f"VACUUM {changed.changes_sql} RETAIN 200 HOURS").collect()
+    assert store.noted(name) == b'{"n": 2}'

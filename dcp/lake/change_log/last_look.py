@@ -1,0 +1,160 @@
+"""The driver's last look at the cluster, and its last hours, in a small file of the lake.
+
+A bucket without changes has no rounds, so its tables cannot tell a driver that looks and finds
+nothing from one that died. And rounds of hours are too many to read for a picture. So a driver
+notes both, at most once a minute (`dcp.lake.run.look_notes`): one request to an object store, and
+no commit. The note only informs. Where it cannot be written or read, readers go by the newest
+round.
+"""
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import psutil
+
+from dcp.lake.config.settings import RoundSettings
+from dcp.lake.store.lake_store import LakeStore
+from dcp.printable import age_text
+from dcp.records import UNSTORED, Record, plain, read
+from dcp.wire.json_tree import json_tree
+
+_LOG: Final = logging.getLogger(__name__)
+_NAME: Final = "_dcplake_last_look.json"
+NOTE_SECONDS: Final = 60.0
+MINUTES_KEPT: Final = 6 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class Minute(Record):
+    """The work of a driver in a minute; a minute in which nobody looked at the cluster has none."""
+
+    minute: int
+    """Since 1970, in UTC."""
+    rounds: int = 0
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    """Of its rounds together."""
+    longest_round: float = 0.0
+    """Seconds, as are the next two."""
+    longest_apply: float = 0.0
+    lag: float = 0.0
+    """How long the oldest received change had waited for its apply, at most."""
+    rollbacks: int = 0
+    full: Mapping[str, float] = field(default_factory=dict)
+    """By stage: for how many of the rounds' seconds flow control's buffers were full."""
+
+    def plus(self, later: "Minute") -> "Minute":
+        """Return the same minute with what else the driver did in it."""
+        stages = self.full.keys() | later.full.keys()
+        return Minute(
+            self.minute,
+            self.rounds + later.rounds,
+            self.rows + later.rows,
+            self.bytes + later.bytes,
+            round(self.seconds + later.seconds, 3),
+            max(self.longest_round, later.longest_round),
+            max(self.longest_apply, later.longest_apply),
+            max(self.lag, later.lag),
+            self.rollbacks + later.rollbacks,
+            {
+                each: round(self.full.get(each, 0.0) + later.full.get(each, 0.0), 3)
+                for each in stages
+            },
+        )
+
+    def told(self) -> dict[str, Any]:
+        """Return it without default values: most minutes of a quiet bucket are a number."""
+        unset = plain(Minute(0))
+        found = {name: value for name, value in self.to_json().items() if value != unset[name]}
+        return found | {"minute": self.minute}
+
+
+@dataclass(frozen=True, slots=True)
+class LastLook(Record):
+    time: datetime
+    """A driver asked the cluster then what it holds."""
+    next_seconds: float
+    """The driver looks again within this time; 0: it has ended."""
+    behind: int = 0
+    """Seqnos that the lake lacked then."""
+    machine: str = ""
+    """The driver's machine; empty if only the newest round tells of the look."""
+    pid: int = 0
+    """The driver's process there."""
+    minutes: Annotated[tuple[Minute, ...], UNSTORED] = ()
+    """The last hours, oldest first."""
+
+    @classmethod
+    def now(cls, time: datetime, rounds: RoundSettings, behind: int) -> "LastLook":
+        """Return a look of this process."""
+        return cls(time, _next_seconds(rounds), behind, _machine(), os.getpid())
+
+    def age_seconds(self, at: datetime) -> float:
+        return max(0.0, (at - self.time).total_seconds())
+
+    def is_overdue(self, at: datetime) -> bool:
+        """Return whether nobody drives the lake: what the cluster holds is unknown then."""
+        return self.age_seconds(at) > self.next_seconds
+
+    def told(self, at: datetime) -> str:
+        age = age_text(self.age_seconds(at))
+        if self.is_overdue(at):
+            return f"nobody has looked at the cluster for {age}"
+        return f"last look at the cluster {age} ago"
+
+
+def note_look(store: LakeStore, look: LastLook) -> None:
+    told = {**look.to_json(), "minutes": [each.told() for each in look.minutes]}
+    try:
+        store.note(_NAME, json.dumps(told, separators=(",", ":")).encode())
+    except Exception as failure:  # of many classes: the note must not end a run
+        _LOG.info("%s: cannot note the last look: %s", store.location, failure)
+
+
+def noted_look(store: LakeStore) -> LastLook | None:
+    """Return the last look that a driver noted; None if none can be read."""
+    try:
+        if (content := store.noted(_NAME)) is None:
+            return None
+        told: Any = json_tree(content)
+        minutes = tuple(read(Minute, each) for each in told.get("minutes", ()))
+        return replace(read(LastLook, told), minutes=minutes)
+    except Exception as failure:  # of many classes: the lake itself may be readable
+        _LOG.info("%s: cannot read the last look: %s", store.location, failure)
+        return None
+
+
+def last_look(store: LakeStore, round_at: datetime | None) -> LastLook | None:
+    """Return the last look that the note, or the newest round, tells of; None without either.
+
+    ``round_at`` is the time of the newest round: its driver had looked shortly before.
+    """
+    by_round = None if round_at is None else LastLook(round_at, _next_seconds(RoundSettings()))
+    if (noted := noted_look(store)) is None:
+        return by_round
+    if noted.machine == _machine() and not psutil.pid_exists(noted.pid):
+        noted = replace(noted, next_seconds=0.0)
+    return noted if by_round is None else replace(noted, time=max(noted.time, by_round.time))
+
+
+def _next_seconds(rounds: RoundSettings) -> float:
+    return rounds.stall_seconds + NOTE_SECONDS
+
+
+def _machine() -> str:
+    """Return the name of this machine, and in Linux of the world of its process ids.
+
+    A container may have the name of its host.
+    """
+    try:
+        return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()

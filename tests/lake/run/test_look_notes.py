@@ -1,0 +1,184 @@
+"""The note of a driver's last look: what a reader in another process learns from it."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dcp.lake.change_log.last_look import MINUTES_KEPT, LastLook, Minute, last_look
+from dcp.lake.config.settings import RoundSettings
+from dcp.lake.rounds.round_report import RoundReport
+from dcp.lake.run.look_notes import LookNotes
+from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.round_record import Outcome, VbucketReport
+from tests.lake.memory_store import MemoryStore
+
+BEGIN = datetime(2026, 1, 31, 10, tzinfo=UTC)
+NEXT_SECONDS = RoundSettings().stall_seconds + 60
+
+
+class Clock:
+    now = BEGIN
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def passes(self, seconds: float) -> datetime:
+        self.now += timedelta(seconds=seconds)
+        return self.now
+
+
+class CountingStore(MemoryStore):
+    """Counts notes, and may refuse them."""
+
+    count = 0
+    refuses = False
+
+    def note(self, name: str, content: bytes) -> None:
+        self.count += 1
+        if self.refuses:
+            raise OSError("the disk is full")
+        super().note(name, content)
+
+
+def found(store: MemoryStore, round_at: datetime | None = None) -> LastLook:
+    look = last_look(store, round_at)
+    assert look is not None
+    return look
+
+
+def test_a_look_is_noted_once_a_minute_and_a_driver_that_died_is_overdue() -> None:
+    store, clock = CountingStore(), Clock()
+    notes = LookNotes(store, RoundSettings(), clock)
+    assert last_look(store, None) is None
+    for _ in range(24):
+        notes.looked(0)
+        clock.passes(5)
+    assert store.count == 2, "two minutes"
+    look = found(store)
+    assert look.time == BEGIN + timedelta(seconds=60)
+    assert not look.is_overdue(look.time + timedelta(seconds=NEXT_SECONDS))
+    late = look.time + timedelta(seconds=NEXT_SECONDS + 1)
+    assert look.is_overdue(late)
+    assert look.told(late) == "nobody has looked at the cluster for 3 min"
+    assert look.told(look.time + timedelta(seconds=12)) == "last look at the cluster 12 s ago"
+
+
+def test_a_driver_that_ends_notes_its_last_look_and_no_driver_that_never_looked_does() -> None:
+    store, clock = CountingStore(), Clock()
+    notes = LookNotes(store, RoundSettings(), clock)
+    notes.ended()
+    assert last_look(store, None) is None
+    notes.looked(7)
+    notes.looked(0)
+    assert found(store).behind == 7
+    later = clock.passes(30)
+    notes.looked(0)
+    notes.ended()
+    look = found(store)
+    assert (look.time, look.behind) == (later, 0)
+    assert look.is_overdue(later + timedelta(seconds=1)), "at once: nobody looks any more"
+
+
+def test_a_driver_that_lost_leaves_the_note_of_the_one_that_won() -> None:
+    store, clock = MemoryStore(), Clock()
+    notes = LookNotes(store, RoundSettings(), clock)
+    notes.looked(0)
+    [(name, content)] = store.notes.items()
+    store.notes[name] = json.dumps(json.loads(content) | {"machine": "elsewhere"}).encode()
+    notes.ended()
+    assert not found(store).is_overdue(clock.passes(1))
+
+
+def test_a_process_of_this_machine_that_is_gone_is_overdue_at_once() -> None:
+    store, clock = MemoryStore(), Clock()
+    LookNotes(store, RoundSettings(), clock).looked(0)
+    soon = clock.passes(1)
+    assert not found(store).is_overdue(soon)
+    [(name, content)] = store.notes.items()
+    told = json.loads(content) | {"pid": 2**22 + 1}
+    store.notes[name] = json.dumps(told).encode()
+    assert found(store).is_overdue(soon)
+    store.notes[name] = json.dumps(told | {"machine": "elsewhere"}).encode()
+    assert not found(store).is_overdue(soon), "another machine's processes are not known here"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"time": 1}', b"\xff"])
+def test_without_a_note_that_can_be_read_the_newest_round_tells(content: bytes) -> None:
+    store, clock = CountingStore(), Clock()
+    store.refuses = True
+    LookNotes(store, RoundSettings(), clock).looked(0)
+    assert last_look(store, None) is None
+    store.notes["_dcplake_last_look.json"] = content
+    assert found(store, BEGIN) == LastLook(BEGIN, NEXT_SECONDS)
+
+
+def test_a_round_that_is_newer_than_the_note_is_a_look() -> None:
+    store, clock = MemoryStore(), Clock()
+    LookNotes(store, RoundSettings(), clock).looked(3)
+    noted, later = found(store), BEGIN + timedelta(seconds=40)
+    assert found(store, later) == replace(noted, time=later)
+    assert found(store, BEGIN - timedelta(seconds=9)) == noted
+
+
+def report(round_number: int, *vbuckets: VbucketReport) -> RoundReport:
+    return RoundReport(round_number, round_number, 4.0, vbuckets, ())
+
+
+def applied(to_round: int) -> AppliedVersion:
+    return AppliedVersion("docs", to_round, to_round - 1, to_round, to_round)
+
+
+def test_the_last_hours_are_told_minute_by_minute_and_outlive_their_driver() -> None:
+    store, clock = MemoryStore(), Clock()
+    notes = LookNotes(store, RoundSettings(), clock)
+    notes.looked(0)
+    reached = VbucketReport(0, Outcome.REACHED, 10, 900, window_full=0.5, gate="spark")
+    notes.committed(report(1, reached))
+    clock.passes(20)
+    notes.committed(report(2, replace(reached, rows=5, gate="")))
+    clock.passes(10)
+    notes.applied([applied(2)], 3.5)
+    clock.passes(60)
+    notes.looked(0)
+    begin = int(BEGIN.timestamp()) // 60
+    full = {"spark": 2.0, "": 2.0}
+    assert found(store).minutes == (
+        Minute(begin, 2, 15, 1800, 8.0, 4.0, 3.5, 30.0, full=full),
+        Minute(begin + 1),
+    )
+    clock.passes(3600)
+    following = LookNotes(store, RoundSettings(), clock)
+    following.looked(0)
+    minutes = found(store).minutes
+    assert [each.minute - begin for each in minutes] == [0, 1, 61], "nobody looked for an hour"
+    for _ in range(MINUTES_KEPT):
+        clock.passes(60)
+        following.looked(0)
+    assert len(found(store).minutes) == MINUTES_KEPT
+    [content] = store.notes.values()
+    assert len(content) < 10_000, "a quiet minute is a number"
+
+
+def test_a_rollback_is_noted_at_once_and_a_change_that_waits_lags() -> None:
+    store, clock = CountingStore(), Clock()
+    notes = LookNotes(store, RoundSettings(), clock)
+    notes.looked(0)
+    ordered = [VbucketReport(vb, Outcome.ROLLBACK) for vb in (3, 4)]
+    notes.committed(report(1, *ordered))
+    assert store.count == 2
+    [minute] = found(store).minutes
+    assert (minute.rollbacks, minute.rows) == (2, 0)
+    notes.committed(report(2, VbucketReport(3, Outcome.REACHED, 1)))
+    clock.passes(120)
+    notes.looked(0)
+    assert found(store).minutes[-1].lag == 120
+    notes.applied([applied(2)], 1.0)
+    clock.passes(60)
+    notes.looked(0)
+    assert found(store).minutes[-1].lag == 0
+    only_receives = LookNotes(CountingStore(), RoundSettings(), clock, applies=False)
+    only_receives.looked(0)
+    only_receives.committed(report(3, VbucketReport(3, Outcome.REACHED, 1)))
+    assert not only_receives._pending, "somebody else applies"
