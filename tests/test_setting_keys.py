@@ -13,8 +13,12 @@ from dcp.setting_keys import Section, key, key_of, section_of
 
 ROOT = Path(__file__).parents[1]
 
-OTHER_THINGS = {"bucket", "bucket_uuid"}
-"""Names that stand for two settings: a cluster has one bucket, a client reads one."""
+OTHER_THINGS = {"bucket", "bucket_uuid", "rules"}
+"""Names that stand for two settings.
+
+A cluster has one bucket, a client reads one. A producer follows the rules of a server or of DCP's
+document; a lake's rules are those of privacy.
+"""
 
 
 def sections() -> list[type[Section]]:
