@@ -32,7 +32,7 @@ _DROP: Final = SystemEventKind.END_COLLECTION.name
 class CollectionEvent:
     """The begin, flush or drop of a collection in one vbucket, as a round of the log has it.
 
-    No document of the collection at a lower seqno is left after it.
+    At the source no document of the collection at a lower seqno is left after it.
     """
 
     collection_id: int
@@ -41,7 +41,7 @@ class CollectionEvent:
     seqno: int
     round: int
     keeps: bool = False
-    """It is a drop that leaves the documents where they are."""
+    """It is a drop, and the rows of the documents stay in the lake."""
 
 
 def collection_events(

@@ -1,8 +1,8 @@
 """Defines live history and dead branches of a vbucket, by its epochs. No Spark.
 
-Every rollback of a vbucket starts a new epoch of it, at a fork seqno. A row, or what a version of a
-replica holds, (epoch g, seqno s) is *live* when s <= the fork seqno of every later epoch; what is
-not live is on a dead branch.
+Every restart of a vbucket (after a rollback, or for a resync) begins a new epoch of it, at a fork
+seqno. A row, or what a version of a replica holds, (epoch g, seqno s) is *live* when s <= the fork
+seqno of every later epoch; what is not live is on a dead branch.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -49,8 +49,8 @@ class RowKind(StrEnum):
     SYSTEM_EVENT = "system_event"
     """seqno, detail (JSON).
 
-    ``collection_id`` is set if a collection was flushed or dropped, or if it begins: the vbucket
-    has no document of it at a lower seqno.
+    ``collection_id`` is set if a collection was flushed or dropped, or if it begins: at the source
+    the vbucket has no document of it at a lower seqno.
 
     Or, without a vbucket and a seqno: what becomes of the rows of a dropped collection, for good
     (``policy`` in ``detail``). Each task of the round that first received the drop has such a row,
