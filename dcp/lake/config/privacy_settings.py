@@ -93,8 +93,11 @@ class PrivacySettings(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        for _ in self.parsed():
-            pass
+        seen: dict[tuple[object, ...], str] = {}
+        for rule, written in zip(self.parsed(), self.rules, strict=True):
+            other = seen.setdefault((rule.collection, *rule.target), written)
+            if other != written:
+                raise ConfigError(f"rules: found {other!r} and {written!r}, expected one of them")
 
     def parsed(self) -> Iterator[PrivacyRule]:
         """Yield the rules.
@@ -152,10 +155,12 @@ class PrivacySettings(Section):
                 f"privacy.{setting}: found a key of {len(found)} characters, expected "
                 f"{LEAST_KEY_CHARACTERS} or more: rules hash values with it"
             )
-        return found.encode()
+        return found.encode("utf-8", "surrogateescape")
 
 
 def _rule(target: str, action: PrivateAction) -> PrivacyRule:
+    if not target.isprintable():
+        raise ConfigError(f"rules: found {target!r}, expected a target of printable characters")
     collection, colon, place = target.partition(":")
     if collection != EVERY_COLLECTION:
         require_names("rules", [collection])

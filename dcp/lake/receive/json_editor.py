@@ -1,12 +1,12 @@
 """Replaces values inside JSON texts, by path; the rest of a text keeps its meaning, byte for byte
 where that is quick.
 
-A path is a sequence of steps (`dcp.lake.config.json_paths.json_path`). Beside ``[*]``, each other
-step goes through arrays, too: ``$.lines.email`` is the email of each line. So a value that is
-sometimes an object and sometimes an array of objects hides nothing.
+A path is a sequence of steps (`dcp.lake.config.json_paths.json_path`). Each step but ``[*]`` goes
+through arrays, too, and ``[*]`` is also a value that is no array: ``$.lines.email`` and
+``$.lines[*].email`` are the email of each line, or of the only one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
@@ -23,9 +23,10 @@ _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _ANYTHING: Final = msgspec.json.Decoder(msgspec.Raw)
 _ENCODER: Final = msgspec.json.Encoder()
 _SPACE: Final = b" \t\r\n"
+_BEHIND_A_TEXT: Final = (b" ", b",", b":", b"]", b"}")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Node:
     """The edits at and below one place."""
 
@@ -69,7 +70,7 @@ class JsonEditor:
                 found = self._spliced(text, self._members)
                 if found is not None:
                     return found
-            return _edited(text, self._root)
+            return _edited(text, [self._root])
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"found no JSON that can be read ({error})") from None
 
@@ -132,7 +133,8 @@ def _members(
     for number, (name, below) in enumerate(node.names.items()):
         name_text = _ENCODER.encode(name)
         members = _members(below, (*quoted, name_text), (*attributes, f"m{number}"))
-        if members is None or b"\\" in name_text:
+        # Behind the end of another text such a name would be found in the wrong place.
+        if members is None or b"\\" in name_text or name_text[1:2] in _BEHIND_A_TEXT:
             return None
         found += members
     return found
@@ -158,31 +160,40 @@ def _without(text: bytes, begin: int, end: int) -> bytes:
     return text[:begin].rstrip(_SPACE).removesuffix(b",") + text[end:]
 
 
-def _edited(text: bytes | msgspec.Raw, node: _Node) -> bytes | None:
-    if node.edit is not None:
-        return node.edit(bytes(_ANYTHING.decode(text)))
+def _edited(text: bytes | msgspec.Raw, nodes: list[_Node]) -> bytes | None:
+    """Make the edits of several nodes in one pass; that of the first node with one covers all."""
     plain = bytes(text).lstrip(_SPACE)
+    if not plain.startswith(b"["):
+        nodes = _with_elements(nodes)
+    for node in nodes:
+        if node.edit is not None:
+            return node.edit(bytes(_ANYTHING.decode(text)))
     if plain.startswith(b"{"):
         members = _OBJECT.decode(plain)
-        for name in list(members) if node.values is not None else node.names:
-            for below in _applying(node.names.get(name), node.values):
-                if name in members:
-                    _replace(members, name, _edited(members[name], below))
+        for name in list(members):
+            below = _known([*(n.names.get(name) for n in nodes), *(n.values for n in nodes)])
+            if below:
+                _replace(members, name, _edited(members[name], below))
         return _ENCODER.encode(members)
     if plain.startswith(b"["):
-        elements = list(map(bytes, _ARRAY.decode(plain)))
-        for below in _applying(node.elements, node):
-            found = (_edited(each, below) for each in elements)
-            elements = [each for each in found if each is not None]
-        return b"[" + b",".join(elements) + b"]"
+        below = _known([*(node.elements for node in nodes), *nodes])
+        found = (_edited(each, below) for each in _ARRAY.decode(plain))
+        return b"[" + b",".join(each for each in found if each is not None) + b"]"
     _ANYTHING.decode(text)  # a scalar, or no JSON
     return plain
 
 
-def _applying(*nodes: _Node | None) -> list[_Node]:
-    """Return the nodes whose edits are made of one value; the first that edits the whole alone."""
-    found = [each for each in nodes if each is not None]
-    return [each for each in found if each.edit is not None][:1] or found
+def _with_elements(nodes: list[_Node]) -> list[_Node]:
+    """Add the nodes of ``[*]``: what is no array counts as its only element."""
+    found = nodes
+    while more := _known([node.elements for node in found if node.elements not in found]):
+        found = _known([*more, *found])
+    return found
+
+
+def _known(nodes: Iterable[_Node | None]) -> list[_Node]:
+    """Return each node once, without None."""
+    return list({id(node): node for node in nodes if node is not None}.values())
 
 
 def _replace(members: dict[str, msgspec.Raw], name: str, text: bytes | None) -> None:

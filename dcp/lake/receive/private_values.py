@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.errors import QualityError
-from dcp.lake.config.json_paths import Step
+from dcp.lake.config.json_paths import FieldName, Step, Wildcard
+from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.config.privacy_settings import (
     PrivacyRule,
     PrivacySettings,
@@ -30,6 +31,7 @@ from dcp.lake.receive.keys import key_columns
 from dcp.lake.spark.task_errors import TaskError
 from dcp.wire.columns import DataColumns
 from dcp.wire.vocabulary import Datatype
+from dcp.wire.xattr import TRANSACTION_NAME
 
 Rows = NDArray[np.bool_]
 """A mask."""
@@ -44,12 +46,26 @@ DROPPED: Final = "the value is dropped: [privacy] has rules for it, and it canno
 class _CollectionRules:
     document: Edit | None
     xattrs: Edit | None
+    below: frozenset[Step]
+    """The xattrs inside which there are edits."""
     keys: tuple[tuple[str, Edit], ...]
-    """Regular expressions of keys, and the edit of the documents that they find."""
+    """Regular expressions of keys, and the edit of the documents that they find.
+
+    The first that finds a key covers all others, and edits by paths.
+    """
 
 
 def _drop(_: bytes) -> None:
     return None
+
+
+def _refuse(_: bytes) -> None:
+    raise ValueError
+
+
+def _finds(keys: pa.Array, expression: str) -> Rows:
+    found = pc.match_substring_regex(keys, expression).fill_null(False)
+    return np.asarray(found.to_numpy(zero_copy_only=False))
 
 
 class PrivateValues:
@@ -74,10 +90,10 @@ class PrivateValues:
         """Learn the names of collections, by id, before their documents come."""
         if names is self._names:  # each vbucket tells of each collection
             return
-        self._names = names
-        for collection_id in names.keys() - self._rules.keys():
-            rules = self._settings.rules_of(names[collection_id])
-            self._rules[collection_id] = self._compiled(rules)
+        before, self._names = self._names, names
+        for collection_id, found in names.items():
+            if found != before.get(collection_id):
+                self._rules[collection_id] = self._compiled(self._settings.rules_of(found))
 
     def _compiled(self, rules: Sequence[PrivacyRule]) -> _CollectionRules | None:
         document: dict[tuple[Step, ...], Edit] = {}
@@ -93,10 +109,14 @@ class PrivateValues:
                 document[rule.document] = edit
         if not rules:
             return None
+        if document:  # a staged document is a copy
+            xattrs.setdefault((FieldName(TRANSACTION_NAME),), _drop)
+        below = frozenset(steps[0] for steps in xattrs if len(steps) > 1)
         return _CollectionRules(
             _edit_of(document) if document else None,
             _edit_of(xattrs) if xattrs else None,
-            tuple(keys),
+            below,
+            tuple(reversed(keys)),
         )
 
     def taken_out(self, stored: StoredDocuments) -> StoredDocuments:
@@ -116,9 +136,9 @@ class PrivateValues:
         self, stored: StoredDocuments, rules: _CollectionRules, rows: Rows
     ) -> StoredDocuments:
         if rules.keys:
-            keys, _ = key_columns(stored.columns.key)
+            keys, as_sent = key_columns(stored.columns.key)
             for expression, edit in rules.keys:
-                found = pc.match_substring_regex(keys, expression).to_numpy(zero_copy_only=False)
+                found = _finds(keys, expression) | _finds(as_sent, expression)
                 stored = self._with_documents(stored, rows & found, edit)
                 stored = replace(stored, xattrs=_nulled(stored.xattrs, rows & found))
                 rows = rows & ~found
@@ -126,9 +146,9 @@ class PrivateValues:
             stored = self._with_documents(stored, rows, rules.document)
         if rules.xattrs is not None:
             # Xattrs of a value that could not be decoded are in the value.
-            as_sent = rows & (stored.columns.datatype > _JSON)
-            stored = self._with_documents(stored, as_sent, rules.xattrs)
-            stored = self._with_xattrs(stored, rows, rules.xattrs)
+            undecoded = rows & (stored.columns.datatype > _JSON)
+            stored = self._with_documents(stored, undecoded, _refuse)
+            stored = self._with_xattrs(stored, rows, rules.xattrs, rules.below)
         return stored
 
     def _with_documents(self, stored: StoredDocuments, rows: Rows, edit: Edit) -> StoredDocuments:
@@ -146,14 +166,26 @@ class PrivateValues:
         columns = replace(columns, value=value, datatype=datatype)
         return replace(stored, columns=columns, detail=detail)
 
-    def _with_xattrs(self, stored: StoredDocuments, rows: Rows, edit: Edit) -> StoredDocuments:
+    def _with_xattrs(
+        self, stored: StoredDocuments, rows: Rows, edit: Edit, below: frozenset[Step]
+    ) -> StoredDocuments:
         rows = rows & stored.xattrs.is_valid().to_numpy(zero_copy_only=False)
         if not rows.any():
             return stored
+
+        def checked(text: bytes) -> bytes | None:
+            refuse_hidden(text, below)
+            return edit(text)
+
         texts = pc.cast(stored.xattrs, pa.binary())
-        values, _ = self._values(replace(stored.columns, value=texts), rows, edit)
+        columns = replace(stored.columns, value=texts)
+        values, is_lost = self._values(columns, rows, checked if below else edit)
         edited = pa.array(values, pa.binary()).cast(pa.string())
-        return replace(stored, xattrs=pc.replace_with_mask(stored.xattrs, pa.array(rows), edited))
+        xattrs = pc.replace_with_mask(stored.xattrs, pa.array(rows), edited)
+        detail = stored.detail
+        if is_lost.any():
+            detail = pc.if_else(pa.array(is_lost), DROPPED, detail)
+        return replace(stored, xattrs=xattrs, detail=detail)
 
     def _values(
         self, columns: DataColumns, rows: Rows, edit: Edit
@@ -167,12 +199,16 @@ class PrivateValues:
             try:
                 if as_sent[number] and edit is not _drop:
                     raise ValueError
-                values.append(edit(text))
+                edited = edit(text)
+                if edited is not None and len(edited) > max(len(text), DOCUMENT_BYTES):
+                    raise ValueError  # memory is bound by the largest document
             except ValueError:
                 row = int(np.flatnonzero(rows)[number])
-                kept = self._unparsable(columns, row, text)
-                is_lost[row] = kept is None
-                values.append(kept)
+                edited = self._unparsable(columns, row, text)
+                is_lost[row] = edited is None
+            if as_sent[number] and edited is None:  # its reason may tell a part of the value
+                is_lost[np.flatnonzero(rows)[number]] = True
+            values.append(edited)
         return values, is_lost
 
     def _unparsable(self, columns: DataColumns, row: int, text: bytes) -> bytes | None:
@@ -201,6 +237,26 @@ def _nulled(column: pa.Array, rows: Rows) -> pa.Array:
     if not rows.any():
         return column
     return pc.if_else(pa.array(rows), pa.scalar(None, column.type), column)
+
+
+_XATTRS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXT: Final = msgspec.json.Decoder(str)
+
+
+def refuse_hidden(text: bytes, below: frozenset[Step]) -> None:
+    """Raise ValueError if xattrs that have edits inside are texts which look like JSON.
+
+    An xattr that is no JSON is a text in the column: a path would find nothing in it.
+    """
+    try:
+        for name, value in _XATTRS.decode(text).items():
+            is_text = bytes(value).startswith(b'"')
+            if is_text and (FieldName(name) in below or Wildcard.VALUES in below):
+                inside = _TEXT.decode(value).lstrip("\ufeff \t\r\n")
+                if inside.startswith(("{", "[")):
+                    raise ValueError("found a text that looks like JSON")
+    except msgspec.DecodeError:
+        raise ValueError("found no JSON") from None
 
 
 _CONSTANTS: Final = {b'"': b'"***"', b"{": b"{}", b"[": b"[]", b"t": b"false", b"f": b"false"}

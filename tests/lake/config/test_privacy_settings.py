@@ -43,6 +43,8 @@ WRONG = [
     ({"users://": "drop"}, r"rules: found 'users://', expected"),
     ({"users:/(/": "drop"}, r"rules: found '\(', expected a regular expression"),
     ({"users:$.email": "hide"}, r"rules: users:\$\.email: found 'hide', expected one of drop"),
+    ({"users:$.a": "mask", "users:$['a']": "drop"}, r"rules: found 'users:\$\.a' and .*one of"),
+    ({"users:$.a\udcff": "drop"}, r"rules: found .* expected a target of printable"),
     ({"users:$.email": 1}, r"rules: found .*, expected a table of texts"),
 ]
 

@@ -1,7 +1,7 @@
 """Edits inside JSON texts, against the same edits of parsed documents."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard, json_path
 from dcp.lake.receive.json_editor import Edit, JsonEditor
 
-NAMES = ("email", "user", "a b", 'q"', "é", "x\\y")
+NAMES = ("email", "user", "a b", 'q"', "é", "x\\y", ",", ", ", "]", ":")
 GONE = object()
+ELEMENTS = (Wildcard.ELEMENTS,)
 
 
 def drop(_: bytes) -> None:
@@ -29,25 +30,28 @@ def path(text: str) -> tuple[Step, ...]:
     return steps
 
 
-def edited(document: Any, steps: tuple[Step, ...], edit: Edit) -> Any:
-    """Return a parsed document with one edit, `GONE` if it is dropped."""
-    if not steps:
+def edited(document: Any, edits: Mapping[tuple[Step, ...], Edit]) -> Any:
+    """Return a parsed document with the edits, `GONE` if it is dropped.
+
+    Each value is edited once: all paths go down together.
+    """
+    if not isinstance(document, list):  # the only element of itself
+        while more := {path[1:]: edit for path, edit in edits.items() if path[:1] == ELEMENTS}:
+            rest = {path: edit for path, edit in edits.items() if path[:1] != ELEMENTS}
+            edits = more | rest
+    if (edit := edits.get(())) is not None:
         text = edit(json.dumps(document).encode())
         return GONE if text is None else json.loads(text)
-    step, below = steps[0], steps[1:]
-    if isinstance(document, dict) and step is not Wildcard.ELEMENTS:
-        chosen = {step.name} if isinstance(step, FieldName) else set(document)
-        members = {
-            name: edited(value, below, edit) if name in chosen else value
-            for name, value in document.items()
-        }
+    if isinstance(document, dict):
+        members = {}
+        for name, value in document.items():
+            here = (FieldName(name), Wildcard.VALUES)
+            below = {path[1:]: edit for path, edit in edits.items() if path[0] in here}
+            members[name] = edited(value, below)
         return {name: value for name, value in members.items() if value is not GONE}
     if isinstance(document, list):
-        elements = document
-        if step is Wildcard.ELEMENTS:
-            elements = [edited(each, below, edit) for each in elements]
-        if step is not Wildcard.ELEMENTS or below:
-            elements = [each if each is GONE else edited(each, steps, edit) for each in elements]
+        below = {path[1:]: edit for path, edit in edits.items() if path[:1] == ELEMENTS}
+        elements = [edited(each, below | dict(edits)) for each in document]
         return [each for each in elements if each is not GONE]
     return document
 
@@ -78,7 +82,7 @@ def test_an_edit_of_a_text_is_that_of_the_document(
 ) -> None:
     found = JsonEditor({steps: edit}).edited(dumps(document).encode())
     assert found is not None
-    assert json.loads(found) == edited(document, steps, edit)
+    assert json.loads(found) == edited(document, {steps: edit})
 
 
 @given(DOCUMENTS, st.lists(st.sampled_from(["$.email", "$.user", "$.é"]), unique=True, min_size=2))
@@ -86,12 +90,9 @@ def test_several_edits_of_a_text(document: Any, paths: list[str]) -> None:
     edits: dict[tuple[Step, ...], Edit] = {
         path(each): (drop, mark)[number % 2] for number, each in enumerate(paths)
     }
-    expected = document
-    for steps, edit in edits.items():
-        expected = edited(expected, steps, edit)
     found = JsonEditor(edits).edited(json.dumps(document).encode())
     assert found is not None
-    assert json.loads(found) == expected
+    assert json.loads(found) == edited(document, edits)
 
 
 CASES = [
@@ -115,6 +116,11 @@ CASES = [
     (["$.a"], b'[{"a":1},2]', b"[{},2]"),
     (["$.u[*]"], b'{"u":[1,2]}', b'{"u":[]}'),
     (["$.u.*"], b'{"u":{"x":1,"y":{"z":2}}}', b'{"u":{}}'),
+    (["$.u[*].a"], b'{"u":{"a":1,"b":2}}', b'{"u":{"b":2}}'),
+    (["$.u[*]"], b'{"u":1,"b":2}', b'{"b":2}'),
+    # Names that may stand behind another text.
+    (["$[',']"], b'{"k":"x",",":"S"}', b'{"k":"x"}'),
+    (["$[', ']"], b'{"a": "", ", ": 1}', b'{"a":""}'),
     # The whole covers its parts.
     (["$.u", "$.u.a"], b'{"u":{"a":1},"b":2}', b'{"b":2}'),
     (["$.a"], b"12345678901234567890123", b"12345678901234567890123"),
@@ -125,6 +131,20 @@ CASES = [
 @pytest.mark.parametrize(("paths", "text", "expected"), CASES)
 def test_what_is_dropped(paths: list[str], text: bytes, expected: bytes) -> None:
     assert JsonEditor({path(each): drop for each in paths}).edited(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("paths", "text"),
+    [
+        (["$.l[*].e"], b'{"l":[[{"e":"S"}]]}'),
+        (["$[*].e"], b'[[[{"e":"S"}]]]'),
+        (["$.*.e", "$.u.e"], b'{"u":{"e":"S"}}'),
+        (["$.l[*].e", "$.l.e"], b'{"l":[{"e":"S"}]}'),
+    ],
+)
+def test_each_value_is_edited_once(paths: list[str], text: bytes) -> None:
+    found = JsonEditor({path(each): mark for each in paths}).edited(text)
+    assert found == text.replace(b'"S"', mark(b'"S"'))
 
 
 def test_a_whole_text_is_dropped() -> None:

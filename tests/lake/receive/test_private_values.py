@@ -176,6 +176,46 @@ def test_xattrs_and_compressed_values(cluster: ProducerCluster, tmp_path: Path) 
     assert found["broken"]["value"] == b"", "its xattrs are in it"
 
 
+@pytest.mark.usefixtures("as_held")
+def test_what_is_written_oddly_hides_nothing(cluster: ProducerCluster, tmp_path: Path) -> None:
+    body = b'{"email": "%s"}' % SECRET.encode()
+    hidden = {
+        b"no UTF-8": b'{"name": "%s\xff"}' % SECRET.encode(),
+        b"more behind": b'{"name": "%s"} x' % SECRET.encode(),
+        b"NaN": b'{"name": "%s", "t": NaN}' % SECRET.encode(),
+    }
+    for key, who in hidden.items():
+        put(cluster, key, join_xattrs([(b"who", who)], b"{}"), JSON | XATTR)
+    staged = b'{"op": {"stgd": %s}}' % body
+    put(cluster, b"staged", join_xattrs([(b"txn", staged)], body), JSON | XATTR)
+    for key in (b"secret:\xff", b"\\xsecret:"):
+        put(cluster, key, body, JSON)
+    long_name = b"\0\0\0\x2d\0\0\0\x29" + SECRET.encode() + b"-" * 26 + b"\x00{}\0"
+    put(cluster, b"long name", long_name, JSON | XATTR)
+    rules = {
+        "*:xattrs.who.name": "drop",
+        "*:$.email": "drop",
+        "*:/secret:/": "drop",
+        "*:/long/": "drop",
+    }
+    settings = settings_of(cluster, tmp_path, rules=rules)
+    settings = replace(settings, filter=replace(settings.filter, system_xattrs=True))
+    rows = item_rows(RoundsInProcess(settings).run())
+    assert len(rows) == 7
+    for row in rows:
+        assert SECRET not in str(dict(row)), row["key"]
+        assert row["detail"] == (
+            DROPPED if row["key"].encode() in {*hidden, b"long name"} else None
+        )
+
+
+def test_the_narrowest_rule_for_a_key_holds(cluster: ProducerCluster, tmp_path: Path) -> None:
+    cluster.set(b"secret:1", b'{"a": 1}', collection="s.users")
+    rules = {"s.users:/^secret:/": "drop", "*:/^secret/": "mask"}
+    [row] = item_rows(RoundsInProcess(settings_of(cluster, tmp_path, rules=rules)).run())
+    assert row["value"] == b""
+
+
 @pytest.mark.parametrize("unparsable", ["keep", "fail"])
 def test_what_cannot_be_parsed_is_kept_or_ends_the_round(
     cluster: ProducerCluster, tmp_path: Path, unparsable: str
