@@ -141,7 +141,8 @@ def describe_found(value: object, facts: Mapping[str, Any]) -> str:
     if not isinstance(value, Mapping):
         return f"a value of type {type(value).__name__}"
     wrong = {name: part for name, part in value.items() if not isinstance(part, str)}
-    return ", ".join(f"{name!r} of type {type(part).__name__}" for name, part in wrong.items())
+    told = (f"{name!r} of type {type(part).__name__}" for name, part in wrong.items())
+    return ", ".join(told) or "a table of texts"
 
 
 def describe_expected(setting: Field[Any]) -> str:

@@ -210,6 +210,7 @@ def test_file_then_environment_then_option(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[round]\ntask = 2", ["lake.toml", "round.task", "unknown key", "target_bytes"]),
+        ("[source]\npassword_env = {}", ["password_env", "found a table of texts", "a text"]),
         (
             "[rounds]\ntasks = 2",
             ["lake.toml", "'rounds'", "source, filter, privacy, flow_control, round"],
