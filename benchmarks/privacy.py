@@ -10,19 +10,16 @@ out.
 
 import argparse
 import json
-import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
-from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from benchmarks._commands import CommandCost, adopt_orphans, cost_of, lake_options, report, sets_of
-from benchmarks._producer import producer_settings
-from dcp.producer.cluster import ProducerCluster
+from benchmarks._customers import customers
 
 _ONE: Final = "_default:$.email=hash"
 _RULES: Final = {
@@ -48,17 +45,6 @@ def _document(number: int, random: Random) -> bytes:
     return json.dumps(content | {"pad": "x" * (1000 - len(json.dumps(content)))}).encode()
 
 
-def _serve(pipe: "Connection[Any, Any]", documents: int) -> None:
-    random = Random(1)
-    with ProducerCluster(producer_settings(vbuckets=64)) as cluster:
-        for begin in range(0, documents, 10_000):
-            with cluster.batch():
-                for number in range(begin, min(begin + 10_000, documents)):
-                    cluster.set(b"customer:%d" % number, _document(number, random))
-        pipe.send(cluster.seeds)
-        pipe.recv()
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -66,24 +52,19 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=3)
     arguments = parser.parse_args()
     os.environ["DCPLAKE_HASH_KEY"] = "a key for the benchmark"
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=_serve, args=(theirs, arguments.documents), daemon=True
-    )
-    process.start()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        options = lake_options(ours.recv(), folder) | {"apply.when": "never"}
+    with (
+        tempfile.TemporaryDirectory() as name,
+        customers(arguments.documents, _document) as seeds,
+    ):
+        options = lake_options(seeds, Path(name)) | {"apply.when": "never"}
         adopt_orphans()
         found: dict[str, list[CommandCost]] = {title: [] for title in _RULES}
         for _ in range(arguments.repetitions):
             for title, rules in _RULES.items():
-                shutil.rmtree(folder / "lake", ignore_errors=True)
+                shutil.rmtree(Path(name) / "lake", ignore_errors=True)
                 sets = sets_of(options | ({"privacy.rules": rules} if rules else {}))
                 words = [sys.executable, "-m", "dcp.cli.main", "run", "--once", *sets]
                 found[title].append(cost_of(words))
-        ours.send(None)
-        process.join()
         report(found)
 
 

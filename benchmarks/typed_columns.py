@@ -11,21 +11,18 @@ own from start to exit. One document in a thousand does not fit.
 
 import argparse
 import json
-import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from benchmarks._commands import CommandCost, adopt_orphans, cost_of, lake_options, report, sets_of
-from benchmarks._producer import producer_settings
+from benchmarks._customers import customers
 from dcp.lake.config.contracts import ContractMode
-from dcp.producer.cluster import ProducerCluster
 
 _MISFIT_EVERY: Final = 1000
 _CONTRACT: Final = """
@@ -77,35 +74,18 @@ def _document(number: int, random: Random) -> bytes:
     return json.dumps(content).encode()
 
 
-def _serve(pipe: "Connection[Any, Any]", documents: int) -> None:
-    random = Random(1)
-    with ProducerCluster(producer_settings(vbuckets=64)) as cluster:
-        for begin in range(0, documents, 10_000):
-            with cluster.batch():
-                for number in range(begin, min(begin + 10_000, documents)):
-                    cluster.set(b"customer:%d" % number, _document(number, random))
-        pipe.send(cluster.seeds)
-        pipe.recv()
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--repetitions", type=int, default=1)
     arguments = parser.parse_args()
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=_serve, args=(theirs, arguments.documents), daemon=True
-    )
-    process.start()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        options = lake_options(ours.recv(), folder) | {"apply.when": "never"}
-        adopt_orphans()
-        _run(options, "run", "--once")
-        ours.send(None)
-        process.join()
+        with customers(arguments.documents, _document) as seeds:
+            options = lake_options(seeds, folder) | {"apply.when": "never"}
+            adopt_orphans()
+            _run(options, "run", "--once")
         received = shutil.move(folder / "lake", folder / "received")
         contracts = {"no contract": ""}
         contracts |= {mode: _CONTRACT.format(mode=mode) for mode in ContractMode}
