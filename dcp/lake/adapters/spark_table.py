@@ -27,8 +27,9 @@ from dcp.lake.adapters.transaction import (
     described,
     fenced,
     memory_view,
+    session_settings_for_a_while,
 )
-from dcp.lake.config.memory import reader_settings
+from dcp.lake.config.memory import DOCUMENT_BYTES, reader_settings
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.hadoop import remove_hidden_files
 from dcp.lake.spark.session import session_slots
@@ -80,6 +81,8 @@ _LOG = logging.getLogger(__name__)
 _TOLD_BY_DELTA: Final = ("delta.feature.", "delta.min", "option.")
 """Spark lists properties with these beginnings among a table's own; they cannot be set."""
 
+_FORMAT_CHECK: Final = "spark.databricks.delta.formatCheck.enabled"
+_RETENTION_CHECK: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
 _RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _CLUSTER_LISTING_TASKS: Final = 64
@@ -331,6 +334,51 @@ class SparkTable:
         with described(spark, metadata):
             [deleted] = spark.sql(f"DELETE FROM {self.sql}{where}").collect()
         return int(deleted[0])
+
+    @committing
+    def update(self, values: Mapping[str, str], condition: str, metadata: Mapping[str, Any]) -> int:
+        spark, given = self.start_spark(), (f"{quoted(each)} = {values[each]}" for each in values)
+        with described(spark, metadata):
+            [changed] = spark.sql(
+                f"UPDATE {self.sql} SET {', '.join(given)} WHERE {condition}"
+            ).collect()
+        return int(changed[0])
+
+    def found_by_spark(self, columns: pa.Schema, condition: str) -> pa.Table:
+        listed = ", ".join(map(quoted, columns.names))
+        with self._reading() as spark:
+            found = spark.sql(f"SELECT {listed} FROM {self.sql} WHERE {condition}").toArrow()
+        return found.cast(columns)
+
+    def search_files(self, columns: pa.Schema, condition: str) -> tuple[int, list[str]]:
+        settings = {_FORMAT_CHECK: "false"}  # else Delta refuses to have its files read as files
+        with self._reading() as spark, session_settings_for_a_while(spark, settings):
+            folder = self._detail("location")
+            files = (
+                spark.read.schema(spark_ddl(columns))
+                .option("recursiveFileLookup", True)
+                .option("pathGlobFilter", "*.parquet")
+                .parquet(_GLOB.sub(r"\\\g<0>", folder))
+            )
+            found = files.where(condition).selectExpr("_metadata.file_name AS name").distinct()
+            return len(files.inputFiles()), sorted(row["name"] for row in found.collect())
+
+    def purge(self, metadata: Mapping[str, Any]) -> int:
+        spark = self.start_spark()
+        settings = {
+            **reader_settings(DOCUMENT_BYTES),
+            _RETAIN_IGNORED: "false",
+            _RETENTION_CHECK: "false",
+        }
+        with (
+            self.commits_held_back(),
+            self.cached_reads.committing(),
+            described(spark, metadata, settings),
+        ):
+            spark.sql(f"REORG TABLE {self.sql} APPLY (PURGE)").collect()
+            # LITE deletes what the log has removed, never a file that nobody has committed yet.
+            spark.sql(f"VACUUM {self.sql} LITE RETAIN 0 HOURS").collect()
+        return self._deleted_files()
 
     def can_read_all(self) -> bool:
         try:

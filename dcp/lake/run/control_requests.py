@@ -2,14 +2,14 @@
 
 ``pause`` lets no further round begin until ``resume``; what was received is applied. ``resync``
 lets vbuckets begin anew with the next round; one of all vbuckets mends a damaged lake. Each request
-is answered by a row. Backfills are carried out elsewhere (`dcp.lake.run.backfills`).
+is answered by a row. Backfills and erasures are carried out elsewhere (`dcp.lake.run.backfills`, `dcp.lake.run.erasures`).
 """
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dcp.errors import ConfigError, FencedError, LakeError
 from dcp.lake.adapters.opening import opened_lake
@@ -17,6 +17,7 @@ from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import (
     BACKFILL,
     CANCEL,
+    ERASE,
     PAUSE,
     RESUME,
     RESYNC,
@@ -25,6 +26,7 @@ from dcp.lake.change_log.control import (
     Control,
     pause_of,
 )
+from dcp.lake.change_log.erasure import Erasure
 from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.run.repair import is_damaged, refuse_damage, repair
@@ -37,22 +39,27 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 
-ACTIONS: Final = (BACKFILL, PAUSE, RESUME, RESYNC)
+ACTIONS: Final = (BACKFILL, ERASE, PAUSE, RESUME, RESYNC)
+_LASTING: Final = (ERASE, RESYNC)
+"""They are begun before a round, and done after it."""
 
 
 def ask(
     settings: Settings,
     action: str,
     vbuckets: Collection[int] | None = None,
+    options: Mapping[str, Any] | None = None,
     spark: "SparkSession | None" = None,
 ) -> Action:
-    """Ask a lake's driver, which need not run now, for an action without options.
+    """Ask a lake's driver, which need not run now, for an action.
 
     Raises:
         ConfigError: the bucket lacks a vbucket.
         LakeError: there is no lake.
     """
-    wanted = Action.requested(action, None if vbuckets is None else number_ranges(vbuckets), {})
+    wanted = Action.requested(
+        action, None if vbuckets is None else number_ranges(vbuckets), options or {}
+    )
     with opened_lake(settings, spark) as lake, lake.read_once():
         vbuckets_of(wanted.vbuckets, lake.identity.vbucket_count)
         Control(lake).write(wanted, ActionState.REQUESTED)
@@ -100,7 +107,7 @@ class Requests:
         except (ConfigError, LakeError) as error:
             _LOG.warning("request %s: %s refused: %s", action.id, action.action, error)
             return self._control.write(action, ActionState.REFUSED, detail=str(error))
-        state = ActionState.BEGUN if action.action == RESYNC else ActionState.DONE
+        state = ActionState.BEGUN if action.action in _LASTING else ActionState.DONE
         return self._control.write(action, state, newest)
 
     def _prepare_resync(self, action: Action) -> None:
@@ -140,7 +147,9 @@ def _refuse_wrong(action: Action) -> None:
     if action.action not in ACTIONS:
         expected = ", ".join((*ACTIONS, CANCEL))
         raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
-    if action.options is not None:
+    if action.action == ERASE:
+        Erasure.of(action.options)
+    elif action.options is not None:
         raise ConfigError(
             f"options: found {action.options!r:.80}, expected null: {action.action} has none"
         )
