@@ -1,4 +1,4 @@
-"""Checks the promises of docs/design.md after every commit, and when all is calm again.
+"""Checks docs/explain/architecture.md's promises after every commit, and when all is calm.
 
 The producer records every branch that a vbucket ever had: it is asked what was there.
 """
