@@ -35,7 +35,7 @@ _ROW: Final = pa.schema([CHANGES.field(name) for name in ("vbucket", "epoch", "s
 _PLACE: Final = pa.schema([REPLICA.field("vbucket")])
 _VALUE: Final = {"value": "X''", "xattrs": "NULL", "datatype": "0", "detail": "NULL"}
 """A row of ``changes`` whose value a rule has dropped has these columns."""
-_HAS_VALUE: Final = "(octet_length(value) > 0 OR xattrs IS NOT NULL)"
+_HAS_VALUE: Final = "(value <> X'' OR xattrs IS NOT NULL)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def search_files(lake: LakeTables, erasure: Erasure) -> FileSearch:
     replicas = [each for each in known_replicas(lake) if each.collection == erasure.collection]
     there = [each for each in replicas if lake.table(each.name).exists()]
     value = f" AND {_HAS_VALUE}" if erasure.keeps_out else ""
-    wanted = {
+    wanted: dict[str, tuple[Sequence[str], str]] = {
         CHANGES_TABLE: (
             ("key", "kind", "collection_id", "value", "xattrs"),
             f"{_log_condition(erasure, replicas)}{value}",

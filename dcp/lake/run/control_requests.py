@@ -2,14 +2,15 @@
 
 ``pause`` lets no further round begin until ``resume``; what was received is applied. ``resync``
 lets vbuckets begin anew with the next round; one of all vbuckets mends a damaged lake. Each request
-is answered by a row. Backfills and erasures are carried out elsewhere (`dcp.lake.run.backfills`, `dcp.lake.run.erasures`).
+is answered by a row. Backfills and erasures are carried out elsewhere
+(`dcp.lake.run.backfills`, `dcp.lake.run.erasures`).
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from dcp.errors import ConfigError, FencedError, LakeError
 from dcp.lake.adapters.opening import opened_lake
@@ -48,18 +49,16 @@ def ask(
     settings: Settings,
     action: str,
     vbuckets: Collection[int] | None = None,
-    options: Mapping[str, Any] | None = None,
     spark: "SparkSession | None" = None,
 ) -> Action:
-    """Ask a lake's driver, which need not run now, for an action.
+    """Ask a lake's driver, which need not run now, for an action without options.
 
     Raises:
         ConfigError: the bucket lacks a vbucket.
         LakeError: there is no lake.
     """
-    wanted = Action.requested(
-        action, None if vbuckets is None else number_ranges(vbuckets), options or {}
-    )
+    ranges = None if vbuckets is None else number_ranges(vbuckets)
+    wanted = Action.requested(action, ranges, {})
     with opened_lake(settings, spark) as lake, lake.read_once():
         vbuckets_of(wanted.vbuckets, lake.identity.vbucket_count)
         Control(lake).write(wanted, ActionState.REQUESTED)
