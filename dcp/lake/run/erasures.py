@@ -19,6 +19,7 @@ from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.lake.apply.applier import Applier
+from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import append_round, latest_round
 from dcp.lake.change_log.control import Action, ActionState, Control
 from dcp.lake.change_log.erasure import Erasure, erasure_to_do, kept_out
@@ -123,6 +124,9 @@ class Erasures:
         reached("erase.log")
         files = purge_tables(lake, replicas)
         reached("erase.purged")
+        for replica in replicas:
+            if replica_status(lake, replica).round < number:
+                return f"table {replica.name} was taken back meanwhile"
         told = ", ".join(f"{count:,} in {table}" for table, count in changed.items())
         detail = f"rows: {told}; {files:,} files of older versions deleted"
         self._control.write(action, ActionState.DONE, number, detail)
