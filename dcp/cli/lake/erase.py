@@ -46,8 +46,11 @@ def run(  # noqa: PLR0913  (an argument for each option)
     erasure = erasure_of(keys, collection, keeps_out=keep_out)
     if check:
         found = check_erased(settings, erasure)
-        say_json(found.to_json()) if json else say(str(found))
+        if json:
+            say_json(found.to_json())
         found.refuse_found()
+        if not json:
+            say(str(found))
         return 0
     documents, action = ask_erasure(settings, erasure, dry_run=dry_run)
     if json:

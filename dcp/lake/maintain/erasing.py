@@ -60,13 +60,13 @@ class ErasedDocuments(Record):
     def price(self) -> list[str]:
         """Return what an erasure costs, a sentence for each loss."""
         lines = [
-            f"table {table}: {count:,} older versions can no longer be read"
+            f"table {table}: older versions that can no longer be read: {count:,}"
             for table, count in self.lost_versions.items()
         ]
         return [
             *lines,
             "a rollback to before the erasure reads its vbuckets anew from the source, whole",
-            "queries that read an older version of these tables at that moment fail",
+            "cuts and queries of an older version of these tables, or of changes, fail",
         ]
 
 
