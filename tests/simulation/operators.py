@@ -54,8 +54,10 @@ class Operators:
         if action == BACKFILL:
             options = backfill_options(self._random.choice(SOURCES), None)
         if action == ERASE:
-            keys = self._random.choices([f"key-{n}" for n in range(self._options.keys)], k=self._random.randint(1, 2))
-            keeps_out = self._random.random() < 0.5
+            keys = self._random.choices(
+                [f"key-{n}" for n in range(self._options.keys)], k=self._random.randint(1, 2)
+            )
+            keeps_out = self._random.random() < 0.3
             options = Erasure(DOCS.collection, frozenset(map(key_hash, keys)), keeps_out).options()
         self._write(Action.requested(action, vbuckets, options))
 

@@ -83,6 +83,9 @@ _TOLD_BY_DELTA: Final = ("delta.feature.", "delta.min", "option.")
 
 _FORMAT_CHECK: Final = "spark.databricks.delta.formatCheck.enabled"
 _RETENTION_CHECK: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
+_REMOVED: Final = "dcplake_removed_files"
+_REMOVE: Final = "remove STRUCT<path: STRING, size: BIGINT, deletionTimestamp: BIGINT>"
+"""What a commit says of a file that it takes out of the table."""
 _RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _CLUSTER_LISTING_TASKS: Final = 64
@@ -358,7 +361,7 @@ class SparkTable:
                 spark.read.schema(spark_ddl(columns))
                 .option("recursiveFileLookup", True)
                 .option("pathGlobFilter", "*.parquet")
-                .parquet(_GLOB.sub(r"\\\g<0>", folder))
+                .parquet(_escaped_glob(folder))
             )
             found = files.where(condition).selectExpr("_metadata.file_name AS name").distinct()
             return len(files.inputFiles()), sorted(row["name"] for row in found.collect())
@@ -376,9 +379,28 @@ class SparkTable:
             described(spark, metadata, settings),
         ):
             spark.sql(f"REORG TABLE {self.sql} APPLY (PURGE)").collect()
-            # LITE deletes what the log has removed, never a file that nobody has committed yet.
-            spark.sql(f"VACUUM {self.sql} LITE RETAIN 0 HOURS").collect()
+            self._delete_removed_files(spark)
         return self._deleted_files()
+
+    def _delete_removed_files(self, spark: "SparkSession") -> None:
+        # A VACUUM of all files without retention would take those of a writer that has not
+        # committed yet; and VACUUM LITE fails once the log has forgotten its first commits.
+        spark.sql(f"VACUUM {self.sql}").collect()
+        folder = str(self._detail("location"))
+        commits = spark.read.schema(_REMOVE).json(f"{_escaped_glob(folder)}/{DELTA_LOG}/*.json")
+        # Delta demands these columns, each of which may be null.
+        commits.where("remove IS NOT NULL").selectExpr(
+            f"concat({string(folder + '/')}, remove.path) AS path",
+            "nvl(remove.size, CAST(length(remove.path) AS BIGINT)) AS length",
+            "remove.path = '' AS isDir",
+            "remove.deletionTimestamp AS modificationTime",
+        ).createOrReplaceTempView(_REMOVED)
+        try:
+            spark.sql(
+                f"VACUUM {self.sql} USING INVENTORY (SELECT * FROM {_REMOVED}) RETAIN 0 HOURS"
+            ).collect()
+        finally:
+            spark.catalog.dropTempView(_REMOVED)
 
     def can_read_all(self) -> bool:
         try:
@@ -509,7 +531,7 @@ class SparkTable:
 
         DESCRIBE HISTORY tells the times of their files, which change in a copy of the table.
         """
-        log = _GLOB.sub(r"\\\g<0>", f"{self._detail('location')}/{DELTA_LOG}")
+        log = _escaped_glob(f"{self._detail('location')}/{DELTA_LOG}")
         files = [f"{log}/{commit_name(version)}" for version in versions]
         told = self.start_spark().read.schema("commitInfo STRUCT<timestamp: BIGINT>").json(files)
         rows = told.where("commitInfo.timestamp IS NOT NULL").selectExpr(
@@ -517,6 +539,10 @@ class SparkTable:
             "commitInfo.timestamp AS milliseconds",
         )
         return {row["version"]: row["milliseconds"] for row in rows.collect()}
+
+
+def _escaped_glob(path: str) -> str:
+    return _GLOB.sub(r"\\\g<0>", path)
 
 
 def _column_list(columns: pa.Schema, comments: Mapping[str, str]) -> str:

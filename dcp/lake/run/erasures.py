@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, LakeError
 from dcp.lake.apply.applier import Applier
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import append_round, latest_round
@@ -32,6 +32,7 @@ from dcp.lake.maintain.erasing import (
     purge_tables,
     replicas_of_erasure,
 )
+from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.lake_tables import LakeTables, record_cleaned_round
 from dcp.lake.tables.round_record import states_to_batch
 
@@ -122,7 +123,11 @@ class Erasures:
         record_cleaned_round(lake, replicas, newest)
         changed = erase_rows(lake, erasure, replicas, newest)
         reached("erase.log")
-        files = purge_tables(lake, replicas)
+        try:
+            with spark_errors("the files of older versions cannot be deleted"):
+                files = purge_tables(lake, replicas)
+        except LakeError as error:
+            return str(error)
         reached("erase.purged")
         for replica in replicas:
             if replica_status(lake, replica).round < number:
