@@ -17,7 +17,6 @@ from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import MissingVersionError, Table, Transaction
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.horizon import FILE_RETENTION
 from dcp.lake.tables.schema import U64
 from tests.lake.memory_store import MemoryStore
 from tests.lake.memory_table import MemoryTable
