@@ -163,7 +163,7 @@ class PrivateValues:
         found = np.fromiter((key_hash(key) in hashes for key in keys), np.bool_, len(keys)) & rows
         if not found.any():
             return stored
-        stored = self._with_documents(stored, found, drop)
+        stored = self._with_documents(stored, found, _TextEdit(drop))
         return replace(stored, xattrs=_nulled(stored.xattrs, found))
 
     def _edited(
