@@ -53,9 +53,9 @@ class ErasedDocuments(Record):
     """Rows that wait for the end of their snapshot."""
 
     def __str__(self) -> str:
-        keys = f"{len(self.erasure.key_hashes):,} keys of {self.erasure.collection}"
-        rows = ", ".join(f"{count:,} rows in {table}" for table, count in self.rows.items())
-        return f"{keys}: {rows or 'no row'}"
+        rows = ", ".join(f"{count:,} in {table}" for table, count in self.rows.items())
+        keys = f"{len(self.erasure.key_hashes):,}"
+        return f"keys of {self.erasure.collection}: {keys}; rows: {rows or 'none'}"
 
     def price(self) -> list[str]:
         """Return what an erasure costs, a sentence for each loss."""

@@ -1,5 +1,7 @@
 """``dcplake erase``: documents go with all their versions, and rollbacks stay exact."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +19,9 @@ from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
+from tests.lake.object_store import BUCKET, ObjectStore
 from tests.lake.receive.test_private_values import require_nowhere
-from tests.lake.receiving import lake_of, settings_for
+from tests.lake.receiving import lake_of, settings_for, write_config
 from tests.lake.replicas import source_rows, table_rows
 
 if TYPE_CHECKING:
@@ -199,3 +202,34 @@ def test_no_file_of_a_lake_has_an_erased_document(tmp_path: Path, spark: "SparkS
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
         assert verify(settings, spark=spark).differing == 0
         assert lake_status(lake).warnings == ()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_commands_erase_in_an_object_store(tmp_path: Path) -> None:
+    def command(*words: str, code: int = 0) -> str:
+        program = [sys.executable, "-m", "dcp.cli.main", *words, "--config", str(config)]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    with (
+        ObjectStore() as store,
+        ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster,
+    ):
+        settings = settings_for(cluster, tmp_path)
+        root = f"s3://{BUCKET}/lake"
+        config = write_config(settings.source, root, store.options, "local[2]", tmp_path)
+        for number in range(40):
+            cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+        command("run", "--once")
+        cluster.delete(b"key-7")
+        command("run", "--once")
+        keys = tmp_path / "keys.txt"
+        keys.write_text("key-7\n")
+        told = command("erase", "--keys", str(keys))
+        assert "keys of _default._default: 1; rows: 2 in changes, 0 in docs" in told
+        assert "hold some" in command("erase", "--keys", str(keys), "--check", code=5)
+        command("run", "--once")
+        assert "none of" in command("erase", "--keys", str(keys), "--check")
+        assert "equal" in command("verify")
