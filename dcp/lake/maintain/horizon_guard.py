@@ -118,10 +118,11 @@ class HorizonGuard:
         keep_retention(lake, replicas, self._horizon)
 
     def look_at(self, replica: ReplicaTable | None, lake: LakeTables) -> bool:
-        """Keep the horizon of a replica, or of ``changes`` for None; return whether it got a beat.
+        """Keep the horizon of a replica, or of ``changes`` for None; return whether it got a
+        heartbeat.
 
-        The thread that applies to a replica calls this in its session: a beat names the rows'
-        apply. The newest version's age is asked for only if it may be old.
+        The thread that applies to a replica calls this in its own session. It reads the newest
+        version's age only if that version may be old.
         """
         table = CHANGES_TABLE if replica is None else replica.name
         begin = datetime.now(UTC) - timedelta(seconds=self._horizon.heartbeat_seconds)
@@ -141,10 +142,10 @@ def newest_commit_time(lake: LakeTables, table: str) -> datetime:
 
 
 def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
-    """Give a replica, or ``changes`` for None, a new version with the same rows; return if it did.
+    """Give a replica, or ``changes`` for None, a new version with the same rows; return success.
 
-    It makes none if another commit came at the same moment: that serves as well. Nor does it after
-    a foreign change of rows, since a heartbeat would hide that commit.
+    It makes none if another commit came at the same moment, which serves as well. It makes none
+    after a foreign change of rows: a heartbeat would hide that commit.
 
     Raises:
         LakeError: somebody else changed rows of ``changes``.
