@@ -1,9 +1,5 @@
-"""Detects a dead peer: NOOPs are answered at once, and silence has a deadline.
+"""Detects a dead peer: a live one sends DCP_NOOP regularly, however full the window is.
 
-The producer sends DCP_NOOP every interval, whatever else it sends and however full the window is.
-Anything received is a sign of life. After 1.2 intervals of silence we ask with a plain NOOP (a
-producer may send none while no stream is open; DCP_NOOP *from* a client would close the
-connection); after two intervals and a grace period the peer is dead.
 Source: kv_engine ``docs/dcp/documentation/dead-connections.md``; the client's own NOOP is the Java
 DCP client's ``ClientNoopHandler``.
 """
@@ -19,8 +15,6 @@ _DEAD_AFTER_INTERVALS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class LivenessSettings(Section):
-    """The longest times that a live peer may take."""
-
     noop_interval_seconds: float = key(
         20.0,
         "How often a node proves that it is alive; silence of twice this long means it is dead.",
@@ -53,11 +47,12 @@ class LivenessSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The time of the peer's last sign of life, and if we have sent a NOOP since."""
+    """The time of the peer's last sign of life: any received byte is one."""
 
     settings: LivenessSettings
     heard_at: float
     asked: bool = False
+    """We have sent a NOOP since."""
 
     def heard(self, now: float) -> "Liveness":
         """Note a sign of life."""
@@ -69,6 +64,8 @@ class Liveness:
 
     def is_time_to_ask(self, now: float) -> bool:
         """Return whether our own NOOP is due."""
+        # A producer without streams may send no NOOP. We ask with a plain NOOP: a DCP_NOOP from a
+        # client closes the connection.
         return not self.asked and now >= self._ask_at
 
     def is_dead(self, now: float) -> bool:
@@ -76,7 +73,6 @@ class Liveness:
         return now >= self._dead_at
 
     def silence_seconds(self, now: float) -> float:
-        """Return for how long nothing was received."""
         return now - self.heard_at
 
     @property

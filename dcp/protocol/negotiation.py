@@ -1,8 +1,7 @@
 """Lists what a consumer asks a server for: the features of HELLO and the controls of DCP.
 
-Two tables, with the reason for each line and what is lost where the server refuses it. The
-bootstrap asks for what they say, ``dcplake doctor`` explains a refusal by them, and
-``docs/negotiation.md`` is written from them. Source: kv_engine ``include/mcbp/protocol/feature.h``,
+The bootstrap sends them, ``dcplake doctor`` explains refusals with them, and they make
+``docs/negotiation.md``. Source: kv_engine ``include/mcbp/protocol/feature.h``,
 ``docs/dcp/documentation/commands/control.md``.
 """
 
@@ -18,37 +17,36 @@ ALWAYS: Final = "always"
 Release = tuple[int, int]
 """Major and minor version of a server; zeros: any."""
 MAKES_UP_METADATA: Final[Release] = (7, 6)
-"""The first release that answers NO_VALUE wrongly from disk, and so do all that follow to 8.0.
+"""The first release that answers NO_VALUE wrongly from disk; so do all later ones up to 8.0.
 
-Its items are made up there: CAS, flags and expiry are 0, and deletions are mutations (kv_engine
-``dcp/backfill_disk.cc``, ``CacheCallback::callback``).
-"""
+It makes up items: CAS, flags and expiry are 0, and deletions are mutations (kv_engine
+``dcp/backfill_disk.cc``, ``CacheCallback::callback``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureTerm:
-    """A feature that HELLO always asks for: why, and what is lost without it."""
+    """A feature that HELLO always asks for."""
 
     feature: HelloFeature
     why: str
     lost: str
+    """What a connection lacks without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlTerm:
-    """A DCP_CONTROL: its value in words, when it is sent, why, and what is lost without it.
-
-    A server that refuses a required one cannot be read, and is refused by the control's name. None
-    is sent to servers of a version below ``since``, which log a warning of each control that they
-    do not know.
-    """
+    """A DCP_CONTROL, with texts for people."""
 
     value: str
     asked: str
+    """When the consumer sends it."""
     why: str
     lost: str
+    """What a connection lacks without it."""
     is_required: bool = False
+    """The consumer cannot read a server that refuses this control."""
     since: Release = (0, 0)
+    """Older servers do not get this control: they would log a warning about it."""
 
 
 FEATURE_TERMS: Final = (
@@ -98,13 +96,13 @@ FEATURES: Final = tuple(term.feature for term in FEATURE_TERMS)
 """The features that every consumer asks for."""
 
 STREAM_WINDOW: Final = "stream_buffer_size"
-"""The control that no data server has, only the document."""
+"""kv_engine's document describes this control; no data server has it."""
 CHANGE_STREAMS: Final = "change_streams"
-"""The control for all versions of documents, of buckets that retain history."""
+"""All versions of documents, for buckets that retain history."""
 OUT_OF_ORDER: Final = "enable_out_of_order_snapshots"
-"""The control for snapshots in the order of keys."""
+"""Snapshots in the order of keys."""
 GROUP_TAG: Final = "receiver_group_tag"
-"""The control of our own relay: which group of its receivers a consumer belongs to."""
+"""A control of our relay only: the receiver group that the consumer joins."""
 
 CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
     "enable_noop": ControlTerm(
@@ -193,11 +191,11 @@ _FEATURE_LOSSES: Final = {int(term.feature): term.lost for term in FEATURE_TERMS
 
 
 def refused_features(granted: Iterable[int]) -> dict[str, str]:
-    """Return what a server did not grant of what it was asked for, and what each costs."""
+    """Return the features that the server has not granted, and the cost of each."""
     refused = sorted(_FEATURE_LOSSES.keys() - set(granted))
     return {HelloFeature(code).name: _FEATURE_LOSSES[code] for code in refused}
 
 
 def refused_controls(names: Iterable[str]) -> dict[str, str]:
-    """Return what each of the refused controls costs."""
+    """Return the cost of each refused control."""
     return {name: CONTROL_TERMS[name].lost for name in names if name in CONTROL_TERMS}
