@@ -11,8 +11,7 @@ class Administrator(Protocol):
     def failover(self, node: int) -> None:
         """Remove a node and promote the replicas of its vbuckets."""
 
-    def kill_node(self, node: int) -> None:
-        """Close a node's port and connections."""
+    def kill_node(self, node: int) -> None: ...
 
     def restore_node(self, node: int) -> None: ...
 

@@ -56,7 +56,6 @@ def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Even
 
 
 def ask_next(state: ConnectionState) -> None:
-    """Send the request of the bootstrap's next step."""
     step = state.bootstrap.step
     state.ask(step.request(state.bootstrap.progress), step.opcode)
 

@@ -112,7 +112,6 @@ def _with_collections(state: ConnectionState) -> bool:
 
 
 def _split(block: FrameBlock, index: int) -> tuple[FrameBlock, FrameBlock]:
-    """Return the frames before ``index``, and the others."""
     offsets = block.offsets
     return FrameBlock(block.buffer, offsets[: index + 1]), FrameBlock(block.buffer, offsets[index:])
 
@@ -275,7 +274,6 @@ class _BlockReading:
 
 
 def _checked(stream: Stream, run: RowRun) -> Stream:
-    """Return the stream after this run of rows."""
     run.check_vbucket(stream.vbucket)
     if stream.expects_order:
         run.check_ascending()
