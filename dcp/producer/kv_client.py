@@ -186,6 +186,7 @@ class KvClient:
             if not refused:
                 return done
             if tried < _TRIES:
+                # The first repetition only needs the new map.
                 time.sleep(0.05 * (tried - 1))
                 self._learn_map()
                 again = filter(None, _batches(refused))

@@ -130,6 +130,7 @@ def _documents(
         progress(loaded, size, size)
 
 
+# Python's ``json`` accepts NaN and Infinity, which are no JSON.
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"found {name}, which is no JSON")
 

@@ -234,6 +234,7 @@ def _hello(progress: BootstrapProgress) -> m.Body:
 
 def _hello_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
     assert isinstance(body, m.HelloAnswer)
+    # A feature changes what frames mean, for instance keys with Collections.
     extra = set(body.features) - set(progress.settings.features)
     if extra:
         raise RemoteProtocolError(f"HELLO: found features {sorted(extra)} granted, not asked for")
@@ -288,6 +289,7 @@ def _open_flags(progress: BootstrapProgress) -> int:
     return int(flags)
 
 
+# PLAIN is done after SASL_AUTH: then SASL_STEP does not apply.
 def _signs_in(progress: BootstrapProgress) -> bool:
     return not progress.authenticated
 
@@ -338,6 +340,7 @@ GET_CLUSTER_CONFIG: Final = BootstrapStep(
     {Status.EACCESS: BucketError},
     refused=lambda progress: progress,
 )
+# Optional: without a version the server gets all controls and the flags for new servers.
 VERSION: Final = BootstrapStep(
     "VERSION",
     Opcode.VERSION,

@@ -89,11 +89,13 @@ class ConsumerConnection:
         try:
             return read_block(self._state, block, now)
         except Exception:
+            # The block may have changed a part of the state.
             self._is_broken = True
             raise
 
     def bytes_to_send(self) -> bytes:
         """Return the queued bytes and empty the queue."""
+        # A peer that broke the protocol gets no more messages.
         data = b"" if self._is_broken else b"".join(self._state.outbound)
         self._state.outbound.clear()
         return data
@@ -237,6 +239,7 @@ class ConsumerConnection:
         self._require_ready("request_failover_log")
         opcode = Opcode.GET_FAILOVER_LOG
         if self._opens_dcp:
+            # DCP connections have an opcode of their own for this.
             opcode = Opcode.DCP_GET_FAILOVER_LOG
         self._state.ask(m.Empty(), opcode, vbucket=vbucket)
 

@@ -205,6 +205,7 @@ class _BlockReading:
             self._events.append(e.StreamClosed(stream.vbucket))
         else:
             self._state.discarded_frames += 1
+        # A takeover goes on only after this answer.
         if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE:
             self._answer(frame)
         self._store(frame.opaque, stream, after)
@@ -238,10 +239,12 @@ class _BlockReading:
         if not before.is_live:
             return
         is_other = after.position is not before.position
+        # With stream ids a vbucket has several positions, so none is reported.
         if is_other and after.stream_id is None and not self._state.hands_out_frames:
             self._state.moved[after.vbucket] = after.position
         if after.position.complete_seqno > before.position.complete_seqno:
             self._events.append(e.SnapshotCompleted(after.vbucket, after.position.complete_seqno))
+        # A marker with the flag ACK is answered when its end is reached.
         wants_answer = after.assembly.flags & SnapshotFlag.ACK
         if wants_answer and after.assembly.is_marker_reached and before.assembly != after.assembly:
             marker = Frame(
@@ -256,6 +259,7 @@ class _BlockReading:
         body = decode(frame)
         if not isinstance(body, m.ClustermapNotification):
             self._state.discarded_frames += 1
+        # The brief form announces a map without sending it.
         elif body.config:
             self._events.append(e.ClusterConfigReceived(body.config))
 

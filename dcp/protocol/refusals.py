@@ -168,6 +168,7 @@ def spoken_instead(first_bytes: bytes) -> NodeUnavailableError | None:
     """Return the error if a connection's first bytes belong to HTTP or TLS; otherwise None."""
     if first_bytes.startswith(b"HTTP/"):
         return NodeUnavailableError(f"found HTTP spoken there, {PORT_CURE}")
+    # These bytes begin TLS records: an alert, a handshake.
     if first_bytes.startswith((b"\x15\x03", b"\x16\x03")):
         return NodeUnavailableError(
             f"found TLS spoken there, but the connection is not encrypted, {PORT_CURE}"

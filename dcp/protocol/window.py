@@ -106,6 +106,7 @@ class Window:
     def acknowledge(self, settings: FlowSettings, now: float) -> int:
         if now < self.due_at(settings):
             return 0
+        # BUFFER_ACK has 32 bits.
         acked_bytes = min(self.released - self.acknowledged, U32_MAX)
         self.acknowledged += acked_bytes
         self.acks += 1
@@ -209,6 +210,7 @@ class FlowControl:
         )  # between the two threads: appends are atomic
         self._unacknowledged: dict[int, Window] = {}
         self._look_at = inf
+        """When an acknowledgement for a stream may be due."""
 
     # --- the thread that reads
 
@@ -261,6 +263,7 @@ class FlowControl:
                 self._acknowledge_stream(window, acks, now)
         if now >= self._look_at:
             self._look_at = inf
+            # ``_acknowledge_stream`` removes windows from the dict.
             for window in list(self._unacknowledged.values()):
                 self._acknowledge_stream(window, acks, now)
         return acks

@@ -208,6 +208,7 @@ TABLE: Final[dict[tuple[Side, int], CodecRow]] = {
     # --- DCP data
     (Side.REQUEST, Opcode.DCP_SNAPSHOT_MARKER): CodecRow(
         m.SnapshotMarker,
+        # v2.x has only its minor version here, and its fields in the value; v1 has all fields here.
         (Extras("B", "version"), Extras("QQI", "start end flags")),
         None,
         MARKER_V2,
@@ -223,6 +224,7 @@ TABLE: Final[dict[tuple[Side, int], CodecRow]] = {
     (Side.REQUEST, Opcode.DCP_DELETION): CodecRow(
         m.Deletion,
         (
+            # v1, then v2.
             Extras("QQH", "by_seqno rev_seqno nmeta"),
             Extras("QQIB", "by_seqno rev_seqno delete_time unused"),
         ),

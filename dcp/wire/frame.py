@@ -94,6 +94,7 @@ class Frame(NamedTuple):
                 raise self._misfit()
             else:
                 header = _NORMAL.pack(magic, opcode, len(key), *tail)
+        # ``struct`` does not name the field that is too large.
         except StructError:
             raise self._misfit() from None
         return b"".join((header, framing_extras, extras, key, value))
@@ -107,6 +108,7 @@ class Frame(NamedTuple):
             require_unsigned("vbucket or status", self.vbucket_or_status, U16_MAX)
             require_unsigned("opaque", self.opaque, U32_MAX)
             require_unsigned("cas", self.cas)
+            # Normal framing has no room for framing extras.
             require_unsigned("framing extras length", framing_bytes, 0xFF * is_alternative)
             require_unsigned("extras length", len(self.extras), 0xFF)
             require_unsigned("key length", key_bytes, 0xFF if is_alternative else U16_MAX)

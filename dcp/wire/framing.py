@@ -209,6 +209,7 @@ class FrameSplitter:
             return FrameBlock.of(())
         whole, self._large = memoryview(self._large).toreadonly(), None
         block = self._split_or_break(whole)
+        # Nobody writes to this buffer again, so columns may refer to it.
         block.keeps_buffer = True
         return block
 
@@ -244,6 +245,7 @@ class FrameSplitter:
             self._tail += data
             if len(self._tail) < self._wanted_bytes:
                 return FrameBlock.of(())
+            # The block takes over this buffer; a new one holds the next unfinished frame.
             data = memoryview(self._tail).toreadonly()
             self._tail = bytearray()
         return self._split_or_break(data)
@@ -275,6 +277,7 @@ class FrameSplitter:
         alternative = _ALTERNATIVE_MAGIC[magics]
         if alternative.any():
             lengths = headers["key_length"].astype(np.int64)
+            # In alternative framing the u16 holds two lengths of a byte each.
             folded = (lengths >> 8) + (lengths & 0xFF) + headers["extras_length"]
             parts = np.where(alternative, folded, parts)
         bad = ~_KNOWN_MAGIC[magics] | (parts > headers["body_length"])
@@ -326,6 +329,7 @@ def _find_offsets(data: Buffer, max_frame_bytes: int) -> NDArray[np.int64]:
     # So after some frames of equal length numpy checks many of the next ones at once.
     while position <= last_header:
         length = HEADER_BYTES + _read_u32(data, position + _BODY_AT)[0]
+        # ``_check_tail`` raises for a frame that is too long.
         if length > max_frame_bytes or position + length > size:
             break
         offsets.append(position)

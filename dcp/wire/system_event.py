@@ -100,6 +100,7 @@ def decode_system_event(event: SystemEvent) -> ManifestEvent | None:
     uid, *ids = layout.unpack(event.value)
     match event.event:
         case SystemEventKind.BEGIN_COLLECTION:
+            # The event's key is the name of the collection.
             scope_id, collection_id, *max_ttl = ids
             return CollectionBegun(uid, scope_id, collection_id, event.key, *max_ttl)
         case SystemEventKind.END_COLLECTION:
