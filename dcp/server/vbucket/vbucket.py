@@ -44,10 +44,7 @@ class PreviousState(NamedTuple):
 
 
 class Vbucket:
-    """A vbucket of a cluster; used under the bucket's lock. ``fresh_uuid`` gives new branches.
-
-    More than 20 public methods: each changes at least two of its data, branches and state.
-    """
+    """A vbucket of a cluster; used under the bucket's lock. ``fresh_uuid`` gives new branches."""
 
     def __init__(
         self,
