@@ -1,5 +1,3 @@
-"""The settings of a producer cluster: sizes, names, users, and the limits of its connections."""
-
 import re
 import ssl
 from collections.abc import Callable, Mapping
@@ -18,36 +16,34 @@ from dcp.setting_keys import Section, key, key_of
 from dcp.types import U16_MAX
 
 OUTBOX_BYTES: Final = 64 * 1024
-"""Answers that may wait for a client which does not read; then its requests are not read either."""
+"""Most bytes of answers that wait for a client; beyond it, its requests are not read."""
 MAX_VBUCKETS: Final = 1024
 MAX_NODES: Final = 128
 _BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,100}")
-"""As Couchbase has it: LIST_BUCKETS separates names by spaces, URLs by slashes."""
+"""Couchbase's rule: LIST_BUCKETS separates names by spaces, URLs by slashes."""
 MAX_REPLICAS: Final = 3
 _TELLS_HIGH_SEQNOS: Final[Release] = (7, 1)
-"""The first release whose GET_ALL_VB_SEQNOS counts prepares and aborts, for clients with
-Collections (kv_engine ``ep_engine.cc``, commit 983266111, of branches 7.1 and newer)."""
+"""First release whose GET_ALL_VB_SEQNOS counts prepares and aborts, for clients with Collections
+(kv_engine ``ep_engine.cc``, commit 983266111, of branches 7.1 and newer)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The nodes' certificate (a chain is fine) and its private key, as PEM files.
-
-    Clients may show a certificate of the authorities in ``client_ca_file``, whose common name is
-    their user; they must where one is required. (ns_server's ``clientCertAuth``: ``enable`` and
-    ``mandatory``, with the path ``subject.cn``.) Empty: they are asked for none.
-    """
+    """The nodes' certificate (or chain) and its private key, as PEM files."""
 
     certificate_file: str
     key_file: str
     client_ca_file: str = ""
+    """Authorities of client certificates, whose common name is the user; empty: clients are
+    asked for none. As ns_server's ``clientCertAuth`` with the path ``subject.cn``."""
     requires_client_certificate: bool = False
+    """True: ``mandatory`` in ns_server; False: ``enable``."""
 
     def context(self) -> ssl.SSLContext:
-        """Return a server's context: TLS 1.2 or newer.
+        """Return a server's TLS context, for TLS 1.2 or newer.
 
         Raises:
-            ConfigError: a file cannot be read, or the two do not belong together.
+            ConfigError: a file cannot be read, or certificate and key do not match.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.options |= ssl.OP_NO_RENEGOTIATION
@@ -83,9 +79,9 @@ class ClusterSettings(Section):
         {"Administrator": "password"}, "Names and passwords.", may_be_secret=True
     )
     users_without_streams: frozenset[str] = frozenset()
-    """They may log in, and must not open DCP connections."""
+    """Users that may log in, but not open DCP connections."""
     administrators: frozenset[str] | None = None
-    """They may order about the cluster, and take vbuckets over; None: the first of ``users``."""
+    """Users that may change the cluster and take over vbuckets; None: the first of ``users``."""
     bucket_uuid: str = key("", "Names the bucket for good; empty: any.")
     cluster_uuid: str = key(
         "", "Told with the map, as servers do from 7.6 on; empty: it is not told."
@@ -95,7 +91,7 @@ class ClusterSettings(Section):
         "Told with the map as each node's external address, with the same ports; empty: none.",
     )
     seed: int | None = None
-    """Fixes the uuids of vbuckets and bucket; None makes them random."""
+    """Fixes the uuids of vbuckets and bucket; None: they are random."""
     checkpoint_items: int = key(
         10_000,
         "Items that a checkpoint may hold; it has room for one at least. A stream that starts "
@@ -115,11 +111,11 @@ class ClusterSettings(Section):
     )
     host: str = key("127.0.0.1", "Address to listen on.")
     ports: tuple[int, ...] = ()
-    """A KV port of each node, 0 for any free one. The other ports are so, too."""
+    """KV port of each node, 0 for any free one. The other kinds of ports work alike."""
     http_ports: tuple[int, ...] = ()
     tls: TlsFiles | None = None
     tls_ports: tuple[int, ...] = ()
-    """Only with ``tls``, as ``https_ports``."""
+    """Only with ``tls``, like ``https_ports``."""
     https_ports: tuple[int, ...] = ()
     expiry_pager_seconds: float = key(
         0.0,
@@ -189,16 +185,15 @@ class ClusterSettings(Section):
         least=0,
         most=MAX_REPLICAS,
     )
-    """Copies that there is no node for are absent until one comes."""
+    """Copies without a node are absent until a node joins."""
     unpersisted_seqnos: int = key(0, "So many of the newest seqnos are not on disk yet.", least=0)
     data_folder: Path | None = key(
         None, "Keep the bucket's data there over a restart (without it, in memory only)."
     )
-    """It belongs to one process at a time, and is made for one bucket and number of vbuckets. The
-    cluster has as many nodes as it had at last. Writes go there within ``flush_seconds``, or
-    earlier when much is pending. None: the disk is memory; what a client sent together is on it
-    before the last answer leaves.
-    """
+    """It belongs to one process at a time, one bucket and one number of vbuckets. The cluster
+    starts with as many nodes as it last had. Writes reach the folder within ``flush_seconds``,
+    or earlier if much is pending. None: the disk is in memory, and has all writes of a turn
+    before their last answer leaves."""
     flush_seconds: float = key(
         0.1, "How late what was received is on disk.", unit="seconds", above=0
     )
@@ -212,9 +207,8 @@ class ClusterSettings(Section):
         above=0,
     )
     metadata_purge_age_seconds: float | None = None
-    """The age at which tombstones go. None: Couchbase's for the bucket's type, 3 days or 60
-    seconds; infinity: never.
-    """
+    """Age at which tombstones are purged. None: Couchbase's default for the bucket type, 3 days
+    or 60 seconds; infinity: never."""
     history_retention_bytes: int = key(
         0,
         "How much of what was replaced the disk keeps, as a Magma bucket with change history; "
@@ -222,7 +216,7 @@ class ClusterSettings(Section):
         unit="bytes",
         least=0,
     )
-    """The vbuckets share it. Clients may ask for all versions of documents then."""
+    """The vbuckets share it. Clients can then ask for all versions of documents."""
     rules: Rules = key(
         "document",
         "Whose rules of rollback, flow control and streams without values: the published "
@@ -230,11 +224,11 @@ class ClusterSettings(Section):
         choices=get_args(Rules),
     )
     release: Release = (8, 0)
-    """The version that the nodes tell, by which clients choose how to open DCP. One before 6.5 does
-    not know NO_VALUE_WITH_UNDERLYING_DATATYPE.
-    """
+    """Version that the nodes report. Clients choose by it how to open DCP. Releases below 6.5 do
+    not know NO_VALUE_WITH_UNDERLYING_DATATYPE."""
     prepare_extra_bytes: int = key_of(FlowSettings, "prepare_extra_bytes")
-    """A consumer that acknowledges what it got loses them from its window each time."""
+    """A consumer that acknowledges the bytes it received loses these from its window with each
+    prepare."""
     clock: Callable[[], float] = time
     """Returns seconds since 1970."""
 
@@ -288,7 +282,7 @@ class ClusterSettings(Section):
 
     @property
     def purge_age_seconds(self) -> float:
-        """The age at which a tombstone is purged automatically."""
+        """Age at which a tombstone is purged."""
         if self.metadata_purge_age_seconds is None:
             return self.bucket_type.metadata_purge_age_seconds
         return self.metadata_purge_age_seconds
@@ -300,23 +294,23 @@ class ClusterSettings(Section):
 
     @property
     def makes_up_metadata(self) -> bool:
-        """True if keys that are read from disk alone come with made-up metadata.
+        """True if keys that are read from disk without values come with invented metadata.
 
-        As from real servers of 7.6 to 8.0; an ephemeral bucket has no disk.
+        Couchbase servers of 7.6 to 8.0 do that; an ephemeral bucket has no disk.
         """
         is_faulty = self.rules == "server" and self.release >= MAKES_UP_METADATA
         return is_faulty and self.bucket_type is BucketType.COUCHBASE
 
     @property
     def tells_high_seqnos(self) -> bool:
-        """True if GET_ALL_VB_SEQNOS counts prepares and aborts too, for clients with Collections.
+        """True if GET_ALL_VB_SEQNOS counts prepares and aborts for clients with Collections.
 
-        As real servers from 7.1 on.
+        Couchbase servers do that from 7.1 on.
         """
         return self.rules == "server" and self.release >= _TELLS_HIGH_SEQNOS
 
     def is_administrator(self, user: str | None) -> bool:
-        """Return whether a user may change the cluster for others."""
+        """Return True if a user may change the cluster and take over vbuckets."""
         if self.administrators is None:
             return user == next(iter(self.users))
         return user in self.administrators
