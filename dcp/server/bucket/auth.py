@@ -75,7 +75,6 @@ class UserStore:
         return f"UserStore({sorted(self._passwords)})"
 
     def certified(self, name: str) -> str | None:
-        """Return the user that a client certificate names, or None if no such user exists."""
         return name if name in self._passwords else None
 
     def check_plain(self, payload: bytes) -> Outcome:

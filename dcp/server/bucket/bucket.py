@@ -138,7 +138,6 @@ class Bucket:
         return None
 
     def now(self) -> float:
-        """Return seconds since 1970 by the settings' clock."""
         return self.settings.clock()
 
     # --- what is saved at once

@@ -217,7 +217,6 @@ class BucketStorage:
             self._unlock()
 
     def abandon(self) -> None:
-        """Unlock the folder without writing anything."""
         self.is_open = False
         self._unlock()
 

@@ -38,7 +38,6 @@ class Compactor:
         self._clock = clock
 
     async def run(self) -> None:
-        """Compact due vbuckets, turn after turn, until cancelled."""
         with ThreadPoolExecutor(1, "dcp-producer-compactor") as thread:
             while True:
                 await asyncio.sleep(self._seconds)

@@ -61,7 +61,6 @@ class Copies:
         return [copy.vbucket for at in self._of.values() for copy in at.values()]
 
     def add(self, node: int, vbucket: int) -> ReplicaCopy:
-        """Return a node's copy of a vbucket; create an empty one if it has none."""
         copy = self.at(node, vbucket)
         if copy is None:
             copy = ReplicaCopy(self._make(node, vbucket), self._known_manifest)

@@ -96,7 +96,6 @@ class DcpConnection:
 
     @property
     def is_internal(self) -> bool:
-        """True if the client is a node of the cluster, which copies vbuckets."""
         return self.client.is_internal
 
     @property
@@ -116,7 +115,6 @@ class DcpConnection:
 
     @property
     def stuck_timeout_seconds(self) -> float:
-        """Seconds without an acknowledgement after which a full connection is closed."""
         return self._shared.settings.stuck_timeout_seconds
 
     def negotiate(self, options: DcpOptions) -> None:
@@ -134,7 +132,6 @@ class DcpConnection:
         return self.is_internal or self._shared.settings.is_administrator(self.client.user)
 
     def stream_settings(self) -> StreamSettings:
-        """Return the settings of a stream that opens now."""
         settings, options = self._shared.settings, self.options
         scans_by_key = settings.bucket_type.scans_by_key and not options.change_streams
         return StreamSettings(
@@ -157,7 +154,6 @@ class DcpConnection:
         return "BufferLogFull" if self.flow.room_bytes <= 0 else None
 
     def is_stuck(self, now: float) -> bool:
-        """Return True if the client acknowledged nothing for too long and must be closed."""
         return self.closes_when_stuck and self.flow.is_stuck(self.stuck_timeout_seconds, now)
 
     @property
@@ -177,7 +173,6 @@ class DcpConnection:
         return stream.acknowledged_seqno if stream is not None and stream.is_sending else 0
 
     def add_stream(self, stream: ActiveStream) -> None:
-        """Add an accepted stream; it sends from now on."""
         self.streams.add(stream)
         self.stream_windows.opened(stream.opaque)
         self._quota.opened()
@@ -204,11 +199,9 @@ class DcpConnection:
 
     @property
     def over_acked_bytes(self) -> int:
-        """Bytes acknowledged beyond the outstanding ones, on the connection and its streams."""
         return self.flow.over_acked_bytes + self.stream_windows.over_acked_bytes
 
     def close_stream(self, vbucket: int, stream_id: int | None) -> bool:
-        """End a stream at its client's request; return False if there is none."""
         stream = self.streams.find(vbucket, stream_id)
         if stream is None or not stream.is_sending:
             return False
@@ -225,7 +218,6 @@ class DcpConnection:
     def end_streams(
         self, vbucket: int, reason: EndReason, spared: ActiveStream | None = None
     ) -> None:
-        """End all streams of a vbucket except ``spared``, and announce that to the client."""
         for stream in self.streams.of({vbucket}):
             if stream is not spared:
                 stream.end(reason, announce=True)
@@ -269,7 +261,6 @@ class DcpConnection:
         return len(self.streams) > 0
 
     def drop_streams(self) -> None:
-        """End all streams because the connection is gone."""
         for stream in self.streams:
             stream.end(EndReason.DISCONNECTED, announce=False)
             self._shared.origin.sent(stream.vbucket)

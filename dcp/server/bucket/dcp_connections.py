@@ -39,7 +39,6 @@ class DcpConnections(Mapping[ConnectionKey, DcpConnection]):
     def open(
         self, client: DcpClient, close_session: Callable[[], None], hand_over: HandOver
     ) -> DcpConnection:
-        """Register a new connection, and close an older one of the same name on that node."""
         key, cursor_name = client.key, client.display_name
         older = self._open.get(key)
         if older is not None:
@@ -82,7 +81,6 @@ class DcpConnections(Mapping[ConnectionKey, DcpConnection]):
         self._changes.add(vbucket)
 
     def cursors_dropped(self, data: VbucketData, cursors: tuple[str, ...]) -> None:
-        """Send the streams that lost these cursors back to the disk."""
         if cursors:
             for connection in self._open.values():
                 connection.cursors_dropped(data, cursors)

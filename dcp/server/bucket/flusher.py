@@ -115,7 +115,6 @@ class Flusher:
 
     @property
     def has_room(self) -> bool:
-        """True if copies may receive more data."""
         return self.pending_bytes < self._most_bytes
 
     def make_room(self) -> bool:
@@ -163,7 +162,6 @@ class Flusher:
         self.on_written(vbucket)
 
     async def run(self) -> None:
-        """Write pending data, turn after turn, until cancelled."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         self._hurry = partial(loop.call_soon_threadsafe, woken.set)
         try:

@@ -54,7 +54,6 @@ class LargeFrames:
 
     @property
     def waiting(self) -> int:
-        """Number of connections that wait for room."""
         return len(self._waiting)
 
     @property
@@ -64,7 +63,6 @@ class LargeFrames:
         return min(patience, max(LEAST_PATIENCE_SECONDS, patience / (1 + self.waiting)))
 
     def next_number(self) -> int:
-        """Return the next number in the order of the frames' arrival."""
         return next(self._numbers)
 
     def ask(self, room: "FrameRoom", now: float) -> None:
@@ -74,7 +72,6 @@ class LargeFrames:
             self._choose_first(now)
 
     def leave(self, room: "FrameRoom", now: float) -> None:
-        """Free the room of a frame that was processed, or whose connection is gone."""
         self._waiting.pop(room, None)
         if self._first is room:
             self._first = None
@@ -168,7 +165,6 @@ class FrameRoom:
         self._restart(now)
 
     def let_go(self, now: float) -> None:
-        """Free the frame's room: the frame was processed, or the connection is gone."""
         if self.asked_bytes:
             self._frames.leave(self, now)
         self.held_bytes = self.asked_bytes = self.frame_bytes = 0

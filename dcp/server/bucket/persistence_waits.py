@@ -63,11 +63,9 @@ class PersistenceWaits:
             self.on_pending()
 
     def forget(self, waiter: object) -> None:
-        """Drop a wait without an answer: the connection is gone."""
         self._waits.pop(waiter, None)
 
     def check(self) -> None:
-        """Answer every wait that succeeded or failed."""
         now = self._clock()
         decided = [
             (waiter, wait.answer, status)

@@ -81,7 +81,6 @@ class Replicas:
         return found
 
     def pause(self) -> None:
-        """Stop replication; copies keep their data."""
         self.is_paused = True
 
     def resume(self) -> None:

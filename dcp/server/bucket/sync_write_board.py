@@ -51,13 +51,11 @@ class SyncWriteBoard:
         self.watch(prepare.vbucket)
 
     def watch(self, vbucket: int) -> None:
-        """Check a vbucket that may have sync writes under way, from now on."""
         if self._table.vbuckets[vbucket].sync_writes.is_pending:
             self._pending.add(vbucket)
             self.on_pending()
 
     def acknowledged(self, vbucket: int) -> None:
-        """Advance the vbucket's sync writes after an acknowledgement of a copy."""
         if vbucket in self._pending:
             self._go_on(vbucket)
 

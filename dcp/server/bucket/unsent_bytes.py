@@ -31,9 +31,7 @@ class UnsentBytes:
         return max(FIRST_BATCH_BYTES, min(wanted, self._quota_bytes - self.held_bytes))
 
     def hold(self, batch_bytes: int) -> None:
-        """Count a batch that is about to be sent."""
         self.held_bytes += batch_bytes
 
     def release(self, batch_bytes: int) -> None:
-        """Uncount a batch: the socket took it, or the connection is gone."""
         self.held_bytes -= batch_bytes

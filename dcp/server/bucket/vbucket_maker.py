@@ -54,7 +54,6 @@ class VbucketMaker:
         )
 
     def copy_of(self, node: int, vbucket: int) -> Vbucket:
-        """Open a node's copy of a vbucket from the data folder, or create an empty one."""
         home = None if self._storage is None else self._storage.copy_home(node, vbucket)
         # The active vbucket records the branches.
         settings = replace(self.settings, record_branches=False)

@@ -82,7 +82,6 @@ class VbucketTable:
     # --- who holds what
 
     def all(self) -> list[Vbucket]:
-        """Return all vbuckets and copies."""
         return [*self.vbuckets, *self.copies.all_vbuckets()]
 
     def of_key(self, key: bytes) -> Vbucket:
@@ -110,7 +109,6 @@ class VbucketTable:
         return self.owned(vbucket, node) if copy is None else copy.vbucket
 
     def of_node(self, node: int) -> list[Vbucket]:
-        """Return all vbuckets and copies on ``node``, in the order of their numbers."""
         found = {vbucket: self.vbuckets[vbucket] for vbucket in self._map.vbuckets_of(node)}
         found |= {vbucket: copy.vbucket for vbucket, copy in self.copies.of_node(node).items()}
         return [found[vbucket] for vbucket in sorted(found)]
@@ -130,7 +128,6 @@ class VbucketTable:
     # --- a rebalance moves some
 
     def set_moving(self, vbuckets: Iterable[int]) -> None:
-        """Replace the set of vbuckets that a rebalance moves."""
         self._moving = frozenset(vbuckets)
         self.copies_moved.notify_all()
 

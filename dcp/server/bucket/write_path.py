@@ -174,7 +174,6 @@ class WritePath:
 
     @property
     def has_room(self) -> bool:
-        """True if copies may receive more: under the same limit as clients' writes."""
         return self.flusher is None or self.flusher.has_room
 
     def make_room(self) -> bool:

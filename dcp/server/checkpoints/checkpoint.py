@@ -34,8 +34,7 @@ class QueuedItem(Protocol):
         """False for prepares, commits and aborts: consumers must get all of them."""
 
     @property
-    def size_bytes(self) -> int:
-        """Memory of the item, without the checkpoint's overhead."""
+    def size_bytes(self) -> int: ...
 
 
 Q = TypeVar("Q", bound=QueuedItem)
@@ -99,7 +98,6 @@ class Checkpoint(Generic[Q]):
         return found
 
     def expel(self, up_to_seqno: int) -> int:
-        """Forget the items up to a seqno; return the number of bytes freed."""
         count = bisect_right(self._seqnos, up_to_seqno)
         gone = [item for item in self._items[:count] if item is not None]
         if not gone:

@@ -29,7 +29,6 @@ class CheckpointAccount:
         self._refusals = 0
 
     def note(self, manager: CheckpointManager[Any]) -> None:
-        """Count the checkpoints of a vbucket again."""
         now = manager.memory_bytes
         self.memory_bytes += now - self._bytes_of.get(manager.vbucket, 0)
         self._bytes_of[manager.vbucket] = now
@@ -46,14 +45,12 @@ class CheckpointAccount:
 
     @property
     def is_short(self) -> bool:
-        """True if recovery must begin."""
         # Recovery looks at every vbucket. After one that freed too little, it must not run with
         # each write.
         return self.memory_bytes >= self._due_at_bytes
 
     @property
     def is_full(self) -> bool:
-        """True if the quota is used up and writes must be refused."""
         return self.memory_bytes >= self._quota_bytes
 
     def relieve(self) -> None:

@@ -39,7 +39,6 @@ class Cursors:
         return iter(self._by_name.items())
 
     def named(self, name: str) -> Cursor:
-        """Return a cursor, or raise LocalProtocolError if none has that name."""
         found = self._by_name.get(name)
         if found is None:
             raise LocalProtocolError(
@@ -55,7 +54,6 @@ class Cursors:
         self._by_name.pop(name, None)
 
     def lowest_seqno(self, high_seqno: int) -> int:
-        """Return the lowest seqno of all cursors; ``high_seqno`` without any."""
         return min((each.seqno for each in self._by_name.values()), default=high_seqno)
 
     def lowest_kept_seqno(self, high_seqno: int) -> int:

@@ -29,7 +29,6 @@ class CheckpointList(Generic[Q]):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of all items with their overhead."""
         return self._closed_bytes + self.open.memory_bytes
 
     @property
@@ -81,7 +80,6 @@ class CheckpointList(Generic[Q]):
         return freed
 
     def remove_closed(self, up_to_seqno: int) -> int:
-        """Remove the closed checkpoints that end at or below a seqno; return the bytes freed."""
         count = bisect_right(self._closed, up_to_seqno, key=_high_seqno)
         freed = sum(each.memory_bytes for each in self._closed[:count])
         del self._closed[:count]

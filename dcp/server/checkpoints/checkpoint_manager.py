@@ -48,7 +48,6 @@ class CheckpointManager(CheckpointQueue[Q]):
 
     @property
     def checkpoints(self) -> tuple[CheckpointFacts, ...]:
-        """Facts of all checkpoints, oldest first; the last is open."""
         standing = [cursor.checkpoint_id for cursor in self.cursors.values()]
         return tuple(
             CheckpointFacts(
@@ -66,7 +65,6 @@ class CheckpointManager(CheckpointQueue[Q]):
 
     @property
     def gone_seqno(self) -> int:
-        """Seqno up to which nothing is in memory."""
         return self._checkpoints.gone_seqno
 
     @property
@@ -104,7 +102,6 @@ class CheckpointManager(CheckpointQueue[Q]):
         return after_seqno >= gone
 
     def remove(self, cursor: str) -> None:
-        """Forget a cursor, if it is still there: it may have been dropped."""
         self._checkpoints.open.shown.pop(cursor, None)
         self._cursors.forget(cursor)
 
@@ -199,7 +196,6 @@ class CheckpointManager(CheckpointQueue[Q]):
         return self._checkpoints.expel(self._cursors.lowest_seqno(self.high_seqno))
 
     def remove_closed(self) -> int:
-        """Remove the closed checkpoints before all cursors; return the number of bytes freed."""
         if not self._checkpoints.has_closed:
             return 0
         return self._checkpoints.remove_closed(self._cursors.lowest_seqno(self.high_seqno))

@@ -31,7 +31,6 @@ class CheckpointQueue(Generic[Q]):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of all items, with ``ITEM_OVERHEAD_BYTES`` for each."""
         return self._checkpoints.memory_bytes
 
     @property
@@ -144,7 +143,6 @@ class CheckpointQueue(Generic[Q]):
         )
 
     def close_full(self) -> bool:
-        """Close the open checkpoint if it is full and not received; return True if it was."""
         closes = self._is_full and not self._checkpoints.open.head.is_received
         if closes:
             self.close_open()

@@ -47,7 +47,6 @@ def general(question: StatisticsRequest) -> Iterator[Statistic]:
 
 
 def memory(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Group ``memory``: memory of checkpoints, and bytes that wait for the disk."""
     bucket = question.bucket
     quota = bucket.settings.checkpoint_quota_bytes
     held = question.vbuckets()
@@ -152,7 +151,6 @@ def _collections(question: StatisticsRequest, wanted: list[Collection]) -> Itera
 
 
 def collection_details(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Group ``collections-details``: the collections of each vbucket, or of one."""
     wanted = question.vbuckets_asked_for()
     for_all = [] if question.argument else [("manifest_uid", question.bucket.manifest.uid)]
 

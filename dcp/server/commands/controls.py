@@ -213,7 +213,6 @@ def fault_of_window(name: bytes, value: bytes) -> str:
 
 
 def context_of_refusal(dcp: DcpConnection, name: bytes, value: bytes) -> str:
-    """Return the error context of a refused control; empty if a server sends none."""
     if name == b"backfill_order":
         return "Unsupported value for backfill_order"
     # A 7.0 server sends no context for most refusals, as observed.
@@ -221,7 +220,6 @@ def context_of_refusal(dcp: DcpConnection, name: bytes, value: bytes) -> str:
 
 
 def apply_control(dcp: DcpConnection, name: bytes, value: bytes) -> Status:
-    """Apply one control; return the status of the answer."""
     control = CONTROLS.get(name)
     if control is None or not value:
         return Status.EINVAL

@@ -43,7 +43,6 @@ _BOTH_NO_VALUES: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_D
 
 
 def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
-    """Turn the connection into a DCP connection."""
     request = cast("m.DcpOpen", body)
     settings = session.bucket.settings
     is_lenient = settings.rules == "server"  # a 7.0 server accepts longer names than documented
@@ -136,7 +135,6 @@ def buffer_ack(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 
 
 def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Note that a replica holds every prepare up to a seqno."""
     dcp = _dcp(session)
     stream = dcp.streams.find(frame.vbucket, None)
     seqno = cast("m.SeqnoAcknowledged", body).prepared_seqno

@@ -76,7 +76,6 @@ def _options_of(value: bytes) -> _Options:
 
 
 def connections(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Group ``dcp``: all DCP connections of the node, then their streams."""
     bucket, options = question.bucket, _options_of(question.value)
     found = _connections_at(bucket, question.node)
     told = [each for each in found if options.user in (None, each.client.user)]

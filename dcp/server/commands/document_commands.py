@@ -71,7 +71,6 @@ def on_document(session: Session, frame: Frame, answer: Answer) -> None:
 # Servers grant few sets of features, so the cache stays small.
 @cache
 def datatypes_of(features: frozenset[int]) -> int:
-    """Return the datatype bits that the connection's features allow."""
     return sum(bit for feature, bit in _BIT_OF_FEATURE.items() if feature in features)
 
 

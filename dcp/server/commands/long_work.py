@@ -23,12 +23,10 @@ class LongWork(Generic[T]):
         return bool(self._found)
 
     def finish(self) -> None:
-        """Call ``then`` with the result, after the last step."""
         (found,) = self._found
         self._then(found)
 
     def finish_at_once(self) -> None:
-        """Do all remaining steps, and finish."""
         while not self.step():
             pass
         self.finish()

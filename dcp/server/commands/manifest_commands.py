@@ -17,7 +17,6 @@ def manifest(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def collection_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer the id of a collection by its path ``scope.collection``."""
     path = cast("m.GetId", body).path.decode("utf-8", "replace")
     held = session.bucket.manifest
     try:

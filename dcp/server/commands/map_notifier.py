@@ -25,15 +25,12 @@ class MapNotifier:
         self._told_rev = 0
 
     def sent(self) -> None:
-        """Note that the client gets the present map."""
         self._told_rev = self._pushed_rev = self._map.rev
 
     def due(self) -> None:
-        """Note that the map has changed."""
         self._is_due = True
 
     def notification(self, bucket: str, node: int, features: frozenset[int]) -> Frame | None:
-        """Return the notification for a client with these features; None if none is due."""
         is_due, self._is_due = self._is_due, False
         is_brief = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF in features
         is_wanted = is_brief or HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION in features

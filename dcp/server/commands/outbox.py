@@ -19,7 +19,6 @@ class Outbox:
 
     @property
     def is_long(self) -> bool:
-        """True if a long answer waits."""
         return self._long_answers > 0
 
     @property

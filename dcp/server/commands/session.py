@@ -74,8 +74,7 @@ class SessionEdge(Protocol):
     def wake(self) -> None:
         """Look for bytes to write."""
 
-    def closing(self) -> None:
-        """Close once the waiting bytes have been written."""
+    def closing(self) -> None: ...
 
 
 class Session:
@@ -126,11 +125,9 @@ class Session:
 
     @property
     def max_frame_bytes(self) -> int:
-        """Largest frame that the client may send now."""
         return MAX_FRAME_BYTES if self.login.user else MAX_UNAUTHENTICATED_FRAME_BYTES
 
     def feed(self, frame: Frame, now: float) -> None:
-        """Act on one frame; the answers wait in ``output``."""
         if self.is_closing:
             return
         if self.dcp is not None:
@@ -317,7 +314,6 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Close once the waiting bytes have been written."""
         self.is_closing = True
         if self._edge is not None:
             self._edge.closing()
@@ -332,7 +328,6 @@ class Session:
         return self.dcp is not None and self.dcp.drop_some_streams()
 
     def forget(self) -> None:
-        """Unregister from the bucket: the connection is gone."""
         self.is_closing = True
         self.bucket.persistence_waits.forget(self)
         if self.dcp is not None:
@@ -397,7 +392,6 @@ class Session:
         return self.dcp.noop.next_deadline(now) if self.dcp is not None else None
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
-        """Wake the streams of these vbuckets; return True if there are any."""
         return self.dcp is not None and self.dcp.vbuckets_changed(vbuckets)
 
     def _put(self, frame: Frame) -> None:

@@ -39,7 +39,6 @@ class StatisticsRequest:
     """The request's JSON."""
 
     def vbuckets(self) -> list[Vbucket]:
-        """Return the node's vbuckets and copies."""
         return self.bucket.table.of_node(self.node)
 
     def vbucket(self, number: str) -> Vbucket:

@@ -36,7 +36,6 @@ Refusal = Callable[[], None]
 
 
 def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Open a stream, or refuse it by the first check that fails."""
     asked = _Asked(session, frame, cast("m.StreamRequest", body))
     refusals = (refusal for check in _CHECKS if (refusal := check(asked)) is not None)
     refusal = next(refusals, None)
@@ -61,7 +60,6 @@ class _Asked:
 
     @cached_property
     def held(self) -> Vbucket | None:
-        """The node's vbucket, or its copy; None if it has neither."""
         return self.session.bucket.table.at(self.frame.vbucket, self.session.node)
 
     @property
@@ -73,7 +71,6 @@ class _Asked:
 
     @cached_property
     def filter(self) -> StreamFilter | Status:
-        """The stream's filter, or the status that refuses it."""
         return parse_filter(
             self.request.value,
             self.vbucket.documents.collections.manifest,
@@ -104,7 +101,6 @@ class _Asked:
 
     @cached_property
     def held_facts(self) -> VbucketFacts:
-        """Facts of the vbucket or copy, over all collections."""
         place, facts = self.place, self.vbucket.facts()
         checkpoints = self.vbucket.data.checkpoints
         if checkpoints.is_snapshot_complete or place.start > facts.high_seqno:

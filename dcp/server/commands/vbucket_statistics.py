@@ -18,7 +18,6 @@ def states(question: StatisticsRequest) -> Iterator[Statistic]:
 
 
 def seqnos(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Group ``vbucket-seqno``: seqnos of each vbucket, or of one."""
     wanted = question.vbuckets_asked_for()
     if question.argument and wanted[0].shown_state is VbucketState.DEAD:
         raise StatisticsRefusedError(
@@ -88,7 +87,6 @@ def _failovers_of(vbucket: Vbucket) -> Iterator[Statistic]:
 
 
 def checkpoints(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Group ``checkpoint``: checkpoints and cursors of each vbucket, or of one."""
     wanted = question.vbuckets_asked_for()
     return (each for vbucket in wanted for each in _checkpoints_of(vbucket))
 

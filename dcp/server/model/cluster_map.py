@@ -33,7 +33,6 @@ class NodePorts:
     """The node's name for clients outside its network; empty: none."""
 
     def at(self, port: int | None) -> str:
-        """Return ``host:port``, with an IPv6 host in brackets."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
     def services(self) -> dict[str, int]:
@@ -93,12 +92,10 @@ class ServedClusterMap:
 
     @property
     def members(self) -> Sequence[bool]:
-        """For each node, True if it belongs to the cluster now."""
         return tuple(self._members)
 
     @property
     def rows(self) -> Sequence[Sequence[int]]:
-        """The nodes of each vbucket's copies, ``ABSENT`` among them."""
         return tuple(tuple(row) for row in self._replicas)
 
     @contextmanager
@@ -129,11 +126,9 @@ class ServedClusterMap:
         self._json.clear()
 
     def owner(self, vbucket: int) -> int | None:
-        """Return the owner of ``vbucket``; None if there is no such vbucket."""
         return self._owners[vbucket] if 0 <= vbucket < len(self._owners) else None
 
     def vbuckets_of(self, node: int) -> list[int]:
-        """Return the vbuckets that ``node`` owns, ascending."""
         return [vbucket for vbucket, owner in enumerate(self._owners) if owner == node]
 
     def replicas(self, vbucket: int) -> list[int]:
@@ -144,7 +139,6 @@ class ServedClusterMap:
         return self._members[node]
 
     def require_node(self, node: int) -> None:
-        """Raise ValueError if no node has this id."""
         if not 0 <= node < self.node_count:
             raise ValueError(f"node index {node}: found none, expected 0 to {self.node_count - 1}")
 

@@ -282,14 +282,12 @@ class ClusterSettings(Section):
 
     @property
     def purge_age_seconds(self) -> float:
-        """Age at which a tombstone is purged."""
         if self.metadata_purge_age_seconds is None:
             return self.bucket_type.metadata_purge_age_seconds
         return self.metadata_purge_age_seconds
 
     @property
     def version(self) -> str:
-        """The nodes' version as servers write it."""
         return "{}.{}.0-0000".format(*self.release)
 
     @property
@@ -310,7 +308,6 @@ class ClusterSettings(Section):
         return self.rules == "server" and self.release >= _TELLS_HIGH_SEQNOS
 
     def is_administrator(self, user: str | None) -> bool:
-        """Return True if a user may change the cluster and take over vbuckets."""
         if self.administrators is None:
             return user == next(iter(self.users))
         return user in self.administrators

@@ -26,7 +26,6 @@ def shown_name(name: bytes) -> str:
 
 
 def fitting(text: str) -> str:
-    """Return the text, shortened if it is too long for the name of a statistic."""
     encoded = text.encode()
     if len(encoded) <= _MOST_BYTES:
         return text

@@ -57,7 +57,6 @@ class Counters:
 
     @property
     def connections(self) -> dict[tuple[int, str], SendWindow]:
-        """Flow control of open DCP connections, by node and name."""
         return {
             (node, name.decode("utf-8", "replace")): flow
             for (node, name), flow in self.flows.items()

@@ -68,14 +68,12 @@ class Faults:
         self._items_to_cut = items
 
     def refuse_stream(self, vbucket: int, status: Status, times: int = 1) -> None:
-        """Refuse the next ``times`` stream requests for ``vbucket`` with ``status``."""
         self._refusals[vbucket] = (status, times)
 
     def corrupt_next_item(self, corruption: Corruption) -> None:
         self._corruption = corruption
 
     def clear(self) -> None:
-        """Forget all orders that were not carried out."""
         self._items_to_cut = None
         self._refusals.clear()
         self._corruption = None

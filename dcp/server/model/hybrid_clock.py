@@ -23,7 +23,6 @@ class HybridClock:
         return self._last
 
     def raise_floor(self, floor: int) -> None:
-        """Let every later CAS be greater than ``floor``."""
         if not 0 <= floor < U64_MAX:
             raise ValueError(f"cas floor: found {floor}, expected 0 to {U64_MAX - 1}")
         self._last = max(self._last, floor)

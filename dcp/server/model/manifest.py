@@ -117,7 +117,6 @@ class Manifest:
         return self.collection(scope, name)
 
     def collections_of(self, scope_id: int) -> Iterator[Collection]:
-        """Yield the collections of a scope, the oldest first."""
         return (each for each in self.collections.values() if each.scope_id == scope_id)
 
     def with_scope(self, scope: Scope) -> "Manifest":
@@ -150,7 +149,6 @@ class Manifest:
         return json.dumps(tree, separators=(",", ":")).encode()
 
     def after(self, event: ManifestEvent) -> "Manifest":
-        """Return the manifest after a system event of another server."""
         uid = event.manifest_uid
         at = replace(self, uid=uid)
         match event:

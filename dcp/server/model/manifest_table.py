@@ -43,7 +43,6 @@ class ManifestTable:
 
     @property
     def rows(self) -> list[Row]:
-        """Rows from which the table can be restored."""
         return [known.row for number, known in self._known.items() if number]
 
     @property

@@ -89,7 +89,6 @@ def state_allows(request: ResumeRequest, facts: VbucketFacts) -> bool:
 
 
 def range_is_valid(request: ResumeRequest, facts: VbucketFacts) -> bool:
-    """Return True if snap_start <= start <= snap_end and start <= end."""
     return _is_ordered(_from_latest(request, facts))
 
 

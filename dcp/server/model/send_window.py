@@ -40,7 +40,6 @@ class SendWindow:
         self._looked_at_acked_bytes: int | None = None
 
     def set_window(self, window_bytes: int) -> None:
-        """Apply the control ``connection_buffer_size``."""
         self.window_bytes = window_bytes
         if window_bytes == 0:
             self.outstanding_bytes = self.acked_bytes = 0
@@ -57,11 +56,9 @@ class SendWindow:
 
     @property
     def is_full(self) -> bool:
-        """True if nothing may be sent until the client acknowledges."""
         return self.room_bytes <= 0
 
     def charge(self, frame_bytes: int) -> None:
-        """Count a sent message."""
         self.outstanding_bytes += frame_bytes
         self.peak_bytes = max(self.peak_bytes, self.outstanding_bytes)
 

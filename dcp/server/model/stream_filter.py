@@ -49,17 +49,14 @@ class StreamFilter:
 
     @property
     def is_pass_through(self) -> bool:
-        """True if the filter omits no collection."""
         return self.kind is FilterKind.EVERYTHING
 
     @property
     def end_reason(self) -> EndReason:
-        """End reason of a stream whose filter is empty."""
         # Clients without Collections do not know FILTER_EMPTY.
         return EndReason.OK if self.kind is FilterKind.LEGACY else EndReason.FILTER_EMPTY
 
     def passes_collection(self, collection: int) -> bool:
-        """Return True if documents of a collection pass."""
         return self.is_pass_through or collection in self.collections
 
     def passes(self, version: Version) -> bool:

@@ -185,7 +185,6 @@ class Version:
 
     @classmethod
     def of_event(cls, vbucket: int, event: ManifestEvent, *, seqno: int) -> "Version":
-        """Return a system event as the item at ``seqno``."""
         message = encode_system_event(event, seqno)
         content = Content(message.value, opcode=_EVENT_OPCODE)
         collection = getattr(event, "collection_id", NO_COLLECTION)
@@ -204,12 +203,10 @@ class Version:
 
     @property
     def is_document(self) -> bool:
-        """True for a document or its tombstone."""
         return self.opcode <= _EXPIRATION_OPCODE
 
     @property
     def is_deleted(self) -> bool:
-        """True for a tombstone."""
         return _MUTATION_OPCODE < self.opcode <= _EXPIRATION_OPCODE
 
     @property
@@ -244,7 +241,6 @@ class Version:
 
     @property
     def size_bytes(self) -> int:
-        """Approximate memory of the version."""
         return len(self.value) + len(self.key) + OVERHEAD_BYTES
 
     def wire(self, flavour: int) -> tuple[bytes, bytes]:

@@ -68,7 +68,6 @@ class AcceptedConnection:
         self._something_to_write.set()
 
     def closing(self) -> None:
-        """End the connection once the waiting bytes have been written."""
         self._is_closing.set()
         self.wake()
 
@@ -131,7 +130,6 @@ class AcceptedConnection:
             await self._channel.end()
 
     def close_if_overdue(self, now: float) -> None:
-        """Close the connection if the client broke a time limit, or holds up others."""
         self.session.close_if_overdue(now)
         if self._room.is_overdue(now) and not self.session.is_waiting:
             _LOG.warning(

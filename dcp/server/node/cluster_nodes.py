@@ -45,7 +45,6 @@ class ClusterNodes:
         bucket.changes.listeners.add(self._changes_are_waiting)
 
     def at(self, node: int) -> Node:
-        """Return a node; raise KeyError before the first start."""
         return self._nodes[node]
 
     # --- life
@@ -196,14 +195,12 @@ class ClusterNodes:
         self.push_map()
 
     async def leave(self, node: int) -> None:
-        """End a node after its last answers."""
         await self._nodes[node].leave()
         self.push_map()
 
     # --- news
 
     async def watch_connections(self) -> None:
-        """Close clients that break a time limit, until cancelled."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             with self.bucket.lock:

@@ -68,7 +68,6 @@ class Listener:
                 self._kept = self._bound()
 
     def leave(self) -> None:
-        """Release the port of a closed listener."""
         if self._kept is not None:
             self._kept.close()
             self._kept = None

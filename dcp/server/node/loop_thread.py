@@ -36,7 +36,6 @@ class LoopThread:
 
     @property
     def is_inside(self) -> bool:
-        """True if the caller runs in this thread."""
         return self._thread is not None and get_ident() == self._thread.ident
 
     def start(self, begin: Callable[[], Work[None]]) -> None:

@@ -119,19 +119,16 @@ class Node:
             _LOG.error("connection to node %d failed", self.node, exc_info=task.exception())
 
     def close_overdue(self, now: float) -> None:
-        """Close the clients that broke a time limit; the caller holds the lock."""
         if self.awake.is_set():
             for client in self._clients.values():
                 client.close_if_overdue(now)
 
     def vbuckets_changed(self, vbuckets: set[int]) -> None:
-        """Wake the connections that stream any of these vbuckets; the caller holds the lock."""
         for client in self._clients.values():
             if client.session.vbuckets_changed(vbuckets):
                 client.wake()
 
     def push_map(self) -> None:
-        """Send the new map to clients that negotiated it; the caller holds the lock."""
         for client in self._clients.values():
             client.session.map_notifier.due()
             client.wake()
@@ -157,7 +154,6 @@ class Node:
             listener.close()
 
     def leave_ports(self) -> None:
-        """Release the closed ports."""
         for listener in self._listeners:
             listener.leave()
 
