@@ -237,6 +237,8 @@ class DcpConnection:
         else:
             before, phase = stream.takeover.phase, stream.takeover.state_answered()
             if phase is not before and phase is TakeoverPhase.SENDING_REST:
+                # The client is pending. The vbucket must be dead here before its last items go out,
+                # so that no write comes after them.
                 if not self._hand_over_to(self, stream):
                     stream.end(EndReason.STATE_CHANGED, announce=True)
             elif phase is TakeoverPhase.DONE:
@@ -265,6 +267,7 @@ class DcpConnection:
             stream.end(EndReason.DISCONNECTED, announce=False)
             self._shared.origin.sent(stream.vbucket)
         self.streams.clear()
+        # One call for all streams: a connection can have 16,384.
         self._quota.ended(self.stream_windows.streams)
         self.stream_windows.clear()
         self.ready.clear()

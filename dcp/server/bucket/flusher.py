@@ -163,6 +163,7 @@ class Flusher:
 
     async def run(self) -> None:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        # Writers in other threads call it, too.
         self._hurry = partial(loop.call_soon_threadsafe, woken.set)
         try:
             while True:
@@ -187,6 +188,7 @@ class Flusher:
         failure: Exception | None = None
         persistence = vbucket.data.persistence
         try:
+            # A log that is mostly replaced versions is compacted right after its flush.
             for begin in (persistence.begin_flush, begin_compaction):
                 await write_off_lock(begin, persistence, self._lock, self._thread)
         except Exception as error:  # one broken vbucket must not stop the others' writes

@@ -94,6 +94,8 @@ class LargeFrames:
         return True
 
     def _choose_first(self, now: float) -> None:
+        # The frame that completes soonest and the oldest frame alternate, so neither small nor
+        # large frames starve.
         if self._takes_oldest:
             room = min(self._waiting, key=lambda each: each.number)
         else:

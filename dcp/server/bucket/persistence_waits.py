@@ -77,6 +77,7 @@ class PersistenceWaits:
             answer(status)
 
     def _status(self, wait: _Wait, now: float) -> Status | None:
+        # Another object in its place: the vbucket moved, was replaced, or went.
         if self._table.at(wait.vbucket.id, wait.node) is not wait.vbucket:
             return Status.ETMPFAIL
         if wait.seqno <= wait.vbucket.data.disk.persisted_seqno:

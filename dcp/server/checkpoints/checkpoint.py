@@ -138,6 +138,7 @@ class OpenCheckpoint(Checkpoint[Q]):
         the next checkpoint. With ``keeps_both`` the item is added beside the older one.
         """
         key = item.dedup_key
+        # A disk has each key once, so items of a DISK checkpoint replace nothing.
         if key is not None and self.head.kind is CheckpointKind.MEMORY:
             place = self._places.get(key)
             if place is not None:

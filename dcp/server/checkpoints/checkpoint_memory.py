@@ -77,6 +77,7 @@ def limits_for(quota_bytes: int, vbuckets: int) -> CheckpointLimits:
 
 def _free(managers: list[CheckpointManager[Any]], recovery: Recovery) -> None:
     for step in _STEPS:
+        # The largest vbuckets may free enough, and the others keep their items in memory.
         for manager in sorted(managers, key=_memory_bytes, reverse=True):
             step(manager, recovery)
             if recovery.is_freed:

@@ -87,7 +87,7 @@ def _stream_buffer_size(dcp: DcpConnection, value: str) -> Status:
 
 
 def _announce_closed(dcp: DcpConnection, value: str) -> Status:
-    # Kv_engine never switches it off.
+    # The switch works one way: kv_engine never turns it off.
     announces = dcp.options.announces_closed_streams or _is_true(value)
     return _set(dcp, replace(dcp.options, announces_closed_streams=announces))
 
@@ -97,6 +97,7 @@ def _expiry_opcode(dcp: DcpConnection, value: str) -> Status:
 
 
 def _cursor_dropping(dcp: DcpConnection, value: str) -> Status:
+    # Only nodes may forbid cursor dropping: a client could pin the whole memory that way.
     keeps_cursors = dcp.is_internal and not _is_true(value)
     return _set(dcp, replace(dcp.options, keeps_cursors=keeps_cursors))
 
@@ -109,12 +110,14 @@ def _backfill_order(dcp: DcpConnection, value: str) -> Status:
 
 
 def _force_compression(dcp: DcpConnection, value: str) -> Status:
+    # Forced compression makes sense only to a client that can decompress.
     if HelloFeature.SNAPPY not in dcp.client.features:
         return Status.EINVAL
     return _set(dcp, replace(dcp.options, forces_compression=_is_true(value)))
 
 
 def _deleted_user_xattrs(dcp: DcpConnection, value: str) -> Status:
+    # The flag of DCP_OPEN decides; this control only confirms it.
     is_open = bool(dcp.client.flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS)
     return Status.SUCCESS if is_open and _is_true(value) else Status.EINVAL
 
@@ -130,6 +133,7 @@ def _marker_version(dcp: DcpConnection, value: str) -> Status:
 def _change_streams(dcp: DcpConnection, value: str) -> Status:
     if not _is_true(value):
         return Status.EINVAL
+    # Without retained history there are no old versions to stream.
     if not dcp.retains_history:
         return Status.NOT_SUPPORTED
     return _set(dcp, replace(dcp.options, change_streams=True))

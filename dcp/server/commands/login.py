@@ -2,7 +2,7 @@ from dcp.server.bucket.auth import SaslConversation, UserStore
 
 
 class Login:
-    """What a client negotiated before it gets data: features, user and bucket."""
+    """Features, user and bucket of one client, negotiated before it gets data."""
 
     def __init__(self, users: UserStore) -> None:
         self._users = users

@@ -78,6 +78,7 @@ def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> Non
         session.reply(frame, m.ObserveSeqnoAnswer(0, vbucket.id, current, on_disk, high))
         return
     entries = vbucket.failover_log.entries
+    # A branch ended at the seqno where the next one began.
     for newer, older in pairwise(entries):
         if older.vb_uuid == asked:
             answer = m.ObserveSeqnoAnswer(1, vbucket.id, current, on_disk, high, asked, newer.seqno)
@@ -101,6 +102,7 @@ def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) ->
             go_on(lambda: session.refuse(frame, status))
 
     seqno = cast("m.SeqnoPersistence", body).seqno
+    # Writes of this turn would otherwise reach a disk in memory only at its end.
     session.bucket.writes.flush()
     session.bucket.persistence_waits.add(session, vbucket, session.node, seqno, answer)
 

@@ -195,6 +195,7 @@ class Session:
 
     def _feed_request(self, frame: Frame, now: float) -> None:
         command = self._commands.get(frame.opcode)
+        # Only producers send NOOPs, as requests.
         if frame.opcode == Opcode.DCP_NOOP:
             self.abort()
         elif command is None:

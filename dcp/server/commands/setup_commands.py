@@ -50,6 +50,7 @@ def hello(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     granted = tuple(sorted(GRANTED.intersection(asked)))
     full = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION
     brief = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
+    # Notifications are requests of the server, which only clients with Duplex expect.
     if not {full, brief}.isdisjoint(granted) and HelloFeature.DUPLEX not in granted:
         session.refuse(frame, Status.EINVAL, "Clustermap notifications need Duplex")
         return

@@ -152,6 +152,7 @@ def _vbucket_is_here(asked: _Asked) -> Refusal | None:
 
 
 def _noops_are_on(asked: _Asked) -> Refusal | None:
+    # Servers demand NOOPs of clients with xattrs or Collections.
     is_missing = asked.dcp.client.needs_noop and not asked.dcp.noop.is_enabled
     return asked.refused(Status.NOT_SUPPORTED) if is_missing else None
 
@@ -203,6 +204,7 @@ def _may_go_on(asked: _Asked) -> Refusal | None:
 
 def _copy_has_something(asked: _Asked) -> Refusal | None:
     copy = asked.session.bucket.copies.at(asked.session.node, asked.vbucket.id)
+    # A copy that holds part of its first disk snapshot has no consistent state to stream.
     awaits = copy is not None and copy.awaits_first_disk_snapshot
     return asked.refused(Status.ETMPFAIL) if awaits else None
 

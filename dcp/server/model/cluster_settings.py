@@ -46,6 +46,7 @@ class TlsFiles:
             ConfigError: a file cannot be read, or certificate and key do not match.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # A renegotiation costs the server far more work than the client that asks for it.
         context.options |= ssl.OP_NO_RENEGOTIATION
         try:
             context.load_cert_chain(self.certificate_file, self.key_file)

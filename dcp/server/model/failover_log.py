@@ -26,6 +26,6 @@ def fork(log: FailoverLog, seqno: int, vb_uuid: int) -> FailoverLog:
     """
     if vb_uuid == 0 or any(entry.vb_uuid == vb_uuid for entry in log.entries):
         raise ValueError(f"new branch: found uuid {vb_uuid}, expected a fresh one other than 0")
-    # Branches that began above the fork share nothing with the new branch.
+    # Branches that began above the fork hold items that the new branch lacks: they are erased.
     shared = (entry for entry in log.entries if entry.seqno <= seqno)
     return FailoverLog((FailoverEntry(vb_uuid, seqno), *shared)[:MAX_FAILOVER_ENTRIES])

@@ -75,6 +75,7 @@ def judge(request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document"
     end = _stream_end(request, facts)
     if request.start > end or request.start > facts.high_seqno:
         return Verdict(Status.ERANGE)
+    # A client at the end of its snapshot has all of it; the next snapshot starts there.
     snap_start = request.start if request.start == request.snap_end else request.snap_start
     return Verdict(Status.SUCCESS, None, request.start, end, snap_start)
 
@@ -106,8 +107,11 @@ def rollback_seqno(
     upper = _branch_end(facts.failover_log, request.vb_uuid, facts.high_seqno)
     if upper is None:
         return 0
+    # The client's whole snapshot lies on the branch that it shares with this vbucket.
     if adjusted.snap_end <= upper:
         return None
+    # A part of a snapshot is no consistent state: back to its start, or to the end of the shared
+    # branch.
     return upper if upper < adjusted.snap_start else adjusted.snap_start
 
 

@@ -327,10 +327,12 @@ class Version:
         value, datatype = self.value, self.datatype
         if not datatype & _RESHAPING and not flavour & _SELDOM:
             return value, datatype
+        # A deletion keeps system xattrs; its user xattrs go to clients that asked for them.
         lacks_xattrs = self.is_deleted and not flavour & Flavour.DELETED_USER_XATTRS
         reshaped = datatype & _XATTR and (
             not flavour & Flavour.XATTRS or flavour & Flavour.NO_VALUE or lacks_xattrs
         )
+        # Only an inflated value can be taken apart.
         if datatype & _SNAPPY and (reshaped or not flavour & Flavour.SNAPPY):
             value, datatype = inflate(value), datatype & ~_SNAPPY
         if datatype & _XATTR and not flavour & Flavour.XATTRS:

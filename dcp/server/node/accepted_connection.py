@@ -125,6 +125,7 @@ class AcceptedConnection:
         await asyncio.wait((writer,))
         with self._bucket.lock:
             self.session.forget()
+        # The reader must stop first: ``end`` reads and drops the client's bytes.
         reader.cancel()
         with suppress(OSError):
             await self._channel.end()

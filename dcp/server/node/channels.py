@@ -66,6 +66,7 @@ class PlainChannel:
         self._sent_bytes = 0
         self._loop = asyncio.get_running_loop()
         sock.setblocking(False)
+        # Nagle's algorithm would delay a small answer until the client acknowledges the one before.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -111,6 +111,7 @@ class ClusterNodes:
 
     async def close(self) -> None:
         """Close all connections, after their last answers, and all ports."""
+        # An order over one of the connections may still be under way.
         await self.loop.drained()
         leaving = [asyncio.ensure_future(node.leave()) for node in self._nodes.values()]
         try:

@@ -51,6 +51,7 @@ class Listener:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
+            # Old connections in TIME_WAIT must not keep a restarted node from its port.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.host, self.port))
         except OSError:

@@ -169,6 +169,7 @@ class Node:
         await self.refuse()
         # The lists are copies: a ``restore`` meanwhile can let new clients in, which stay.
         clients, others = list(self._clients), list(self._http_clients)
+        # A hanging node sends nothing, so there are no last answers to wait for.
         if clients and self.awake.is_set():
             await asyncio.wait(clients, timeout=self._bucket.settings.last_words_seconds)
         await self._end([*clients, *others])

@@ -49,6 +49,7 @@ class WaitWatch:
                     self._board.check()
                     if not self._board.has_pending:
                         self._is_wanted.clear()
+                # Waits pile up meanwhile and are checked together.
                 await asyncio.sleep(_PAUSE_SECONDS)
         finally:
             self._board.on_pending.remove(self._wake)
