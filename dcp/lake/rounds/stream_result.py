@@ -17,7 +17,10 @@ _LEAST_SHARE: Final = 0.005
 
 @dataclass(slots=True)
 class StreamResult:
-    """One vbucket in one task of a round. The task sets the fields while its streams run."""
+    """One vbucket in one task of a round.
+
+    Written from outside: the task sets the fields while its streams run.
+    """
 
     plan: StreamPlan
     position_of: Callable[[int], Position]

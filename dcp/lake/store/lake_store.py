@@ -51,7 +51,7 @@ class LakeStore(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many tasks run at once; 0 if a cluster decides."""
+        """The number of tasks that run at once; 0 if a cluster decides."""
 
     @property
     def is_remote(self) -> bool:

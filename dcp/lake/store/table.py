@@ -47,6 +47,8 @@ class Table(Protocol):
 
     The first call that only Spark can answer starts Spark.
 
+    More than 20 public methods: one for each way to read or change a table.
+
     Raises:
         LakeError: the table is missing; from every method that reads, except `exists`.
         MissingVersionError: an older version is gone.

@@ -22,7 +22,7 @@ UNDECODABLE: Final = (
 
 
 class Outcome(StrEnum):
-    """Why a vbucket's part of a round ended. A ``status`` row stores it."""
+    """The reason why a vbucket's part of a round ended. A ``status`` row stores it."""
 
     REACHED = "reached"
     """The stream reached its target seqno and the end of that snapshot."""

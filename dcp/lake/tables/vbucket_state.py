@@ -50,7 +50,7 @@ class RollbackOrder:
 
 
 class RestartReason(StrEnum):
-    """Why a vbucket begins a new epoch. Rounds and the view ``epochs`` show it."""
+    """The reason why a vbucket begins a new epoch. Rounds and the view ``epochs`` show it."""
 
     ROLLBACK = "rollback"
     STALE = "stale"
