@@ -60,6 +60,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Repair": {
         "resync": ("lake", "let vbuckets be streamed again from their beginning"),
+        "erase": ("lake", "take documents out, with all their versions"),
         "backfill": ("lake", "rebuild vbuckets from replicas, beside the replication that goes on"),
     },
     "Test cluster": {
