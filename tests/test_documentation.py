@@ -54,7 +54,7 @@ def test_no_text_has_dcplake_installed_from_an_index_that_does_not_have_it() -> 
         for match in OF_AN_INDEX.finditer(path.read_text(encoding="utf-8"))
     ]
     assert found == []
-    assert f"pip install '{WHEEL}[" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"pip install '{WHEEL}[" in (ROOT / "docs/howto/install.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("extra", ["", "[quality]"])

@@ -277,8 +277,7 @@ def _open(store: LakeStore) -> LakeTables:
     if version != str(FORMAT_VERSION):
         raise LakeError(
             f"{where}: found lake format {version!r}, expected {FORMAT_VERSION}; "
-            "set lake.root to a new place and run again, which reads the bucket anew (CHANGELOG.md "
-            "says why)"
+            "set lake.root to a new place and run again: that run reads the bucket anew"
         )
     _require_columns(changes, CHANGES)
     return LakeTables(store, read(LakeIdentity, properties), properties.get(_NODES, ""))
