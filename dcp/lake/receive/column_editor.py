@@ -6,7 +6,7 @@ name that a document has once is the name of the member that the parser found.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.lake.config.json_paths import FieldName, Step
-from dcp.lake.receive.json_editor import Edit, drop
+from dcp.lake.receive.json_editor import Edit
 from dcp.wire.binary_column import octets_of, offsets_of, segments
 
 Places = NDArray[np.int64]
 Rows = NDArray[np.bool_]
 """A mask."""
 
-_PIECE_BYTES: Final = 2**19  # what is made of a piece stays in the processor's cache
+_PIECE_BYTES: Final = 2**20  # what is made of a piece stays in the processor's cache
 _QUOTE: Final = ord('"')
 _COLON: Final = ord(":")
 _COMMA: Final = ord(",")
@@ -54,7 +54,7 @@ class _Found:
     begins: Places
     """Where the values begin."""
     ends: Places
-    texts: list[bytes | None]
+    texts: Sequence[bytes | None]
     """What replaces the values; None drops the member."""
 
 
@@ -201,11 +201,9 @@ class _Names:
         ends[is_text] = self._closing[at[is_text] + 1] + 1
         for number in np.flatnonzero(~is_text).tolist():
             ends[number] = begins[number] + len(bytes(values[rows[number]]))
-        texts: list[bytes | None] = [None] * len(rows)
-        if edit is not drop:
-            octets = self.octets
-            spans = zip(begins.tolist(), ends.tolist(), strict=True)
-            texts = [edit(octets[begin:end]) for begin, end in spans]
+        octets = self.octets
+        spans = zip(begins.tolist(), ends.tolist(), strict=True)
+        texts = edit([octets[begin:end] for begin, end in spans])
         return _Found(rows, self._opening[at], begins, ends, texts)
 
     def behind_spaces(self, places: Places) -> Places:

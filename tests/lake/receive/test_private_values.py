@@ -17,7 +17,7 @@ from dcp.lake.change_log.control import RESYNC
 from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.settings import Settings
 from dcp.lake.query.status import lake_status
-from dcp.lake.receive.private_values import DROPPED, hashed_with, masked
+from dcp.lake.receive.private_values import DROPPED, hashes_with, masks
 from dcp.lake.run.control_requests import ask
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run
@@ -74,18 +74,19 @@ def hash_of(text: str) -> str:
     ],
 )
 def test_a_mask_keeps_the_type(value: bytes, expected: bytes) -> None:
-    assert masked(value) == expected
+    assert masks([value]) == [expected]
 
 
 def test_equal_texts_have_equal_hashes_however_they_are_written() -> None:
-    hashed = hashed_with(KEY.encode())
+    hashes = hashes_with(KEY.encode())
     expected = json.dumps(hash_of("é/1")).encode()
-    for written in ('"é/1"', '"\\u00e9/1"', '"\\u00E9\\/1"'):
-        assert hashed(written.encode()) == expected
-    assert hashed(b"12") == hashed(b'"12"'), "a number's text, so that joins hold"
-    assert hashed(b"null") == b"null"
-    assert hashed_with(b"another key, also long")(b'"a"') != hashed(b'"a"')
-    assert hashed_with(b"k" * 100)(b'"a"') != hashed_with(b"k" * 64)(b'"a"')
+    written = [each.encode() for each in ('"é/1"', '"\\u00e9/1"', '"\\u00E9\\/1"')]
+    assert hashes(written) == [expected] * 3
+    [number, text, null] = hashes([b"12", b'"12"', b"null"])
+    assert number == text, "a number's text, so that joins hold"
+    assert null == b"null"
+    assert hashes_with(b"another key, also long")([b'"a"']) != hashes([b'"a"'])
+    assert hashes_with(b"k" * 100)([b'"a"']) != hashes_with(b"k" * 64)([b'"a"'])
 
 
 def settings_of(cluster: ProducerCluster, folder: Path, **privacy: Any) -> Settings:
@@ -275,7 +276,7 @@ def test_the_documents_of_the_page(
     defined: dict[str, Any] = {}
     exec(python, defined)  # noqa: S102 -- the page's own lines
     for hash_key in (KEY.encode(), b"k" * 100):
-        hashed = hashed_with(hash_key)(b'"text"')
+        [hashed] = hashes_with(hash_key)([b'"text"'])
         assert hashed == json.dumps(defined["hash_of"]("text", hash_key)).encode()
 
 
