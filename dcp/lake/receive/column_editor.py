@@ -236,21 +236,17 @@ def _in_order(
     begins = np.concatenate([each.begins for each in found])
     ends = np.concatenate([each.ends for each in found])
     texts = [text for each in found for text in each.texts]
-    is_dropped = np.array([text is None for text in texts], np.bool_)
     order = np.argsort(begins, kind="stable")
-    rows, begins, ends, is_dropped = rows[order], begins[order], ends[order], is_dropped[order]
-    if is_dropped.any():
-        starts = np.concatenate([each.names for each in found])[order]
-        dropped_begins, dropped_ends = _with_commas(names, starts, ends, is_dropped)
-        begins = np.where(is_dropped, dropped_begins, begins)
-        ends = np.where(is_dropped, dropped_ends, ends)
+    rows, begins, ends = rows[order], begins[order], ends[order]
+    if None in texts:
+        which = np.flatnonzero(np.array([text is None for text in texts], np.bool_)[order])
+        starts = np.concatenate([each.names for each in found])[order[which]]
+        begins[which], ends[which] = _with_commas(names, starts, ends[which])
     return rows, begins, ends, [texts[number] or b"" for number in order.tolist()]
 
 
-def _with_commas(
-    names: _Names, begins: Places, ends: Places, is_dropped: Rows
-) -> tuple[Places, Places]:
-    """Return members that are dropped together with one of their commas.
+def _with_commas(names: _Names, begins: Places, ends: Places) -> tuple[Places, Places]:
+    """Return where to cut members that are dropped, given in order: each with one comma.
 
     It is the comma behind the member. If all members behind it are dropped, it is the one before.
     """
@@ -259,7 +255,7 @@ def _with_commas(
     has_comma = array[after] == _COMMA
     follows = np.where(has_comma, names.behind_spaces(after + has_comma), -1)
     is_last = ~has_comma
-    is_next_dropped = is_dropped[1:] & has_comma[:-1] & (follows[:-1] == begins[1:])
+    is_next_dropped = follows[:-1] == begins[1:]
     while (more := is_next_dropped & is_last[1:] & ~is_last[:-1]).any():
         is_last[:-1] |= more
     before = names.before_spaces(begins)
