@@ -181,10 +181,8 @@ class _Names:
     def places(self, name: bytes) -> tuple[Places, Places]:
         """Return how often each row has a name, and which text between quotes it is last."""
         which = np.flatnonzero(self._lengths == len(name))
-        if name:
-            which = which[self.array[self._closing[which] - 1] == name[-1]]
-            each = self._opening[which, None] + np.arange(1, len(name) + 1)
-            which = which[(self.array[each] == np.frombuffer(name, np.uint8)).all(axis=1)]
+        for before, octet in enumerate(reversed(name), start=1):  # names often begin alike
+            which = which[self.array[self._closing[which] - before] == octet]
         which = which[self.array[self.behind_spaces(self._closing[which] + 1)] == _COLON]
         rows = np.searchsorted(self._bounds, self._opening[which], "right") - 1
         place = np.zeros(len(self._bounds) - 1, np.int64)
