@@ -236,6 +236,32 @@ def test_what_cannot_be_parsed_is_kept_or_ends_the_round(
     assert ", collection 0x0: found a value that cannot be parsed" in str(error)
 
 
+def test_documents_of_one_column_are_edited_each_in_its_way(
+    cluster: ProducerCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dcp.lake.receive.private_values.DOCUMENT_BYTES", 100)
+    secret = SECRET.encode()
+    values = {
+        "plain": b'{ "a": "%s" , "n" : 1.50 }' % secret,
+        "twice": b'{"a": "%s", "a": "%s"}' % (secret, secret),
+        "escaped": b'{"\\u0061": "%s"}' % secret,
+        "elsewhere": b'{ "b": {"a": 1} }',
+        "no JSON": b'{"a": "%s"' % secret,
+        "too large": b'{"a": 1, "pad": "%s"}' % (b"x" * 80),
+    }
+    for key, value in values.items():
+        cluster.set(key.encode(), value)
+    settings = settings_of(cluster, tmp_path, rules={"_default:$.a": "hash"})
+    found = rows_by_key(RoundsInProcess(settings).run())
+    hashed = hash_of(SECRET).encode()
+    assert found["plain"]["value"] == b'{ "a": "%s" , "n" : 1.50 }' % hashed
+    assert value_of(found["twice"]) == value_of(found["escaped"]) == {"a": hashed.decode()}
+    assert found["elsewhere"]["value"] == values["elsewhere"]
+    for key in ("no JSON", "too large"):
+        row = found[key]
+        assert (row["value"], row["detail"], row["datatype"]) == (b"", DROPPED, 0)
+
+
 def test_a_task_without_the_key_says_so(
     cluster: ProducerCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
