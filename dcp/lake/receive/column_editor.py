@@ -6,7 +6,7 @@ name that a document has once is the name of the member that the parser found.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.lake.config.json_paths import FieldName, Step
-from dcp.lake.receive.json_editor import Edit, drop
+from dcp.lake.receive.json_editor import Edit
 from dcp.wire.binary_column import octets_of, offsets_of, segments
 
 Places = NDArray[np.int64]
 Rows = NDArray[np.bool_]
 """A mask."""
 
-_PIECE_BYTES: Final = 2**19  # what is made of a piece stays in the processor's cache
+_PIECE_BYTES: Final = 2**20  # what is made of a piece stays in the processor's cache
 _QUOTE: Final = ord('"')
 _COLON: Final = ord(":")
 _COMMA: Final = ord(",")
@@ -54,7 +54,7 @@ class _Found:
     begins: Places
     """Where the values begin."""
     ends: Places
-    texts: list[bytes | None]
+    texts: Sequence[bytes | None]
     """What replaces the values; None drops the member."""
 
 
@@ -181,10 +181,8 @@ class _Names:
     def places(self, name: bytes) -> tuple[Places, Places]:
         """Return how often each row has a name, and which text between quotes it is last."""
         which = np.flatnonzero(self._lengths == len(name))
-        if name:
-            which = which[self.array[self._closing[which] - 1] == name[-1]]
-            each = self._opening[which, None] + np.arange(1, len(name) + 1)
-            which = which[(self.array[each] == np.frombuffer(name, np.uint8)).all(axis=1)]
+        for before, octet in enumerate(reversed(name), start=1):  # names often begin alike
+            which = which[self.array[self._closing[which] - before] == octet]
         which = which[self.array[self.behind_spaces(self._closing[which] + 1)] == _COLON]
         rows = np.searchsorted(self._bounds, self._opening[which], "right") - 1
         place = np.zeros(len(self._bounds) - 1, np.int64)
@@ -201,11 +199,9 @@ class _Names:
         ends[is_text] = self._closing[at[is_text] + 1] + 1
         for number in np.flatnonzero(~is_text).tolist():
             ends[number] = begins[number] + len(bytes(values[rows[number]]))
-        texts: list[bytes | None] = [None] * len(rows)
-        if edit is not drop:
-            octets = self.octets
-            spans = zip(begins.tolist(), ends.tolist(), strict=True)
-            texts = [edit(octets[begin:end]) for begin, end in spans]
+        octets = self.octets
+        spans = zip(begins.tolist(), ends.tolist(), strict=True)
+        texts = edit([octets[begin:end] for begin, end in spans])
         return _Found(rows, self._opening[at], begins, ends, texts)
 
     def behind_spaces(self, places: Places) -> Places:
@@ -238,21 +234,17 @@ def _in_order(
     begins = np.concatenate([each.begins for each in found])
     ends = np.concatenate([each.ends for each in found])
     texts = [text for each in found for text in each.texts]
-    is_dropped = np.array([text is None for text in texts], np.bool_)
     order = np.argsort(begins, kind="stable")
-    rows, begins, ends, is_dropped = rows[order], begins[order], ends[order], is_dropped[order]
-    if is_dropped.any():
-        starts = np.concatenate([each.names for each in found])[order]
-        dropped_begins, dropped_ends = _with_commas(names, starts, ends, is_dropped)
-        begins = np.where(is_dropped, dropped_begins, begins)
-        ends = np.where(is_dropped, dropped_ends, ends)
+    rows, begins, ends = rows[order], begins[order], ends[order]
+    if None in texts:
+        which = np.flatnonzero(np.array([text is None for text in texts], np.bool_)[order])
+        starts = np.concatenate([each.names for each in found])[order[which]]
+        begins[which], ends[which] = _with_commas(names, starts, ends[which])
     return rows, begins, ends, [texts[number] or b"" for number in order.tolist()]
 
 
-def _with_commas(
-    names: _Names, begins: Places, ends: Places, is_dropped: Rows
-) -> tuple[Places, Places]:
-    """Return members that are dropped together with one of their commas.
+def _with_commas(names: _Names, begins: Places, ends: Places) -> tuple[Places, Places]:
+    """Return where to cut members that are dropped, given in order: each with one comma.
 
     It is the comma behind the member. If all members behind it are dropped, it is the one before.
     """
@@ -261,7 +253,7 @@ def _with_commas(
     has_comma = array[after] == _COMMA
     follows = np.where(has_comma, names.behind_spaces(after + has_comma), -1)
     is_last = ~has_comma
-    is_next_dropped = is_dropped[1:] & has_comma[:-1] & (follows[:-1] == begins[1:])
+    is_next_dropped = follows[:-1] == begins[1:]
     while (more := is_next_dropped & is_last[1:] & ~is_last[:-1]).any():
         is_last[:-1] |= more
     before = names.before_spaces(begins)

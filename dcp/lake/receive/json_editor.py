@@ -5,7 +5,7 @@ through arrays, too, and ``[*]`` is also a value that is no array: ``$.lines.ema
 ``$.lines[*].email`` are the email of each line, or of the only one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,8 +13,8 @@ import msgspec
 
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard
 
-Edit = Callable[[bytes], bytes | None]
-"""Gets the text of a JSON value; returns the text that replaces it, None to drop it."""
+Edit = Callable[[Sequence[bytes]], Sequence[bytes | None]]
+"""Gets the texts of JSON values; returns the text that replaces each, None to drop it."""
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -23,8 +23,8 @@ _ENCODER: Final = msgspec.json.Encoder()
 _SPACE: Final = b" \t\r\n"
 
 
-def drop(_: bytes) -> None:
-    """Drop the value: the edit of the action ``drop``."""
+def drop(values: Sequence[bytes]) -> list[None]:
+    return [None] * len(values)
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +77,7 @@ def _edited(text: bytes | msgspec.Raw, nodes: list[_Node]) -> bytes | None:
         nodes = _with_elements(nodes)
     for node in nodes:
         if node.edit is not None:
-            return node.edit(bytes(_ANYTHING.decode(text)))
+            return node.edit([bytes(_ANYTHING.decode(text))])[0]
     if plain.startswith(b"{"):
         members = _OBJECT.decode(plain)
         for name in list(members):

@@ -39,6 +39,8 @@ Rows = NDArray[np.bool_]
 """A mask."""
 
 _JSON: Final = int(Datatype.JSON)
+_QUOTE: Final = ord('"')
+_BACKSLASH: Final = ord("\\")
 _HASH_BYTES: Final = 16
 _KEY_ID_BYTES: Final = 4
 DROPPED: Final = "the value is dropped: [privacy] has rules for it, and it cannot be parsed"
@@ -48,14 +50,15 @@ DROPPED: Final = "the value is dropped: [privacy] has rules for it, and it canno
 class _TextEdit:
     """The edits of whole texts."""
 
-    edit: Edit
+    edit: Callable[[bytes], bytes | None]
+    """Raises ValueError: the text cannot be parsed."""
     columns: ColumnEditor | None = None
     """Makes the same edits of most texts, many at once."""
 
     @classmethod
     def of(cls, edits: Mapping[tuple[Step, ...], Edit]) -> "_TextEdit":
         if edits.get(()) is drop:  # it needs no parser
-            return cls(drop)
+            return cls(_drop)
         return cls(JsonEditor(edits).edited, ColumnEditor.of(edits))
 
 
@@ -70,6 +73,10 @@ class _CollectionRules:
 
     The first that finds a key covers all others, and edits by paths.
     """
+
+
+def _drop(_: bytes) -> None:
+    return None
 
 
 def _refuse(_: bytes) -> None:
@@ -100,10 +107,10 @@ class PrivateValues:
         self._other_hashes = hashes_of(self._kept_out, self._kept_out)
         self._edits: dict[PrivateAction, Edit] = {
             PrivateAction.DROP: drop,
-            PrivateAction.MASK: masked,
+            PrivateAction.MASK: masks,
         }
         if settings.hashes:
-            self._edits[PrivateAction.HASH] = hashed_with(settings.hash_key())
+            self._edits[PrivateAction.HASH] = hashes_with(settings.hash_key())
         self._names: Mapping[int, Sequence[str]] = {}
         self._rules: dict[int, _CollectionRules | None] = {}
         self._others = self._compiled(tuple(settings.parsed()))
@@ -233,7 +240,7 @@ class PrivateValues:
         as_sent = (columns.datatype[rows] > _JSON).tolist()
         for row, text, is_undecoded in zip(numbers, texts, as_sent, strict=True):
             try:
-                if is_undecoded and edit.edit is not drop:
+                if is_undecoded and edit.edit is not _drop:
                     raise ValueError
                 edited = edit.edit(text)
                 if edited is not None and len(edited) > max(len(text), DOCUMENT_BYTES):
@@ -313,12 +320,13 @@ def refuse_hidden(text: bytes, below: frozenset[Step]) -> None:
 _CONSTANTS: Final = {b'"': b'"***"', b"{": b"{}", b"[": b"[]", b"t": b"false", b"f": b"false"}
 
 
-def masked(value: bytes) -> bytes:
+def masks(values: Sequence[bytes]) -> list[bytes]:
     """Return a constant of the same JSON type: ``"***"``, 0, false, {}, []; null stays."""
-    return value if value == b"null" else _CONSTANTS.get(value[:1], b"0")
+    constant = _CONSTANTS.get
+    return [value if value == b"null" else constant(value[:1], b"0") for value in values]
 
 
-def hashed_with(hash_key: bytes) -> Edit:
+def hashes_with(hash_key: bytes) -> Edit:
     """Return the edit that replaces a value by a JSON string ``KEYID:HASH``; null stays.
 
     HASH is the keyed BLAKE2b (RFC 7693) of 16 bytes, in hexadecimal digits: of a string's text,
@@ -329,14 +337,19 @@ def hashed_with(hash_key: bytes) -> Edit:
     keyed = blake2b(key=secret, digest_size=_HASH_BYTES)
     text_of: Callable[[bytes], str] = msgspec.json.Decoder(str).decode
 
-    def hashed(value: bytes) -> bytes:
-        if value == b"null":
-            return value
-        told = value
-        if value.startswith(b'"'):
-            told = text_of(value).encode() if b"\\" in value else value[1:-1]
-        digest = keyed.copy()
-        digest.update(told)
-        return f'{prefix}{digest.hexdigest()}"'.encode()
+    def hashes(values: Sequence[bytes]) -> list[bytes]:
+        found = []
+        for value in values:
+            if value[0] == _QUOTE:
+                told = text_of(value).encode() if _BACKSLASH in value else value[1:-1]
+            elif value == b"null":
+                found.append(value)
+                continue
+            else:
+                told = value
+            digest = keyed.copy()
+            digest.update(told)
+            found.append(f'{prefix}{digest.hexdigest()}"'.encode())
+        return found
 
-    return hashed
+    return hashes
