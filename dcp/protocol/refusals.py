@@ -126,13 +126,13 @@ PORT_CURE: Final = (
 """What helps where the other side does not talk as a data node does."""
 
 HTTP_PORT_CURE: Final = (
-    "expected the HTTP port of the cluster manager: 8091, or 18091 with TLS (couchbases://)"
+    "expected the HTTP port of the cluster manager: 8091, or 18091 with TLS (couchbases://, --tls)"
 )
 """The same, where a seed is asked over HTTP."""
 
 HTTP_CURE: Final = (
     "expected a cluster manager that this machine can reach there: check host, firewalls, and the "
-    "port: 8091, or 18091 with TLS (couchbases://)"
+    "port: 8091, or 18091 with TLS (couchbases://, --tls)"
 )
 """What helps where nobody answers over HTTP."""
 
