@@ -10,7 +10,8 @@
     number    = ["+"] digits                           1 to 2147483647
 
 ``max`` takes ``rrwm`` only. Of repeated options the last one counts. A text that only one of
-Aeron's two drivers accepts is refused; ``docs/howto/relay.md`` lists their differences. Source: Aeron,
+Aeron's two drivers accepts is refused; ``docs/howto/relay.md`` lists their differences. Source:
+Aeron,
 ``AbstractMinMulticastFlowControl.parseUriParam``, ``FlowControl.retransmitReceiverWindowMultiple``,
 ``SystemUtil.parseDuration`` (Java); ``aeron_flow_control.c``, ``aeron_parse_util.c`` (C).
 """

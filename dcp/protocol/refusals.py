@@ -123,13 +123,13 @@ PORT_CURE: Final = (
 """If the other side does not speak the protocol of a data node."""
 
 HTTP_PORT_CURE: Final = (
-    "expected the HTTP port of the cluster manager: 8091, or 18091 with TLS (couchbases://)"
+    "expected the HTTP port of the cluster manager: 8091, or 18091 with TLS (couchbases://, --tls)"
 )
 """The same for a seed that is asked over HTTP."""
 
 HTTP_CURE: Final = (
     "expected a cluster manager that this machine can reach there: check host, firewalls, and the "
-    "port: 8091, or 18091 with TLS (couchbases://)"
+    "port: 8091, or 18091 with TLS (couchbases://, --tls)"
 )
 """If nobody answers over HTTP."""
 

@@ -55,7 +55,7 @@ _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
 
 _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
-"""A row group is written at this size, so that the task need not hold more (docs/reference/memory.md)."""
+"""Row groups of this size bound the memory of a task (docs/reference/memory.md)."""
 
 
 _RECEIVED: Final = "dcplake_received_rows"

@@ -170,7 +170,7 @@ class PrivateValues:
         found = np.fromiter((key_hash(key) in hashes for key in keys), np.bool_, len(keys)) & rows
         if not found.any():
             return stored
-        stored = self._with_documents(stored, found, _TextEdit(drop))
+        stored = self._with_documents(stored, found, _TextEdit(_drop))
         return replace(stored, xattrs=_nulled(stored.xattrs, found))
 
     def _edited(
