@@ -13,7 +13,7 @@ Units are written in any case; a duration beyond 63 bits of nanoseconds is the l
 Of repeated options the last one holds, of groups each part by itself. ``max`` takes ``rrwm`` only.
 
 What Aeron's two drivers both say is said here. Where only one of them takes a text, it is refused;
-where they take it with different values, see ``docs/relay.md``. Source: Aeron,
+where they take it with different values, see ``docs/howto/relay.md``. Source: Aeron,
 ``AbstractMinMulticastFlowControl.parseUriParam``, ``FlowControl.retransmitReceiverWindowMultiple``,
 ``SystemUtil.parseDuration`` (Java); ``aeron_flow_control.c``, ``aeron_parse_util.c`` (C).
 """

@@ -2,8 +2,8 @@
 
 Two tables, with the reason for each line and what is lost where the server refuses it. The
 bootstrap asks for what they say, ``dcplake doctor`` explains a refusal by them, and
-``docs/negotiation.md`` is written from them. Source: kv_engine ``include/mcbp/protocol/feature.h``,
-``docs/dcp/documentation/commands/control.md``.
+``docs/reference/negotiation.md`` is written from them. Source: kv_engine
+``include/mcbp/protocol/feature.h``, ``docs/dcp/documentation/commands/control.md``.
 """
 
 from collections.abc import Iterable, Mapping

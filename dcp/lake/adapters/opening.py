@@ -155,7 +155,7 @@ def _refuse_unknown_log_store(session: "SparkSession", location: LakeLocation) -
             f"{location}: found the log store {chosen} in this Spark session, but not in "
             f"[spark.conf], expected {LOG_STORE}; remove the setting where Spark gets it "
             "(--conf, spark-defaults.conf, who started the session), or write it into [spark.conf],"
-            " too: Spark alone reads and commits then (docs/object-stores.md)"
+            " too: Spark alone reads and commits then (docs/howto/object-stores.md)"
         )
 
 
@@ -176,7 +176,7 @@ def session(
 ) -> "SparkSession":
     """Return the Spark session of these settings, or one beside ``spark`` or an active one.
 
-    Its JVM keeps to the memory of docs/memory.md, and has the options of `jvm_options`.
+    Its JVM keeps to the memory of docs/reference/memory.md, and has the options of `jvm_options`.
 
     Raises:
         ConfigError: the heap is too small for the tasks of a local master.
@@ -219,5 +219,6 @@ def refuse_open_password(spark: "SparkSession", source: SourceSettings) -> None:
         raise ConfigError(
             f"found the password in {carrier}, which Spark gives to whoever asks over the network;"
             f" expected spark.authenticate and {_ENCRYPTION[0]} to be true, or the password where"
-            " the executors find it themselves (docs/operations.md, How tasks get the password)"
+            " the executors find it themselves (docs/howto/operations.md, How tasks get the"
+            " password)"
         )

@@ -55,7 +55,7 @@ _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
 
 _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
-"""A batch of that size is written at once, so that the task no longer holds it (docs/memory.md)."""
+"""A task writes a batch of that size at once and frees it (docs/reference/memory.md)."""
 
 
 _RECEIVED: Final = "dcplake_received_rows"

@@ -27,8 +27,9 @@ from dcp.lake.adapters.transaction import (
     described,
     fenced,
     memory_view,
+    session_settings_for_a_while,
 )
-from dcp.lake.config.memory import reader_settings
+from dcp.lake.config.memory import DOCUMENT_BYTES, reader_settings
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.hadoop import remove_hidden_files
 from dcp.lake.spark.session import session_slots
@@ -80,6 +81,11 @@ _LOG = logging.getLogger(__name__)
 _TOLD_BY_DELTA: Final = ("delta.feature.", "delta.min", "option.")
 """Spark lists properties with these beginnings among a table's own; they cannot be set."""
 
+_FORMAT_CHECK: Final = "spark.databricks.delta.formatCheck.enabled"
+_RETENTION_CHECK: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
+_REMOVED: Final = "dcplake_removed_files"
+_REMOVE: Final = "remove STRUCT<path: STRING, size: BIGINT, deletionTimestamp: BIGINT>"
+"""What a commit says of a file that it takes out of the table."""
 _RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _CLUSTER_LISTING_TASKS: Final = 64
@@ -332,6 +338,70 @@ class SparkTable:
             [deleted] = spark.sql(f"DELETE FROM {self.sql}{where}").collect()
         return int(deleted[0])
 
+    @committing
+    def update(self, values: Mapping[str, str], condition: str, metadata: Mapping[str, Any]) -> int:
+        spark, given = self.start_spark(), (f"{quoted(each)} = {values[each]}" for each in values)
+        with described(spark, metadata):
+            [changed] = spark.sql(
+                f"UPDATE {self.sql} SET {', '.join(given)} WHERE {condition}"
+            ).collect()
+        return int(changed[0])
+
+    def found_by_spark(self, columns: pa.Schema, condition: str) -> pa.Table:
+        listed = ", ".join(map(quoted, columns.names))
+        with self._reading() as spark:
+            found = spark.sql(f"SELECT {listed} FROM {self.sql} WHERE {condition}").toArrow()
+        return found.cast(columns)
+
+    def search_files(self, columns: pa.Schema, condition: str) -> tuple[int, list[str]]:
+        settings = {_FORMAT_CHECK: "false"}  # else Delta refuses to have its files read as files
+        with self._reading() as spark, session_settings_for_a_while(spark, settings):
+            folder = self._detail("location")
+            files = (
+                spark.read.schema(spark_ddl(columns))
+                .option("recursiveFileLookup", True)
+                .option("pathGlobFilter", "*.parquet")
+                .parquet(_escaped_glob(folder))
+            )
+            found = files.where(condition).selectExpr("_metadata.file_name AS name").distinct()
+            return len(files.inputFiles()), sorted(row["name"] for row in found.collect())
+
+    def purge(self, metadata: Mapping[str, Any]) -> int:
+        spark = self.start_spark()
+        settings = {
+            **reader_settings(DOCUMENT_BYTES),
+            _RETAIN_IGNORED: "false",
+            _RETENTION_CHECK: "false",
+        }
+        with (
+            self.commits_held_back(),
+            self.cached_reads.committing(),
+            described(spark, metadata, settings),
+        ):
+            spark.sql(f"REORG TABLE {self.sql} APPLY (PURGE)").collect()
+            self._delete_removed_files(spark)
+        return self._deleted_files()
+
+    def _delete_removed_files(self, spark: "SparkSession") -> None:
+        # A VACUUM of all files without retention would take those of a writer that has not
+        # committed yet; and VACUUM LITE fails once the log has forgotten its first commits.
+        spark.sql(f"VACUUM {self.sql}").collect()
+        folder = str(self._detail("location"))
+        commits = spark.read.schema(_REMOVE).json(f"{_escaped_glob(folder)}/{DELTA_LOG}/*.json")
+        # Delta demands these columns, each of which may be null.
+        commits.where("remove IS NOT NULL").selectExpr(
+            f"concat({string(folder + '/')}, remove.path) AS path",
+            "nvl(remove.size, CAST(length(remove.path) AS BIGINT)) AS length",
+            "remove.path = '' AS isDir",
+            "remove.deletionTimestamp AS modificationTime",
+        ).createOrReplaceTempView(_REMOVED)
+        try:
+            spark.sql(
+                f"VACUUM {self.sql} USING INVENTORY (SELECT * FROM {_REMOVED}) RETAIN 0 HOURS"
+            ).collect()
+        finally:
+            spark.catalog.dropTempView(_REMOVED)
+
     def can_read_all(self) -> bool:
         try:
             with spark_errors(self.where):
@@ -461,7 +531,7 @@ class SparkTable:
 
         DESCRIBE HISTORY tells the times of their files, which change in a copy of the table.
         """
-        log = _GLOB.sub(r"\\\g<0>", f"{self._detail('location')}/{DELTA_LOG}")
+        log = _escaped_glob(f"{self._detail('location')}/{DELTA_LOG}")
         files = [f"{log}/{commit_name(version)}" for version in versions]
         told = self.start_spark().read.schema("commitInfo STRUCT<timestamp: BIGINT>").json(files)
         rows = told.where("commitInfo.timestamp IS NOT NULL").selectExpr(
@@ -469,6 +539,10 @@ class SparkTable:
             "commitInfo.timestamp AS milliseconds",
         )
         return {row["version"]: row["milliseconds"] for row in rows.collect()}
+
+
+def _escaped_glob(path: str) -> str:
+    return _GLOB.sub(r"\\\g<0>", path)
 
 
 def _column_list(columns: pa.Schema, comments: Mapping[str, str]) -> str:

@@ -18,12 +18,14 @@ from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.merge_input import slice_to_publish
 from dcp.lake.apply.merge_plan import ROW_BUDGET, MergePlan, RowBudget
-from dcp.lake.apply.merge_planner import EMPTY_ROUNDS, plan_merge
+from dcp.lake.apply.merge_planner import EMPTY_ROUNDS, plan_erasure, plan_merge
 from dcp.lake.apply.quiet_tables import QuietTables
 from dcp.lake.apply.thread import in_thread
 from dcp.lake.apply.typed_plan import ContractBook
-from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.applied import replica_status, shown_stale
 from dcp.lake.change_log.changes import newest_round, round_time
+from dcp.lake.change_log.erasure import Erasure
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.touched_keys import count_rows
 from dcp.lake.config.settings import ApplySettings, ApplyWhen
@@ -278,6 +280,32 @@ class Applier:
             write_audit(lake, replica_status(lake, replica), keys)
         self._observer.applied(version)
         self._compact(lake, replica.name)
+        return version
+
+    def has_published(self, replica: ReplicaTable, to_round: int) -> bool:
+        """Return whether a table has all that is complete up to a round, and nothing stale."""
+        lake = self._lakes[0]
+        status = replica_status(lake, replica)
+        if shown_stale(status, states_at(lake, to_round)):
+            return False
+        contract = self._contracts.contract_of(lake, replica)
+        plan = plan_merge(lake, replica, to_round, contract=contract)
+        return plan is None or (not plan.touched and plan.touched is not None)
+
+    def erase(self, replica: ReplicaTable, to_round: int, erasure: Erasure) -> AppliedVersion:
+        """Take documents, or their values, out of a table that `has_published` the round before.
+
+        Raises:
+            FencedError, ForeignWriteError, LakeError: as of `run_apply`.
+        """
+        lake = self._lakes[0]
+        contract = self._contracts.contract_of(lake, replica)
+        plan = plan_erasure(lake, replica, to_round, erasure, contract)
+        self._contracts.refuse_loss(plan.held.table, plan.typed)
+        with lake.store.pool("apply"):
+            version = run_apply(lake, plan, self._writer_id)
+        self._note(version)
+        self._observer.applied(version)
         return version
 
     def _compact(self, lake: LakeTables, table: str) -> None:

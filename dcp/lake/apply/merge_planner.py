@@ -18,10 +18,12 @@ from dcp.lake.apply.merge_input import (
     merge_input,
 )
 from dcp.lake.apply.merge_plan import ROW_BUDGET, TABLE_BYTES_BY_NAMED_KEY, MergePlan, RowBudget
+from dcp.lake.apply.slice_rules import oldest_pending_round
 from dcp.lake.apply.typed_documents import see_documents, see_written
 from dcp.lake.apply.typed_plan import TypedPlan, typed_plan, with_documents
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
-from dcp.lake.change_log.round_queries import largest_document_bytes
+from dcp.lake.change_log.erasure import Erasure
+from dcp.lake.change_log.round_queries import largest_document_bytes, states_at
 from dcp.lake.change_log.touched_keys import (
     MERGE_SOURCE,
     Touched,
@@ -31,9 +33,11 @@ from dcp.lake.change_log.touched_keys import (
 from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.store.log_slice import LogSlice
+from dcp.lake.store.table import Table
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
+from dcp.lake.tables.schema import REPLICA
 
 EMPTY_ROUNDS: Final = 100
 """After so many rounds without rows for a table, an apply without rows moves it on."""
@@ -83,6 +87,55 @@ def plan_merge(
     if contract is not None and contract.mode is ContractMode.EVOLVE:
         plan = _with_columns(lake, plan)
     return None if due is CommitReason.COLUMNS and not plan.typed.rewrites else plan
+
+
+def plan_erasure(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    to_round: int,
+    erasure: Erasure,
+    contract: Contract | None = None,
+) -> MergePlan:
+    """Return the plan that takes documents, or their values, out of a table.
+
+    The table has all that is published up to ``to_round``. It gets a version even if it has no such
+    document: older versions may have.
+
+    Raises:
+        ForeignWriteError: as of `plan_merge`.
+    """
+    status = replica_status(lake, replica)
+    status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
+    log_version = history(lake.changes)[0].version
+    rows = _erased_rows(lake.table(replica.name), erasure)
+    keys = zip(rows["vbucket"].to_pylist(), rows["key"].to_pylist(), strict=True)
+    pending_from = oldest_pending_round(states_at(lake, to_round).values(), to_round)
+    is_applied = status.applied is not None
+    plan = MergePlan(
+        held=status.held,
+        collection_id=replica.collection_id,
+        log_slice=LogSlice((), to_round, to_round, pending_from),
+        touched=Touched(dict.fromkeys(sorted(keys))),
+        rows=rows,
+        since_version=status.since_version,
+        log_version=log_version,
+        is_first=status.commit_history.since() == -1,
+        typed=typed_plan(lake.table(replica.name), contract, is_applied=is_applied),
+    )
+    is_growing = contract is not None and contract.mode is ContractMode.EVOLVE
+    return _with_columns(lake, plan) if is_growing else plan
+
+
+def _erased_rows(table: Table, erasure: Erasure) -> pa.Table:
+    found = table.found_by_spark(_METADATA, erasure.condition_sql())
+    without = {"datatype": 0, "xattrs": None, "value": b"", "deleted": not erasure.keeps_out}
+    rows = [{**row, **without} for row in found.to_pylist()]
+    return pa.Table.from_pylist(rows, MERGE_SOURCE)
+
+
+_METADATA: Final = pa.schema(
+    [each for each in REPLICA if each.name not in ("datatype", "xattrs", "value")]
+)
 
 
 def commit_reason(

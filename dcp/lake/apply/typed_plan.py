@@ -135,7 +135,7 @@ class ContractBook:
             raise ConfigError(
                 f"apply.contracts_folder: found no folder, but the table {table} has typed "
                 "columns; expected the folder of its contract, or one without it, which takes "
-                "them away (docs/typed-columns.md)"
+                "them away (docs/howto/typed-columns.md)"
             )
 
     def tell_without_columns(self, contract: Contract | None, typed: TypedPlan) -> None:

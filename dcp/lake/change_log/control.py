@@ -27,6 +27,7 @@ PAUSE: Final = "pause"
 RESUME: Final = "resume"
 RESYNC: Final = "resync"
 CANCEL: Final = "cancel"
+ERASE: Final = "erase"
 
 
 class ActionState(StrEnum):

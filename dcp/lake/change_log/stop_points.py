@@ -26,6 +26,10 @@ STEPS: Final = (
     "apply.planned",  # the MERGE is decided
     "apply.committed",  # the MERGE is durable; this process has not read it back
     "apply.read_back",  # this process knows that its apply is durable; no audit is written yet
+    "erase.round",  # the round before an erasure is durable; nothing is erased
+    "erase.applied",  # a replica lacks the documents; the log and the files have them
+    "erase.log",  # the log lacks them, too
+    "erase.purged",  # no file holds them; the request has no answer
     "audit.committed",  # what the apply took back is written down (only after a rollback)
 )
 VARIABLE: Final = "DCPLAKE_STOP_AT"

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.change_log.applied import ReplicaStatus
+from dcp.lake.change_log.control import ERASE
 from dcp.lake.store.sql import restore_sql
 from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import TableCommit
@@ -100,8 +101,8 @@ def short_vacuums(
     """
     found = []
     for commit in commits:
-        if commit.retention_seconds is None:
-            continue
+        if commit.retention_seconds is None or commit.ours.get("maintenance") == ERASE:
+            continue  # what an erasure took is noted (`record_cleaned_round`)
         gone_before = commit.time - timedelta(seconds=commit.retention_seconds)
         if gone_before > horizon.start(now) and commit.retention_seconds < horizon.seconds:
             harm = (

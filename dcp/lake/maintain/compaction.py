@@ -60,7 +60,7 @@ class SmallFiles:
         if newest >= due:
             due = newest + 1 + COMMITS
             if last is not None or lake.table(table).size().bytes <= MOST_BYTES:
-                # The driver's memory is for documents of any size: docs/memory.md.
+                # The driver's memory is for documents of any size: docs/reference/memory.md.
                 step = partial(optimize_table, lake, table, DOCUMENT_BYTES)
                 _LOG.debug("%s", unless_driver_writes("optimize", table, step))
             else:

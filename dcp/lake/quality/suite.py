@@ -4,7 +4,7 @@ Few things are ours, all in the places that the format leaves to its users: ``me
 the suite maps the name of a further true-or-false column to its SQL expression, and ``meta`` of an
 expectation holds ``name`` (what a report calls it), ``says`` (the rule in words), ``severity`` and
 ``about``: the rows, or facts about the table as a whole (`TABLE_FACTS`).
-``docs/quality.md`` shows how to add to a suite.
+``docs/howto/quality.md`` shows how to add to a suite.
 """
 
 import json

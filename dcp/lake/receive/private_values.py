@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.errors import QualityError
+from dcp.lake.change_log.erasure import hashes_of, key_hash
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.config.privacy_settings import (
@@ -88,13 +89,22 @@ def _finds(keys: pa.Array, expression: str) -> Rows:
 
 
 class PrivateValues:
-    def __init__(self, settings: PrivacySettings) -> None:
+    def __init__(
+        self, settings: PrivacySettings, kept_out: Mapping[str, frozenset[str]] | None = None
+    ) -> None:
         """Take the rules; read the key of hashes, if a rule hashes.
+
+        Args:
+            settings: the rules.
+            kept_out: see `DocumentFilter.kept_out`.
 
         Raises:
             ConfigError: there is no key.
         """
         self._settings = settings
+        self._kept_out = kept_out or {}
+        self._hashes: dict[int, frozenset[str]] = {}
+        self._other_hashes = hashes_of(self._kept_out, self._kept_out)
         self._edits: dict[PrivateAction, Edit] = {
             PrivateAction.DROP: drop,
             PrivateAction.MASK: masks,
@@ -113,6 +123,7 @@ class PrivateValues:
         for collection_id, found in names.items():
             if found != before.get(collection_id):
                 self._rules[collection_id] = self._compiled(self._settings.rules_of(found))
+                self._hashes[collection_id] = hashes_of(self._kept_out, found)
 
     def _compiled(self, rules: Sequence[PrivacyRule]) -> _CollectionRules | None:
         document: dict[tuple[Step, ...], Edit] = {}
@@ -146,10 +157,21 @@ class PrivateValues:
         """
         collection_ids = stored.columns.collection_id
         for collection_id in np.unique(collection_ids).tolist():
+            if hashes := self._hashes.get(collection_id, self._other_hashes):
+                stored = self._kept(stored, hashes, collection_ids == collection_id)
             rules = self._rules.get(collection_id, self._others)
             if rules is not None:
                 stored = self._edited(stored, rules, collection_ids == collection_id)
         return stored
+
+    def _kept(self, stored: StoredDocuments, hashes: frozenset[str], rows: Rows) -> StoredDocuments:
+        """Return the documents without values and xattrs of keys that are kept out."""
+        keys = key_columns(stored.columns.key)[0].to_pylist()
+        found = np.fromiter((key_hash(key) in hashes for key in keys), np.bool_, len(keys)) & rows
+        if not found.any():
+            return stored
+        stored = self._with_documents(stored, found, _TextEdit(_drop))
+        return replace(stored, xattrs=_nulled(stored.xattrs, found))
 
     def _edited(
         self, stored: StoredDocuments, rules: _CollectionRules, rows: Rows

@@ -55,6 +55,8 @@ def round_progress(*, is_local: bool) -> Iterator[RoundProgress | None]:
 NEXT_ROUND: Final = "the next round"
 """A run waits for this when all is well."""
 
+ERASURE: Final = "an apply to end, before an erasure"
+
 PAUSED: Final = "dcplake resume"
 """A paused run waits for this; the pauser's name follows."""
 

@@ -2,7 +2,8 @@
 
 ``pause`` lets no further round begin until ``resume``; what was received is applied. ``resync``
 lets vbuckets begin anew with the next round; one of all vbuckets mends a damaged lake. Each request
-is answered by a row. Backfills are carried out elsewhere (`dcp.lake.run.backfills`).
+is answered by a row. Backfills and erasures are carried out elsewhere
+(`dcp.lake.run.backfills`, `dcp.lake.run.erasures`).
 """
 
 import logging
@@ -17,6 +18,7 @@ from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import (
     BACKFILL,
     CANCEL,
+    ERASE,
     PAUSE,
     RESUME,
     RESYNC,
@@ -25,6 +27,7 @@ from dcp.lake.change_log.control import (
     Control,
     pause_of,
 )
+from dcp.lake.change_log.erasure import Erasure
 from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.run.repair import is_damaged, refuse_damage, repair
@@ -37,7 +40,9 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger(__name__)
 
-ACTIONS: Final = (BACKFILL, PAUSE, RESUME, RESYNC)
+ACTIONS: Final = (BACKFILL, ERASE, PAUSE, RESUME, RESYNC)
+_LASTING: Final = (ERASE, RESYNC)
+"""They are begun before a round, and done after it."""
 
 
 def ask(
@@ -52,7 +57,8 @@ def ask(
         ConfigError: the bucket lacks a vbucket.
         LakeError: there is no lake.
     """
-    wanted = Action.requested(action, None if vbuckets is None else number_ranges(vbuckets), {})
+    ranges = None if vbuckets is None else number_ranges(vbuckets)
+    wanted = Action.requested(action, ranges, {})
     with opened_lake(settings, spark) as lake, lake.read_once():
         vbuckets_of(wanted.vbuckets, lake.identity.vbucket_count)
         Control(lake).write(wanted, ActionState.REQUESTED)
@@ -100,7 +106,7 @@ class Requests:
         except (ConfigError, LakeError) as error:
             _LOG.warning("request %s: %s refused: %s", action.id, action.action, error)
             return self._control.write(action, ActionState.REFUSED, detail=str(error))
-        state = ActionState.BEGUN if action.action == RESYNC else ActionState.DONE
+        state = ActionState.BEGUN if action.action in _LASTING else ActionState.DONE
         return self._control.write(action, state, newest)
 
     def _prepare_resync(self, action: Action) -> None:
@@ -140,7 +146,9 @@ def _refuse_wrong(action: Action) -> None:
     if action.action not in ACTIONS:
         expected = ", ".join((*ACTIONS, CANCEL))
         raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
-    if action.options is not None:
+    if action.action == ERASE:
+        Erasure.of(action.options)
+    elif action.options is not None:
         raise ConfigError(
             f"options: found {action.options!r:.80}, expected null: {action.action} has none"
         )

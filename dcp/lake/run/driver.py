@@ -34,7 +34,14 @@ from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.receive.task_receiver import receive_function
 from dcp.lake.rounds.empty_rounds import EmptyRounds
 from dcp.lake.rounds.lake_state import read_lake_state, require_same_bucket, tasks_at_once
-from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, RoundProgress, round_progress
+from dcp.lake.rounds.observer import (
+    ERASURE,
+    NEXT_ROUND,
+    PAUSED,
+    Observer,
+    RoundProgress,
+    round_progress,
+)
 from dcp.lake.rounds.round_plan import (
     Idle,
     LeftOut,
@@ -48,6 +55,7 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.control_requests import Requests
+from dcp.lake.run.erasures import Erasures
 from dcp.lake.run.look_notes import LookNotes
 from dcp.lake.run.outages import Outages
 from dcp.lake.run.persistence_gate import PersistenceGate
@@ -162,6 +170,7 @@ class Driver:
         control = Control(lake)
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = Backfills(lake, control, access, observer)
+        self._erasures = Erasures(lake, control, self._applier, self.writer_id)
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
         self._looks = LookNotes(
             lake.store, settings.round, applies=settings.apply.when != ApplyWhen.NEVER
@@ -227,6 +236,9 @@ class Driver:
         if isinstance(plan, Idle) and not self._backfills.is_open:
             if self.apply(plan.latest_round, force=True):
                 return cluster  # what could not be taken back must be streamed again
+            self._erasures.passed()
+            if pause is None and self._erase():
+                return cluster
             self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
             self._report.paused = "" if pause is None else paused_by(pause)
             self._observer.idle(replace(plan, outlook=Outlook(paused=self._report.paused)))
@@ -295,8 +307,13 @@ class Driver:
                     submit(self.received())
                     self._outages.succeeded()
                     return f"{PAUSED}: {paused_by(pause)}"
+                if self._erasures.is_due():
+                    if self._is_applying():
+                        return ERASURE
+                    self._erase()
                 try:
                     submit(self._receive(stop))
+                    self._erasures.passed()
                 except (SourceError, RemoteProtocolError, SecretError):
                     submit(self.received())
                     raise
@@ -364,6 +381,10 @@ class Driver:
             waiting=self._empty_rounds.waiting(monotonic()),
         )
         self._requests.end_resyncs(lake_state)
+        kept_out = self._erasures.kept_out()  # after the newest round was asked for
+        lake_state = replace(
+            lake_state, document_filter=document_filter.keeping_out(kept_out, there)
+        )
         self._know_recorded(lake_state.states.values(), there)
         restarts = lake_state.restarts.values()
         self._persistence.leave_out(
@@ -462,6 +483,10 @@ class Driver:
             self._looks.applied(made, round(monotonic() - begin, 3))
         self._report.applied += made
         return made
+
+    def _erase(self) -> bool:
+        """Carry out a due erasure; return whether the lake has changed. No apply may be running."""
+        return self._erasures.carry_out(lambda: self.apply(self.received(), force=True))
 
     def _refuse_withheld(self) -> None:
         self._persistence.refuse_withheld()

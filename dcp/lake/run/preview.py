@@ -108,7 +108,7 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
 _MEASURED_VBUCKETS: Final = 8
 """Hashes spread keys over vbuckets, so a few have the mean of all; tables are clustered by them."""
 _MUTATION_BYTES: Final = 55
-"""The length of a MUTATION without key and value (docs/flow-control.md)."""
+"""The length of a MUTATION without key and value (docs/explain/flow-control.md)."""
 _MEASURED_ROWS: Final = 1_000
 """Of each table; the lengths are taken here, as delta-rs has no SQL for those of bytes."""
 

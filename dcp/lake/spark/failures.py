@@ -48,7 +48,7 @@ _CAUSES: Final = (
         SetupError,
         "found no such class, expected the AWS SDK that hadoop-aws needs",
         "let dcplake bring its jars: leave hadoop-aws out of spark.jars.packages, or name the AWS "
-        "SDK there, too (docs/object-stores.md)",
+        "SDK there, too (docs/howto/object-stores.md)",
     ),
     *CAUSES,
     Cause(
@@ -59,7 +59,7 @@ _CAUSES: Final = (
         SetupError,
         "tasks have no Python with dcplake",
         "spark.pyspark.python says which they run in, and dcplake package makes one that travels "
-        "with the job (docs/deploy.md)",
+        "with the job (docs/howto/deploy.md)",
     ),
     Cause(
         re.compile(
@@ -70,13 +70,14 @@ _CAUSES: Final = (
         "Spark does not know the file system of lake.root",
         "add its jars: [spark.conf] spark.jars.packages. For S3 dcplake does it in a session that "
         "it starts; of another, such as a server of Spark Connect, who starts it. What reads "
-        "without Spark at Google and Azure needs lake.storage_options (docs/object-stores.md)",
+        "without Spark at Google and Azure needs lake.storage_options "
+        "(docs/howto/object-stores.md)",
     ),
     Cause(
         re.compile(r"ClassNotFoundException: (dcplake\.\w+)"),
         SetupError,
         "found no such class, expected the log store of lakes on S3 in this Spark session",
-        "who starts the session adds dcplake's jar (docs/object-stores.md)",
+        "who starts the session adds dcplake's jar (docs/howto/object-stores.md)",
     ),
     Cause(
         re.compile(
@@ -86,7 +87,7 @@ _CAUSES: Final = (
         SetupError,
         "found no such class, expected the log store that a setting spark.delta.logStore.* names",
         "correct the setting in [spark.conf], or where Spark gets it, or add the jar that has the "
-        "class to spark.jars (docs/object-stores.md)",
+        "class to spark.jars (docs/howto/object-stores.md)",
     ),
     Cause(
         re.compile(
@@ -128,7 +129,7 @@ _CAUSES: Final = (
         re.compile(r"invalid null input: name|basedir must be absolute: \?"),
         SetupError,
         "the system has no name for this user, and Java needs one",
-        "give the user a line in /etc/passwd, or run as a user who has one (docs/deploy.md)",
+        "give the user a line in /etc/passwd, or run as a user who has one (docs/howto/deploy.md)",
     ),
     Cause(
         re.compile(r"UnsatisfiedLinkError: (/\S+?): [^\n]*failed to map segment"),

@@ -23,7 +23,7 @@ def log_store_of(spark: SparkSession, place: str) -> str:
     raise ConfigError(
         f"{place}: found no setting {key} in this Spark session, expected {LOG_STORE}: without it "
         "two drivers could commit the same version. Who starts the session sets it, and adds the "
-        f"jar {LOG_STORE_JAR} (docs/object-stores.md)"
+        f"jar {LOG_STORE_JAR} (docs/howto/object-stores.md)"
     )
 
 

@@ -1,6 +1,6 @@
 """The settings of a session: what its master and its stores ask for, with the reason of each.
 
-``docs/operations.md`` says what operators may change.
+``docs/howto/operations.md`` says what operators may change.
 """
 
 import os

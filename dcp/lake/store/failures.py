@@ -36,7 +36,7 @@ _REMEDIES: Final = {
 _OVERWRITES: Final = (
     "the store does not refuse to overwrite a file when it is asked to (If-None-Match), so that "
     "two drivers could overwrite each other's commits",
-    "keep the lake in a store with conditional writes (docs/object-stores.md has a list), or "
+    "keep the lake in a store with conditional writes (docs/howto/object-stores.md has a list), or "
     "update its server; nothing was committed",
 )
 UNSAFE_STORE: Final = "; ".join(_OVERWRITES)
@@ -110,7 +110,7 @@ CAUSES: Final = (
         "found no credentials for the object store",
         "give them as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the driver "
         "and of executors, by a profile, by the machine's role, or by a file that "
-        "lake.storage_options names (docs/object-stores.md); nothing was committed",
+        "lake.storage_options names (docs/howto/object-stores.md); nothing was committed",
     ),
     Cause(
         re.compile(
@@ -147,7 +147,7 @@ CAUSES: Final = (
         SetupError,
         "the certificate of the object store's endpoint is not trusted",
         "name its authority to this process in SSL_CERT_FILE, and to Spark's Java in a trust store "
-        "(docs/object-stores.md, A certificate of your own)",
+        "(docs/howto/object-stores.md, A certificate of your own)",
     ),
     Cause(
         re.compile(
@@ -172,7 +172,7 @@ CAUSES: Final = (
         StoreRefusedError,
         "the object store refused what it was asked",
         "see that the credentials, the region and the endpoint are right "
-        "(docs/object-stores.md), and run again: nothing that is committed is lost",
+        "(docs/howto/object-stores.md), and run again: nothing that is committed is lost",
     ),
     Cause(
         re.compile(

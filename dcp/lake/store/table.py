@@ -157,6 +157,25 @@ class Table(Protocol):
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
         """Delete rows; return their number. Without a condition all go, and no file is read."""
 
+    def update(self, values: Mapping[str, str], condition: str, metadata: Mapping[str, Any]) -> int:
+        """Set columns of some rows to expressions of Spark's SQL; return the number of rows."""
+
+    def found_by_spark(self, columns: pa.Schema, condition: str) -> pa.Table:
+        """Return columns of some rows; the condition may use all of Spark's SQL."""
+
+    def search_files(self, columns: pa.Schema, condition: str) -> tuple[int, list[str]]:
+        """Search every data file in the table's folder, whatever version it belongs to.
+
+        Rows that a deletion vector hides are found, too. Returns the number of files, and the names
+        of those in which a row is found.
+        """
+
+    def purge(self, metadata: Mapping[str, Any]) -> int:
+        """Let no file hold a row that the newest version lacks; return how many files are deleted.
+
+        Older versions cannot be read afterwards. Files that a writer has not committed stay.
+        """
+
     def can_read_all(self) -> bool:
         """Return whether all rows can be read, by reading them."""
 

@@ -45,6 +45,17 @@ class DocumentFilter:
     fingerprint: str | None = None
     """None without a filter."""
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    kept_out: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By collection, hashes of the keys whose values never land (`dcplake erase --keep-out`)."""
+
+    def keeping_out(
+        self, kept_out: Mapping[str, frozenset[str]], there: Collections
+    ) -> "DocumentFilter":
+        """Return the same, which keeps these values out; ``there`` are the present collections."""
+        if not kept_out:
+            return self
+        names = {each.collection_id: each.names for each in there.all}
+        return replace(self, scopes=there.scopes, names=names, kept_out=kept_out)
 
     @property
     def is_wanted(self) -> Mapping[int, bool]:

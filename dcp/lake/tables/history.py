@@ -103,8 +103,8 @@ class TableCommit:
 
     @property
     def is_cleaning(self) -> bool:
-        """True if it is our removal of unneeded rows of ``changes``."""
-        return self.operation == "DELETE" and CLEANING in self.ours
+        """True if it is our removal of unneeded or erased rows of ``changes``, or of values."""
+        return self.operation in ("DELETE", "UPDATE") and CLEANING in self.ours
 
     @property
     def is_log_write(self) -> bool:

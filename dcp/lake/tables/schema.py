@@ -215,7 +215,7 @@ CONTROL: Final = pa.schema(
         ("id", pa.string()),
         ("time", pa.timestamp("us", tz="UTC")),
         ("who", pa.string()),
-        ("action", pa.string()),  # backfill, pause, resume, resync, cancel
+        ("action", pa.string()),  # backfill, erase, pause, resume, resync, cancel
         ("vbuckets", pa.string()),  # as 0-63, 70; null: all
         ("options", pa.string()),  # a JSON object, or null
         ("state", pa.string()),  # null or requested; of a driver: begun, done, incomplete…

@@ -36,7 +36,7 @@ _METRICS: Final[Metrics] = {
     ),
     "dcplake_task_open_vbuckets": "Vbuckets that the task still reads.",
     "dcplake_task_resident_bytes": "Resident memory of the task's Python process.",
-    "dcplake_task_memory_bound_bytes": "The most that it takes (docs/memory.md).",
+    "dcplake_task_memory_bound_bytes": "The most that it takes (docs/reference/memory.md).",
     "dcplake_task_round": "The round that the task works for.",
 }
 

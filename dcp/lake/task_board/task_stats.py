@@ -97,7 +97,7 @@ class TaskStats(Record):
     resident_bytes: int = 0
     """The process's memory; 0: not known."""
     bound_bytes: int = 0
-    """The most memory by the formula of docs/memory.md; 0: not known."""
+    """The most memory by the formula of docs/reference/memory.md; 0: not known."""
     undecodable_values: int = 0
     """Values that were kept as sent."""
     format: int = FORMAT

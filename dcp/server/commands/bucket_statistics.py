@@ -70,7 +70,7 @@ def producer_figures(bucket: Bucket, node: int) -> ProducerFigures:
 
 
 def _bound_bytes(bucket: Bucket, node: int) -> int:
-    """Return the bound of docs/memory.md for the present load."""
+    """Return the bound of docs/reference/memory.md for the present load."""
     settings = bucket.settings
     if bucket.map.node_count > 1 or settings.record_branches:
         return 0

@@ -1,4 +1,4 @@
-"""Bounds a producer's memory by a formula; ``docs/memory.md`` explains it.
+"""Bounds a producer's memory by a formula; ``docs/reference/memory.md`` explains it.
 
 Every part follows from a limit that somebody enforces, but for the keys: of each document key and
 metadata are in memory. The relay, which serves as a producer does, has a formula of its own

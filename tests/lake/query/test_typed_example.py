@@ -1,4 +1,4 @@
-"""The example of docs/typed-columns.md: its documents and contract, and what commands print."""
+"""The example of docs/howto/typed-columns.md: documents, contract, and what commands print."""
 
 import json
 import re

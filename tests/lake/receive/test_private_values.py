@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 KEY: Final = "a key of hashes, long enough"
 VBUCKETS: Final = 4
-PAGE: Final = Path(__file__).parents[3] / "docs" / "privacy.md"
+PAGE: Final = Path(__file__).parents[3] / "docs" / "howto" / "privacy.md"
 SECRET: Final = "S3CR3T-T3XT"
 JSON, SNAPPY, XATTR = Datatype.JSON, Datatype.SNAPPY, Datatype.XATTR
 
