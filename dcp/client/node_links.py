@@ -27,8 +27,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class NodeLink:
-    """One node: its connection, if any, and the time of the next attempt. The stream keeper sets
-    that time, too.
+    """One node: its connection, if any, and the time of the next attempt.
+
+    Written from outside: the stream keeper sets the time of the next attempt.
     """
 
     address: NodeAddress

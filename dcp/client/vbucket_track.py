@@ -61,7 +61,10 @@ _ON_TRIAL: Final = frozenset({Phase.WAITING, Phase.REQUESTED, Phase.ROLLING_BACK
 
 @dataclass(slots=True)
 class VbucketTrack:
-    """The mutable state of one vbucket; only ``StreamKeeper`` changes it."""
+    """The mutable state of one vbucket.
+
+    Written from outside: only the stream keeper changes it.
+    """
 
     vbucket: int
     address: NodeAddress | None

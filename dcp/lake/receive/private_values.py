@@ -166,8 +166,9 @@ class PrivateValues:
 
     def _kept(self, stored: StoredDocuments, hashes: frozenset[str], rows: Rows) -> StoredDocuments:
         """Return the documents without values and xattrs of keys that are kept out."""
-        keys = key_columns(stored.columns.key)[0].to_pylist()
-        found = np.fromiter((key_hash(key) in hashes for key in keys), np.bool_, len(keys)) & rows
+        keys = key_columns(stored.columns.key)[0].filter(pa.array(rows)).to_pylist()
+        found = np.zeros(len(rows), np.bool_)
+        found[rows] = [key_hash(key) in hashes for key in keys]
         if not found.any():
             return stored
         stored = self._with_documents(stored, found, _TextEdit(_drop))
