@@ -14,7 +14,6 @@ PAGES: Final = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs
 LONG_PAGES: Final = frozenset(
     {
         "docs/contributing.md",
-        "docs/explain/architecture.md",
         "docs/explain/comparison.md",
         "docs/explain/flow-control-measured.md",
         "docs/explain/flow-control.md",
