@@ -13,7 +13,6 @@ MOST_WORDS: Final = 25
 PAGES: Final = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 LONG_PAGES: Final = frozenset(
     {
-        "docs/contributing.md",
         "docs/explain/comparison.md",
         "docs/explain/flow-control-measured.md",
         "docs/explain/flow-control.md",
