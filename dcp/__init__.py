@@ -1,3 +1,3 @@
-"""dcplake: a Couchbase bucket, kept as Delta Lake tables by its DCP stream."""
+"""The engine of dcplake, which keeps a Couchbase bucket as Delta Lake tables; import ``dcplake``."""
 
 __version__ = "0.1.0"
