@@ -13,11 +13,9 @@ MOST_WORDS: Final = 25
 PAGES: Final = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 LONG_PAGES: Final = frozenset(
     {
-        "docs/explain/comparison.md",
         "docs/explain/flow-control-measured.md",
         "docs/explain/flow-control.md",
         "docs/explain/producer.md",
-        "docs/howto/airflow.md",
         "docs/howto/alarms.md",
         "docs/howto/conformance.md",
         "docs/howto/connect.md",
@@ -28,9 +26,7 @@ LONG_PAGES: Final = frozenset(
         "docs/howto/object-stores.md",
         "docs/howto/operations.md",
         "docs/howto/privacy.md",
-        "docs/howto/python.md",
         "docs/howto/quality.md",
-        "docs/howto/read-from.md",
         "docs/howto/relay.md",
         "docs/howto/testing-consumers.md",
         "docs/howto/typed-columns.md",
