@@ -21,7 +21,6 @@ LONG_PAGES: Final = frozenset(
         "docs/howto/erase-documents.md",
         "docs/howto/operations.md",
         "docs/howto/privacy.md",
-        "docs/howto/quality.md",
         "docs/howto/relay.md",
         "docs/howto/testing-consumers.md",
         "docs/howto/typed-columns.md",
