@@ -17,7 +17,6 @@ LONG_PAGES: Final = frozenset(
         "docs/explain/flow-control.md",
         "docs/explain/producer.md",
         "docs/howto/conformance.md",
-        "docs/howto/cookbook.md",
         "docs/howto/erase-documents.md",
         "docs/howto/operations.md",
         "docs/howto/privacy.md",
