@@ -154,7 +154,7 @@ def _refuse_unknown_log_store(session: "SparkSession", location: LakeLocation) -
             f"{location}: found the log store {chosen} in this Spark session, but not in "
             f"[spark.conf], expected {LOG_STORE}; remove the setting where Spark gets it "
             "(--conf, spark-defaults.conf, who started the session), or write it into [spark.conf],"
-            " too: Spark alone reads and commits then (docs/howto/object-stores.md)"
+            " too; Spark alone reads and commits then (docs/howto/object-stores.md)"
         )
 
 

@@ -96,7 +96,7 @@ class FlowControlSettings(Section):
         most = int(window_bytes * (1 - self.ack_fraction))
         if self.batch_bytes > most:
             raise ConfigError(
-                f"batch_bytes: found {self.batch_bytes}, expected at most {most}: a batch "
+                f"batch_bytes: found {self.batch_bytes}, expected at most {most}; a batch "
                 f"and ack_fraction ({self.ack_fraction}) must fit {what} "
                 f"({window_bytes}) together, or the node stops before a batch is full"
             )

@@ -62,7 +62,7 @@ def require_no_lake_here(written: str, root: str, file: Path) -> None:
     if _is_lake(here) and not _is_lake(Path(root)):
         raise ConfigError(
             f"{file}: lake.root: found no lake in {root}, but one in {here}; a relative path is"
-            f" relative to the folder of the file: write root = {str(here)!r} for the lake that is"
+            f" relative to the folder of the file; write root = {str(here)!r} for the lake that is"
             " there, or start from another folder to make a new one"
         )
 

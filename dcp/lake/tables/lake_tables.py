@@ -394,7 +394,7 @@ def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | Non
         if each not in there:
             raise LakeError(
                 f"{lake.table(each.name).where}: found no Delta table there, expected the "
-                "replica: put it back from a copy, or delete its folder if there is any, and the "
+                "replica; put it back from a copy, or delete its folder if there is any, and the "
                 "next run makes it again"
             )
 
