@@ -139,7 +139,6 @@ class AdminClient:
         self._order("collection.create", path)
 
     def nodes(self) -> list[NodeStatus]:
-        """Return the nodes by number."""
         found = self._ask_any("nodes")
         try:
             return [NodeStatus(**node) for node in json_tree(found)]

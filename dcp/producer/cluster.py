@@ -79,7 +79,6 @@ class ProducerCluster(Serving):
     def touch(
         self, key: bytes, expiry: int, *, collection: CollectionName = DEFAULT_ID
     ) -> StoredDocument:
-        """Give a document a new expiry."""
         return self._documents.run(
             key,
             collection,
@@ -128,7 +127,6 @@ class ProducerCluster(Serving):
 
     @property
     def manifest(self) -> Manifest:
-        """The scopes and collections."""
         with self.bucket.lock:
             return self.bucket.manifest
 
@@ -144,7 +142,6 @@ class ProducerCluster(Serving):
             self.bucket.change_manifest(*changes)
 
     def create_scope(self, name: str) -> int:
-        """Create an empty scope; return its id."""
         with self.bucket.lock:
             self.bucket.change_manifest(CreateScope(name))
             return self.bucket.manifest.scope(name).id
@@ -163,7 +160,6 @@ class ProducerCluster(Serving):
         self.change_manifest(DropCollection(scope, name))
 
     def drop_scope(self, name: str) -> None:
-        """Drop a scope with its collections."""
         self.change_manifest(DropScope(name))
 
     def flush_collection(self, scope: str, name: str) -> None:
@@ -210,7 +206,6 @@ class ProducerCluster(Serving):
             return tuple(entry.vb_uuid for entry in reversed(found.failover_log.entries))
 
     def persisted_seqno(self, vbucket: int) -> int:
-        """Return the newest seqno of a vbucket that is on disk."""
         with self.bucket.lock:
             return self.bucket.table.numbered(vbucket).data.disk.persisted_seqno
 
@@ -239,7 +234,6 @@ class ProducerCluster(Serving):
         return self.bucket.table.of_key(key).id
 
     def vbucket_owner(self, vbucket: int) -> int:
-        """Return the node that owns a vbucket."""
         with self.bucket.lock:
             return self.bucket.map.owners[self.bucket.table.numbered(vbucket).id]
 
@@ -478,7 +472,6 @@ class ProducerCluster(Serving):
             self.faults.refuse_stream(vbucket, status, times)
 
     def corrupt(self, corruption: Corruption) -> None:
-        """Corrupt the frame of the next item."""
         with self.bucket.lock:
             self.faults.corrupt_next_item(corruption)
 

@@ -54,7 +54,6 @@ class ClusterMembers:
             self._replication.stored(vbucket)
 
     def follow_map(self) -> None:
-        """Match copies and feeds to the map."""
         with self._bucket.lock:
             for node, vbucket in self._bucket.copies.follow(self._bucket.map):
                 self._bucket.dcp_connections.end_streams(vbucket, node)

@@ -52,7 +52,6 @@ class Request(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """The length of the document in the request."""
         return len(self.body.value) if isinstance(self.body, m.Store) else 0
 
 
@@ -123,7 +122,6 @@ class KvClient:
     def set(
         self, documents: Iterable[tuple[bytes, bytes]], *, expiry: int = 0, flags: int = 0
     ) -> int:
-        """Store (key, value) pairs; return their number."""
         requests = (
             Request(key, m.Store(key, value, flags, expiry), Opcode.SET) for key, value in documents
         )
@@ -212,7 +210,6 @@ class KvClient:
         return _Sent(batch, places)
 
     def _receive(self, sent: _Sent) -> list[_Answered]:
-        """Return each request of a batch with its answer, in the order of the batch."""
         answers: dict[int, Frame] = {}
         for address, places in sent.places.items():
             answers.update(zip(places, self._connection(address).receive(len(places)), strict=True))
@@ -243,7 +240,6 @@ class KvClient:
             raise
 
     def _learn_map(self) -> None:
-        """Get the map from the seeds, or else from the nodes of the newest map."""
         failures: list[SourceError] = []
         for address in dict.fromkeys([*self._seeds, *self._owners]):
             try:
@@ -300,7 +296,6 @@ def _checked(
 
 
 def _owners(config: bytes, seed_host: str) -> list[tuple[str, int]]:
-    """Return the address of each vbucket's node from the cluster map."""
     try:
         tree = json_tree(config)
         nodes: Sequence[Mapping[str, object]] = tree["nodesExt"]

@@ -85,7 +85,6 @@ class KvConnection:
             raise
 
     def close(self) -> None:
-        """Close the socket; may be called again."""
         self._socket.close()
 
     def log_in(
@@ -158,7 +157,6 @@ class KvConnection:
         return self.call_all([request])[0]
 
     def call_all(self, requests: Sequence[Frame]) -> list[Frame]:
-        """Send all requests, then return their answers."""
         self.send(requests)
         return self.receive(len(requests))
 
@@ -171,7 +169,6 @@ class KvConnection:
             raise NodeUnavailableError(told) from error
 
     def receive(self, count: int) -> list[Frame]:
-        """Return the next ``count`` answers."""
         while len(self._received) < count:
             try:
                 data = self._socket.recv(_READ_BYTES)
@@ -254,7 +251,6 @@ class KvConnection:
             found[name] = answer.value.decode("utf-8", "backslashreplace")
 
     def cluster_config(self) -> bytes:
-        """Return the cluster map's JSON."""
         answer = self.call(encode(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG))
         body = decode(answer)
         if not isinstance(body, m.Text):

@@ -163,7 +163,6 @@ class Move:
         return is_there and bucket.map.owner(vbucket) == self._source
 
     def _give_up(self) -> list[int]:
-        """Restore the vbuckets that have not moved; return them."""
         with self._bucket.lock:
             for copy in self._left.values():
                 leave(self._bucket, copy, self._target)

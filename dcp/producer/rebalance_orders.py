@@ -97,12 +97,10 @@ class RebalanceOrders:
                 self._task.cancel()
 
     async def over(self) -> None:
-        """Return when no rebalance runs."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
     async def stop(self) -> None:
-        """Give up the running rebalance and wait for its end."""
         if self._task is not None:
             self._task.cancel()
             await self.over()

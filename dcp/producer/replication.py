@@ -259,7 +259,6 @@ class Replication:
             feed.acknowledge_stored(vbucket)
 
     async def stop(self) -> None:
-        """End all feeds."""
         self._runs = False
         tasks = [task for _, task in self._feeds.values()]
         self._feeds.clear()

@@ -70,7 +70,6 @@ class ReplicationConnection:
 
     @property
     def is_ready(self) -> bool:
-        """True if streams may be requested."""
         return self._protocol.is_ready
 
     # --- streams
@@ -82,7 +81,6 @@ class ReplicationConnection:
         self.streams.follow(copies, now, takes_over)
 
     def close(self) -> None:
-        """End all streams, because the connection is over."""
         self.streams.end()
 
     # --- input
@@ -153,5 +151,4 @@ class ReplicationConnection:
     # --- output
 
     def output(self) -> bytes:
-        """Return the bytes to write next."""
         return self._protocol.bytes_to_send()

@@ -104,8 +104,6 @@ def _change(
     command: _Change,
     answer_of: Callable[[Session, Vbucket, Version], m.Body],
 ) -> None:
-    """Run ``command`` on the document that a request names, and answer with its new CAS."""
-
     def change(vbucket: Vbucket, key: bytes, collection: int) -> None:
         def reply(version: Version) -> None:
             session.reply(frame, answer_of(session, vbucket, version), cas=version.cas)
@@ -121,7 +119,6 @@ def _change(
 
 
 def _mutation_answer(session: Session, vbucket: Vbucket, version: Version) -> m.Body:
-    """Return the body of an answer to a write: the seqno if negotiated."""
     if HelloFeature.MUTATION_SEQNO in session.login.features:
         return m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
     return _CAS_ALONE

@@ -56,7 +56,6 @@ def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Even
 
 
 def ask_next(state: ConnectionState) -> None:
-    """Send the request of the bootstrap's next step."""
     step = state.bootstrap.step
     state.ask(step.request(state.bootstrap.progress), step.opcode)
 
@@ -243,7 +242,6 @@ def _log(body: m.FailoverLogAnswer) -> FailoverLog:
 
 
 def _map_in(frame: Frame) -> list[e.Event]:
-    """Return the cluster map that a NOT_MY_VBUCKET may carry."""
     if frame.status == Status.NOT_MY_VBUCKET and _MAP_MARK in frame.value:
         return [e.ClusterConfigReceived(frame.value)]
     return []

@@ -217,7 +217,6 @@ _NO_RELAY: Final[dict[int, type[SourceError]]] = {
 
 
 def _cure(kind: type[SourceError], progress: BootstrapProgress) -> str:
-    """Return what the step expects, and the remedy."""
     if kind is AuthenticationError:
         return login_cure(progress.credentials)
     if kind is BucketError:
@@ -280,7 +279,6 @@ def _version_answer(progress: BootstrapProgress, body: m.Body, _: int) -> Bootst
 
 
 def _open_flags(progress: BootstrapProgress) -> int:
-    """Return the flags that this server understands and answers correctly."""
     flags = progress.settings.open_flags
     if HelloFeature.XATTR not in progress.features:
         flags &= ~OpenFlag.INCLUDE_XATTRS
@@ -402,7 +400,6 @@ def required_controls(
 def steps_for(
     settings: BootstrapSettings, flow: FlowSettings, liveness: LivenessSettings
 ) -> tuple[BootstrapStep, ...]:
-    """Return the steps in their order."""
     login = (HELLO, LIST_MECHANISMS, AUTHENTICATE, CONTINUE_AUTHENTICATION)
     steps = (*login, SELECT_BUCKET, GET_CLUSTER_CONFIG)
     if not settings.open_dcp:
@@ -426,16 +423,13 @@ class Bootstrap:
 
     @property
     def step(self) -> BootstrapStep:
-        """The step that waits for its answer."""
         return self.steps[0]
 
     def answer(self, frame: Frame) -> "Bootstrap":
-        """Return the bootstrap after this answer, at the next step that applies."""
         progress = self.step.answer(self.progress, frame)
         return Bootstrap(self.steps[1:], progress).at_next_step()
 
     def at_next_step(self) -> "Bootstrap":
-        """Return the bootstrap at the first step that applies."""
         steps = self.steps
         while steps and not steps[0].applies(self.progress):
             steps = steps[1:]

@@ -230,7 +230,6 @@ class ConsumerConnection:
         self._state.liveness = self._state.liveness.heard(now)
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
-        """Ask for the high seqnos of this node's vbuckets in ``state``."""
         self._require_ready("request_seqnos")
         self._state.ask(m.GetAllVbSeqnos(int(state)), Opcode.GET_ALL_VB_SEQNOS)
 
@@ -299,7 +298,6 @@ class ConsumerConnection:
 
     @property
     def is_ready(self) -> bool:
-        """True if the bootstrap is done."""
         return self._state.bootstrap.is_done
 
     @property
@@ -318,12 +316,10 @@ class ConsumerConnection:
         return (vbucket, None) in self._state.opaques
 
     def vbucket_of(self, opaque: int) -> int | None:
-        """Return the vbucket of a stream; None if no stream has this opaque."""
         stream = self._state.streams.get(opaque)
         return None if stream is None else stream.vbucket
 
     def awaits(self, opcode: Opcode, vbucket: int = 0) -> bool:
-        """Return whether such a request is unanswered."""
         return self._state.pending.has(opcode, vbucket)
 
     @property
@@ -340,7 +336,6 @@ class ConsumerConnection:
 
     @property
     def set_up_progress(self) -> BootstrapProgress:
-        """The results of the bootstrap so far."""
         return self._state.bootstrap.progress
 
     @property

@@ -112,7 +112,6 @@ def _with_collections(state: ConnectionState) -> bool:
 
 
 def _split(block: FrameBlock, index: int) -> tuple[FrameBlock, FrameBlock]:
-    """Return the frames before ``index``, and the others."""
     offsets = block.offsets
     return FrameBlock(block.buffer, offsets[: index + 1]), FrameBlock(block.buffer, offsets[index:])
 
@@ -130,7 +129,6 @@ class _BlockReading:
         self._events: list[e.Event] = []
 
     def take_control(self, frame: Frame, index: int) -> None:
-        """Handle one frame that is no row."""
         if frame.magic in (Magic.RESPONSE, Magic.ALT_RESPONSE):
             # The stream sent these rows before this frame.
             self._take_rows(frame.opaque, index)
@@ -275,7 +273,6 @@ class _BlockReading:
 
 
 def _checked(stream: Stream, run: RowRun) -> Stream:
-    """Return the stream after this run of rows."""
     run.check_vbucket(stream.vbucket)
     if stream.expects_order:
         run.check_ascending()

@@ -35,7 +35,6 @@ class LivenessSettings(Section):
 
     @property
     def dead_after_seconds(self) -> float:
-        """The longest silence of a live peer."""
         return _DEAD_AFTER_INTERVALS * self.noop_interval_seconds + self.silence_grace_seconds
 
     @property
@@ -55,21 +54,17 @@ class Liveness:
     """We have sent a NOOP since."""
 
     def heard(self, now: float) -> "Liveness":
-        """Note a sign of life."""
         return Liveness(self.settings, max(now, self.heard_at))
 
     def ask(self) -> "Liveness":
-        """Note that our own NOOP is on its way."""
         return replace(self, asked=True)
 
     def is_time_to_ask(self, now: float) -> bool:
-        """Return whether our own NOOP is due."""
         # A producer without streams may send no NOOP. We ask with a plain NOOP: a DCP_NOOP from a
         # client closes the connection.
         return not self.asked and now >= self._ask_at
 
     def is_dead(self, now: float) -> bool:
-        """Return whether the silence has lasted too long."""
         return now >= self._dead_at
 
     def silence_seconds(self, now: float) -> float:
@@ -77,7 +72,6 @@ class Liveness:
 
     @property
     def deadline(self) -> float:
-        """The time of the next check."""
         return self._dead_at if self.asked else min(self._ask_at, self._dead_at)
 
     @property

@@ -37,12 +37,10 @@ class LowestEdge:
 
     @property
     def edge(self) -> int | None:
-        """The lowest edge; None without receivers."""
         return self._heap[0][0] if self._tidy() else None
 
     @property
     def receiver_id(self) -> int | None:
-        """The receiver with the lowest edge; None without receivers."""
         return self._heap[0][2] if self._tidy() else None
 
     def _tidy(self) -> bool:

@@ -62,7 +62,6 @@ class Position:
 
     @classmethod
     def beginning(cls) -> "Position":
-        """Return the position of a consumer that has received nothing."""
         return cls(0, 0, 0, 0, 0)
 
     @classmethod
@@ -77,7 +76,6 @@ class Position:
 
     @property
     def snapshot(self) -> SnapshotRange:
-        """The bounds for a stream request."""
         return SnapshotRange(self.snap_start, self.snap_end)
 
     def inside(self, vb_uuid: int, seqno: int, snapshot: SnapshotRange) -> "Position":

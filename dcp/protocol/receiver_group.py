@@ -96,7 +96,6 @@ class ReceiverGroup:
 
     @property
     def is_tracking(self) -> bool:
-        """True if the strategy tracks receivers."""
         return _TRACKING[self.spec.strategy]
 
     def counts(self, group_tag: int | None) -> bool:
@@ -119,7 +118,6 @@ class ReceiverGroup:
 
     @property
     def has_required(self) -> bool:
-        """True if the group has its minimum size."""
         return not self.is_tracking or len(self._receivers) >= self.spec.group_min_size
 
     @property

@@ -89,7 +89,6 @@ def error_context(value: bytes) -> str:
 
 
 def login_cure(credentials: Credentials) -> str:
-    """Return the expected credentials and the remedy, for a refused login."""
     if credentials.by_certificate:
         return (
             f"expected {credentials.who} to be one of the cluster: check the certificate, and how "
@@ -102,7 +101,6 @@ def login_cure(credentials: Credentials) -> str:
 
 
 def bucket_cure(bucket: str, credentials: Credentials) -> str:
-    """Return the expected bucket and roles, and the remedy, for a refused bucket."""
     return (
         f"expected bucket {bucket!r} to be there, and {credentials.who} to have a role on it (for "
         "streams: Data DCP Reader): check the bucket's name (case matters) and the roles"

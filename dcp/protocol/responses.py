@@ -46,18 +46,15 @@ class PendingRequests:
         return self._waiting.pop(answer.opaque)
 
     def has(self, opcode: int, vbucket: int) -> bool:
-        """Return whether a request of this kind for this vbucket is unanswered."""
         waiting = self._waiting.values()
         return any(each.opcode == opcode and each.vbucket == vbucket for each in waiting)
 
     def describe(self) -> str:
-        """Name the unanswered requests, for a message to people."""
         names = sorted({opcode_name(request.opcode) for request in self._waiting.values()})
         return ", ".join(names) or "nothing"
 
 
 def opcode_name(opcode: int) -> str:
-    """Return the opcode's name, or its number if it has no name here."""
     try:
         return Opcode(opcode).name
     except ValueError:

@@ -35,7 +35,6 @@ class RowRun:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The lowest and the highest seqno."""
         if self._is_uniform:
             return int(self.seqnos[0]), int(self.seqnos[-1])
         return int(self.seqnos.min()), int(self.seqnos.max())
@@ -114,7 +113,6 @@ class BlockRows:
 
     @property
     def opaques(self) -> list[int]:
-        """The streams with rows in this block."""
         return list(self._groups)
 
     def drop(self, run: RowRun) -> int:

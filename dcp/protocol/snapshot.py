@@ -26,7 +26,6 @@ class SnapshotAssembly:
 
     @property
     def is_marker_reached(self) -> bool:
-        """True if the position is at the marker's end."""
         return self.marker is not None and self.position.seqno == self.marker.end
 
     def begin(self, marker: SnapshotRange, flags: int) -> "SnapshotAssembly":

@@ -102,12 +102,10 @@ class ConnectionState:
         self.flow.connection.resize(self.resize.window_bytes, self.resize.most_bytes, now)
 
     def change_stream_window(self, window_bytes: int) -> None:
-        """Ask for another size of the streams' windows after the bootstrap."""
         self.waiting_windows.append(window_bytes)
         self.ask_stream_windows()
 
     def ask_stream_windows(self) -> None:
-        """Send the sizes that wait."""
         if not self.bootstrap.is_done or not self.waiting_windows:
             return
         if self.flow.counts_streams:
@@ -142,7 +140,6 @@ class ConnectionState:
         return opaque
 
     def close_stream(self, opaque: int) -> None:
-        """Send the request to end a stream."""
         stream = self.streams[opaque].close()
         self.put(opaque, stream)
         self.ask(
@@ -154,7 +151,6 @@ class ConnectionState:
         )
 
     def put(self, opaque: int, stream: Stream) -> None:
-        """Store the next state of a stream."""
         if stream.phase is not StreamPhase.ENDED:
             self.streams[opaque] = stream
             return

@@ -117,7 +117,6 @@ class Stream:
         end_seqno: int = END_OF_TIME,
         stream_id: int | None = None,
     ) -> "Stream":
-        """Return the stream of a request that the caller is about to send."""
         return cls(
             vbucket,
             position,
@@ -129,7 +128,6 @@ class Stream:
 
     @property
     def position(self) -> Position:
-        """The position to resume from."""
         return self.assembly.position
 
     @property
@@ -139,12 +137,10 @@ class Stream:
 
     @property
     def is_closing(self) -> bool:
-        """True if we have asked for its end."""
         return self.phase in (_P.CLOSING, _P.DRAINING)
 
     @property
     def expects_order(self) -> bool:
-        """True if seqnos must ascend."""
         return self.phase is not _P.IN_OSO
 
     def accept(self, failover_log: FailoverLog) -> "Stream":
@@ -192,7 +188,6 @@ class Stream:
         return replace(moved, assembly=SnapshotAssembly(position))
 
     def end(self) -> "Stream":
-        """Take STREAM_END."""
         return self._step(_I.END)
 
     def close(self) -> "Stream":

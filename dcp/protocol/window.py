@@ -71,7 +71,6 @@ class Window:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that the application holds."""
         return self.received - self.released
 
     @property
@@ -81,11 +80,9 @@ class Window:
 
     @property
     def is_full(self) -> bool:
-        """True if the producer must wait for an acknowledgement."""
         return 0 < self.size_bytes <= self.unacked_bytes
 
     def full_seconds(self, now: float) -> float:
-        """Return how long the window has been full, in total."""
         seconds, since = self._full
         return seconds + (0.0 if since is None else max(0.0, now - since))
 
@@ -106,7 +103,6 @@ class Window:
         return frame_bytes
 
     def acknowledge(self, settings: FlowSettings, now: float) -> int:
-        """Acknowledge the bytes that are due; return their number."""
         if now < self.due_at(settings):
             return 0
         acked_bytes = min(self.released - self.acknowledged, U32_MAX)
@@ -220,7 +216,6 @@ class FlowControl:
         self.connection.last_ack_at = now
 
     def receive(self, frame_bytes: int, now: float) -> None:
-        """Count bytes in the connection's window."""
         self.connection.receive(frame_bytes, now)
 
     def receive_streams(

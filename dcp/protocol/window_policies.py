@@ -180,7 +180,6 @@ class WindowPolicies:
 
     @property
     def total_bytes(self) -> int:
-        """The sum of all windows, which producers may send without an acknowledgement."""
         return sum(self._sizes.values())
 
     def connect(self, name: str) -> dict[str, int]:

@@ -49,7 +49,6 @@ class WindowResize:
         return replace(self, asked_bytes=self.wanted_bytes)
 
     def accepted(self) -> "WindowResize":
-        """Take the producer's consent to the unanswered CONTROL."""
         return replace(self, confirmed_bytes=self._asked(), asked_bytes=None)
 
     def refused(self) -> "WindowResize":

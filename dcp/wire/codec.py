@@ -371,7 +371,6 @@ def _form_by_length(row: CodecRow, frame: Frame) -> Extras:
 
 
 def _form_by_fields(row: CodecRow, body: m.Body) -> Extras:
-    """Return the form that holds exactly the optional fields that are set."""
     if not row.optional:
         return row.extras[0]
     is_set = tuple([getattr(body, name) is not None for name in row.optional])

@@ -95,7 +95,6 @@ class DataColumns:
         )
 
     def slice(self, start: int, stop: int) -> "DataColumns":
-        """Return rows ``start`` to ``stop - 1`` as a view."""
         return DataColumns(*(column[start:stop] for column in self._columns()))
 
     @classmethod
@@ -174,7 +173,6 @@ class _Decoding:
             self._fail(outside, "parts that are longer than the frame")
 
     def fixed_fields(self) -> dict[str, Column]:
-        """Return the columns of header and extras, in native byte order."""
         header, rows = self._header, len(self._rows)
         seqnos = self._gather(self._extras_at, _SEQNOS)
         rest = np.zeros(rows, _MUTATION_REST)
@@ -253,7 +251,6 @@ class _Decoding:
         return ids.astype(np.uint32), lengths
 
     def check_key_lengths(self, collection_id: Column, prefix_bytes: Column) -> None:
-        """Refuse keys that are empty or too long without their prefix."""
         lengths = self._value_at - self._key_at - prefix_bytes
         if not len(lengths) or 1 <= lengths.min() <= lengths.max() <= MAX_KEY_BYTES_IN_COLLECTIONS:
             return

@@ -46,7 +46,6 @@ class Header:
 
     @property
     def frame_bytes(self) -> int:
-        """Length of the whole frame; flow control charges it."""
         return HEADER_BYTES + self.body_bytes
 
 
@@ -81,7 +80,6 @@ class Frame(NamedTuple):
 
     @property
     def body_bytes(self) -> int:
-        """Length of everything after the header."""
         return len(self.framing_extras) + len(self.extras) + len(self.key) + len(self.value)
 
     def to_bytes(self) -> bytes:
@@ -101,7 +99,6 @@ class Frame(NamedTuple):
         return b"".join((header, framing_extras, extras, key, value))
 
     def _misfit(self) -> ValueError:
-        """Return an error that names the field that does not fit."""
         is_alternative = self.magic.is_alternative
         framing_bytes, key_bytes = len(self.framing_extras), len(self.key)
         try:

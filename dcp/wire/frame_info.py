@@ -74,7 +74,6 @@ def decode_frame_infos(framing_extras: bytes) -> tuple[FrameInfo, ...]:
 
 
 def encode_frame_infos(infos: tuple[FrameInfo, ...]) -> bytes:
-    """Return the framing extras that hold ``infos``; the inverse of ``decode_frame_infos``."""
     encoded = bytearray()
     for info in infos:
         length = len(info.data)

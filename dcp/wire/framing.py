@@ -133,7 +133,6 @@ class FrameBlock:
 
     @property
     def frame_bytes(self) -> int:
-        """The sum of ``frame_lengths``."""
         return int(self.offsets[-1] - self.offsets[0])
 
 
@@ -349,7 +348,6 @@ def _find_offsets(data: Buffer, max_frame_bytes: int) -> NDArray[np.int64]:
 
 
 def _run_of(data: Buffer, start: int, length: int) -> int:
-    """Return how many frames from ``start`` on have exactly this length."""
     most = (len(data) - start) // length
     count = 0
     while count < most:

@@ -107,7 +107,6 @@ def is_json_steps(value: bytes) -> Generator[None, None, bool]:
 
 
 def is_json_text(text: bytes) -> bool:
-    """Return whether ``text`` is JSON, without a break."""
     steps = json_steps(text)
     while True:
         try:
@@ -195,7 +194,6 @@ class _Reader:
             self._expected = _Expected.MORE
 
     def _text_steps(self) -> Generator[None, None, None]:
-        """Read a string of any length."""
         self._require(self._text.startswith(b'"', self._at))
         self._at += 1
         while not self._text.startswith(b'"', self._at):
@@ -206,7 +204,6 @@ class _Reader:
         self._at += 1
 
     def _go_on(self) -> None:
-        """Read a comma or a closing bracket after a value inside a list or object."""
         if self._skip(_COMMA):
             self._expected = self._wanted_inside()
         else:
@@ -222,7 +219,6 @@ class _Reader:
         return True
 
     def _close(self) -> bool:
-        """Read closing brackets, if any are here."""
         found = _compiled(_CLOSING).match(self._text, self._at)
         if found is None:
             return False

@@ -55,7 +55,6 @@ class _Pairs:
 
     @property
     def are_hidden(self) -> Mask:
-        """True for a pair that belongs to the system or a transaction."""
         is_system = self.names[:, 0] == ord("_")
         are_hidden: Mask = is_system | (self.names == _TRANSACTION).all(axis=1)
         return are_hidden
@@ -139,7 +138,6 @@ class _Sections:
         return pairs.of(is_whole)
 
     def texts(self, pairs: list[_Pairs]) -> pa.StringArray:
-        """Return a JSON object per section; checks that the pairs' values are JSON."""
         members = [self._members(each) for each in pairs if len(each.rows)]
         rows = np.concatenate([each.rows for each in pairs] or [np.empty(0, np.int64)])
         counts = np.bincount(rows, minlength=self._rows)
