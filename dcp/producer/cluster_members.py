@@ -47,6 +47,7 @@ class ClusterMembers:
         await self._replication.stop()
 
     def _written(self, vbucket: Vbucket) -> None:
+        # Any thread may write to disk and call this.
         self._loop.call_soon(partial(self._stored, vbucket))
 
     def _stored(self, vbucket: Vbucket) -> None:
@@ -90,6 +91,7 @@ class ClusterMembers:
         try:
             self._take_in(node)
         except OSError:
+            # The map could not be saved, so the node is no member.
             self._nodes.take_down(node)
             raise
         self._loop.call_soon(self.follow_map)

@@ -186,6 +186,7 @@ class KvClient:
             if not refused:
                 return done
             if tried < _TRIES:
+                # The first repetition only needs the new map.
                 time.sleep(0.05 * (tried - 1))
                 self._learn_map()
                 again = filter(None, _batches(refused))
@@ -205,6 +206,7 @@ class KvClient:
             address = self._owners[vbucket]
             frames[address].append(frame)
             places[address].append(index)
+        # One write per node for the whole batch.
         for address, of_node in frames.items():
             self._connection(address).send(of_node)
         return _Sent(batch, places)
@@ -241,6 +243,7 @@ class KvClient:
 
     def _learn_map(self) -> None:
         failures: list[SourceError] = []
+        # Each address once, seeds first.
         for address in dict.fromkeys([*self._seeds, *self._owners]):
             try:
                 config = self._connection(address).cluster_config()

@@ -183,6 +183,7 @@ class KvConnection:
             try:
                 block = self._splitter.feed(data)
             except FrameError as error:
+                # The first bytes show which protocol the port speaks.
                 if instead := spoken_instead(data):
                     raise NodeUnavailableError(f"KV node {self.name}: {instead}") from None
                 raise RemoteProtocolError(f"KV node {self.name}: {error}") from None

@@ -65,6 +65,7 @@ class KeyRule:
 
     def document(self, line: bytes) -> tuple[bytes, bytes]:
         """Return key and value of a line; raise ValueError with the reason."""
+        # Some editors put it at the start of a file.
         line = line.removeprefix(_BYTE_ORDER_MARK)
         text = line.decode()
         if is_deeper(line, MOST_TREE_DEPTH):
@@ -130,6 +131,7 @@ def _documents(
         progress(loaded, size, size)
 
 
+# Python's ``json`` accepts NaN and Infinity, which are no JSON.
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"found {name}, which is no JSON")
 

@@ -37,6 +37,7 @@ def prepare(
     events = [event_of(copy.vbucket.id) for copy in copies]
     for copy, event in zip(copies, events, strict=True):
         if event is not StateEvent.TAKEN_OVER:
+            # Items of an incomplete snapshot must not become part of the vbucket.
             copy.drop_part()
         copy.vbucket.prepare_to_succeed(bucket.vbuckets[copy.vbucket.id])
     # All copies in parallel: the lock is held for as long as this takes.

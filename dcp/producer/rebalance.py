@@ -60,6 +60,7 @@ class Rebalance:
                 pairs[source, target].append(vbucket)
         try:
             with self._bucket.lock:
+                # Meanwhile other orders for these vbuckets are refused.
                 self._bucket.table.set_moving(v for found in pairs.values() for v in found)
             for (source, target), vbuckets in pairs.items():
                 move = Move(self._bucket, source, target, vbuckets, self._map_changed)
@@ -120,6 +121,7 @@ class Move:
         finally:
             for task in (talk, over):
                 task.cancel()
+            # The feed must have ended: it would fill copies that are given up.
             outcome, _ = await asyncio.gather(talk, over, return_exceptions=True)
             failed = self._give_up()
         cause = outcome if isinstance(outcome, Exception) else None
@@ -148,6 +150,7 @@ class Move:
                 else:
                     self._is_over.set()
         if arrived:
+            # All vbuckets of a block together, with one save of the map.
             take_over(self._bucket, arrived, self._target)
             asyncio.get_running_loop().call_soon(self._map_changed)
         for vbucket in arrived:

@@ -81,10 +81,12 @@ class RebalanceOrders:
                         self._bucket.map.dead_nodes.add(remove)
                     await self._leave(remove)
         except TimeoutError:
+            # A timeout inside the work is not ours.
             if not deadline.expired():
                 raise
             raise TimeoutError(f"rebalance: not done after {timeout_seconds:g} seconds") from None
         except asyncio.CancelledError:
+            # ``stop`` has cancelled it, or the loop ends.
             if not self._given_up:
                 raise
             raise SourceError(f"rebalance: given up: {self._given_up}") from None

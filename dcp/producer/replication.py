@@ -83,6 +83,7 @@ class Feed:
         wait_seconds = FIRST_WAIT_SECONDS
         while True:
             try:
+                # After a connection that worked, the next wait is short again.
                 if await self.converse():
                     wait_seconds = FIRST_WAIT_SECONDS
             except (DcplakeError, OSError) as error:
@@ -104,6 +105,7 @@ class Feed:
         try:
             async with asyncio.timeout(self._liveness.bootstrap_timeout_seconds):
                 reader, self._writer = await asyncio.open_connection(address.host, address.kv)
+        # TimeoutError is an OSError too.
         except OSError:
             return False
         loop, lock = asyncio.get_running_loop(), self._bucket.lock
@@ -150,6 +152,7 @@ class Feed:
                 return  # the connection is lost
             if not self._awake.is_set():
                 await self._awake.wait()
+                # A node that hung has not read; the peer's silence proves nothing.
                 connection.slept(loop.time())
             if data is None:
                 with self._bucket.lock:

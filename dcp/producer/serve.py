@@ -30,6 +30,7 @@ def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
         SourceError: the data folder cannot be written.
     """
     pager = settings.expiry_pager_seconds or _EXPIRY_PAGER_SECONDS
+    # A process that runs for long must not record its whole history, as tests do.
     settings = replace(
         settings, expiry_pager_seconds=pager, record_seqnos=False, record_branches=False
     )

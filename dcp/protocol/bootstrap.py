@@ -185,6 +185,7 @@ _OPTIONAL_REFUSALS: Final = frozenset(
         Status.NO_BUCKET,
     }
 )
+"""Statuses of a server that lacks an optional feature."""
 _ANY_REFUSAL: Final[dict[int, type[SourceError]]] = {
     Status.NOT_INITIALIZED: NodeUnavailableError,
     Status.ENOMEM: NodeUnavailableError,
@@ -234,6 +235,7 @@ def _hello(progress: BootstrapProgress) -> m.Body:
 
 def _hello_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
     assert isinstance(body, m.HelloAnswer)
+    # A feature changes what frames mean, for instance keys with Collections.
     extra = set(body.features) - set(progress.settings.features)
     if extra:
         raise RemoteProtocolError(f"HELLO: found features {sorted(extra)} granted, not asked for")
@@ -288,6 +290,7 @@ def _open_flags(progress: BootstrapProgress) -> int:
     return int(flags)
 
 
+# PLAIN is done after SASL_AUTH: then SASL_STEP does not apply.
 def _signs_in(progress: BootstrapProgress) -> bool:
     return not progress.authenticated
 
@@ -338,6 +341,7 @@ GET_CLUSTER_CONFIG: Final = BootstrapStep(
     {Status.EACCESS: BucketError},
     refused=lambda progress: progress,
 )
+# Optional: without a version the server gets all controls and the flags for new servers.
 VERSION: Final = BootstrapStep(
     "VERSION",
     Opcode.VERSION,
@@ -446,6 +450,7 @@ class Bootstrap:
         if not breakage and not has_xerror and self.progress.authenticated:
             kind = self.step.refusals.get(Status.EACCESS, NodeUnavailableError)
         cure = "expected an answer" if kind is NodeUnavailableError else _cure(kind, self.progress)
+        # A service with another protocol closes the connection at the first message.
         if self.step is HELLO:
             cure = PORT_CURE
             if self.progress.credentials.by_certificate:

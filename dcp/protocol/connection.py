@@ -89,11 +89,13 @@ class ConsumerConnection:
         try:
             return read_block(self._state, block, now)
         except Exception:
+            # The block may have changed a part of the state.
             self._is_broken = True
             raise
 
     def bytes_to_send(self) -> bytes:
         """Return the queued bytes and empty the queue."""
+        # A peer that broke the protocol gets no more messages.
         data = b"" if self._is_broken else b"".join(self._state.outbound)
         self._state.outbound.clear()
         return data
@@ -207,6 +209,7 @@ class ConsumerConnection:
         """Ask for the end of all streams; ``awaits_closed`` turns False when the peer has ended
         them.
         """
+        # A copy: closing changes the dict.
         for opaque, stream in list(self._state.streams.items()):
             if not stream.is_closing:
                 self._state.close_stream(opaque)
@@ -237,6 +240,7 @@ class ConsumerConnection:
         self._require_ready("request_failover_log")
         opcode = Opcode.GET_FAILOVER_LOG
         if self._opens_dcp:
+            # DCP connections have an opcode of their own for this.
             opcode = Opcode.DCP_GET_FAILOVER_LOG
         self._state.ask(m.Empty(), opcode, vbucket=vbucket)
 
@@ -273,6 +277,7 @@ class ConsumerConnection:
             ValueError: the size does not fit into 32 bits.
         """
         self._state.resize = self._state.resize.want(window_bytes)
+        # A smaller window may make released bytes due.
         self._state.resize_window(now)
         self.acknowledge(now)
 

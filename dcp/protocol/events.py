@@ -66,7 +66,7 @@ class StreamRejected(Event):
 
     vbucket: int
     detail: str
-    """What the answer says, and what was expected."""
+    """The found and the expected answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class FailoverLogReceived(Event):
     """None if the node lacks the vbucket, or with a ``fault``."""
     status: int = Status.SUCCESS
     fault: str = ""
-    """The refusal, or the fault of an impossible log; says what was found and expected."""
+    """The refusal, or the fault of an impossible log; says found and expected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ def parse_flow_spec(text: str | None, defaults: FlowDefaults | None = None) -> F
     if strategy is None:
         raise _wrong(text, 0, name, "a strategy: max, min or tagged")
     spec = defaults.spec(strategy)
+    # Both drivers accept one comma at the end.
     if options and not options[-1]:
         options.pop()
     at = len(name) + 1

@@ -90,6 +90,7 @@ def _receive(
     now: float,
 ) -> None:
     flow = state.flow
+    # The usual block: all its bytes count, and only for the connection.
     if is_all_data and not flow.counts_streams:
         flow.receive(block.frame_bytes, now)
         return
@@ -201,9 +202,11 @@ class _BlockReading:
         elif stream.is_live:
             self._events += events
         elif frame.opcode == Opcode.DCP_STREAM_END:
+            # A stream that we closed must not seem to be ended by the producer.
             self._events.append(e.StreamClosed(stream.vbucket))
         else:
             self._state.discarded_frames += 1
+        # A takeover goes on only after this answer.
         if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE:
             self._answer(frame)
         self._store(frame.opaque, stream, after)
@@ -237,10 +240,12 @@ class _BlockReading:
         if not before.is_live:
             return
         is_other = after.position is not before.position
+        # With stream ids a vbucket has several positions, so none is reported.
         if is_other and after.stream_id is None and not self._state.hands_out_frames:
             self._state.moved[after.vbucket] = after.position
         if after.position.complete_seqno > before.position.complete_seqno:
             self._events.append(e.SnapshotCompleted(after.vbucket, after.position.complete_seqno))
+        # A marker with the flag ACK is answered when its end is reached.
         wants_answer = after.assembly.flags & SnapshotFlag.ACK
         if wants_answer and after.assembly.is_marker_reached and before.assembly != after.assembly:
             marker = Frame(
@@ -255,6 +260,7 @@ class _BlockReading:
         body = decode(frame)
         if not isinstance(body, m.ClustermapNotification):
             self._state.discarded_frames += 1
+        # The brief form announces a map without sending it.
         elif body.config:
             self._events.append(e.ClusterConfigReceived(body.config))
 

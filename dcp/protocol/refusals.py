@@ -77,6 +77,7 @@ def describe_refusal(frame: Frame) -> str:
     """Return the status of an unsuccessful answer, with the server's own words."""
     value = frame.value
     text = error_context(value) or value[:_MOST_TEXT].decode("utf-8", "backslashreplace")
+    # A server's text may hold control characters.
     return describe_status(frame.status) + (f" ({printable(text)})" if text else "")
 
 
@@ -168,6 +169,7 @@ def spoken_instead(first_bytes: bytes) -> NodeUnavailableError | None:
     """Return the error if a connection's first bytes belong to HTTP or TLS; otherwise None."""
     if first_bytes.startswith(b"HTTP/"):
         return NodeUnavailableError(f"found HTTP spoken there, {PORT_CURE}")
+    # These bytes begin TLS records: an alert, a handshake.
     if first_bytes.startswith((b"\x15\x03", b"\x16\x03")):
         return NodeUnavailableError(
             f"found TLS spoken there, but the connection is not encrypted, {PORT_CURE}"

@@ -67,6 +67,7 @@ class SaslExchange:
             raise AuthenticationError("found no user name, expected the user to sign in as")
         if mechanism == PLAIN:
             username, password = credentials.username, credentials.password.reveal()
+            # NUL separates the parts of a PLAIN message (RFC 4616).
             if "\0" in username or "\0" in password:
                 raise AuthenticationError("SASL PLAIN: found NUL in the user name or password")
             return cls(mechanism, f"\0{username}\0{password}".encode())
@@ -84,6 +85,7 @@ class SaslExchange:
         """
         if self._scram is None:
             raise AuthenticationError(f"SASL {self.mechanism}: found a challenge, expected none")
+        # scramp's client changes with each call, but an exchange is a value.
         scram = copy(self._scram)
         try:
             _take_challenge(scram, challenge.decode())

@@ -126,6 +126,7 @@ class ConnectionState:
         """
         key = (stream.vbucket, stream.stream_id)
         current = self.streams.get(self.opaques.get(key, 0))
+        # A stream that only waits for its STREAM_END does not block the next one.
         if current is not None and current.phase is not StreamPhase.DRAINING:
             raise LocalProtocolError(
                 f"vbucket {stream.vbucket}: found a stream that is {current.phase.value}, "
@@ -157,6 +158,7 @@ class ConnectionState:
         self.streams.pop(opaque, None)
         self.flow.end_stream(opaque)
         key = (stream.vbucket, stream.stream_id)
+        # The vbucket's next stream may have taken its place.
         if self.opaques.get(key) == opaque:
             del self.opaques[key]
             self.ended[key] = stream

@@ -9,7 +9,7 @@ window from top to bottom; each of them only grows:
     taken          the application took out of the queue            works
     given          were given to the sink as rows                   works
     released       the application is done with                     works
-    acknowledged   were acknowledged, or forgotten (see below)      reads
+    acknowledged   were acknowledged, or forgotten (``forget``)     reads
 
 The producer counts ``received - acknowledged`` as outstanding. The application holds ``received -
 released``, the sink ``given - released``. Rules: kv_engine
@@ -105,6 +105,7 @@ class Window:
     def acknowledge(self, settings: FlowSettings, now: float) -> int:
         if now < self.due_at(settings):
             return 0
+        # BUFFER_ACK has 32 bits.
         acked_bytes = min(self.released - self.acknowledged, U32_MAX)
         self.acknowledged += acked_bytes
         self.acks += 1
@@ -208,6 +209,7 @@ class FlowControl:
         )  # between the two threads: appends are atomic
         self._unacknowledged: dict[int, Window] = {}
         self._look_at = inf
+        """When an acknowledgement for a stream may be due."""
 
     # --- the thread that reads
 
@@ -228,6 +230,7 @@ class FlowControl:
         """Count the same frames in the windows of their streams."""
         if not len(opaques):
             return
+        # One sum per stream: a block may hold thousands of frames.
         named, rows = np.unique(opaques, return_inverse=True)
         sums = np.bincount(rows, weights=frame_bytes).astype(np.int64)
         for opaque, charged in zip(named.tolist(), sums.tolist(), strict=True):
@@ -260,6 +263,7 @@ class FlowControl:
                 self._acknowledge_stream(window, acks, now)
         if now >= self._look_at:
             self._look_at = inf
+            # ``_acknowledge_stream`` removes windows from the dict.
             for window in list(self._unacknowledged.values()):
                 self._acknowledge_stream(window, acks, now)
         return acks
@@ -326,6 +330,7 @@ class FlowControl:
         for window, frame_bytes in charges:
             window.release(frame_bytes)
             if window.opaque != CONNECTION and not window.is_over:
+                # Only the reading thread acknowledges.
                 self._released_streams.append(window)
         if self._acknowledges_streams and self._released_streams:
             return True

@@ -118,6 +118,7 @@ class WindowPolicySettings(Section):
     """Limit ``ratio`` to 32 bits, which the protocol allows. Servers from 7.6 to 8.0 do not."""
 
 
+# As the engine computes: 0.05 becomes 0.05000000074505806.
 def as_float32(value: float) -> float:
     """Return the nearest float of 32 bits, the engine's type for ``ratio``."""
     (nearest,) = struct.unpack("f", struct.pack("f", value))

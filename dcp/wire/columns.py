@@ -39,6 +39,7 @@ _EXTRAS_LENGTHS: Final = {
     int(Opcode.DCP_DELETION): (18, 21),
     int(Opcode.DCP_EXPIRATION): (20,),
 }
+# Indexed by opcode and length, so that one look-up checks all rows.
 _LEGAL_EXTRAS: Final = np.zeros((256, 256), np.bool_)
 for _opcode, _lengths in _EXTRAS_LENGTHS.items():
     _LEGAL_EXTRAS[_opcode, list(_lengths)] = True
@@ -187,6 +188,7 @@ class _Decoding:
             times = self._gather(self._extras_at[timed] + 16, _DELETE_TIME)
             delete_time[timed] = times["delete_time"]
         return {
+            # A view would keep the array of all headers.
             "opcode": header["opcode"].copy(),
             "vbucket": header["vbucket_or_status"].astype(np.uint16),
             "opaque": header["opaque"].astype(np.uint32),
@@ -230,6 +232,9 @@ class _Decoding:
         ids = (first & 0x7F).astype(np.uint64)
         lengths = np.ones(len(self._rows), np.int64)
         open_rows = np.flatnonzero(first & 0x80)
+        # Each byte has 7 bits, so a u32 takes at most 5 bytes.
+        # Each turn reads one more byte of the ids that have one. A byte has 7 bits, so a u32 takes
+        # at most 5.
         for position in range(1, 6):
             if not len(open_rows):
                 break
@@ -252,6 +257,7 @@ class _Decoding:
 
     def check_key_lengths(self, collection_id: Column, prefix_bytes: Column) -> None:
         lengths = self._value_at - self._key_at - prefix_bytes
+        # The usual case: all keys fit the shorter of the two limits.
         if not len(lengths) or 1 <= lengths.min() <= lengths.max() <= MAX_KEY_BYTES_IN_COLLECTIONS:
             return
         most = np.where(collection_id == 0, MAX_KEY_BYTES, MAX_KEY_BYTES_IN_COLLECTIONS)

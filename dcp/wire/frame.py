@@ -49,6 +49,7 @@ class Header:
         return HEADER_BYTES + self.body_bytes
 
 
+# A NamedTuple costs less to make than a frozen dataclass, and each frame makes one.
 class Frame(NamedTuple):
     """A frame in its parts, undecoded."""
 
@@ -94,6 +95,7 @@ class Frame(NamedTuple):
                 raise self._misfit()
             else:
                 header = _NORMAL.pack(magic, opcode, len(key), *tail)
+        # ``struct`` does not name the field that is too large.
         except StructError:
             raise self._misfit() from None
         return b"".join((header, framing_extras, extras, key, value))
@@ -107,6 +109,7 @@ class Frame(NamedTuple):
             require_unsigned("vbucket or status", self.vbucket_or_status, U16_MAX)
             require_unsigned("opaque", self.opaque, U32_MAX)
             require_unsigned("cas", self.cas)
+            # Normal framing has no room for framing extras.
             require_unsigned("framing extras length", framing_bytes, 0xFF * is_alternative)
             require_unsigned("extras length", len(self.extras), 0xFF)
             require_unsigned("key length", key_bytes, 0xFF if is_alternative else U16_MAX)
@@ -179,6 +182,7 @@ def parse_frame(data: bytes | bytearray | memoryview) -> Frame:
         vb_status,
         opaque,
         cas,
+        # Copies: the frame may outlive the buffer.
         framing_extras=bytes(data[HEADER_BYTES:extras_at]),
         extras=bytes(data[extras_at:key_at]),
         key=bytes(data[key_at:value_at]),

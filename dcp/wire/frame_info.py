@@ -78,6 +78,7 @@ def encode_frame_infos(infos: tuple[FrameInfo, ...]) -> bytes:
     for info in infos:
         length = len(info.data)
         encoded.append(min(info.id, _ESCAPE) << 4 | min(length, _ESCAPE))
+        # The id's escape byte comes before the length's.
         if info.id >= _ESCAPE:
             encoded.append(info.id - _ESCAPE)
         if length >= _ESCAPE:

@@ -79,6 +79,7 @@ class FrameBlock:
     def __init__(
         self, buffer: Buffer, offsets: NDArray[np.int64], *, keeps_buffer: bool = False
     ) -> None:
+        # Offsets ascend, so only the last one can lie beyond the buffer.
         if len(offsets) == 0 or offsets[-1] > len(buffer):
             raise ValueError(
                 f"frame block: found {len(offsets)} offsets into {len(buffer)} bytes, "
@@ -151,10 +152,14 @@ class FrameSplitter:
             )
         self.max_frame_bytes = max_frame_bytes
         self._tail = bytearray()
+        """The begun frame while it is small."""
         self._large: bytearray | None = None
+        """The begun frame in a buffer of its full length."""
         self._filled_bytes = 0
         self._wanted_bytes = 0
+        """Full length of the begun frame; the header's length until that is complete."""
         self._consumed_bytes = 0
+        """Bytes of all whole frames so far: error messages name positions in the connection."""
         self._broken: str | None = None
 
     @property
@@ -209,6 +214,7 @@ class FrameSplitter:
             return FrameBlock.of(())
         whole, self._large = memoryview(self._large).toreadonly(), None
         block = self._split_or_break(whole)
+        # Nobody writes to this buffer again, so columns may refer to it.
         block.keeps_buffer = True
         return block
 
@@ -242,8 +248,11 @@ class FrameSplitter:
             self._tail, self._large = self._large[: self._filled_bytes], None
         if self._tail:
             self._tail += data
+            # Chunks of a begun frame are only collected: parsing each time would cost its length
+            # squared.
             if len(self._tail) < self._wanted_bytes:
                 return FrameBlock.of(())
+            # The block takes over this buffer; a new one holds the next unfinished frame.
             data = memoryview(self._tail).toreadonly()
             self._tail = bytearray()
         return self._split_or_break(data)
@@ -275,6 +284,7 @@ class FrameSplitter:
         alternative = _ALTERNATIVE_MAGIC[magics]
         if alternative.any():
             lengths = headers["key_length"].astype(np.int64)
+            # In alternative framing the u16 holds two lengths of a byte each.
             folded = (lengths >> 8) + (lengths & 0xFF) + headers["extras_length"]
             parts = np.where(alternative, folded, parts)
         bad = ~_KNOWN_MAGIC[magics] | (parts > headers["body_length"])
@@ -326,6 +336,7 @@ def _find_offsets(data: Buffer, max_frame_bytes: int) -> NDArray[np.int64]:
     # So after some frames of equal length numpy checks many of the next ones at once.
     while position <= last_header:
         length = HEADER_BYTES + _read_u32(data, position + _BODY_AT)[0]
+        # ``_check_tail`` raises for a frame that is too long.
         if length > max_frame_bytes or position + length > size:
             break
         offsets.append(position)
@@ -352,6 +363,7 @@ def _run_of(data: Buffer, start: int, length: int) -> int:
     count = 0
     while count < most:
         probe = min(most - count, _RUN_PROBE)
+        # A view of the length fields at the guessed offsets, without a copy.
         bodies: NDArray[np.uint32] = np.ndarray(
             (probe,), ">u4", data, start + length * count + _BODY_AT, (length,)
         )

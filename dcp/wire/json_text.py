@@ -31,8 +31,8 @@ _LIST: Final = ord("[")
 _OBJECT: Final = ord("{")
 _OPENED_BY: Final = {ord("]"): _LIST, ord("}"): _OBJECT}
 
-# No quantifier is possessive: Python matches some of those wrongly before 3.11.5. Instead no two
-# alternatives inside a repetition match the same text, so that nothing is tried in two ways.
+# No quantifier is possessive: before 3.11.5 Python matches some possessive ones wrongly. Instead no
+# two alternatives inside a repetition match the same text, so that nothing is tried in two ways.
 _SPACES: Final = " \t\n\r"
 _SPACE: Final = rb"[ \t\n\r]*"
 _ESCAPE: Final = rb'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})'
@@ -117,6 +117,7 @@ def is_json_text(text: bytes) -> bool:
 
 def json_steps(text: bytes) -> Generator[None, None, bool]:
     """Return whether ``text`` is JSON; yields after a limited number of bytes or tokens."""
+    # The patterns match bytes, and would accept malformed UTF-8 in strings.
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for first in range(0, len(text), _STEP_BYTES):
@@ -153,7 +154,7 @@ class _Reader:
             match self._expected:
                 case _Expected.MORE:
                     self._go_on()
-                case _Expected.ANY if self._close():
+                case _Expected.ANY if self._close():  # an empty list or object
                     self._expected = _Expected.MORE
                 case _Expected.ANY:
                     self._expected = self._wanted_inside()

@@ -103,6 +103,7 @@ def inflate_column(blocks: pa.BinaryArray) -> pa.BinaryArray:
         try:
             into[at : at + length] = _CODEC.decompress(octets[start:end], length, asbytes=True)
         except (pa.ArrowException, OSError):
+            # A malformed block takes no room: the next one begins at the same place.
             lengths[row] = -1
         else:
             at += length

@@ -16,6 +16,7 @@ from dcp.wire.vocabulary import SystemEventKind
 
 _COLLECTION = Struct(">QII")
 _COLLECTION_WITH_TTL = Struct(">QIII")
+# The id of the collection in FLUSH_COLLECTION, of the scope in CREATE_SCOPE and DROP_SCOPE.
 _ONE_ID = Struct(">QI")
 
 
@@ -100,6 +101,7 @@ def decode_system_event(event: SystemEvent) -> ManifestEvent | None:
     uid, *ids = layout.unpack(event.value)
     match event.event:
         case SystemEventKind.BEGIN_COLLECTION:
+            # The event's key is the name of the collection.
             scope_id, collection_id, *max_ttl = ids
             return CollectionBegun(uid, scope_id, collection_id, event.key, *max_ttl)
         case SystemEventKind.END_COLLECTION:

@@ -121,6 +121,7 @@ def _problem_of(xattrs: Xattrs) -> str | None:
         if name in names:
             return f"xattr name: found {name!r} twice, expected each name once"
         names.add(name)
+        # kv_engine charges ``txn`` to the user's limit: its name has no ``_``.
         sizes[name.startswith(b"_")] += _LENGTH_BYTES + len(name) + len(value) + 2
     for is_system, most in ((True, MAX_SYSTEM_BYTES), (False, MAX_USER_BYTES)):
         if sizes[is_system] > most:

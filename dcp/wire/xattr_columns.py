@@ -95,6 +95,7 @@ class _Sections:
         at = self._starts + _LENGTH.itemsize
         self._ends = at + self._gather(self._starts, _LENGTH)
         self._is_split &= self._ends <= self._value_ends
+        # In a longer section the system's and the user's xattrs have different limits.
         self._is_split &= self._ends - at <= MAX_SYSTEM_BYTES
         self._is_empty = self._ends == at
         self._at = at
@@ -113,6 +114,7 @@ class _Sections:
             words = np.zeros((self._rows, 2), np.uint64)
             words[pairs.rows] = pairs.names.view(np.uint64)
             for others in names:
+                # Zeros stand for a value without such a pair.
                 is_same = (words == others).all(axis=1) & words.any(axis=1)
                 self._is_split &= ~is_same
             found.append(pairs)
@@ -126,6 +128,8 @@ class _Sections:
         name_bytes = np.argmin(names, axis=1)
         is_name = name_bytes[:, None] > _PLACES
         value_at = name_at + name_bytes + 1
+        # A name needs a NUL within 16 bytes, and the pair must end with one. Near the buffer's end
+        # ``_gather`` returns other bytes, so such a pair is left to ``split_xattrs``.
         is_whole = pair_ends <= self._ends[rows]
         is_whole &= name_at <= len(self._octets) - _NAME.itemsize
         is_whole &= (names.min(axis=1) == 0) & (name_bytes > 0) & (value_at < pair_ends)
@@ -144,6 +148,7 @@ class _Sections:
         texts = pa.repeat(pa.scalar(b""), self._rows)
         if members:
             ends = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
+            # A stable sort keeps the order of each value's pairs.
             by_row = pa.concat_arrays(members).take(pa.array(np.argsort(rows, kind="stable")))
             texts = pc.binary_join(pa.ListArray.from_arrays(ends, by_row), b",")
         is_shown = self._is_split & (self._is_empty | (counts > 0))
@@ -169,6 +174,7 @@ class _Sections:
         indices = np.arange(0, 2 * self._rows, 2)
         if self._is_split.all():
             return picked(parts, indices)
+        # The mask makes the bodies of unsplit values null.
         return parts.take(pa.array(indices, mask=~self._is_split))
 
     def _gather(self, positions: Rows, layout: np.dtype[Any]) -> NDArray[Any]:
