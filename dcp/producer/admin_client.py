@@ -168,7 +168,7 @@ class AdminClient:
             return answer
         where = f"{what}: refused by {self._connection.name}"
         if answer.status == Status.UNKNOWN_COMMAND:
-            raise SourceError(f"{where}: it takes no such orders; is it a `dcplake serve`?")
+            raise SourceError(f"{where}: it knows no such command; is it a `dcplake serve`?")
         raise SourceError(
             f"{where}: {error_context(answer.value) or describe_status(answer.status)}"
         )

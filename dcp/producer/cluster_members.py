@@ -67,7 +67,7 @@ class ClusterMembers:
         try:
             self._bucket.save()
         except OSError as error:
-            _LOG.warning("copies: it cannot be saved which there are: %s", error)
+            _LOG.warning("copies: the list of copies cannot be saved: %s", error)
 
     # --- nodes
 

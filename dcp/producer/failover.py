@@ -71,5 +71,5 @@ def _require_member(bucket: Bucket, node: int) -> None:
     bucket.map.require_node(node)
     if not bucket.map.is_member(node):
         raise ValueError(
-            f"{bucket.map.name_of(node)}: it was failed over and is no member any more"
+            f"{bucket.map.name_of(node)}: it was failed over and is no member of the cluster"
         )

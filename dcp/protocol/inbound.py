@@ -333,8 +333,8 @@ def _system_event(stream: Stream, body: m.Body) -> _Handled:
     if meaning is None and body.event in _ENDS_DOCUMENTS:
         raise RemoteProtocolError(
             f"system event at seqno {body.by_seqno}: found version {body.version} of "
-            f"{SystemEventKind(body.event).name}, expected 0 or 1: which documents it ends cannot "
-            "be told"
+            f"{SystemEventKind(body.event).name}, expected 0 or 1: so we cannot know which "
+            "documents it deletes"
         )
     event = e.SystemEventReceived(
         stream.vbucket,

@@ -48,7 +48,7 @@ class Position:
         if self.snap_start > self.complete_seqno:
             raise ValueError(
                 f"position: found snapshot start {self.snap_start} beyond complete seqno "
-                f"{self.complete_seqno}: the request would claim what is not held"
+                f"{self.complete_seqno}: a request would claim items that have not arrived"
             )
         if self.is_complete and not self.snap_start == self.snap_end == self.seqno:
             raise ValueError(

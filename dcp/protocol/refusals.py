@@ -15,10 +15,10 @@ from dcp.wire.json_tree import json_tree
 from dcp.wire.vocabulary import Status
 
 MEANINGS: Final[Mapping[int, str]] = {
-    Status.KEY_ENOENT: "there is none of that name",
-    Status.KEY_EEXISTS: "there is one already, or it has changed",
+    Status.KEY_ENOENT: "nothing has that name",
+    Status.KEY_EEXISTS: "it exists already, or has changed",
     Status.E2BIG: "it is too large",
-    Status.EINVAL: "it does not take what was sent",
+    Status.EINVAL: "the request is invalid",
     Status.NOT_STORED: "it was not stored",
     Status.NOT_MY_VBUCKET: "another node has the vbucket",
     Status.NO_BUCKET: "no bucket was selected",
@@ -37,7 +37,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     Status.NOT_SUPPORTED: "it does not support that",
     Status.EINTERNAL: "it failed",
     Status.EBUSY: "it is too busy",
-    Status.ETMPFAIL: "not now, later perhaps",
+    Status.ETMPFAIL: "a temporary failure",
     Status.XATTR_EINVAL: "the extended attributes are malformed",
     Status.UNKNOWN_COLLECTION: "there is no such collection",
     Status.UNKNOWN_SCOPE: "there is no such scope",
@@ -68,7 +68,7 @@ def raise_refusal(failures: Sequence[DcplakeError]) -> None:
 def describe_status(status: int) -> str:
     """Return number, name and meaning: ``status 0x24 EACCESS, no access``."""
     known = {int(each): each.name for each in Status}
-    name = known.get(status, "of a kind that we do not know")
+    name = known.get(status, "unknown")
     meaning = MEANINGS.get(status, "")
     return f"status {status:#04x} {name}" + (f", {meaning}" if meaning else "")
 
@@ -103,7 +103,7 @@ def login_cure(credentials: Credentials) -> str:
 
 def bucket_cure(bucket: str, credentials: Credentials) -> str:
     return (
-        f"expected bucket {bucket!r} to be there, and {credentials.who} to have a role on it (for "
+        f"expected bucket {bucket!r} to exist, and {credentials.who} to have a role on it (for "
         "streams: Data DCP Reader): check the bucket's name (case matters) and the roles"
     )
 
@@ -145,8 +145,9 @@ def certificate_cure(failure: Exception) -> str:
     if not _REFUSED_CERTIFICATE.search(str(failure)):
         return ""
     return (
-        "expected it to take the client's certificate: name one that its authorities have signed "
-        "and that has not expired (source.tls_cert_file, source.tls_key_file)"
+        "expected the server to accept the client's certificate: set one that the server's "
+        "authorities have signed and that has not expired (source.tls_cert_file, "
+        "source.tls_key_file)"
     )
 
 
@@ -162,16 +163,16 @@ def tls_cure(failure: Exception, port_cure: str = PORT_CURE) -> str:
             "expected a certificate of that host name, by an authority that is trusted: name its "
             "PEM file (source.tls_ca_file, --ca-file)"
         )
-    return f"maybe it speaks no TLS; {port_cure}"
+    return f"perhaps the port does not use TLS; {port_cure}"
 
 
 def spoken_instead(first_bytes: bytes) -> NodeUnavailableError | None:
     """Return the error if a connection's first bytes belong to HTTP or TLS; otherwise None."""
     if first_bytes.startswith(b"HTTP/"):
-        return NodeUnavailableError(f"found HTTP spoken there, {PORT_CURE}")
+        return NodeUnavailableError(f"found HTTP on this port, {PORT_CURE}")
     # These bytes begin TLS records: an alert, a handshake.
     if first_bytes.startswith((b"\x15\x03", b"\x16\x03")):
         return NodeUnavailableError(
-            f"found TLS spoken there, but the connection is not encrypted, {PORT_CURE}"
+            f"found TLS on this port, but the connection is not encrypted, {PORT_CURE}"
         )
     return None

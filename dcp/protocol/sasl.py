@@ -64,7 +64,7 @@ class SaslExchange:
         Raises AuthenticationError for a user name, password or nonce that SASL cannot carry.
         """
         if not credentials.username:
-            raise AuthenticationError("found no user name, expected the user to sign in as")
+            raise AuthenticationError("found no user name, expected one")
         if mechanism == PLAIN:
             username, password = credentials.username, credentials.password.reveal()
             # NUL separates the parts of a PLAIN message (RFC 4616).
