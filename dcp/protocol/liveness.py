@@ -17,17 +17,17 @@ _DEAD_AFTER_INTERVALS: Final = 2
 class LivenessSettings(Section):
     noop_interval_seconds: float = key(
         20.0,
-        "How often a node proves that it is alive; silence of twice this long means it is dead.",
+        "Interval of a node's NOOPs; after two silent intervals and the grace it counts as dead.",
         unit="seconds",
         least=0.1,
         most=10_800,
     )
     silence_grace_seconds: float = key(
-        5.0, "How much longer than that a live node may be silent.", unit="seconds", least=0
+        5.0, "Silence allowed after two intervals of NOOPs.", unit="seconds", least=0
     )
     bootstrap_timeout_seconds: float = key(
         30.0,
-        "How long a connection may take until it can open streams.",
+        "Longest time until a connection can open streams.",
         unit="seconds",
         least=0.05,
         most=600,

@@ -34,7 +34,7 @@ _MIB: Final = 1024 * 1024
 class FlowSettings(Section):
     window_bytes: int = key(
         10 * _MIB,
-        "What a node may send on one connection before we acknowledge (the DCP buffer size).",
+        "Bytes that a node may send on one connection before an acknowledgement (DCP buffer size).",
         unit="bytes",
         least=0,
         most=U32_MAX,
@@ -42,19 +42,23 @@ class FlowSettings(Section):
     """0: no flow control."""
     ack_fraction: float = key(
         0.2,
-        "Acknowledge when this part of the window has been consumed …",
+        "Acknowledge when this part of the window has been consumed, or after `ack_seconds`.",
         unit="part of the window",
         least=0.01,
         most=0.9,
     )
     ack_seconds: float = key(
-        5.0, "… or when this long has passed.", unit="seconds", least=0.05, most=60
+        5.0,
+        "Acknowledge consumed bytes after this time at the latest.",
+        unit="seconds",
+        least=0.05,
+        most=60,
     )
     stream_window_bytes: int = key(
         0,
-        "A window for each vbucket's stream, beside the connection's; 0 means none. Only "
-        "producers that follow the DCP document have it (`dcplake serve`); data servers refuse it, "
-        "which is logged, and the connection's window holds alone.",
+        "A window for each vbucket's stream, in addition to the connection's; 0 means none. "
+        "`dcplake serve` supports it. Data servers refuse it, which the log shows; then only the "
+        "connection's window limits.",
         unit="bytes",
         least=0,
         most=U32_MAX,
@@ -89,15 +93,15 @@ class WindowPolicySettings(Section):
     # The engine gets the two numbers one after the other, so this one may be the smaller. A run's
     # settings refuse that (``FlowControlSettings``).
     most_bytes: int = key(
-        50 * _MIB, "dynamic, aggressive: the most of it.", unit="bytes", least=0, most=U32_MAX
+        50 * _MIB, "dynamic, aggressive: the largest window.", unit="bytes", least=0, most=U32_MAX
     )
     percent: float = key(
         1.0, "dynamic: a new connection's part of the quota.", unit="percent", least=0, most=100
     )
     threshold_percent: float = key(
         10.0,
-        "dynamic: where all windows would be more than this part of the quota, each has "
-        "`window_bytes`.",
+        "dynamic: if all windows together would exceed this part of the quota, a new connection "
+        "has `window_bytes`.",
         unit="percent",
         least=0,
         most=100,
@@ -109,9 +113,11 @@ class WindowPolicySettings(Section):
         least=0,
         most=100,
     )
-    ratio: float = key(0.05, "The same for ratio, as the engine has it.", least=0, most=1)
+    ratio: float = key(
+        0.05, "ratio: the same part as a fraction, as the engine stores it.", least=0, most=1
+    )
     override_bytes: int = key(
-        0, "The window with ratio; 0: as the ratio says.", unit="bytes", least=0, most=U32_MAX
+        0, "ratio: a fixed window instead; 0: none.", unit="bytes", least=0, most=U32_MAX
     )
     is_enabled: bool = True
     is_capped: bool = True
