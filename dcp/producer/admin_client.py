@@ -109,7 +109,7 @@ class AdminClient:
         Raises:
             SourceError: the cluster refuses, the rebalance fails, or it takes too long.
         """
-        self._know_members()
+        self._remember_members()
         self._order("rebalance", "" if remove is None else str(remove))
         give_up_at = time.monotonic() + timeout_seconds
         while (state := self._rebalance_state()) == "running":
@@ -122,7 +122,7 @@ class AdminClient:
     def _rebalance_state(self) -> str:
         return self._ask_any("rebalance").decode("utf-8", "replace")
 
-    def _know_members(self) -> None:
+    def _remember_members(self) -> None:
         # The rebalance may remove the node that we ask, so remember the others.
         members = [node.address for node in self.nodes() if node.member and node.alive]
         self._seeds = list(dict.fromkeys([*self._seeds, *members]))

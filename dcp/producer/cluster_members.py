@@ -121,7 +121,7 @@ class ClusterMembers:
         if self._loop.is_inside:
             # An order over the protocol runs in the loop, and must not block it.
             timeout_seconds = self._bucket.settings.rebalance_timeout_seconds
-            self._loop.call(_say_if_it_fails(self._rebalances.begin(remove, timeout_seconds)))
+            self._loop.call(_log_failure(self._rebalances.begin(remove, timeout_seconds)))
             return
         work = self._rebalances.begin(remove, timeout_seconds)
         self._loop.begin(work).result()
@@ -136,7 +136,7 @@ class ClusterMembers:
             self._loop.call(self._rebalances.over())
 
 
-async def _say_if_it_fails(work: Coroutine[Any, Any, None]) -> None:
+async def _log_failure(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except (SourceError, OSError) as error:  # TimeoutError is one

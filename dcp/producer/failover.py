@@ -39,13 +39,13 @@ def fail_over(bucket: Bucket, node: int) -> None:
     # The map is saved, so the failover has happened, even if the disk refuses later writes.
     for vbucket, heir in heirs.items():
         try:
-            _go_on(bucket, vbucket, node, heir)
+            _continue_at(bucket, vbucket, node, heir)
         except OSError as error:
             _LOG.warning("failover of %s: %s", bucket.map.name_of(node), error)
     bucket.copies.follow(bucket.map)
 
 
-def _go_on(bucket: Bucket, vbucket: int, node: int, heir: int) -> None:
+def _continue_at(bucket: Bucket, vbucket: int, node: int, heir: int) -> None:
     # Streams end before the vbucket takes writes on its new branch.
     for each in (node, heir):
         bucket.dcp_connections.end_streams(vbucket, each)

@@ -256,8 +256,8 @@ class KvClient:
                 self._owners = _owners(config, address[0])
                 return
         raise_refusal(failures)
-        told = "; ".join(map(str, failures)) or "no seeds"
-        raise NodeUnavailableError(f"no KV node answers: {told}")
+        reasons = "; ".join(map(str, failures)) or "no seeds"
+        raise NodeUnavailableError(f"no KV node answers: {reasons}")
 
 
 def _batches(requests: Iterable[Request]) -> Iterator[_Batch]:

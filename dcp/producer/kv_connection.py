@@ -60,7 +60,7 @@ class KvConnection:
         self.name = f"{host}:{port}"
         self._splitter = FrameSplitter()
         self._received: list[Frame] = []
-        self._is_spoken_to = False
+        self._has_received = False
         try:
             self._socket = socket.create_connection((host, port), timeout_seconds)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -165,8 +165,8 @@ class KvConnection:
         try:
             self._socket.sendall(b"".join(request.to_bytes() for request in requests))
         except OSError as error:
-            told = f"KV node {self.name}: cannot send: {error}{self._port_cure}"
-            raise NodeUnavailableError(told) from error
+            message = f"KV node {self.name}: cannot send: {error}{self._port_cure}"
+            raise NodeUnavailableError(message) from error
 
     def receive(self, count: int) -> list[Frame]:
         while len(self._received) < count:
@@ -178,8 +178,8 @@ class KvConnection:
                     f"{error}{self._port_cure}"
                 ) from error
             if not data:
-                told = f"KV node {self.name}: closed the connection{self._port_cure}"
-                raise NodeUnavailableError(told)
+                message = f"KV node {self.name}: closed the connection{self._port_cure}"
+                raise NodeUnavailableError(message)
             try:
                 block = self._splitter.feed(data)
             except FrameError as error:
@@ -187,7 +187,7 @@ class KvConnection:
                 if instead := spoken_instead(data):
                     raise NodeUnavailableError(f"KV node {self.name}: {instead}") from None
                 raise RemoteProtocolError(f"KV node {self.name}: {error}") from None
-            self._is_spoken_to = True
+            self._has_received = True
             self._received += block.frames(0, len(block))
         answers, self._received = self._received[:count], self._received[count:]
         if not all(answer.magic.is_response for answer in answers):
@@ -197,7 +197,7 @@ class KvConnection:
     @property
     def _port_cure(self) -> str:
         """The remedy if the port has never answered as a data node does; otherwise empty."""
-        return "" if self._is_spoken_to else f", {PORT_CURE}"
+        return "" if self._has_received else f", {PORT_CURE}"
 
     def collection_id(self, path: str) -> int:
         """Return the id of a collection ``scope.collection``.

@@ -45,7 +45,7 @@ def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Even
     request = state.pending.take(frame)
     if not state.bootstrap.is_done:
         # Until the bootstrap is done, every answer belongs to it.
-        return _go_on(state, frame, now)
+        return _continue_bootstrap(state, frame, now)
     if frame.opcode == Opcode.DCP_CONTROL:
         return _control_answer(state, frame, now)
     # Other answers are only checked: nobody waits for their content.
@@ -61,7 +61,7 @@ def ask_next(state: ConnectionState) -> None:
     state.ask(step.request(state.bootstrap.progress), step.opcode)
 
 
-def _go_on(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
+def _continue_bootstrap(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
     state.bootstrap = state.bootstrap.answer(frame)
     if not state.bootstrap.is_done:
         ask_next(state)

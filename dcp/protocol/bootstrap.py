@@ -455,5 +455,5 @@ class Bootstrap:
             cure = PORT_CURE
             if self.progress.credentials.by_certificate:
                 cure += f"; or {login_cure(self.progress.credentials)}"
-        told = f"the connection {breakage}" if breakage else "the server closed the connection"
-        return kind(f"{self.step.name}: {told}, {cure}")
+        problem = f"the connection {breakage}" if breakage else "the server closed the connection"
+        return kind(f"{self.step.name}: {problem}, {cure}")

@@ -9,21 +9,21 @@ _SPARE_ENTRIES: Final = 16
 class LowestEdge:
     """The edges of receivers, by id; of equal edges the older receiver's counts."""
 
-    __slots__ = ("_came", "_edges", "_heap")
+    __slots__ = ("_admitted", "_edges", "_heap")
 
     def __init__(self) -> None:
         self._edges: dict[int, tuple[int, int, int]] = {}
-        """By receiver: its edge, the number of its coming, its id; as the heap has them."""
+        """By receiver: the entry that the heap holds for it: edge, order of admission, id."""
         self._heap: list[tuple[int, int, int]] = []
-        self._came = 0
+        self._admitted = 0
 
     def set(self, receiver_id: int, edge: int) -> None:
         known = self._edges.get(receiver_id)
         if known is None:
-            self._came += 1
+            self._admitted += 1
         elif known[0] == edge:
             return
-        entry = edge, self._came if known is None else known[1], receiver_id
+        entry = edge, self._admitted if known is None else known[1], receiver_id
         self._edges[receiver_id] = entry
         heappush(self._heap, entry)
         # The heap keeps outdated entries, which ``_tidy`` skips; rebuilding bounds their number.

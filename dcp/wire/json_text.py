@@ -153,7 +153,7 @@ class _Reader:
                 yield
             match self._expected:
                 case _Expected.MORE:
-                    self._go_on()
+                    self._after_value()
                 case _Expected.ANY if self._close():  # an empty list or object
                     self._expected = _Expected.MORE
                 case _Expected.ANY:
@@ -204,7 +204,7 @@ class _Reader:
             yield
         self._at += 1
 
-    def _go_on(self) -> None:
+    def _after_value(self) -> None:
         if self._skip(_COMMA):
             self._expected = self._wanted_inside()
         else:
