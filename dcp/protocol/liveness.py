@@ -54,11 +54,9 @@ class Liveness:
     """We have sent a NOOP since."""
 
     def heard(self, now: float) -> "Liveness":
-        """Note a sign of life."""
         return Liveness(self.settings, max(now, self.heard_at))
 
     def ask(self) -> "Liveness":
-        """Note that our own NOOP is on its way."""
         return replace(self, asked=True)
 
     def is_time_to_ask(self, now: float) -> bool:
