@@ -69,7 +69,10 @@ def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
         ValueError: nobody can order that state, or a rebalance moves the vbucket.
     """
     if state not in ORDERED:
-        raise ValueError(f"vbucket {vbucket}: found state {state.name}, expected one of its own")
+        raise ValueError(
+            f"vbucket {vbucket}: found state {state.name}, "
+            "expected ACTIVE, REPLICA, PENDING or DEAD"
+        )
     bucket.table.require_unmoved("change of state", vbucket)
     if bucket.vbuckets[vbucket].state is not state:
         change_state(bucket, bucket.vbuckets[vbucket], ORDERED[state])

@@ -230,7 +230,7 @@ def _remove(file: OsFile) -> None:
     try:
         file.remove()
     except OSError as error:
-        _LOG.warning("a log that is not used any more: %s", error)
+        _LOG.warning("cannot remove an unused log: %s", error)
 
 
 def _numbers_of(record: BucketRecord) -> frozenset[int]:

@@ -64,7 +64,7 @@ class ProcessFigures(Protocol):
 class ProducerFigures(Record):
     metrics: ClassVar[Metrics] = {
         "dcp_producer_resident_bytes": "Resident memory of the producer.",
-        "dcp_producer_memory_bound_bytes": "The most that it takes now; 0: no formula.",
+        "dcp_producer_memory_bound_bytes": "Most memory with the present load; 0: unknown.",
     }
 
     resident_bytes: int = 0

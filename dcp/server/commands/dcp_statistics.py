@@ -249,7 +249,7 @@ def aggregated(question: StatisticsRequest) -> Iterator[Statistic]:
     """
     separator = question.argument[:_MOST_SEPARATOR_BYTES]
     if not separator:
-        raise StatisticsRefusedError(Status.KEY_ENOENT, "dcpagg: expected a separator behind it")
+        raise StatisticsRefusedError(Status.KEY_ENOENT, "dcpagg: expected a separator as argument")
     found = _connections_at(question.bucket, question.node)
     by_kind: dict[str, list[DcpConnection]] = {":total": found}
     for connection in found:

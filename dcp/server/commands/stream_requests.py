@@ -187,7 +187,9 @@ def _opaque_may_name_it(asked: _Asked) -> Refusal | None:
     windows, opaque = asked.dcp.stream_windows, asked.frame.opaque
     if not windows.is_on or opaque != CONNECTION_OPAQUE:
         return None
-    context = "Opaque 0 is the connection's in acknowledgements: a stream with a window has another"
+    context = (
+        "Opaque 0 names the connection in acknowledgements: a stream with a window needs another"
+    )
     return asked.refused(Status.EINVAL, context)
 
 

@@ -21,7 +21,7 @@ def seqnos(question: StatisticsRequest) -> Iterator[Statistic]:
     wanted = question.vbuckets_asked_for()
     if question.argument and wanted[0].shown_state is VbucketState.DEAD:
         raise StatisticsRefusedError(
-            Status.NOT_MY_VBUCKET, f"vbucket {wanted[0].id}: found a dead one"
+            Status.NOT_MY_VBUCKET, f"vbucket {wanted[0].id}: found state DEAD"
         )
     return (each for vbucket in wanted for each in _seqnos_of(vbucket))
 

@@ -160,7 +160,9 @@ class ServedClusterMap:
         if not 0 <= node < self.node_count:
             raise ValueError(f"move vbucket {vbucket}: found node {node} of {self.node_count}")
         if not self._members[node]:
-            raise ValueError(f"move vbucket {vbucket}: {self.name_of(node)} is no member any more")
+            raise ValueError(
+                f"move vbucket {vbucket}: {self.name_of(node)} is no member of the cluster"
+            )
         before, self._owners[vbucket] = self._owners[vbucket], node
         # If the new owner held a copy, the old owner holds it from now on.
         row = self._replicas[vbucket]

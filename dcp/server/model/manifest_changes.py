@@ -68,7 +68,7 @@ class DropScope:
     def on(self, manifest: Manifest, _: int) -> Manifest:
         scope = manifest.scope(self.name)
         if scope.id == DEFAULT_ID:
-            raise ManifestError(f"drop scope: found {scope.name}, which always stays")
+            raise ManifestError(f"drop scope: found {scope.name}, which cannot be dropped")
         for collection in list(manifest.collections_of(scope.id)):
             manifest = manifest.without_collection(collection.id)
         return manifest.without_scope(scope.id)
@@ -138,5 +138,5 @@ def _new_id(what: str, chosen: int | None, given: frozenset[int]) -> int:
     if not FIRST_USER_ID <= number <= U32_MAX:
         raise ManifestError(f"{what} id: found {number}, expected {FIRST_USER_ID} to {U32_MAX}")
     if number in given:
-        raise ManifestError(f"{what} id: found {number:#x}, expected one never given before")
+        raise ManifestError(f"{what} id: found {number:#x}, expected an id that was never used")
     return number

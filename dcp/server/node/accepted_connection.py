@@ -134,12 +134,12 @@ class AcceptedConnection:
         self.session.close_if_overdue(now)
         if self._room.is_overdue(now) and not self.session.is_waiting:
             _LOG.warning(
-                "node %d closes a connection: %d others wait for room, while of its frame of %d "
-                "bytes %d are missing",
+                "node %d closes a connection: its frame of %d bytes lacks %d, and %d others wait "
+                "for room",
                 self.session.node,
-                self._bucket.clients.large_frames.waiting,
                 self._room.frame_bytes,
                 self._room.lacking_bytes,
+                self._bucket.clients.large_frames.waiting,
             )
             self.session.abort()
             if self._reader is not None:
