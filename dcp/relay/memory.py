@@ -1,4 +1,4 @@
-"""Bounds a relay's memory by a formula; ``docs/memory.md`` explains it.
+"""Bounds a relay's memory by a formula; ``docs/reference/memory.md`` explains it.
 
 It serves its consumers as a producer does (``dcp/server/commands/memory_formula.py``), and holds
 besides what its links to the cluster bring: a window and a message each, as the cluster waits for

@@ -18,7 +18,7 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
 
     Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect:
     ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without TLS), ``bucket``,
-    ``pid``, and ``memory``: the bound of docs/memory.md in words.
+    ``pid``, and ``memory``: the bound of docs/reference/memory.md in words.
 
     Raises:
         SetupError: a port cannot be opened.

@@ -40,8 +40,7 @@ class ConnectionFigures:
     paused: str = ""
     """Reason why nothing is sent; empty while it sends."""
     paused_seconds: float | None = None
-    over_acked_bytes: int | None = None
-    """None if unknown: Couchbase servers do not report it."""
+    over_acked_bytes: int = 0
 
     def samples(self) -> Iterator[Sample]:
         labels, told = {"connection": self.name}, plain(self) | {"items": self.items_sent}
@@ -89,12 +88,7 @@ def samples_of(
             yield Sample(metric, labels, value)
 
 
-def node_exposition(
-    connections: Iterable[ConnectionFigures], process: ProcessFigures | None
-) -> str:
-    """Return a node's metrics as Prometheus text; ``process`` is None if unknown."""
+def node_exposition(connections: Iterable[ConnectionFigures], process: ProcessFigures) -> str:
     samples = [sample for each in connections for sample in each.samples()]
-    if process is None:
-        return exposition_of(samples, CONNECTION_METRICS)
     samples += process.samples()
     return exposition_of(samples, {**CONNECTION_METRICS, **process.metrics})

@@ -68,7 +68,7 @@ def producer_figures(bucket: Bucket, node: int) -> ProducerFigures:
 
 
 def _bound_bytes(bucket: Bucket, node: int) -> int:
-    """Return the bound of docs/memory.md under the present load; 0 if it does not apply."""
+    """Return the bound of docs/reference/memory.md; 0 if it does not apply."""
     settings = bucket.settings
     if bucket.map.node_count > 1 or settings.record_branches:
         return 0

@@ -1,4 +1,4 @@
-"""Formula for the most memory that a producer takes; ``docs/memory.md`` explains it.
+"""Formula for the most memory that a producer takes; ``docs/reference/memory.md`` explains it.
 
 Each term follows from an enforced limit, except for keys: key and metadata of every document are in
 memory. The relay adds up the same terms by its own formula (``dcp/relay/memory.py``).
