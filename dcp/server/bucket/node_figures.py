@@ -43,8 +43,8 @@ class ConnectionFigures:
     over_acked_bytes: int = 0
 
     def samples(self) -> Iterator[Sample]:
-        labels, told = {"connection": self.name}, plain(self) | {"items": self.items_sent}
-        yield from samples_of("dcp_producer", labels, told, CONNECTION_METRICS)
+        labels, figures = {"connection": self.name}, plain(self) | {"items": self.items_sent}
+        yield from samples_of("dcp_producer", labels, figures, CONNECTION_METRICS)
         if self.paused:
             yield Sample("dcp_producer_paused", labels | {"reason": self.paused}, 1)
 
@@ -76,14 +76,14 @@ class ProducerFigures(Record):
 
 
 def samples_of(
-    prefix: str, labels: dict[str, str], told: Mapping[str, Any], known: Metrics
+    prefix: str, labels: dict[str, str], figures: Mapping[str, Any], known: Metrics
 ) -> Iterator[Sample]:
-    """Yield a sample for each number in ``told`` that has a metric in ``known``.
+    """Yield a sample for each number in ``figures`` that has a metric in ``known``.
 
     The metric's name is the prefix and the number's key, with ``_total`` for counters.
     """
     for metric in known:
-        value = told.get(metric.removeprefix(f"{prefix}_").removesuffix("_total"))
+        value = figures.get(metric.removeprefix(f"{prefix}_").removesuffix("_total"))
         if isinstance(value, int | float):
             yield Sample(metric, labels, value)
 
