@@ -107,6 +107,7 @@ def hand_over(bucket: Bucket, connection: DcpConnection, stream: ActiveStream) -
     vbucket = bucket.table.active(stream.vbucket, node)
     if vbucket is None or not stream.is_of(vbucket.data):
         return False
+    # The rebalance may have been cancelled: the vbucket stays.
     if is_move and not bucket.table.is_moving(stream.vbucket):
         return False
     vbucket.hand_over(is_move=is_move)
@@ -128,6 +129,7 @@ def give_back(bucket: Bucket, vbucket: int) -> None:
 def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
     """Revert a copy whose takeover was cancelled."""
     copy.take_over(is_taking_over=False)
+    # The copy becomes pending by SET_VBUCKET_STATE; until then it is a replica.
     if copy.vbucket.state is VbucketState.PENDING:
         change_state(bucket, copy.vbucket, StateEvent.LEFT, node)
 

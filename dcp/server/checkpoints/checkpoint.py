@@ -146,6 +146,7 @@ class OpenCheckpoint(Checkpoint[Q]):
                     self._take_out(place - self._first_place)
                 elif not keeps_both:
                     return False
+            # Places count expelled items, too, so expelling changes no entry of the index.
             self._places[key] = self._first_place + len(self._items)
         self._items.append(item)
         self.high_seqno = item.seqno
@@ -158,6 +159,7 @@ class OpenCheckpoint(Checkpoint[Q]):
         held = self._items[index]
         if held is None:
             raise AssertionError("the key index points at a hole")
+        # A reader was shown this item, and must get it as shown.
         is_awaited = bool(self.shown) and held.seqno <= max(self.shown.values())
         return not is_awaited and held.is_deduplicated and item.is_deduplicated
 

@@ -16,6 +16,7 @@ class MapNotifier:
 
     def __init__(self, cluster_map: ServedClusterMap) -> None:
         self._map = cluster_map
+        # A client that just connected asks for the map by itself.
         self._pushed_rev = cluster_map.rev
         self._sent_rev = 0
         self._is_due = False

@@ -175,6 +175,7 @@ class AcceptedConnection:
             except FrameError:
                 with self._bucket.lock:
                     self.session.abort()
+            # The limit grows with the login.
             splitter.max_frame_bytes = self.session.max_frame_bytes
 
     async def _have_room(self, splitter: FrameSplitter, count: int) -> None:
@@ -222,6 +223,7 @@ class AcceptedConnection:
             for frame in block.frames(first, first + most_frames):
                 self.session.feed(frame, now)
                 index += 1
+                # The client must read its answers before more of its requests are handled.
                 if self.session.outbox_bytes > OUTBOX_BYTES or self.session.is_waiting:
                     self._outbox_is_short.clear()
                     break
