@@ -134,8 +134,8 @@ class OpenCheckpoint(Checkpoint[Q]):
     def add(self, item: Q, *, replaces: bool = True, keeps_both: bool = False) -> bool:
         """Add the newest item; with ``replaces``, it removes the older item of its key.
 
-        If the older item must stay, the call returns False and adds nothing: the item belongs into
-        the next checkpoint. With ``keeps_both`` the item is added beside the older one.
+        If the older item must stay, the call returns False and adds nothing: the item belongs
+        in the next checkpoint. With ``keeps_both`` the item is added beside the older one.
         """
         key = item.dedup_key
         # A disk has each key once, so items of a DISK checkpoint replace nothing.

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 _PART_FRAMES: Final = 16
 """Frames of a long answer that are made in one turn."""
 _ANSWER_BYTES: Final = 8 * 1024
-"""Bytes of answers that are sent before all requests are handled: each send costs a system call."""
+"""Size at which answers are sent although requests still wait: each send costs a system call."""
 FLUSH_REQUESTS: Final = 4096
 """Number of handled requests after which writes are flushed, although more requests wait."""
 
