@@ -1,8 +1,8 @@
-"""Finds data nodes to begin with: those of a connection string, of DNS SRV records, or over HTTP.
+"""Finds the first data nodes: from a connection string, DNS SRV records, or over HTTP.
 
-A lookup in DNS that finds nothing is no failure: the host itself is a node then (SDK-RFC 11). Over
-HTTP (``couchbase://host:8091``) a node's cluster manager tells the cluster map, and with it the
-data nodes; who signs in there sends the password as it is, as with PLAIN.
+A DNS lookup without result is no failure: then the host itself is a node (SDK-RFC 11). Over HTTP
+(``couchbase://host:8091``) a node's cluster manager sends the cluster map, and with it the data
+nodes. That sends the password unencrypted, as PLAIN does.
 """
 
 import logging
@@ -49,10 +49,10 @@ _MOST_TEXT: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class FoundSeeds:
-    """Addresses of data nodes to begin with, none of them twice.
+    """Addresses of the first data nodes, without repetition.
 
-    ``lookup`` says what was asked for them and what that told; empty where they are the hosts that
-    were written.
+    ``lookup`` says which service was asked, and its answer; empty if the addresses are the hosts as
+    written.
     """
 
     nodes: tuple[NodeAddress, ...]
@@ -65,20 +65,21 @@ def find_seeds(
     credentials: Credentials,
     resolver: "Resolver | None" = None,
 ) -> FoundSeeds:
-    """Return the data nodes to begin with.
+    """Return the first data nodes.
 
     Args:
         seeds: addresses, or the parts of one connection string.
         settings: whether to encrypt, and how long an attempt may take.
-        credentials: who signs in over HTTP.
-        resolver: asks for SRV records; None: as the system is set.
+        credentials: user and password for HTTP.
+        resolver: asks for SRV records; None: the system's.
 
     Raises:
-        ConfigError: the seeds cannot be understood; or the password would be sent over plain HTTP.
+        ConfigError: the seeds cannot be parsed; or the password would go over plain HTTP.
         NodeUnavailableError: no node answers over HTTP.
-        AuthenticationError: a node refuses user or password there, and no other one takes them.
-        BucketError: a node has no such bucket there, or gives no access to it, and no other does.
-        RemoteProtocolError: what they answer is no cluster map; this is the first one's.
+        AuthenticationError: a node refuses user or password there, and no other one accepts them.
+        BucketError: a node has no such bucket there, or denies access to it, and so does every
+            other.
+        RemoteProtocolError: the answers are no cluster map; the message is about the first one.
     """
     tls = settings.tls is not None
     wanted = ConnectionString.parse(seeds, tls=tls)
@@ -98,7 +99,9 @@ def _srv_targets(
     settings: ConnectionSettings,
     resolver: "Resolver | None",
 ) -> FoundSeeds:
-    """Return what the records name, by priority and weight; the host as written without them."""
+    """Return the targets of the records, by priority and weight; without records the host as
+    written.
+    """
     from dns.exception import DNSException
     from dns.rdtypes.IN.SRV import SRV
     from dns.resolver import Resolver
@@ -125,7 +128,7 @@ def _srv_targets(
 def _nodes_over_http(
     hosts: Sequence[NodeAddress], settings: ConnectionSettings, credentials: Credentials
 ) -> FoundSeeds:
-    """Return the data nodes of the map that the first host tells which answers."""
+    """Return the data nodes in the map of the first host that answers."""
     if settings.tls is None and PLAIN not in credentials.mechanisms:
         raise ConfigError(
             f"seeds: found port {hosts[0].port}, where nodes speak HTTP, which sends the password "
@@ -170,7 +173,7 @@ def ask_over_http(
     timeout_seconds: float,
     credentials: Credentials,
 ) -> HttpAnswer:
-    """Return the answer of a node; the password is sent as it is.
+    """Return a node's answer. The password is sent unencrypted without ``tls``.
 
     Raises:
         NodeUnavailableError: the node cannot be reached, or does not speak HTTP.
@@ -205,7 +208,7 @@ def ask_over_http(
 def _ask(
     host: NodeAddress, settings: ConnectionSettings, credentials: Credentials
 ) -> tuple[tuple[NodeAddress, ...], str]:
-    """Return the data nodes of the map that a host tells, and the map's URL."""
+    """Return the data nodes in a host's map, and the map's URL."""
     path = f"/pools/default/b/{quote(settings.bucket, safe='')}"
     seconds = settings.connect_timeout_seconds
     answer = ask_over_http(host, path, settings.tls, seconds, credentials)

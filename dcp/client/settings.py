@@ -1,6 +1,6 @@
 """The settings of a client connection and a consumer, checked when they are made.
 
-Bytes, seconds and fractions; nothing here is a secret (credentials travel separately, in
+They hold bytes, seconds and fractions, and no secret (credentials travel separately, in
 ``dcp.protocol.credentials``). The defaults suit one connection of a Spark task.
 """
 
