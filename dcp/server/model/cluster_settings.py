@@ -245,7 +245,7 @@ class ClusterSettings(Section):
             re.compile(self.stuck_name_regex)
         except re.error as error:
             raise ConfigError(
-                f"producer names of consumers that are closed when stuck: found "
+                f"producer stuck_name_regex: found "
                 f"{self.stuck_name_regex!r}, expected a regular expression: {error}"
             ) from None
         self._check_bucket_type()

@@ -167,8 +167,8 @@ def test_a_disk_that_fails_is_tried_again(
     assert failures == []
     cluster.stop()
     assert [record.getMessage() for record in caplog.records] == [
-        "vbucket 0: cannot write to disk; it is tried again: disk full",
-        "vbucket 0: it is written to disk again",
+        "vbucket 0: cannot write to disk; the flusher tries again: disk full",
+        "vbucket 0: writes reach the disk again",
     ]
 
 
