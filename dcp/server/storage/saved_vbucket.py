@@ -23,7 +23,7 @@ _WITHOUT_PURGE_SEQNO: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class VbucketHome:
-    """Where a vbucket lives on disk, with what its saved state needs from the bucket."""
+    """The place of a vbucket on disk, with what its saved state needs from the bucket."""
 
     file: OsFile
     first_uuid: int

@@ -44,10 +44,7 @@ class PreviousState(NamedTuple):
 
 
 class Vbucket:
-    """A vbucket of a cluster; call it with the bucket's lock held.
-
-    More than 20 public methods: each changes at least two of its data, branches and state.
-    """
+    """A vbucket of a cluster; call it with the bucket's lock held."""
 
     def __init__(
         self,
