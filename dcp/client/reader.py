@@ -90,8 +90,6 @@ class Reader:
 
     Everything ends with a ``ConnectionEnded`` in the queue, and with the same error for all
     who wait in ``answers`` or for a command.
-
-    More than 15 attributes: a thread's, its socket's and its machine's, and what others hear of.
     """
 
     def __init__(

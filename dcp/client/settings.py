@@ -61,10 +61,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings(Section):
-    """One connection to one node.
-
-    More than 15 attributes: one is one setting.
-    """
+    """One connection to one node."""
 
     bucket: str
     window_bytes: int = key_of(FlowSettings, "window_bytes")

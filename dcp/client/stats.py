@@ -61,8 +61,6 @@ class ConnectionStats:
     that is being received, which may have ``longest_bytes``; beyond ``held_limit_bytes`` between
     received and released the socket is not read. ``quiet_seconds`` is the time since the node last
     sent data, even part of a message; None: it never did.
-
-    More than 15 attributes: one is one figure.
     """
 
     node: NodeAddress

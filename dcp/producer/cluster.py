@@ -41,8 +41,7 @@ from dcp.wire.vocabulary import Status, VbucketState
 class ProducerCluster(Serving):
     """A bucket and the nodes that serve it: documents, what it holds, forks, faults.
 
-    More than 20 public methods: it is what tests and orders may do to a cluster, in one place; each
-    passes on to the part that does it.
+    Each method passes on to the part that does it.
     """
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:

@@ -33,10 +33,7 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, StreamFlag, VbucketState
 
 
 class ConsumerConnection:
-    """One connection to a data node: bootstrap, streams, flow control, liveness.
-
-    More than 20 public methods: one is one command or question of a consumer.
-    """
+    """One connection to a data node: bootstrap, streams, flow control, liveness."""
 
     def __init__(
         self,

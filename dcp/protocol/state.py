@@ -37,8 +37,6 @@ class ConnectionState:
     that the last blocks moved; whoever reads it clears it. With ``hands_out_frames`` items are
     told as frames (``ItemFrames``), not as columns.
 
-    More than 15 attributes: it is all that the functions of a connection share.
-
     Written from outside: these functions change it (``answers.py``, ``inbound.py``,
     ``connection.py``).
     """

@@ -66,8 +66,6 @@ class DataColumns:
     ``stream_id`` is ``NO_STREAM_ID`` where the message has none. ``frame_bytes`` is the length of
     the whole frame, which flow control charges. ``key`` is without its collection prefix, ``value``
     and ``datatype`` are as sent (``documents.py`` decodes them). Both are Arrow BINARY.
-
-    More than 15 attributes: one is one column.
     """
 
     opcode: NDArray[np.uint8]

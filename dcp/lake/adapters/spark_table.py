@@ -109,10 +109,7 @@ def no_table(where: str, *, may_have_data: bool) -> LakeError:
 
 @dataclass(frozen=True, slots=True)
 class SparkTable:
-    """A table by its name in Spark's SQL.
-
-    More than 20 public methods: one for each thing that anybody asks of a table or does to it.
-    """
+    """A table by its name in Spark's SQL."""
 
     sql: str
     where: str

@@ -129,10 +129,7 @@ class RunReport(Shown):
 
 
 class Driver:
-    """One driver of one lake. Its writer id is in every commit it makes.
-
-    More than 15 attributes: its parts, each of which keeps what it has learnt in this run.
-    """
+    """One driver of one lake. Its writer id is in every commit it makes."""
 
     def __init__(
         self, lake: LakeTables, settings: Settings, access: SourceAccess, observer: Observer

@@ -45,8 +45,7 @@ class TableSize:
 class Table(Protocol):
     """A table of a lake, which need not exist.
 
-    The first call that only Spark can answer starts it. More than 20 public methods: one for each
-    thing that anybody asks of a table or does to it.
+    The first call that only Spark can answer starts it.
 
     Raises:
         LakeError: the table is missing; of all that reads, but `exists`.

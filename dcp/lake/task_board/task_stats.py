@@ -72,8 +72,6 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class TaskStats(Record):
-    """One task. More than 15 attributes: one is one figure."""
-
     task: str
     round: int
     host: str = field(default_factory=socket.gethostname)

@@ -67,10 +67,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings(Section):
-    """A cluster of ``nodes`` that share the vbuckets of one bucket.
-
-    More than 15 attributes: one is one setting.
-    """
+    """A cluster of ``nodes`` that share the vbuckets of one bucket."""
 
     subject: ClassVar[str] = "producer "
 

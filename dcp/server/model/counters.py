@@ -17,8 +17,7 @@ from dcp.server.model.send_window import SendWindow
 class Counters:
     """The counters of a cluster. Dictionaries keyed by vbucket lack vbuckets without events.
 
-    More than 15 attributes: one is one figure. Written from outside: whoever does something counts
-    it here, under the bucket's lock.
+    Written from outside: whoever does something counts it here, under the bucket's lock.
     """
 
     record_seqnos: bool = True

@@ -131,10 +131,7 @@ class Content(NamedTuple):
 
 
 class Version:
-    """The state of one key from ``seqno`` on.
-
-    More than 15 attributes: one is one field of the frame.
-    """
+    """The state of one key from ``seqno`` on."""
 
     __slots__ = (
         "_wire",
