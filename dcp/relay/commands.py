@@ -1,12 +1,12 @@
-"""The commands that a relay's node answers otherwise than a cluster's node: it refuses writes.
+"""The commands that a relay's node answers differently: it takes no writes.
 
 SET ADD REPLACE DELETE TOUCH     EACCESS, with the reason
 IOCTL_SET IOCTL_GET              the same
-DCP_STREAM_REQ                   ETMPFAIL where the relay has not got yet what the client stands at;
-                                 it counts in its group until it has the stream, or closes it
-failover logs, OBSERVE_SEQNO     ETMPFAIL while it is not known which branches there are
-DCP_OPEN                         EINVAL for a name with a ``#gtag=`` that is none
-DCP_CONTROL receiver_group_tag   the group that the client belongs to (``receivers.py``)
+DCP_STREAM_REQ                   ETMPFAIL if the relay does not have the client's position yet;
+                                 the client counts in its group until it gets or closes the stream
+failover logs, OBSERVE_SEQNO     ETMPFAIL until the relay knows the failover log
+DCP_OPEN                         EINVAL for a name with a malformed ``#gtag=``
+DCP_CONTROL receiver_group_tag   sets the client's group (``receivers.py``)
 STAT relay                       the relay's figures, as JSON (``relay_figures.py``)
 """
 
@@ -39,24 +39,22 @@ _QUESTIONS_OF_BRANCHES: Final = (
 
 
 class ConsumerRegistry(Protocol):
-    """The relay's registry of consumers, as its commands use it."""
+    """What the commands need of the relay's registry of consumers."""
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        """Let a consumer belong to the group with a tag; EINVAL for what is none."""
+        """Put a consumer into the group with this tag; EINVAL if the value is no tag."""
 
     def figures(self) -> RelayFigures:
-        """Return what STAT ``relay`` answers."""
+        """Return the answer of STAT ``relay``."""
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Note that a consumer requested a stream that the relay cannot serve yet."""
+        """Record that a consumer requested a stream that the relay cannot serve yet."""
 
     def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Note that a consumer got the stream that it waited for, or gave it up."""
+        """Record that a consumer got its deferred stream, or gave it up."""
 
 
 def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[int, CommandHandler]:
-    """Return all commands of a relay's node."""
-
     def stream_request(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         request = cast("m.StreamRequest", body)
         if request.flags & StreamFlag.TAKEOVER:
@@ -114,7 +112,8 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
 
     def stat(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         if (group := cast("m.Stat", body).group) == PRODUCER_GROUP:
-            session.refuse(frame, Status.KEY_ENOENT)  # a relay's memory has another formula
+            # These figures contain a producer's memory bound, which is wrong for a relay.
+            session.refuse(frame, Status.KEY_ENOENT)
             return
         if group != GROUP:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)

@@ -1,6 +1,6 @@
-"""The asyncio edge of the relay's connection to one node: connects, reads, writes, reconnects.
+"""Connects to one node of the cluster with asyncio: reads, writes, and reconnects.
 
-What was received is handed to the follower under the bucket's lock, at most 64 KiB at a time.
+It hands received data to its listener under the bucket's lock, at most 64 KiB at a time.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from dcp.wire.framing import FrameSplitter
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024
-"""Between two reads the consumers have their turns."""
+"""A small piece, so that consumers get their turns between two reads."""
 _LOOK_SECONDS: Final = 0.5
-"""So often it is looked what is due, as others may have made something due."""
+"""Timers run at least this often, because other tasks may set one to an earlier time."""
 _REFUSED_WAIT_SECONDS: Final = 10.0
-"""Until it is tried again with a password or a bucket that was refused."""
+"""Wait before another attempt after the node refused the password or the bucket."""
 _LEAVING_SECONDS: Final = 1.0
-"""How long a node may take to end streams before the connection is closed."""
+"""How long the node may take to end streams before the connection closes."""
 _ANSWER_SECONDS: Final = 0.005
 _NONCE_BYTES: Final = 24
 
@@ -40,20 +40,20 @@ class LinkListener(Protocol):
     """The receiver of a link's data; the bucket's lock is held."""
 
     def arrived(self, link: "UpstreamLink", arrived: Sequence[ReceivedBytes]) -> None:
-        """Take received items, and other messages of the connection."""
+        """Take received items and other messages of the connection."""
 
     def lost(self, link: "UpstreamLink") -> None:
-        """Note that its connection is over, with all streams."""
+        """The link's connection is over, with all its streams."""
 
     def unreachable(self, link: "UpstreamLink") -> None:
-        """Note that the node cannot be connected now."""
+        """The link cannot connect to its node now."""
 
     def may_open(self) -> bool:
-        """Return whether streams may be requested."""
+        """Return True if streams may be requested."""
 
 
 class UpstreamLink:
-    """The link to one node, over successive connections. Methods run in the loop's thread."""
+    """The link to one node, over successive connections. Call it in the event loop's thread."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class UpstreamLink:
         windows: SharedWindows,
         follower: LinkListener,
     ) -> None:
-        """``windows`` sizes that of the connection, among those of the other links."""
+        """``windows`` shares one memory limit among the windows of all links."""
         self.address = address
         self.name = f"{name} to {address}"
         self.trouble = "not connected yet"
-        """The reason why there is no connection; empty while there is one."""
+        """Why there is no connection; empty while there is one."""
         self.connection: UpstreamConnection | None = None
         self._became_ready = False
         self._full_seconds = 0.0
@@ -81,39 +81,34 @@ class UpstreamLink:
         self._writer: asyncio.StreamWriter | None = None
 
     def take_became_ready(self) -> bool:
-        """Return whether streams can be asked for, once for each connection."""
+        """Return True once for each connection that has become ready."""
         became_ready, self._became_ready = self._became_ready, False
         return became_ready
 
     @property
     def is_ready(self) -> bool:
-        """True if streams can be requested."""
         return self.connection is not None and self.connection.is_ready
 
     def full_seconds(self, now: float) -> float:
-        """Return how long the windows of all connections to the node were full."""
+        """Return how long windows of connections to this node were full, in total."""
         connection = self.connection
         window_seconds = 0.0 if connection is None else connection.window.full_seconds(now)
         return self._full_seconds + window_seconds
 
     def _resize_window(self, window_bytes: int) -> None:
-        """Change the window as other links come or go; the bucket's lock is held."""
         if self.connection is not None:
             self.connection.resize_window(window_bytes, monotonic())
             self.write()
 
     def follow(self, copies: Mapping[int, ReplicaCopy]) -> None:
-        """Have a stream into exactly these copies; the bucket's lock is held."""
+        """Have streams into exactly these replicas; the bucket's lock is held."""
         self._copies = copies
         if self.connection is not None:
             self.connection.follow(copies, monotonic())
             self.write()
 
     async def leave(self) -> None:
-        """End all streams, and wait until the node has ended them, too, but not long.
-
-        It logs a warning for each stream that loses its connection.
-        """
+        """Close all streams, and wait a moment until the node has ended them."""
         with self._lock:
             self.follow({})
         with suppress(TimeoutError):
@@ -122,7 +117,7 @@ class UpstreamLink:
                     await asyncio.sleep(_ANSWER_SECONDS)
 
     async def run(self) -> None:
-        """Receive, and connect again when the connection is lost, until cancelled."""
+        """Connect, receive, and reconnect after each loss, until cancelled."""
         wait_seconds = FIRST_WAIT_SECONDS
         while True:
             longest = LONGEST_WAIT_SECONDS
@@ -141,14 +136,16 @@ class UpstreamLink:
     def _say(self, trouble: str) -> None:
         with self._lock:
             self._follower.unreachable(self)
-        if trouble != self.trouble:  # once, not with each attempt
+        # Log a reason once, not with each attempt.
+        if trouble != self.trouble:
             _LOG.warning("%s: %s; connecting again", self.name, trouble)
         self.trouble = trouble
 
     async def _converse(self) -> bool:
-        """Connect and receive until the connection is lost; return whether it ever got ready."""
+        """Connect and receive until the connection is lost; return True if it became ready."""
         loop, address, tls = asyncio.get_running_loop(), self.address, self._settings.tls
-        context = None if tls is None else tls.context()  # its files may have been replaced
+        # Read the certificates again: the operator may have replaced them.
+        context = None if tls is None else tls.context()
         async with asyncio.timeout(self._settings.connection.connect_timeout_seconds):
             reader, self._writer = await asyncio.open_connection(
                 address.host, address.port, ssl=context
@@ -206,7 +203,8 @@ class UpstreamLink:
             try:
                 arrived = connection.feed(block, now)
             except BaseException:
-                # What came before is there: consumers hear of it, of rollbacks most of all.
+                # The events before the error have changed the replicas, so consumers must get them.
+                # A rollback above all.
                 self._follower.arrived(self, list(connection.arrived.values()))
                 raise
             finally:
@@ -218,8 +216,9 @@ class UpstreamLink:
             self.write()
 
     def write(self) -> None:
-        """Send queued requests and acknowledgements, never much."""
+        """Send queued requests and acknowledgements."""
         if self.connection is not None and self._writer is not None:
             data = self.connection.output()
             if data:
+                # No drain is needed: this side never sends much.
                 self._writer.write(data)
