@@ -1,7 +1,7 @@
 # dcplake: everything a checkout can do. `make help` lists the targets.
 #
 # Setup is a stamp file named after the lock's hash: a second run does nothing, a changed lock
-# installs again. What it does is in conf/setup.sh, so that this file stays readable.
+# installs again. What it does is in tools/setup.sh, so that this file stays readable.
 
 SHELL       := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -25,13 +25,13 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup:  ## virtual environment, Delta jars, Java (does nothing when they are there)
-	@conf/setup.sh job
+	@tools/setup.sh job
 
 airflow-setup:  ## the separate environment that runs the Airflow DAG
-	@conf/setup.sh airflow
+	@tools/setup.sh airflow
 
 docs-setup:  ## the separate environment that builds the documentation's site
-	@conf/setup.sh docs
+	@tools/setup.sh docs
 
 demo: setup  ## producer, real documents, replication, SQL on the result (ARGS="..." passes options)
 	@$(VENV)/bin/dcplake demo $(ARGS)
@@ -98,7 +98,7 @@ types: setup  ## mypy, strict
 	@$(VENV)/bin/mypy
 
 core: setup  ## the tests of wire and protocol on the lowest and the newest other Python of this machine
-	@conf/core.sh
+	@tools/core.sh
 
 bench: setup  ## measure everything in benchmarks/ (BENCH="decode" narrows)
 	@for name in $(BENCH); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name $(ARGS); done
@@ -115,7 +115,7 @@ soak: setup  ## simulated systems, slow tests and properties with fresh seeds (R
 	done
 
 # The pages beside the files that they link to: a link that works in the checkout works in the site.
-SITE_SOURCE := README.md CHANGELOG.md LICENSE docs benchmarks/README.md conf/dcplake.toml conf/grafana.json conf/alerts.yml conf/site/iframe-worker.js conf/site/site.css conf/spark-defaults.conf schemas/replica_suite.json
+SITE_SOURCE := README.md CHANGELOG.md LICENSE docs benchmarks/README.md conf/dcplake.toml deploy/grafana.json deploy/alerts.yml tools/site/iframe-worker.js tools/site/site.css conf/spark-defaults.conf schemas/replica_suite.json
 
 site: docs-setup  ## the documentation as a site, in build/site; a broken link is an error
 	@rm -rf build/site-source && mkdir -p build/site-source
@@ -124,7 +124,7 @@ site: docs-setup  ## the documentation as a site, in build/site; a broken link i
 	@echo "site: build/site/index.html"
 
 lock:  ## resolve the lock files anew (UPGRADE=1 lifts the versions; needs the network)
-	@conf/lock.sh $(if $(UPGRADE),--upgrade)
+	@tools/lock.sh $(if $(UPGRADE),--upgrade)
 
 clean:  ## remove what setup, tests and demo made
 	@rm -rf .venv .venv-airflow .venv-docs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-lake log tests/interop/java/target tests/interop/go/bin

@@ -6,7 +6,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGCHLD
 from statistics import median
+from threading import Event, Thread
 from time import monotonic
 from typing import Final
 
@@ -15,6 +17,7 @@ import psutil
 from benchmarks._producer import PASSWORD, USER
 
 _SUBREAPER: Final = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+_LOOK_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,43 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
+class _ForgottenCpu:
+    """Watches, in a context, the CPU of processes for which their parents never wait.
+
+    A parent that ignores SIGCHLD (the daemon of PySpark's workers) is told nothing of its children,
+    so nobody who waits for the parent learns of them either: wait(2).
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, float] = {}
+        """The newest of each process, by pid."""
+        self._over = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "_ForgottenCpu":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_SECONDS):
+            for child in psutil.Process().children(recursive=True):
+                try:
+                    if _ignores_children(child.ppid()):
+                        self.seconds[child.pid] = sum(child.cpu_times()[:4])
+                except (psutil.NoSuchProcess, OSError):
+                    continue  # it ended meanwhile
+
+
+def _ignores_children(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    ignored = int(status.partition("SigIgn:")[2].split(maxsplit=1)[0], 16)
+    return bool(ignored >> (SIGCHLD - 1) & 1)
+
+
 def cost_of(words: Sequence[str]) -> CommandCost:
     """Run a command to its end, and all that it left.
 
@@ -41,15 +81,18 @@ def cost_of(words: Sequence[str]) -> CommandCost:
     """
     others = {child.pid for child in psutil.Process().children()}
     began = monotonic()
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
-    wall_seconds, cpu_seconds = monotonic() - began, used.ru_utime + used.ru_stime
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, words)
-    while left := {child.pid for child in psutil.Process().children()} - others:
-        _, _, of_child = os.wait4(left.pop(), 0)
-        cpu_seconds += of_child.ru_utime + of_child.ru_stime
+    with _ForgottenCpu() as forgotten:
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        wall_seconds, cpu_seconds = monotonic() - began, used.ru_utime + used.ru_stime
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, words)
+        while left := {child.pid for child in psutil.Process().children()} - others:
+            pid, _, of_child = os.wait4(left.pop(), 0)
+            cpu_seconds += of_child.ru_utime + of_child.ru_stime
+            forgotten.seconds.pop(pid, None)
+    cpu_seconds += sum(forgotten.seconds.values())
     return CommandCost(cpu_seconds, wall_seconds, used.ru_maxrss / 1024)
 
 

@@ -16,6 +16,7 @@ PLAIN_PORT: Final = 11210
 TLS_PORT: Final = 11207
 HTTP_PORT: Final = 8091
 HTTPS_PORT: Final = 18091
+_DATA_PORTS: Final = (PLAIN_PORT, TLS_PORT)
 _HTTP_PORTS: Final = (HTTP_PORT, HTTPS_PORT)
 _NEVER_IN_HOSTS: Final = "[]/@,\"'"
 
@@ -79,7 +80,7 @@ class ConnectionString:
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """Hosts and ports; where none is written it is the service's own."""
-        plain, encrypted = _HTTP_PORTS if self.over_http else (PLAIN_PORT, TLS_PORT)
+        plain, encrypted = _HTTP_PORTS if self.over_http else _DATA_PORTS
         return tuple(
             (host, port or (encrypted if self.tls else plain)) for host, port in self.hosts
         )
@@ -96,11 +97,13 @@ class ConnectionString:
         return f"_couchbase{'s' if self.tls else ''}._tcp.{host}"
 
 
-def parse_seed(text: str, *, tls: bool = False) -> tuple[str, int]:
+def parse_seed(text: str, *, tls: bool = False, http: bool = False) -> tuple[str, int]:
     """Return host and port; without a port the data service's, encrypted where ``tls`` is.
 
+    With ``http`` it is the port where nodes speak HTTP.
+
     Raises:
-        ConfigError: the text is no address, or one where no data service can be.
+        ConfigError: the text is no address, or its port is known as the other service's.
     """
     part = _read(text)
     if part.scheme == "couchbases" and not tls:
@@ -113,12 +116,16 @@ def parse_seed(text: str, *, tls: bool = False) -> tuple[str, int]:
             f"found {part.what_is_behind} behind the address, expected nothing: bucket and options "
             "have settings of their own"
         )
-    if part.port in _HTTP_PORTS:
+    plain, encrypted = _HTTP_PORTS if http else _DATA_PORTS
+    if part.port in (_DATA_PORTS if http else _HTTP_PORTS):
+        found, expected = "where nodes speak HTTP", "the data service's"
+        if http:
+            found, expected = expected, "the port of HTTP"
         raise ConfigError(
-            f"node address {part.shown!r}: found port {part.port}, where nodes speak HTTP, "
-            f"expected the data service's: {PLAIN_PORT}, or {TLS_PORT} with TLS"
+            f"node address {part.shown!r}: found port {part.port}, {found}, "
+            f"expected {expected}: {plain}, or {encrypted} with TLS"
         )
-    return part.host, part.port or (TLS_PORT if tls else PLAIN_PORT)
+    return part.host, part.port or (encrypted if tls else plain)
 
 
 def check_address(host: str, port: int) -> None:
@@ -213,7 +220,7 @@ def _speaks_http(ports: Sequence[int | None], options: dict[str, str], *, tls: b
     if not of_http:
         if options.get(_BOOTSTRAP) != "http":
             return False
-        if of_data := [port for port in ports if port in (PLAIN_PORT, TLS_PORT)]:
+        if of_data := [port for port in ports if port in _DATA_PORTS]:
             manager = HTTPS_PORT if tls else HTTP_PORT
             raise ConfigError(
                 f"seeds: found port {of_data[0]}, the data service's, with {_BOOTSTRAP}=http, "

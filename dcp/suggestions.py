@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Final
 
 _SECOND_LAKE: Final = (
-    "make a second lake whose [filter] has the collections (docs/operations.md, Reading "
+    "make a second lake whose [filter] has the collections (docs/howto/operations.md, Reading "
     "collections anew)"
 )
 _GONE: Final = {
@@ -17,7 +17,7 @@ _GONE: Final = {
     "plan --collections": _SECOND_LAKE,
     "serve --replica-lag": "serve with --replicas 1; after `dcplake replication pause` a failover "
     "loses what is written from then on",
-    "serve --memory-quota": "the producer keeps all documents in memory (docs/memory.md)",
+    "serve --memory-quota": "the producer keeps all documents in memory (docs/reference/memory.md)",
 }
 """Settings, commands and their options that dcplake does not have, and what to do instead."""
 

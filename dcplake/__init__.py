@@ -1,4 +1,4 @@
-"""dcplake in Python, for notebooks and scripts: ``dcplake.open()``, explained in docs/python.md."""
+"""dcplake in Python, for notebooks and scripts: ``dcplake.open()`` (docs/howto/python.md)."""
 
 from dcp import __version__
 from dcp.errors import DcplakeError

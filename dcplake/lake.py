@@ -1,6 +1,6 @@
 """A lake in Python: what the commands do, with their results as objects.
 
-Each method is the command of its name and reads the lake anew; docs/python.md has examples.
+Each method is the command of its name and reads the lake anew; docs/howto/python.md has examples.
 """
 
 import threading

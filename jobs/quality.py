@@ -1,8 +1,8 @@
 """Checks the quality of replica tables: ``spark-submit jobs/quality.py --config FILE``.
 
 Prints what holds and what does not, and appends it to the lake's table ``quality``; ends with 0 if
-everything holds (warnings aside), with 8 if not, and with the other codes of docs/operations.md
-where it could not look.
+everything holds (warnings aside), with 8 if not, and with the other codes of
+docs/reference/exit-codes.md where it could not look.
 """
 
 import sys

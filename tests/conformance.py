@@ -5,11 +5,11 @@ found and what was expected. A line per transcript counts its frames: the client
 same as ours) and observed (others), the server's as understood. A line per file of Aeron's cases
 counts where we answer as both its drivers, and as one alone where they differ. With ``--producer``
 the files are transcripts and our producer takes the server's place, in the states that a
-transcript's scenario names (``docs/conformance.md``) or that are drafted from what it shows: every
-frame of the server is compared with ours, up to the first difference of each connection, and those
-that were not compared are counted with the reason. The last line is ``N passed, M failed``; the
-exit code is 1 when any failed. A file that cannot be read or recognised, or that holds no case, is
-a failure.
+transcript's scenario names (``docs/howto/conformance.md``) or that are drafted from what it shows:
+every frame of the server is compared with ours, up to the first difference of each connection, and
+those that were not compared are counted with the reason. The last line is ``N passed, M failed``;
+the exit code is 1 when any failed. A file that cannot be read or recognised, or that holds no case,
+is a failure.
 """
 
 import sys

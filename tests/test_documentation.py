@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from conf.site.hooks import on_page_content
 from dcp.installation import WHEEL
+from tools.site.hooks import on_page_content
 
 ROOT = Path(__file__).parents[1]
-OF_A_LAKE = ROOT / "docs" / "python.md"
+OF_A_LAKE = ROOT / "docs" / "howto" / "python.md"
 """Its examples go on from each other, with a cluster: ``test_python_api.py`` runs them."""
 PAGES = sorted(
     page
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
     if "```python" in page.read_text() and page != OF_A_LAKE
 )
 
 
 def test_some_pages_show_python() -> None:
-    assert ROOT / "docs" / "testing-consumers.md" in PAGES
+    assert ROOT / "docs" / "howto" / "testing-consumers.md" in PAGES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -32,7 +32,7 @@ def test_the_python_of_a_page_runs(page: Path) -> None:
 
 
 def test_no_page_has_the_reader_edit_a_file_of_the_checkout() -> None:
-    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    pages = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
     edited = re.findall(r"\$EDITOR (\S+)", pages)
     assert edited
     assert [name for name in edited if (ROOT / name).exists()] == []
@@ -44,8 +44,8 @@ TEXTS = ("*.md", "*.py", "*.sh", "*.toml", "*.html", "*.json", "*.yml", "*.in", 
 
 
 def test_no_text_has_dcplake_installed_from_an_index_that_does_not_have_it() -> None:
-    tops = [ROOT / name for name in ("airflow", "benchmarks", "conf", "dcp", "dcplake", "docs")]
-    tops += [ROOT / name for name in ("jobs", "schemas", "tests")]
+    tops = [ROOT / name for name in ("airflow", "benchmarks", "conf", "dcp", "dcplake", "deploy")]
+    tops += [ROOT / name for name in ("docs", "jobs", "schemas", "tests", "tools")]
     files = [path for pattern in TEXTS for top in tops for path in top.rglob(pattern)]
     files += [path for pattern in TEXTS for path in ROOT.glob(pattern)]
     found = [
@@ -54,7 +54,7 @@ def test_no_text_has_dcplake_installed_from_an_index_that_does_not_have_it() -> 
         for match in OF_AN_INDEX.finditer(path.read_text(encoding="utf-8"))
     ]
     assert found == []
-    assert f"pip install '{WHEEL}[" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"pip install '{WHEEL}[" in (ROOT / "docs/howto/install.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("extra", ["", "[quality]"])

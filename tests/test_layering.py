@@ -1,4 +1,4 @@
-"""The layers of docs/design.md, enforced: reads the imports of every module, runs none of them.
+"""The layers of docs/explain/architecture.md: reads every module's imports, runs none of them.
 
 The rules are the three tables below; `violations` applies them to a source tree. The tests apply it
 to ours, where it must find nothing, and to small trees with one planted fault each, where it must

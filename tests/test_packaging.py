@@ -12,7 +12,7 @@ from dcp.lake.monitor.figures import page_html
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-LOCKS = sorted((ROOT / "conf" / "requirements").glob("*.txt"))
+LOCKS = sorted((ROOT / "tools" / "requirements").glob("*.txt"))
 
 
 def test_every_package_of_the_tree_is_installed() -> None:
@@ -62,7 +62,7 @@ def test_lock_holds_pins_and_hashes_and_no_address(lock: Path) -> None:
 
 
 def test_lock_keeps_the_three_that_belong_together() -> None:
-    lock = (ROOT / "conf" / "requirements" / "job.txt").read_text(encoding="utf-8")
+    lock = (ROOT / "tools" / "requirements" / "job.txt").read_text(encoding="utf-8")
     assert "\npyspark==4.2.0 " in lock
     assert "\ndelta-spark==4.4.0 " in lock
     assert "\njdk4py==21." in lock

@@ -1,4 +1,4 @@
-"""``dcplake.open()``: docs/python.md word for word, exact numbers, and whose Spark is stopped."""
+"""``dcplake.open()``: docs/howto/python.md word for word, exact numbers, whose Spark is stopped."""
 
 import html
 import re
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+PAGE: Final = (ROOT / "docs" / "howto" / "python.md").read_text(encoding="utf-8")
 EXAMPLES: Final = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 HIGH: Final = 2**63
 """The first seqno, and CAS, of vbucket 0: no signed integer and no double holds the next ones."""

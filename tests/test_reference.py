@@ -10,16 +10,16 @@ import pytest
 import typer
 from typer.main import get_command
 
-from conf.reference import pages
 from dcp.cli.main import COMMANDS, command
 from dcp.errors import DcplakeError
 from dcp.lake.config.settings_load import load_settings
+from tools.reference import REFERENCE, pages
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 GENERATED: Final = pages()
 WRITTEN_BY_HAND: Final = sorted(
     page
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
     if page.name not in GENERATED
 )
 PLACEHOLDERS: Final = ("…", "...", "[", "|--")
@@ -34,12 +34,12 @@ JOBS: Final = {"replicate": "run", "backfill": "backfill", "maintain": "maintain
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_reference_page_is_what_the_code_says(name: str) -> None:
-    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
-    assert page == GENERATED[name], "run `python -m conf.reference`"
+    page = (REFERENCE / name).read_text(encoding="utf-8")
+    assert page == GENERATED[name], "run `python -m tools.reference`"
 
 
 def test_the_page_of_operations_lists_the_exit_codes_that_there_are() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "operations.md").read_text(encoding="utf-8")
     [table] = re.findall(r"^\| code \| meaning .*\n\|---.*\n((?:\|.*\n)+)", page, re.MULTILINE)
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     errors = [DcplakeError]

@@ -1,4 +1,4 @@
-"""``conf/setup.sh``, with a Python that installs nothing, and where uv gets its packages from."""
+"""``tools/setup.sh``, with a Python that installs nothing, and where uv gets its packages from."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.uv_pip import pip_settings, uv_environment
+from tools.uv_pip import pip_settings, uv_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = """#!/bin/sh
@@ -26,7 +26,7 @@ esac
 
 @pytest.mark.parametrize("pip_code", [0, 1])
 def test_it_tells_what_takes_so_long(tmp_path: Path, pip_code: int) -> None:
-    shutil.copytree(ROOT / "conf", tmp_path / "a checkout" / "conf")
+    shutil.copytree(ROOT / "tools", tmp_path / "a checkout" / "tools")
     shutil.copy(ROOT / "pyproject.toml", tmp_path / "a checkout")
     commands = tmp_path / "commands"
     commands.mkdir()
@@ -34,7 +34,7 @@ def test_it_tells_what_takes_so_long(tmp_path: Path, pip_code: int) -> None:
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)
     done = subprocess.run(
-        [tmp_path / "a checkout" / "conf" / "setup.sh", "job"],
+        [tmp_path / "a checkout" / "tools" / "setup.sh", "job"],
         env={"PATH": f"{commands}:{os.environ['PATH']}", "PIP_CODE": str(pip_code)},
         capture_output=True,
         text=True,
@@ -89,7 +89,7 @@ def test_uv_finds_packages_where_pip_does_unless_it_is_told_otherwise(
         wheel.writestr("found_here-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         wheel.writestr("found_here-1.0.dist-info/RECORD", "")
     done = subprocess.run(
-        [sys.executable, ROOT / "conf" / "uv_pip.py", "install", "--dry-run", "found-here"],
+        [sys.executable, ROOT / "tools" / "uv_pip.py", "install", "--dry-run", "found-here"],
         env=os.environ | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)} | given,
         capture_output=True,
         text=True,

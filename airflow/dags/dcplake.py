@@ -1,7 +1,7 @@
 """The DAGs of a lake: replication, applies, checks and maintenance on schedules, the rest by hand.
 
 Command lines and nothing of dcplake's code: Airflow lives in an environment of its own. What can be
-set, and what it means: ``conf/airflow.env``. How to run them: docs/airflow.md.
+set, and what it means: ``conf/airflow.env``. How to run them: docs/howto/airflow.md.
 """
 
 import json
@@ -39,8 +39,8 @@ CALLBACKS = {
     "on_success_callback": os.environ.get("DCPLAKE_DAG_ON_SUCCESS"),
 }
 
-# Trying again changes nothing about these (docs/operations.md lists all codes). After a lost race
-# (6) another driver is at work, and a second attempt would race with it again.
+# Trying again changes nothing about these (docs/reference/exit-codes.md lists all codes). After a
+# lost race (6) another driver is at work, and a second attempt would race with it again.
 FINAL_EXIT_CODES = {
     2: "the configuration is wrong",
     3: "the machine that runs the job lacks something",

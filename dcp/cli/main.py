@@ -60,6 +60,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Repair": {
         "resync": ("lake", "let vbuckets be streamed again from their beginning"),
+        "erase": ("lake", "take documents out, with all their versions"),
         "backfill": ("lake", "rebuild vbuckets from replicas, beside the replication that goes on"),
     },
     "Test cluster": {
@@ -174,7 +175,7 @@ def command(name: str) -> typer.Typer:
 def _list_of_commands() -> typer.Typer:
     application = new_application(
         "Keeps a Couchbase bucket as Delta Lake tables, exactly.",
-        "Each command has its own --help. Exit codes are listed in docs/operations.md.",
+        "Each command has its own --help. Exit codes are listed in docs/howto/operations.md.",
     )
     application.callback(cls=_Grouped)(_dcplake)
     for name, (_, summary) in COMMANDS.items():

@@ -18,7 +18,7 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
 
     When clients can connect, it writes one JSON line to ``ready_to`` (default: standard output):
     ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without TLS), ``bucket``,
-    ``pid``, and ``memory``: the bound of docs/explain/memory.md in words.
+    ``pid``, and ``memory``: the bound of docs/reference/memory.md in words.
 
     Raises:
         SetupError: a port cannot be opened.

@@ -33,8 +33,8 @@ class Relay(Serving):
         """Open the data folder, or create it for the cluster's bucket.
 
         Raises:
-            SourceError: the cluster rejects the relay, or another process uses the folder, or the folder
-                is new and no node answers.
+            SourceError: the cluster rejects the relay, or another process uses the folder, or the
+                folder is new and no node answers.
             ConfigError: the folder belongs to another bucket.
         """
         self.relay_settings = settings

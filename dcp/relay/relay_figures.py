@@ -24,7 +24,7 @@ _RELAY: Final[Metrics] = {
     "relay_held_bytes": "Bytes not acknowledged: a consumer, or the disk, lacks them.",
     "relay_disk_waiting_bytes": "Bytes received that are not on disk yet.",
     "relay_resident_bytes": "Resident memory of the relay.",
-    "relay_memory_bound_bytes": "The most that it takes now (docs/memory.md).",
+    "relay_memory_bound_bytes": "The most that it takes now (docs/reference/memory.md).",
     "relay_waits_for_disk": "1 while the cluster is held up by the relay's disk.",
 }
 _GROUPS: Final[Metrics] = {
@@ -112,7 +112,7 @@ class RelayFigures(Record):
     resident_bytes: int = 0
     memory_bound_bytes: int = 0
     """The most memory for the present keys and consumers, with documents of up to 20 MiB; the
-    formula is in docs/explain/memory.md.
+    formula is in docs/reference/memory.md.
     """
     groups: tuple[GroupFigures, ...] = ()
     upstream: tuple[UpstreamFigures, ...] = ()

@@ -1,4 +1,4 @@
-"""The first steps of docs/airflow.md, as a newcomer types them."""
+"""The first steps of docs/howto/airflow.md, as a newcomer types them."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from tests.airflow.conftest import OURS, ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-PAGE = (ROOT / "docs" / "airflow.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "howto" / "airflow.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.usefixtures("airflow")

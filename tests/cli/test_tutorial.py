@@ -1,4 +1,4 @@
-"""docs/tutorial.md: its commands as they stand there, and what they print."""
+"""docs/tutorial/first-lake.md: its commands as they stand there, and what they print."""
 
 import re
 import shlex
@@ -15,7 +15,7 @@ from tests.cli.serving import Serving
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "tutorial.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "tutorial" / "first-lake.md"
 BLOCKS: Final = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M)
 OTHER_PORTS: Final = ("load", "failover", "replication")
 """The commands that have no settings, and are told the cluster's ports by an option."""

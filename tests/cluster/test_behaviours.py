@@ -1,6 +1,6 @@
 """The behaviours of a cluster that dcplake relies on: the embedded producer's, and any other's.
 
-docs/testing-consumers.md says how to run this against a cluster of your own.
+docs/howto/testing-consumers.md says how to run this against a cluster of your own.
 """
 
 import json

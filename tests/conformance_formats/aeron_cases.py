@@ -7,7 +7,7 @@
     connected_truth_table           is a publication connected
 
 A case passes when the product's code answers every step as expected. Where Aeron's drivers do not
-agree there is a choice, written down in ``docs/relay.md``, and the tally counts how it fell:
+agree there is a choice, written down in ``docs/howto/relay.md``, and the tally counts how it fell:
 
 - ``defect``: the case shows what a driver does although it is wrong. It passes when we answer
   otherwise, and it is understood: a model of that driver (``aeron_java.py``) gives its answer.

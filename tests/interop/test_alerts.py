@@ -7,10 +7,10 @@ import pytest
 
 pytestmark = pytest.mark.interop
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
 
 @pytest.mark.parametrize("words", [("check", "alerts.yml"), ("test", "alerts_test.yml")])
 def test_the_rules_are_ones_and_a_lost_lake_among_several_alarms(words: tuple[str, str]) -> None:
     command, file = words
-    subprocess.run(["promtool", command, "rules", CONF / file], check=True, timeout=60)
+    subprocess.run(["promtool", command, "rules", DEPLOY / file], check=True, timeout=60)

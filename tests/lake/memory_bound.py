@@ -1,4 +1,4 @@
-"""The memory bound of a whole run by the formula of ``docs/memory.md``, part by part."""
+"""The memory bound of a whole run by the formula of ``docs/reference/memory.md``, part by part."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -30,6 +30,7 @@ _Done = TypeVar("_Done")
 
 _AT_VERSION: Final = re.compile(r"(\w+) VERSION AS OF (\d+)")
 
+_SHA2: Final = re.compile(r"\bsha2\((.*?), 256\)")
 _ARRAY_ITEM: Final = re.compile(r"\bget\(array\((.*?)\), vbucket\)")
 """The item of a vbucket in Spark's words, which count from 0."""
 
@@ -228,4 +229,5 @@ def lake_in_memory(
 
 def _in_datafusion(text: str) -> str:
     """Return a statement without what only Spark understands."""
+    text = _SHA2.sub(r"encode(sha256(\1), 'hex')", text)
     return _ARRAY_ITEM.sub(r"array_element(make_array(\1), vbucket + 1)", text).replace("`", '"')

@@ -364,6 +364,43 @@ class MemoryTable:
         self._commit_rows("DELETE", _chunks(left.cast(newest.columns)), metadata)
         return int(newest.rows.num_rows - left.num_rows)
 
+    @committing
+    def update(self, values: Mapping[str, str], condition: str, metadata: Mapping[str, Any]) -> int:
+        newest = self.kept.newest
+        [count] = self.rows("count(*) AS found", condition)
+        if count["found"]:
+            told = ", ".join(
+                f"CASE WHEN {condition} THEN {values[name]} ELSE {name} END AS {name}"
+                if name in values
+                else name
+                for name in newest.columns.names
+            )
+            changed = self._run(lambda name, _: f"SELECT {told} FROM {name}", None)
+            self._commit_rows("UPDATE", _chunks(changed.cast(newest.columns)), metadata)
+        return int(count["found"])
+
+    def found_by_spark(self, columns: pa.Schema, condition: str) -> pa.Table:
+        listed = ", ".join(columns.names)
+        return self.query(lambda name, _: f"SELECT {listed} FROM {name} WHERE {condition}", columns)
+
+    def search_files(self, columns: pa.Schema, condition: str) -> tuple[int, list[str]]:
+        """Search the readable versions, under their numbers."""
+        listed = ", ".join(columns.names)
+
+        def statement(name: str, _: object) -> str:
+            return f"SELECT {listed} FROM {name} WHERE {condition}"
+
+        readable = [n for n in range(len(self.kept.versions)) if n not in self.kept.unreadable]
+        return len(readable), [str(n) for n in readable if self._run(statement, n).num_rows]
+
+    @committing
+    def purge(self, metadata: Mapping[str, Any]) -> int:
+        kept = self.kept
+        self._commit_rows("REORG", _chunks(kept.newest.rows), metadata, has_new_rows=False)
+        older = set(range(kept.newest.number)) - kept.unreadable
+        kept.unreadable |= older
+        return len(older)
+
     # --- what others do to a lake
 
     def restore(self, version: int) -> None:

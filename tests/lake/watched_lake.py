@@ -12,7 +12,7 @@ from dcp.lake.change_log.applied import applied_of
 from dcp.lake.store.log_slice import Undo
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import TableCommit, history
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, CHANGES_TABLE, DOCS, LakeTables
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, CHANGES_TABLE, CONTROL_TABLE, DOCS, LakeTables
 from dcp.lake.tables.round_record import states_from_rows
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from tests.lake.memory_store import MemoryStore, lake_in_memory
@@ -59,6 +59,8 @@ class WatchedLake:
         self.store = MemoryStore(now)
         self.store.on_commit = self._committed
         self.on_round: Callable[[list[Row]], None] = lambda _: None
+        self.on_answer: Callable[[], None] = lambda: None
+        """Called after each commit of the table ``control``."""
         self.on_version: Callable[[Version], None] = lambda _: None
         self.states_at: dict[int, Mapping[int, VbucketProgress]] = {0: {}}
         self.writers: list[str | None] = []
@@ -111,6 +113,8 @@ class WatchedLake:
                 self._log_committed(made)
             elif table == DOCS.name:
                 self._docs_committed(made)
+            elif table == CONTROL_TABLE:
+                self.on_answer()
         except AssertionError as error:
             raise WrongCommitError(error) from error
 

@@ -1,6 +1,6 @@
 """Scenarios read from their files: that of ``NAME.jsonl`` is ``NAME.scenario.json``.
 
-``docs/conformance.md`` says how one is written.
+``docs/howto/conformance.md`` says how one is written.
 """
 
 import json

@@ -225,7 +225,7 @@ def test_any_text_is_taken_or_refused_with_its_place(text: str) -> None:
     assert parse_flow_spec(str(spec)) == spec
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "relay.md"
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "relay.md"
 CHOICE = re.compile(
     r"^\| (`(?!fc)[^`]*`|\(empty\)) \| [^|]+ \| [^|]+ \| ([^|]+) \| [^|]+ \|$", re.MULTILINE
 )

@@ -1,7 +1,7 @@
 """Bounded memory of relay and producer: large documents, many consumers, stopped ones, streams.
 
 Both are processes of their own (``dcplake serve``, ``dcplake relay``); their resident memory (PSS)
-is sampled and compared with the formulas of docs/memory.md, as
+is sampled and compared with the formulas of docs/reference/memory.md, as
 ``dcp/server/commands/memory_formula.py`` and ``dcp/relay/memory.py`` compute them. With
 DCPLAKE_TEST_SCALE=1 every stopped sink is so for a minute; the one that all wait for always is.
 """

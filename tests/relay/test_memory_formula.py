@@ -78,7 +78,7 @@ def test_a_relay_keeps_no_values_in_memory_that_are_on_disk() -> None:
 
 
 def test_the_docs_say_the_same() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "memory.md").read_text()
     assert f"{FIXED_BYTES // MEBIBYTE} MiB + keys" in text
     assert f"K × ({OVERHEAD_BYTES + DISK_ITEM_BYTES} bytes + k)" in text
     assert f"S × {STREAM_BYTES // 1024} KiB" in text

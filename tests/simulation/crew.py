@@ -17,6 +17,7 @@ import dcp.lake.apply.audit
 import dcp.lake.apply.commit
 import dcp.lake.change_log.changes
 import dcp.lake.run.driver
+import dcp.lake.run.erasures
 from dcp.errors import (
     DcplakeError,
     FencedError,
@@ -50,6 +51,10 @@ STEPS: Final = (
     "apply.committed",
     "apply.read_back",
     "audit.committed",
+    "erase.round",
+    "erase.applied",
+    "erase.log",
+    "erase.purged",
 )
 
 
@@ -62,6 +67,7 @@ def steps_told(reached: Callable[[str], None]) -> Iterator[None]:
         dcp.lake.apply.audit,
         dcp.lake.change_log.changes,
         dcp.lake.run.driver,
+        dcp.lake.run.erasures,
     )
     with ExitStack() as stack:
         for module in modules:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from dcp.lake.change_log.control import (
     BACKFILL,
     CANCEL,
+    ERASE,
     PAUSE,
     RESUME,
     RESYNC,
@@ -14,14 +15,15 @@ from dcp.lake.change_log.control import (
     ActionState,
     Control,
 )
+from dcp.lake.change_log.erasure import Erasure, key_hash
 from dcp.lake.rounds.backfill_plan import SOURCES
 from dcp.lake.run.backfills import backfill_options
-from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.printable import number_ranges
 from tests.lake.watched_lake import WatchedLake
 from tests.simulation.faults import Counts, Options
 
-ASKED: Final = (PAUSE, PAUSE, RESUME, RESYNC, RESYNC, BACKFILL, BACKFILL, CANCEL)
+ASKED: Final = (PAUSE, PAUSE, RESUME, RESYNC, RESYNC, BACKFILL, BACKFILL, CANCEL, ERASE, ERASE)
 
 
 class Operators:
@@ -51,6 +53,12 @@ class Operators:
         vbuckets = self._some_vbuckets() if action in (RESYNC, BACKFILL) else None
         if action == BACKFILL:
             options = backfill_options(self._random.choice(SOURCES), None)
+        if action == ERASE:
+            keys = self._random.choices(
+                [f"key-{n}" for n in range(self._options.keys)], k=self._random.randint(1, 2)
+            )
+            keeps_out = self._random.random() < 0.3
+            options = Erasure(DOCS.collection, frozenset(map(key_hash, keys)), keeps_out).options()
         self._write(Action.requested(action, vbuckets, options))
 
     def _some_vbuckets(self) -> str | None:

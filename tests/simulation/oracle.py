@@ -1,12 +1,15 @@
-"""Checks the promises of docs/design.md after every commit, and when all is calm again.
+"""Checks docs/explain/architecture.md's promises after every commit, and when all is calm.
 
 The producer records every branch that a vbucket ever had: it is asked what was there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
+from dcp.lake.change_log.control import ERASE, ActionState, actions_of
+from dcp.lake.change_log.erasure import Erasure, key_hash
+from dcp.lake.tables.lake_tables import CONTROL_TABLE
 from dcp.lake.tables.schema import ITEM_KINDS
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
@@ -38,6 +41,11 @@ class Oracle:
         self.has_gate = False
         tables.on_round = self.check_round
         tables.on_version = self.check_version
+        tables.on_answer = self.check_requests
+        self._kept_out: frozenset[str] = frozenset()
+        """Hashes of keys whose values were ever kept out."""
+        self._erased: set[str] = set()
+        """The erasures that are done."""
 
     # --- after each round
 
@@ -107,6 +115,7 @@ class Oracle:
             found = _documents(version, vbucket)
             state = self._tables.states_at[held.round_of(vbucket)].get(vbucket)
             expected = {} if state is None else self.documents(state)
+            expected = self._without_kept_out(expected, found)
             assert found == expected, (
                 f"P1/P2: vbucket {vbucket} of {held} differs: at complete seqno "
                 f"{state and state.complete_seqno} found {_brief(found)}, "
@@ -166,6 +175,51 @@ class Oracle:
             if not was_there(key, each)
         }
 
+    # --- after each answer to a request
+
+    def check_requests(self) -> None:
+        """After an erasure no readable version and no row of the log has what it took."""
+        rows = self._tables.store.kept[CONTROL_TABLE].newest.rows.to_pylist()
+        for action in actions_of(rows):
+            if action.action != ERASE or action.state not in (ActionState.BEGUN, ActionState.DONE):
+                continue
+            erasure = Erasure.of(action.options)
+            if erasure.keeps_out:
+                self._kept_out |= erasure.key_hashes
+            if action.state is ActionState.DONE and action.id not in self._erased:
+                self._erased.add(action.id)
+                ended = (row["round"] for row in rows if row["id"] == action.id and row["round"])
+                self._require_erased(erasure, max(ended))
+
+    def _require_erased(self, erasure: Erasure, round_number: int) -> None:
+        """``round_number``: the round of the erasure. Later ones may bring documents again."""
+        changes = self._tables.changes.kept
+        log = changes.newest.rows.to_pylist()
+        later = {
+            (row["vbucket"], row["epoch"], row["seqno"])
+            for row in log
+            if row["round"] > round_number
+        }
+        for number in range(len(changes.versions)):
+            if number not in changes.unreadable:
+                rows = changes.versions[number].rows.to_pylist()
+                found = _values(rows, erasure, later)
+                assert not found, f"erase: version {number} of changes has {found}"
+        for version in self._tables.versions:
+            if version.made.number not in self._tables.unreadable:
+                found = _values(version.made.rows.to_pylist(), erasure, later)
+                assert not found, f"erase: {version.held} has {found}"
+        self._counts.add("values kept out" if erasure.keeps_out else "documents erased")
+
+    def _without_kept_out(self, documents: Documents, found: Documents) -> Documents:
+        """Return what is expected: a kept out document may have lost its value, as in ``found``."""
+        return {
+            key: (seqno, cas, b"")
+            if key in found and not found[key][2] and key_hash(key.decode()) in self._kept_out
+            else (seqno, cas, value)
+            for key, (seqno, cas, value) in documents.items()
+        }
+
     # --- while bytes arrive
 
     def check_reader(self, reader: SteppedReader) -> None:
@@ -206,7 +260,8 @@ class Oracle:
                 return f"vbucket {vbucket}: on a dead branch at {high}"
             # A flush of what was never published leaves nothing to publish.
             published, _ = self.published.get(vbucket, Published(0, 0))
-            if published != high and self._published(vbucket) != expected:
+            found = self._published(vbucket)
+            if published != high and found != self._without_kept_out(expected, found):
                 return f"vbucket {vbucket}: {high} is read, {published} published"
         return "" if self.contracts is None else self.contracts.lacks(tables.versions[-1])
 
@@ -218,6 +273,21 @@ def _documents(version: Version, vbucket: int) -> Documents:
         for (place, _), row in version.rows.items()
         if place == vbucket
     }
+
+
+def _values(
+    rows: Iterable[Row], erasure: Erasure, later: Collection[tuple[int, int, int]]
+) -> list[Row]:
+    """Return the rows that an erasure should have taken; ``later`` are places of newer rows."""
+    return [
+        row
+        for row in rows
+        if row["key"] is not None
+        and key_hash(row["key"]) in erasure.key_hashes
+        and row.get("collection_id", 0) == 0
+        and (row["value"] or not erasure.keeps_out)
+        and (row["vbucket"], row["epoch"], row["seqno"]) not in later
+    ]
 
 
 def _brief(documents: Documents) -> str:

@@ -31,6 +31,8 @@ EXPECTED: Final = (
     "driver died: round.read_back",
     "driver died: round.received",
     "driver stalled",
+    "documents erased",
+    "erase done",
     "failover",
     "failover that lost writes",
     "failovers in a row",

@@ -59,6 +59,8 @@ def test_options_are_the_seeds_own() -> None:
         ("a flush takes nothing", 9, ("P1/P2",)),
         ("columns do not grow", 11, ("typed columns", "P6")),
         ("the gate lets all pass", 14, ("quality.gate",)),
+        ("the log keeps what is erased", 203830, ("erase",)),
+        ("old versions keep what is erased", 203830, ("erase",)),
         ("publishes what no disk has", 6, ("persist_to",)),
     ],
 )

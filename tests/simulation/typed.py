@@ -98,6 +98,8 @@ def _text(mode: str, columns: Mapping[str, str]) -> str:
 
 def _refusal(row: Row, kind: pa.StructType, mode: ContractMode) -> str:
     """Say what is wrong with a row's columns; empty where nothing is."""
+    if not row["value"]:  # it is kept out
+        return "" if row[DOC] is None else f"found {row[DOC]} of no value, expected nothing"
     content = json.loads(row["value"])
     if kind.get_field_index(_ALIAS) >= 0:  # the column of the field m
         content = {_ALIAS if name == "m" else name: value for name, value in content.items()}

@@ -14,7 +14,7 @@ from dcp.errors import ConfigError
 
 EPILOG: Final = """\
 At a cut every vbucket of all tables stands at the same complete seqno, that of one round. Without
---round and --as-of it is the newest one. docs/cookbook.md joins collections at a cut."""
+--round and --as-of it is the newest one. docs/howto/cookbook.md joins collections at a cut."""
 
 
 def _moment(value: str | datetime) -> datetime:

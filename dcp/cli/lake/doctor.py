@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 EPILOG: Final = """\
 Takes the way of a run, with a run's connections, up to the first rows of one vbucket. It writes
 nothing, but for a small file in the object store of a lake, which it removes. The first step that
-fails ends it, with what to do, and with the exit code of a run that fails there. docs/doctor.md
-says more of each step."""
+fails ends it, with what to do, and with the exit code of a run that fails there.
+docs/howto/doctor.md says more of each step."""
 
 _CLOCK_SECONDS: Final = 5.0
 _CLOCK_TIMEOUT_SECONDS: Final = 10.0

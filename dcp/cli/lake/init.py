@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from dcp.protocol.credentials import Credentials
 
 EPILOG: Final = """\
-On a terminal it asks for what no option tells; elsewhere the defaults of docs/settings.md hold, and
---username is needed, or --set source.tls_cert_file=FILE, or --set source.credentials_folder=FOLDER.
+On a terminal it asks for what no option tells. Elsewhere the defaults of docs/reference/settings.md
+hold, and --username is needed, or --set source.tls_cert_file=FILE, or
+--set source.credentials_folder=FOLDER.
 The file has no password: it names the variable or the file that has it. It has absolute paths; you
 may tell them relative to the current folder."""
 

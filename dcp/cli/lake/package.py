@@ -9,8 +9,8 @@ from typer import Argument, BadParameter
 from dcp.cli.terminal.output import say
 
 EPILOG: Final = """\
-What to do with it on which cluster: docs/deploy.md. The driver does not use it: it runs in this
-environment."""
+What to do with it on which cluster: docs/howto/deploy.md. The driver does not use it:
+it runs in this environment."""
 _ENDINGS: Final = (".tar.gz", ".tgz")
 """Of the names that Spark unpacks, those of such a file."""
 

@@ -12,7 +12,7 @@ EPILOG: Final = """\
 infer reads documents of a collection's table and prints a contract that fits most of them, with
 the number of values that would not, and with an example where values are of several kinds. Put it
 into the folder that apply.contracts_folder names (--out does), and change it as you like
-(docs/typed-columns.md)."""
+(docs/howto/typed-columns.md)."""
 
 
 class _Action(StrEnum):

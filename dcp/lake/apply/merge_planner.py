@@ -1,9 +1,9 @@
-"""Plans an apply in four steps, each of which decides one thing.
+"""Plans an apply in four steps.
 
-1. `merge_input`: the rows of the log that are published, and the versions that give lost rows.
-2. `typed_plan`: the typed columns that the contract demands; documents may add some (`evolve`).
-3. `commit_reason`: whether the table gets a commit.
-4. `_merged_rows`: whether this process holds the rows, or Spark reads them.
+1. `merge_input` selects the log rows to publish, and the versions that give lost rows back.
+2. `typed_plan` finds the typed columns of the contract; with `evolve`, documents may add some.
+3. `commit_reason` decides whether the table gets a commit.
+4. `_merged_rows` decides whether this process holds the rows, or Spark reads them.
 """
 
 from dataclasses import replace
@@ -18,10 +18,12 @@ from dcp.lake.apply.merge_input import (
     merge_input,
 )
 from dcp.lake.apply.merge_plan import ROW_BUDGET, TABLE_BYTES_BY_NAMED_KEY, MergePlan, RowBudget
+from dcp.lake.apply.slice_rules import oldest_pending_round
 from dcp.lake.apply.typed_documents import see_documents, see_written
 from dcp.lake.apply.typed_plan import TypedPlan, typed_plan, with_documents
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
-from dcp.lake.change_log.round_queries import largest_document_bytes
+from dcp.lake.change_log.erasure import Erasure
+from dcp.lake.change_log.round_queries import largest_document_bytes, states_at
 from dcp.lake.change_log.touched_keys import (
     MERGE_SOURCE,
     Touched,
@@ -31,12 +33,14 @@ from dcp.lake.change_log.touched_keys import (
 from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.store.log_slice import LogSlice
+from dcp.lake.store.table import Table
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
+from dcp.lake.tables.schema import REPLICA
 
 EMPTY_ROUNDS: Final = 100
-"""After so many rounds without rows for a table, an apply without rows moves it on."""
+"""After so many rounds without rows for a table, a commit without rows moves its round on."""
 
 
 class CommitReason(StrEnum):
@@ -52,23 +56,23 @@ def plan_merge(
     budget: RowBudget = ROW_BUDGET,
     contract: Contract | None = None,
 ) -> MergePlan | None:
-    """Return the plan that brings ``replica`` to ``to_round``; None if it is not due
-    (`commit_reason`).
+    """Return the plan that brings ``replica`` to ``to_round``; None if it waits (`commit_reason`).
 
-    The plan holds no more than ``budget``. A table whose typed columns differ from its ``contract``
-    is written anew, at its present round if no later one brings it a row.
+    The plan holds at most ``budget``. A table whose typed columns differ from ``contract`` is
+    rewritten, at its present round if no later one brings a row.
 
     Raises:
-        ForeignWriteError: somebody else changed the table's rows, since our last apply or right
+        ForeignWriteError: somebody else changed the table's rows after our last apply, or right
             before it.
         LakeError: the log contradicts itself (see `dcp.lake.apply.slice_rules.slice_between`).
     """
     status = replica_status(lake, replica)
-    # Read before anything else of the log: a cleaning is noted before it is done, so that either
-    # its note is seen, or the rows are in this version.
+    # Before any other read of the log. A cleaning notes its round, then deletes rows. So either
+    # `merge_input` sees the note, or this version still has the rows.
     log_version = history(lake.changes)[0].version
     found = merge_input(lake, replica, status, to_round, log_version, budget)
-    if found is None or not found.log_slice.begins_anew:  # else no matter what rows there are
+    # A slice that begins anew replaces all rows, so a foreign write does not matter.
+    if found is None or not found.log_slice.begins_anew:
         status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
     is_applied = status.applied is not None
     typed = typed_plan(lake.table(replica.name), contract, is_applied=is_applied)
@@ -85,6 +89,55 @@ def plan_merge(
     return None if due is CommitReason.COLUMNS and not plan.typed.rewrites else plan
 
 
+def plan_erasure(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    to_round: int,
+    erasure: Erasure,
+    contract: Contract | None = None,
+) -> MergePlan:
+    """Return the plan that takes documents, or their values, out of a table.
+
+    The table has all that is published up to ``to_round``. It gets a version even if it has no such
+    document: older versions may have.
+
+    Raises:
+        ForeignWriteError: as of `plan_merge`.
+    """
+    status = replica_status(lake, replica)
+    status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
+    log_version = history(lake.changes)[0].version
+    rows = _erased_rows(lake.table(replica.name), erasure)
+    keys = zip(rows["vbucket"].to_pylist(), rows["key"].to_pylist(), strict=True)
+    pending_from = oldest_pending_round(states_at(lake, to_round).values(), to_round)
+    is_applied = status.applied is not None
+    plan = MergePlan(
+        held=status.held,
+        collection_id=replica.collection_id,
+        log_slice=LogSlice((), to_round, to_round, pending_from),
+        touched=Touched(dict.fromkeys(sorted(keys))),
+        rows=rows,
+        since_version=status.since_version,
+        log_version=log_version,
+        is_first=status.commit_history.since() == -1,
+        typed=typed_plan(lake.table(replica.name), contract, is_applied=is_applied),
+    )
+    is_growing = contract is not None and contract.mode is ContractMode.EVOLVE
+    return _with_columns(lake, plan) if is_growing else plan
+
+
+def _erased_rows(table: Table, erasure: Erasure) -> pa.Table:
+    found = table.found_by_spark(_METADATA, erasure.condition_sql())
+    without = {"datatype": 0, "xattrs": None, "value": b"", "deleted": not erasure.keeps_out}
+    rows = [{**row, **without} for row in found.to_pylist()]
+    return pa.Table.from_pylist(rows, MERGE_SOURCE)
+
+
+_METADATA: Final = pa.schema(
+    [each for each in REPLICA if each.name not in ("datatype", "xattrs", "value")]
+)
+
+
 def commit_reason(
     held: AppliedVersion, found: MergeInput | None, typed: TypedPlan, *, is_applied: bool
 ) -> CommitReason | None:
@@ -96,7 +149,7 @@ def commit_reason(
         log_slice, touched = found.log_slice, found.touched
         if touched is None or touched or log_slice.stale != held.stale:
             return CommitReason.ROWS
-        # The branch of a rollback is dead: it would be searched again with each round.
+        # Without a commit, every round would search the dead branch of a rollback again.
         if log_slice.undone or log_slice.to_round - held.to_round >= EMPTY_ROUNDS:
             return CommitReason.MOVE
     has_rows = found is not None or is_applied
@@ -136,7 +189,10 @@ def _with_rows(
 
 
 def _with_columns(lake: LakeTables, plan: MergePlan) -> MergePlan:
-    """Let the typed columns grow by the plan's documents; one that widens, by all of the table."""
+    """Let the typed columns grow by the plan's documents.
+
+    If a column widens, all rows are rewritten, so all of the table's documents count.
+    """
     columns = plan.typed.columns
     if columns is None:
         return plan
@@ -152,7 +208,7 @@ def _with_columns(lake: LakeTables, plan: MergePlan) -> MergePlan:
 
 
 def _pays_to_name(lake: LakeTables, replica: ReplicaTable, touched: Touched) -> bool:
-    """Return whether naming the keys costs less than joining their vbuckets."""
+    """Return whether naming the keys costs less than joining all rows of their vbuckets."""
     if not touched:
         return False
     share = len(touched.vbuckets) / lake.identity.vbucket_count

@@ -16,7 +16,7 @@ A contract is a TOML file in the folder that ``apply.contracts_folder`` names, f
 A path is a JSON path: ``.name`` or ``['name']`` is a field of an object, ``[*]`` all elements of an
 array, ``.*`` all values of an object whose names are data (a MAP). ``as`` names the column of the
 last field in the path, ``view`` a view with a row for each element of an array.
-docs/typed-columns.md explains modes and types.
+docs/howto/typed-columns.md explains modes and types.
 """
 
 import re

@@ -24,10 +24,10 @@ class FlowControlSettings(Section):
 
     window_policy: str = key(
         "static",
-        "Who sizes the windows of an executor's connections (docs/flow-control.md). static: each "
-        "has `window_bytes`. dynamic: each has `window_percent` of the quota. aggressive: all that "
-        "a round plans share `window_shared_percent` of it; both within `window_bytes` and "
-        "`window_most_bytes`. ratio: as aggressive, without these limits. none: no flow control, "
+        "Who sizes the windows of an executor's connections (docs/explain/flow-control.md). static:"
+        " each has `window_bytes`. dynamic: each has `window_percent` of the quota. aggressive: all"
+        " that a round plans share `window_shared_percent` of it; both within `window_bytes` and"
+        " `window_most_bytes`. ratio: as aggressive, without these limits. none: no flow control, "
         "see `allow_no_flow_control`.",
         choices=tuple(map(str, WindowPolicy)),
     )

@@ -1,4 +1,4 @@
-"""Bounds the memory of a run by a formula; ``docs/memory.md`` explains it. No Spark.
+"""Bounds the memory of a run by a formula; ``docs/reference/memory.md`` explains it. No Spark.
 
 Two parts are limits that somebody enforces: the JVM keeps to its heap and its direct memory, a node
 keeps to the window of its connection. The others follow from the largest document and from the

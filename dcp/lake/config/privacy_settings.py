@@ -1,7 +1,7 @@
 """Defines the section ``privacy``: which values of documents a lake never has.
 
 A changed rule holds from its first round on; `dcplake resync` brings older rows under it.
-docs/privacy.md explains targets and actions.
+docs/howto/privacy.md explains targets and actions.
 """
 
 import os
@@ -63,13 +63,13 @@ class PrivacyRule:
 
 @dataclass(frozen=True, slots=True)
 class PrivacySettings(Section):
-    """Values that the tasks drop, mask or hash before anything is written (docs/privacy.md)."""
+    """Values that the tasks drop, mask or hash before they write (docs/howto/privacy.md)."""
 
     rules: Mapping[str, str] = key(
         {},
         "By target one of drop, mask, hash. A target is a collection, scope or *, a colon, and "
         "$.path (a value of the document), xattrs.path (of the xattrs) or /REGEX/ (whole documents "
-        'in whose key it is found), as "users:$.email" = "hash" (docs/privacy.md).',
+        'in whose key it is found), as "users:$.email" = "hash" (docs/howto/privacy.md).',
     )
     unparsable: str = key(
         Unparsable.DROP.value,

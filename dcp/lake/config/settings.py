@@ -42,7 +42,7 @@ class SourceSettings(Section):
     seeds: tuple[str, ...] = key(
         (DEFAULT_SEED,),
         "Nodes to ask for the cluster map: host, host:port, or a connection string such as "
-        "couchbases://h1,h2?network=external (docs/connect.md).",
+        "couchbases://h1,h2?network=external (docs/howto/connect.md).",
     )
     bucket: str = key(DEFAULT_BUCKET, "The bucket to replicate.")
     username: str = key(
@@ -227,7 +227,7 @@ class LakeSettings(Section):
     root: str = key(
         "lake",
         "Folder of the tables: a path, s3://bucket/path, gs://… or az://… "
-        "(docs/object-stores.md), or another URI that Spark can write to.",
+        "(docs/howto/object-stores.md), or another URI that Spark can write to.",
         is_path=True,
     )
     schema: str = key(
@@ -237,7 +237,7 @@ class LakeSettings(Section):
         {},
         "The way to an object store where the environment and the machine do not say it, in the "
         "names of delta-rs and Polars: endpoint, region, access_key_id and others "
-        "(docs/object-stores.md).",
+        "(docs/howto/object-stores.md).",
         may_be_secret=True,
     )
     lock: bool = key(
@@ -246,7 +246,7 @@ class LakeSettings(Section):
     horizon_hours: float = key(
         168.0,
         "How far back rollbacks can be undone and versions stay readable; every table's retention "
-        "follows it (docs/operations.md).",
+        "follows it (docs/howto/operations.md).",
         unit="hours",
         least=1,
         most=24 * 3650,
@@ -310,7 +310,7 @@ class ApplySettings(Section):
     contracts_folder: str = key(
         "",
         "Folder of the contracts: TOML files that say which parts of a collection's documents "
-        "become typed columns (docs/typed-columns.md); empty: there are no such columns.",
+        "become typed columns (docs/howto/typed-columns.md); empty: there are no such columns.",
         is_path=True,
     )
 
@@ -403,7 +403,7 @@ INSTALLED_SUITE: Final = "installed"
 
 @dataclass(frozen=True, slots=True)
 class QualitySettings(Section):
-    """The checks of data quality that a run makes by itself (docs/quality.md)."""
+    """The checks of data quality that a run makes by itself (docs/howto/quality.md)."""
 
     gate: str = key(
         "",
@@ -426,7 +426,7 @@ class SparkSettings(Section):
     driver_memory: str = key(
         "auto",
         "Heap of the JVM in local mode, as Spark writes it (2g, 1500m). auto: what all tasks at "
-        "once can need, 2g or more; less than that need is refused (docs/memory.md).",
+        "once can need, 2g or more; less than that need is refused (docs/reference/memory.md).",
     )
     conf: Mapping[str, str] = key({}, "Further Spark configuration.", may_be_secret=True)
 

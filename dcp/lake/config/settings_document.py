@@ -24,8 +24,8 @@ _HEAD = """\
 
 _HEAD_OF_CHOSEN: Final = """\
 # Configuration of dcplake, made by `dcplake init`; what is not here has its default.
-# docs/settings.md lists every key. The environment variable DCPLAKE_<SECTION>_<KEY> wins over this
-# file, an option over both. A relative path is relative to the folder of this file.
+# docs/reference/settings.md lists every key. The environment variable DCPLAKE_<SECTION>_<KEY> wins
+# over this file, an option over both. A relative path is relative to the folder of this file.
 """
 
 

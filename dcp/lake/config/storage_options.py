@@ -308,7 +308,7 @@ def _require_plain_endpoint(options: Mapping[str, str]) -> None:
     if place.username or place.password:
         raise ConfigError(
             f"storage_options: found the endpoint {place.hostname} with a user or a password, "
-            f"expected credentials where docs/object-stores.md names them ({_PLACES})"
+            f"expected credentials where docs/howto/object-stores.md names them ({_PLACES})"
         )
     if _is_by_host(options) and _ADDRESS.fullmatch(place.hostname):
         raise ConfigError(

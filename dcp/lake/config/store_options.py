@@ -97,7 +97,7 @@ class StoreOptions:
             raise ConfigError(
                 f"storage_options: found {name}, expected {name}_file, the absolute path of a file "
                 f"that holds it, or {variable} in the environment of the driver and of executors: "
-                "settings travel to where others can read them (docs/object-stores.md)"
+                "settings travel to where others can read them (docs/howto/object-stores.md)"
             )
         if name not in self.names:
             or_not = f", each with {self.prefix} before it or not" if self.has_short_names else ""

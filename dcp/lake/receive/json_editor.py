@@ -1,29 +1,30 @@
-"""Replaces values inside JSON texts, by path; the rest of a text keeps its meaning, byte for byte
-where that is quick.
+"""Replaces values inside JSON texts, by path; the rest of a text keeps its meaning.
 
 A path is a sequence of steps (`dcp.lake.config.json_paths.json_path`). Each step but ``[*]`` goes
 through arrays, too, and ``[*]`` is also a value that is no array: ``$.lines.email`` and
 ``$.lines[*].email`` are the email of each line, or of the only one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard
 
-Edit = Callable[[bytes], bytes | None]
-"""Gets the text of a JSON value; returns the text that replaces it, None to drop it."""
+Edit = Callable[[Sequence[bytes]], Sequence[bytes | None]]
+"""Gets the texts of JSON values; returns the text that replaces each, None to drop it."""
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _ANYTHING: Final = msgspec.json.Decoder(msgspec.Raw)
 _ENCODER: Final = msgspec.json.Encoder()
 _SPACE: Final = b" \t\r\n"
-_BEHIND_A_TEXT: Final = (b" ", b",", b":", b"]", b"}")
+
+
+def drop(values: Sequence[bytes]) -> list[None]:
+    return [None] * len(values)
 
 
 @dataclass(slots=True, eq=False)
@@ -56,8 +57,6 @@ class JsonEditor:
             for step in steps:
                 node = node.at(step)
             node.edit = edit
-        self._members = _members(self._root)
-        self._decoder = None if self._members is None else msgspec.json.Decoder(_struct(self._root))
 
     def edited(self, text: bytes) -> bytes | None:
         """Return the text with the edits, None if the whole of it is dropped.
@@ -66,98 +65,9 @@ class JsonEditor:
             ValueError: the text is no JSON, or deeper than the parser goes.
         """
         try:
-            if self._members is not None and b"\\" not in text:
-                found = self._spliced(text, self._members)
-                if found is not None:
-                    return found
             return _edited(text, [self._root])
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"found no JSON that can be read ({error})") from None
-
-    def _spliced(self, text: bytes, members: "tuple[_Member, ...]") -> bytes | None:
-        """Return the text with its members replaced in place; None: the text needs the long way.
-
-        A text without a backslash has each name as it is written here. If it has the name once,
-        that is the member which the decoder found, and its value follows.
-        """
-        assert self._decoder is not None
-        try:
-            document = self._decoder.decode(text)
-        except msgspec.ValidationError:  # JSON, of another shape
-            return None
-        places = []
-        for member in members:
-            value: Any = document
-            for attribute in member.attributes:
-                value = getattr(value, attribute, msgspec.UNSET)
-            if value is msgspec.UNSET and len(member.quoted) == 1:
-                continue  # deeper, a second member of the same name may hide it
-            for name in member.quoted:
-                if text.count(name) > 1:
-                    return None
-            if value is not msgspec.UNSET:
-                places.append((text.find(member.quoted[-1]), bytes(value), member))
-        if len(places) > 1:
-            places.sort(key=_begin, reverse=True)
-        for begin, value, member in places:
-            edited = member.edit(value)
-            at = text.find(value, begin + len(member.quoted[-1]))
-            if edited is None:
-                text = _without(text, begin, at + len(value))
-            else:
-                text = b"".join((text[:at], edited, text[at + len(value) :]))
-        return text
-
-
-_begin: Final = itemgetter(0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    quoted: tuple[bytes, ...]
-    """The names on the way to it, as JSON writes them."""
-    attributes: tuple[str, ...]
-    """The same of the decoded structs."""
-    edit: Edit
-
-
-def _members(
-    node: _Node, quoted: tuple[bytes, ...] = (), attributes: tuple[str, ...] = ()
-) -> tuple[_Member, ...] | None:
-    """Return the edited members; None if an edit is not of members of objects alone."""
-    if node.edit is not None:
-        return (_Member(quoted, attributes, node.edit),) if quoted else None
-    if node.values is not None or node.elements is not None or not node.names:
-        return None
-    found: tuple[_Member, ...] = ()
-    for number, (name, below) in enumerate(node.names.items()):
-        name_text = _ENCODER.encode(name)
-        members = _members(below, (*quoted, name_text), (*attributes, f"m{number}"))
-        # Behind the end of another text such a name would be found in the wrong place.
-        if members is None or b"\\" in name_text or name_text[1:2] in _BEHIND_A_TEXT:
-            return None
-        found += members
-    return found
-
-
-def _struct(node: _Node) -> Any:
-    """Return the type that decodes the members of `_members`, and skips all others."""
-    if node.edit is not None:
-        return msgspec.Raw
-    fields = [
-        (f"m{number}", _struct(below) | msgspec.UnsetType, msgspec.UNSET)
-        for number, below in enumerate(node.names.values())
-    ]
-    renamed = {f"m{number}": name for number, name in enumerate(node.names)}
-    return msgspec.defstruct("Members", fields, rename=renamed)
-
-
-def _without(text: bytes, begin: int, end: int) -> bytes:
-    """Return a text without the member at these places, and without one of its commas."""
-    after = len(text) - len(text[end:].lstrip(_SPACE))
-    if text[after : after + 1] == b",":
-        return text[:begin] + text[after + 1 :].lstrip(_SPACE)
-    return text[:begin].rstrip(_SPACE).removesuffix(b",") + text[end:]
 
 
 def _edited(text: bytes | msgspec.Raw, nodes: list[_Node]) -> bytes | None:
@@ -167,7 +77,7 @@ def _edited(text: bytes | msgspec.Raw, nodes: list[_Node]) -> bytes | None:
         nodes = _with_elements(nodes)
     for node in nodes:
         if node.edit is not None:
-            return node.edit(bytes(_ANYTHING.decode(text)))
+            return node.edit([bytes(_ANYTHING.decode(text))])[0]
     if plain.startswith(b"{"):
         members = _OBJECT.decode(plain)
         for name in list(members):

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.errors import QualityError
+from dcp.lake.change_log.erasure import hashes_of, key_hash
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.config.privacy_settings import (
@@ -25,8 +26,9 @@ from dcp.lake.config.privacy_settings import (
     PrivateAction,
     Unparsable,
 )
+from dcp.lake.receive.column_editor import ColumnEditor
 from dcp.lake.receive.document_columns import StoredDocuments
-from dcp.lake.receive.json_editor import Edit, JsonEditor
+from dcp.lake.receive.json_editor import Edit, JsonEditor, drop
 from dcp.lake.receive.keys import key_columns
 from dcp.lake.spark.task_errors import TaskError
 from dcp.wire.columns import DataColumns
@@ -37,18 +39,36 @@ Rows = NDArray[np.bool_]
 """A mask."""
 
 _JSON: Final = int(Datatype.JSON)
+_QUOTE: Final = ord('"')
+_BACKSLASH: Final = ord("\\")
 _HASH_BYTES: Final = 16
 _KEY_ID_BYTES: Final = 4
 DROPPED: Final = "the value is dropped: [privacy] has rules for it, and it cannot be parsed"
 
 
 @dataclass(frozen=True, slots=True)
+class _TextEdit:
+    """The edits of whole texts."""
+
+    edit: Callable[[bytes], bytes | None]
+    """Raises ValueError: the text cannot be parsed."""
+    columns: ColumnEditor | None = None
+    """Makes the same edits of most texts, many at once."""
+
+    @classmethod
+    def of(cls, edits: Mapping[tuple[Step, ...], Edit]) -> "_TextEdit":
+        if edits.get(()) is drop:  # it needs no parser
+            return cls(_drop)
+        return cls(JsonEditor(edits).edited, ColumnEditor.of(edits))
+
+
+@dataclass(frozen=True, slots=True)
 class _CollectionRules:
-    document: Edit | None
-    xattrs: Edit | None
+    document: _TextEdit | None
+    xattrs: _TextEdit | None
     below: frozenset[Step]
     """The xattrs inside which there are edits."""
-    keys: tuple[tuple[str, Edit], ...]
+    keys: tuple[tuple[str, _TextEdit], ...]
     """Regular expressions of keys, and the edit of the documents that they find.
 
     The first that finds a key covers all others, and edits by paths.
@@ -69,19 +89,28 @@ def _finds(keys: pa.Array, expression: str) -> Rows:
 
 
 class PrivateValues:
-    def __init__(self, settings: PrivacySettings) -> None:
+    def __init__(
+        self, settings: PrivacySettings, kept_out: Mapping[str, frozenset[str]] | None = None
+    ) -> None:
         """Take the rules; read the key of hashes, if a rule hashes.
+
+        Args:
+            settings: the rules.
+            kept_out: see `DocumentFilter.kept_out`.
 
         Raises:
             ConfigError: there is no key.
         """
         self._settings = settings
+        self._kept_out = kept_out or {}
+        self._hashes: dict[int, frozenset[str]] = {}
+        self._other_hashes = hashes_of(self._kept_out, self._kept_out)
         self._edits: dict[PrivateAction, Edit] = {
-            PrivateAction.DROP: _drop,
-            PrivateAction.MASK: masked,
+            PrivateAction.DROP: drop,
+            PrivateAction.MASK: masks,
         }
         if settings.hashes:
-            self._edits[PrivateAction.HASH] = hashed_with(settings.hash_key())
+            self._edits[PrivateAction.HASH] = hashes_with(settings.hash_key())
         self._names: Mapping[int, Sequence[str]] = {}
         self._rules: dict[int, _CollectionRules | None] = {}
         self._others = self._compiled(tuple(settings.parsed()))
@@ -94,15 +123,16 @@ class PrivateValues:
         for collection_id, found in names.items():
             if found != before.get(collection_id):
                 self._rules[collection_id] = self._compiled(self._settings.rules_of(found))
+                self._hashes[collection_id] = hashes_of(self._kept_out, found)
 
     def _compiled(self, rules: Sequence[PrivacyRule]) -> _CollectionRules | None:
         document: dict[tuple[Step, ...], Edit] = {}
         xattrs: dict[tuple[Step, ...], Edit] = {}
-        keys: list[tuple[str, Edit]] = []
+        keys: list[tuple[str, _TextEdit]] = []
         for rule in rules:
             edit = self._edits[rule.action]
             if rule.keys is not None:
-                keys.append((rule.keys, _edit_of({(): edit})))
+                keys.append((rule.keys, _TextEdit.of({(): edit})))
             elif rule.xattrs is not None:
                 xattrs[rule.xattrs] = edit
             elif rule.document is not None:
@@ -110,11 +140,11 @@ class PrivateValues:
         if not rules:
             return None
         if document:  # a staged document is a copy
-            xattrs.setdefault((FieldName(TRANSACTION_NAME),), _drop)
+            xattrs.setdefault((FieldName(TRANSACTION_NAME),), drop)
         below = frozenset(steps[0] for steps in xattrs if len(steps) > 1)
         return _CollectionRules(
-            _edit_of(document) if document else None,
-            _edit_of(xattrs) if xattrs else None,
+            _TextEdit.of(document) if document else None,
+            _TextEdit.of(xattrs) if xattrs else None,
             below,
             tuple(reversed(keys)),
         )
@@ -127,10 +157,21 @@ class PrivateValues:
         """
         collection_ids = stored.columns.collection_id
         for collection_id in np.unique(collection_ids).tolist():
+            if hashes := self._hashes.get(collection_id, self._other_hashes):
+                stored = self._kept(stored, hashes, collection_ids == collection_id)
             rules = self._rules.get(collection_id, self._others)
             if rules is not None:
                 stored = self._edited(stored, rules, collection_ids == collection_id)
         return stored
+
+    def _kept(self, stored: StoredDocuments, hashes: frozenset[str], rows: Rows) -> StoredDocuments:
+        """Return the documents without values and xattrs of keys that are kept out."""
+        keys = key_columns(stored.columns.key)[0].to_pylist()
+        found = np.fromiter((key_hash(key) in hashes for key in keys), np.bool_, len(keys)) & rows
+        if not found.any():
+            return stored
+        stored = self._with_documents(stored, found, _TextEdit(_drop))
+        return replace(stored, xattrs=_nulled(stored.xattrs, found))
 
     def _edited(
         self, stored: StoredDocuments, rules: _CollectionRules, rows: Rows
@@ -147,27 +188,28 @@ class PrivateValues:
         if rules.xattrs is not None:
             # Xattrs of a value that could not be decoded are in the value.
             undecoded = rows & (stored.columns.datatype > _JSON)
-            stored = self._with_documents(stored, undecoded, _refuse)
+            stored = self._with_documents(stored, undecoded, _TextEdit(_refuse))
             stored = self._with_xattrs(stored, rows, rules.xattrs, rules.below)
         return stored
 
-    def _with_documents(self, stored: StoredDocuments, rows: Rows, edit: Edit) -> StoredDocuments:
+    def _with_documents(
+        self, stored: StoredDocuments, rows: Rows, edit: _TextEdit
+    ) -> StoredDocuments:
         columns = stored.columns
         rows = rows & (pc.binary_length(columns.value).to_numpy() > 0)
         if not rows.any():
             return stored
-        values, is_lost = self._values(columns, rows, edit)
-        datatype, detail = columns.datatype.copy(), stored.detail
-        datatype[np.flatnonzero(rows)[[each is None for each in values]]] = 0
-        if is_lost.any():
-            detail = pc.if_else(pa.array(is_lost), DROPPED, detail)
-        texts = pa.array([each or b"" for each in values], pa.binary())
-        value = pc.replace_with_mask(columns.value, pa.array(rows), texts)
-        columns = replace(columns, value=value, datatype=datatype)
-        return replace(stored, columns=columns, detail=detail)
+        value, is_lost = self._values(columns, rows, edit)
+        if value.null_count:
+            is_gone = value.is_null().to_numpy(zero_copy_only=False)
+            datatype = np.where(is_gone, np.uint8(0), columns.datatype)
+            columns = replace(columns, datatype=datatype)
+            value = value.fill_null(b"")
+        columns = replace(columns, value=value)
+        return replace(stored, columns=columns, detail=_told(stored.detail, is_lost))
 
     def _with_xattrs(
-        self, stored: StoredDocuments, rows: Rows, edit: Edit, below: frozenset[Step]
+        self, stored: StoredDocuments, rows: Rows, edit: _TextEdit, below: frozenset[Step]
     ) -> StoredDocuments:
         rows = rows & stored.xattrs.is_valid().to_numpy(zero_copy_only=False)
         if not rows.any():
@@ -175,41 +217,42 @@ class PrivateValues:
 
         def checked(text: bytes) -> bytes | None:
             refuse_hidden(text, below)
-            return edit(text)
+            return edit.edit(text)
 
-        texts = pc.cast(stored.xattrs, pa.binary())
-        columns = replace(stored.columns, value=texts)
-        values, is_lost = self._values(columns, rows, checked if below else edit)
-        edited = pa.array(values, pa.binary()).cast(pa.string())
-        xattrs = pc.replace_with_mask(stored.xattrs, pa.array(rows), edited)
-        detail = stored.detail
-        if is_lost.any():
-            detail = pc.if_else(pa.array(is_lost), DROPPED, detail)
-        return replace(stored, xattrs=xattrs, detail=detail)
+        columns = replace(stored.columns, value=pc.cast(stored.xattrs, pa.binary()))
+        xattrs, is_lost = self._values(columns, rows, _TextEdit(checked) if below else edit)
+        xattrs = xattrs.cast(pa.string())
+        return replace(stored, xattrs=xattrs, detail=_told(stored.detail, is_lost))
 
     def _values(
-        self, columns: DataColumns, rows: Rows, edit: Edit
-    ) -> tuple[list[bytes | None], Rows]:
-        """Return the edited values of some rows, and the rows that are dropped unparsed."""
+        self, columns: DataColumns, rows: Rows, edit: _TextEdit
+    ) -> tuple[pa.BinaryArray, Rows]:
+        """Return the values, some rows edited (null: dropped), and the rows dropped unparsed."""
+        value, is_lost = columns.value, np.zeros(len(rows), np.bool_)
+        if edit.columns is not None:
+            value, is_done = _edited_at_once(columns, rows, edit.columns)
+            rows = rows & ~is_done
+            if not rows.any():
+                return value, is_lost
         values: list[bytes | None] = []
-        is_lost = np.zeros(len(rows), np.bool_)
         texts = columns.value.filter(pa.array(rows)).to_pylist()
+        numbers = np.flatnonzero(rows).tolist()
         as_sent = (columns.datatype[rows] > _JSON).tolist()
-        for number, text in enumerate(texts):
+        for row, text, is_undecoded in zip(numbers, texts, as_sent, strict=True):
             try:
-                if as_sent[number] and edit is not _drop:
+                if is_undecoded and edit.edit is not _drop:
                     raise ValueError
-                edited = edit(text)
+                edited = edit.edit(text)
                 if edited is not None and len(edited) > max(len(text), DOCUMENT_BYTES):
                     raise ValueError  # memory is bound by the largest document
             except ValueError:
-                row = int(np.flatnonzero(rows)[number])
                 edited = self._unparsable(columns, row, text)
                 is_lost[row] = edited is None
-            if as_sent[number] and edited is None:  # its reason may tell a part of the value
-                is_lost[np.flatnonzero(rows)[number]] = True
+            if is_undecoded and edited is None:  # its reason may tell a part of the value
+                is_lost[row] = True
             values.append(edited)
-        return values, is_lost
+        replaced = pc.replace_with_mask(value, pa.array(rows), pa.array(values, pa.binary()))
+        return replaced, is_lost
 
     def _unparsable(self, columns: DataColumns, row: int, text: bytes) -> bytes | None:
         match self._settings.unparsable:
@@ -228,9 +271,24 @@ class PrivateValues:
         return None
 
 
-def _edit_of(edits: Mapping[tuple[Step, ...], Edit]) -> Edit:
-    """Return the edit of a whole text; dropping all of it needs no parser."""
-    return _drop if edits.get(()) is _drop else JsonEditor(edits).edited
+def _edited_at_once(
+    columns: DataColumns, rows: Rows, editor: ColumnEditor
+) -> tuple[pa.BinaryArray, Rows]:
+    """Return the values with the edits that the editor could make, and the rows of those."""
+    rows = rows & (columns.datatype <= _JSON)
+    chosen = columns.value if rows.all() else columns.value.filter(pa.array(rows))
+    edited, is_left = editor.edited(chosen)
+    most_bytes = np.maximum(pc.binary_length(chosen).to_numpy(), DOCUMENT_BYTES)
+    is_left |= pc.binary_length(edited).to_numpy() > most_bytes
+    if rows.all():
+        return edited, ~is_left
+    is_done = rows.copy()
+    is_done[rows] = ~is_left
+    return pc.replace_with_mask(columns.value, pa.array(rows), edited), is_done
+
+
+def _told(detail: pa.StringArray, is_lost: Rows) -> pa.StringArray:
+    return pc.if_else(pa.array(is_lost), DROPPED, detail) if is_lost.any() else detail
 
 
 def _nulled(column: pa.Array, rows: Rows) -> pa.Array:
@@ -262,28 +320,36 @@ def refuse_hidden(text: bytes, below: frozenset[Step]) -> None:
 _CONSTANTS: Final = {b'"': b'"***"', b"{": b"{}", b"[": b"[]", b"t": b"false", b"f": b"false"}
 
 
-def masked(value: bytes) -> bytes:
+def masks(values: Sequence[bytes]) -> list[bytes]:
     """Return a constant of the same JSON type: ``"***"``, 0, false, {}, []; null stays."""
-    return value if value == b"null" else _CONSTANTS.get(value[:1], b"0")
+    constant = _CONSTANTS.get
+    return [value if value == b"null" else constant(value[:1], b"0") for value in values]
 
 
-def hashed_with(hash_key: bytes) -> Edit:
+def hashes_with(hash_key: bytes) -> Edit:
     """Return the edit that replaces a value by a JSON string ``KEYID:HASH``; null stays.
 
     HASH is the keyed BLAKE2b (RFC 7693) of 16 bytes, in hexadecimal digits: of a string's text,
     else of the JSON as it was sent. KEYID tells with which key: 8 digits of the key's BLAKE2b.
     """
     secret = hash_key if len(hash_key) <= blake2b.MAX_KEY_SIZE else blake2b(hash_key).digest()
-    prefix = b'"' + blake2b(hash_key, digest_size=_KEY_ID_BYTES).hexdigest().encode() + b":"
+    prefix = '"' + blake2b(hash_key, digest_size=_KEY_ID_BYTES).hexdigest() + ":"
+    keyed = blake2b(key=secret, digest_size=_HASH_BYTES)
     text_of: Callable[[bytes], str] = msgspec.json.Decoder(str).decode
 
-    def hashed(value: bytes) -> bytes:
-        if value == b"null":
-            return value
-        told = value
-        if value.startswith(b'"'):
-            told = text_of(value).encode() if b"\\" in value else value[1:-1]
-        digest = blake2b(told, key=secret, digest_size=_HASH_BYTES).hexdigest()
-        return b'%b%b"' % (prefix, digest.encode())
+    def hashes(values: Sequence[bytes]) -> list[bytes]:
+        found = []
+        for value in values:
+            if value[0] == _QUOTE:
+                told = text_of(value).encode() if _BACKSLASH in value else value[1:-1]
+            elif value == b"null":
+                found.append(value)
+                continue
+            else:
+                told = value
+            digest = keyed.copy()
+            digest.update(told)
+            found.append(f'{prefix}{digest.hexdigest()}"'.encode())
+        return found
 
-    return hashed
+    return hashes

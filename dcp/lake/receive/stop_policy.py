@@ -8,9 +8,9 @@ stays short of what the node says it holds, is stopped with that reason at ``dea
 Where no stream is open the consumer decides by its own attempts (``stream_keeper.py``).
 
 Each vbucket counts for itself: that others of its node go on is an excuse in one case only. A node
-reads its disk for one vbucket after the other (``backfill_order``, docs/negotiation.md), so one may
-be waiting for its turn while others get snapshots from disk: then its deadline begins anew with
-each part of those.
+reads its disk for one vbucket after the other (``backfill_order``, docs/reference/negotiation.md),
+so one may be waiting for its turn while others get snapshots from disk: then its deadline begins
+anew with each part of those.
 
     the vbucket is                         may be waiting for its turn
     between two snapshots                  yes

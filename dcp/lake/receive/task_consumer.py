@@ -12,7 +12,7 @@ from dcp.lake.rounds.round_plan import StreamPlan, TaskPlan
 
 _LEAST_WINDOW_BYTES: Final = 64 * 1024
 _HERE: Final = (
-    "; tasks read the password where they run: docs/operations.md, How tasks get the password"
+    "; tasks read the password where they run: docs/howto/operations.md, How tasks get the password"
 )
 
 

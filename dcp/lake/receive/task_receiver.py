@@ -376,10 +376,10 @@ def private_values(plan: TaskPlan, access: SourceAccess) -> PrivateValues | None
     Raises:
         ConfigError: a rule hashes, and the key is not here.
     """
-    privacy = plan.document_filter.privacy
-    if not privacy.rules or access.consumer.connection.metadata_only:
+    privacy, kept_out = plan.document_filter.privacy, plan.document_filter.kept_out
+    if not (privacy.rules or kept_out) or access.consumer.connection.metadata_only:
         return None
-    found = PrivateValues(privacy)
+    found = PrivateValues(privacy, kept_out)
     found.learn(plan.document_filter.names)
     return found
 

@@ -1,7 +1,7 @@
 """Exports the samples of a lake's tasks in Prometheus' text format.
 
 Labels are bounded: the task's number, the node, the stage. Counters begin anew with each task, as
-those of a process that was started again. The names are those of flow control in the field.
+after a restart of a process. The names are those of flow control in the field.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,13 +36,13 @@ _METRICS: Final[Metrics] = {
     ),
     "dcplake_task_open_vbuckets": "Vbuckets that the task still reads.",
     "dcplake_task_resident_bytes": "Resident memory of the task's Python process.",
-    "dcplake_task_memory_bound_bytes": "The most that it takes (docs/memory.md).",
+    "dcplake_task_memory_bound_bytes": "The most that it takes (docs/reference/memory.md).",
     "dcplake_task_round": "The round that the task works for.",
 }
 
 
 def exposition(all_stats: Iterable[TaskStats]) -> str:
-    """Return the metrics of all tasks; of two with one label the newer one's."""
+    """Return the metrics of all tasks. If two samples have one label, the newer one counts."""
     newest: dict[str, TaskStats] = {}
     for stats in sorted(all_stats, key=lambda stats: stats.at):
         newest[stats.label] = stats

@@ -70,7 +70,7 @@ _EXPECTED: Final[dict[str, tuple[Check, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BucketRecord:
-    """The state that the vbuckets of a bucket share."""
+    """The data that all vbuckets of a bucket share."""
 
     bucket: str
     vbuckets: int

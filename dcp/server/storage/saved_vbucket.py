@@ -23,7 +23,7 @@ _WITHOUT_PURGE_SEQNO: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class VbucketHome:
-    """The place of a vbucket on disk, with what its saved state needs from the bucket."""
+    """The place of a vbucket on disk, and the data of the bucket that its saved state needs."""
 
     file: OsFile
     first_uuid: int

@@ -17,7 +17,7 @@ from dcp.lake.tables.typed_columns import (
 )
 
 HEAD = 'collection = "a.b"\nmode = "freeze"\n'
-DOCUMENTED = Path(__file__).parents[3] / "docs" / "typed-columns.md"
+DOCUMENTED = Path(__file__).parents[3] / "docs" / "howto" / "typed-columns.md"
 
 
 def contract(folder: Path, text: str) -> str:

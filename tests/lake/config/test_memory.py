@@ -23,7 +23,7 @@ from dcp.lake.config.memory import (
 from dcp.lake.config.settings import Settings, SparkSettings
 from tests.lake.memory_bound import memory_bound
 
-DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "memory.md"
 VECTORISED = "spark.sql.parquet.enableVectorizedReader"
 BATCH_ROWS = "spark.sql.parquet.columnarReaderBatchSize"
 

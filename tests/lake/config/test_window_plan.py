@@ -22,7 +22,7 @@ from dcp.protocol.window_policies import WindowPolicies
 from tests.lake.memory_bound import memory_bound
 from tests.lake.rounds.test_round_planner import cluster, lake
 
-DOCS = Path(__file__).parents[3] / "docs" / "memory.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "memory.md"
 MIB = MEBIBYTE
 POLICIES = ("static", "dynamic", "aggressive", "ratio", "none")
 

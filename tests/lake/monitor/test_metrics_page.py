@@ -12,7 +12,7 @@ BASE = "https://dcplake.example.com/"
 
 
 def test_the_page_lists_each_metric_with_its_type_label_and_meaning() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     rows = re.findall(
         r"^\| `(dcplake_\w+)` \| (\w+) \| (?:`(\w+)`)? ?\| (.+) \|$", page, re.MULTILINE
     )
@@ -23,7 +23,7 @@ def test_the_page_lists_each_metric_with_its_type_label_and_meaning() -> None:
 
 
 def test_each_query_of_the_dashboard_names_a_metric_that_is_exported() -> None:
-    dashboard = json.loads((ROOT / "conf" / "grafana.json").read_text())
+    dashboard = json.loads((ROOT / "deploy" / "grafana.json").read_text())
     queries = [each["expr"] for panel in dashboard["panels"] for each in panel["targets"]]
     named = [re.findall(r"\b[a-z]\w*_\w+", query) for query in queries]
     assert all(len(names) == 1 for names in named), named
@@ -31,8 +31,8 @@ def test_each_query_of_the_dashboard_names_a_metric_that_is_exported() -> None:
 
 
 def test_each_alerting_rule_is_about_exported_metrics_and_links_to_its_section() -> None:
-    rules = (ROOT / "conf" / "alerts.yml").read_text()
-    page = (ROOT / "docs" / "alarms.md").read_text()
+    rules = (ROOT / "deploy" / "alerts.yml").read_text()
+    page = (ROOT / "docs" / "howto" / "alarms.md").read_text()
     found = re.findall(
         r"- alert: (\w+)\n +expr: (.+)\n(?: +for: \w+\n)? +labels: \{ severity: \w+ \}\n"
         r" +annotations:\n +summary: .*Bucket {{ \$labels.bucket }}, lake {{ \$labels.lake }}: .+\n"
@@ -45,7 +45,7 @@ def test_each_alerting_rule_is_about_exported_metrics_and_links_to_its_section()
     for name, query, link in found:
         named = set(re.findall(r"\b[a-z]\w*_\w+", query)) - {"present_over_time"}
         assert named and named <= LAKE_METRICS.keys(), query
-        assert link == f"{BASE}docs/alarms.html#{name.lower()}", "whoever is paged follows it"
+        assert link == f"{BASE}docs/howto/alarms.html#{name.lower()}", "whoever is paged follows it"
     assert [name for name, _, _ in found] == re.findall(r"^## (\w+)$", page, re.MULTILINE)
     sections = re.split(r"^## .*$", page, flags=re.MULTILINE)[1:]
     assert all("**Look at**" in each and "**Do**" in each for each in sections)

@@ -1,4 +1,4 @@
-"""The recipes of docs/cookbook.md, each as it stands there, on a lake whose story is known."""
+"""The recipes of docs/howto/cookbook.md, each as it stands there, on a lake of a known story."""
 
 import json
 import re
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-PAGE: Final = (Path(__file__).parents[3] / "docs" / "cookbook.md").read_text(encoding="utf-8")
+PAGE: Final = (Path(__file__).parents[3] / "docs/howto/cookbook.md").read_text(encoding="utf-8")
 RECIPES: Final = dict(
     re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?```sql\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
 )

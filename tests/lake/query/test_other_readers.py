@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-PAGE: Final = (Path(__file__).parents[3] / "docs" / "read-from.md").read_text(encoding="utf-8")
+PAGE: Final = (Path(__file__).parents[3] / "docs/howto/read-from.md").read_text(encoding="utf-8")
 
 
 def blocks_of(section: str) -> list[str]:

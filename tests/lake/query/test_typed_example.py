@@ -1,4 +1,4 @@
-"""The example of docs/typed-columns.md: its documents and contract, and what commands print."""
+"""The example of docs/howto/typed-columns.md: documents, contract, and what commands print."""
 
 import json
 import re
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-DOCS: Final = Path(__file__).parents[3] / "docs"
+DOCS: Final = Path(__file__).parents[3] / "docs" / "howto"
 PAGE: Final = (DOCS / "typed-columns.md").read_text(encoding="utf-8")
 EXAMPLE: Final = PAGE.partition("\n## An example\n")[2].partition("\n## ")[0]
 BLOCKS: Final = re.findall(r"```\w*\n(.*?)```", EXAMPLE, re.DOTALL)

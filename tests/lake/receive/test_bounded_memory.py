@@ -2,7 +2,7 @@
 
 The producer is a process of its own and not counted. What runs is ``jobs/replicate.py --once``,
 with all its processes; their resident memory (PSS) is sampled every 0.2 s and compared with the
-formula of docs/memory.md, as ``dcp/lake/config/memory.py`` computes it.
+formula of docs/reference/memory.md, as ``dcp/lake/config/memory.py`` computes it.
 """
 
 import json

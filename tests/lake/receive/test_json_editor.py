@@ -1,33 +1,44 @@
-"""Edits inside JSON texts, against the same edits of parsed documents."""
+"""Edits inside JSON texts, one by one and in columns, against those of parsed documents."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard, json_path
-from dcp.lake.receive.json_editor import Edit, JsonEditor
+from dcp.lake.receive.column_editor import ColumnEditor
+from dcp.lake.receive.json_editor import Edit, JsonEditor, drop
 
 NAMES = ("email", "user", "a b", 'q"', "é", "x\\y", ",", ", ", "]", ":")
 GONE = object()
 ELEMENTS = (Wildcard.ELEMENTS,)
 
 
-def drop(_: bytes) -> None:
-    return None
-
-
-def mark(value: bytes) -> bytes:
-    return json.dumps(["edited", json.loads(value)]).encode()
+def mark(values: Sequence[bytes]) -> list[bytes]:
+    return [json.dumps(["edited", json.loads(value)]).encode() for value in values]
 
 
 def path(text: str) -> tuple[Step, ...]:
     steps = json_path(text)
     assert steps is not None
     return steps
+
+
+def edited_text(edits: Mapping[tuple[Step, ...], Edit], text: bytes) -> bytes | None:
+    """Edit a text as a task does: in a column if that goes, else by itself."""
+    columns = ColumnEditor.of(edits)
+    if columns is not None:
+        texts, is_left = columns.edited(pa.array([text], pa.binary()))
+        if not is_left[0]:
+            found: bytes = texts[0].as_py()
+            return found
+        assert texts[0].as_py() == text
+    return JsonEditor(edits).edited(text)
 
 
 def edited(document: Any, edits: Mapping[tuple[Step, ...], Edit]) -> Any:
@@ -40,7 +51,7 @@ def edited(document: Any, edits: Mapping[tuple[Step, ...], Edit]) -> Any:
             rest = {path: edit for path, edit in edits.items() if path[:1] != ELEMENTS}
             edits = more | rest
     if (edit := edits.get(())) is not None:
-        text = edit(json.dumps(document).encode())
+        [text] = edit([json.dumps(document).encode()])
         return GONE if text is None else json.loads(text)
     if isinstance(document, dict):
         members = {}
@@ -80,9 +91,9 @@ DUMPS: list[Callable[[Any], str]] = [
 def test_an_edit_of_a_text_is_that_of_the_document(
     document: Any, steps: tuple[Step, ...], edit: Edit, dumps: Callable[[Any], str]
 ) -> None:
-    found = JsonEditor({steps: edit}).edited(dumps(document).encode())
-    assert found is not None
-    assert json.loads(found) == edited(document, {steps: edit})
+    text = dumps(document).encode()
+    for found in (edited_text({steps: edit}, text), JsonEditor({steps: edit}).edited(text)):
+        assert (GONE if found is None else json.loads(found)) == edited(document, {steps: edit})
 
 
 @given(DOCUMENTS, st.lists(st.sampled_from(["$.email", "$.user", "$.é"]), unique=True, min_size=2))
@@ -90,9 +101,131 @@ def test_several_edits_of_a_text(document: Any, paths: list[str]) -> None:
     edits: dict[tuple[Step, ...], Edit] = {
         path(each): (drop, mark)[number % 2] for number, each in enumerate(paths)
     }
-    found = JsonEditor(edits).edited(json.dumps(document).encode())
-    assert found is not None
-    assert json.loads(found) == edited(document, edits)
+    text = json.dumps(document).encode()
+    for found in (edited_text(edits, text), JsonEditor(edits).edited(text)):
+        assert found is not None
+        assert json.loads(found) == edited(document, edits)
+
+
+# Objects are tuples of members, whose names may be there twice.
+MEMBERS = st.recursive(
+    st.sampled_from([None, True, -1.5, 12, "", "email", "a text", "x,:{", "[", 'q"']),
+    lambda below: (
+        st.lists(below, max_size=2)
+        | st.lists(
+            st.tuples(st.sampled_from(("email", "user", "a", "}", "é")), below), max_size=4
+        ).map(tuple)
+    ),
+    max_leaves=12,
+)
+MEMBER_PATHS = st.sampled_from(
+    ["$.email", "$.user.email", "$.user", "$.a", "$['}']", "$.é", "$.user.a", "$.a.user.email"]
+)
+
+
+def wrap(values: Sequence[bytes]) -> list[bytes]:
+    return [b'["edited",%b]' % value for value in values]
+
+
+def written(value: Any, space: str) -> str:
+    if isinstance(value, tuple):
+        members = (f"{json.dumps(name)}{space}:{space}{written(v, space)}" for name, v in value)
+        return "{" + space + f"{space},{space}".join(members) + space + "}"
+    if isinstance(value, list):
+        return "[" + f"{space},".join(written(each, space) for each in value) + space + "]"
+    return json.dumps(value)
+
+
+def plain(value: Any, edits: Mapping[tuple[Step, ...], Edit]) -> Any:
+    """Return what `MEMBERS` makes, with edits of members that have no array on their way."""
+    if not isinstance(value, tuple):
+        return value
+    members = []
+    for name, each in value:
+        below = {path[1:]: edit for path, edit in edits.items() if path[:1] == (FieldName(name),)}
+        if () not in below:
+            members.append((name, plain(each, below)))
+        elif below[()] is not drop:
+            members.append((name, ["edited", each]))
+    return tuple(members)
+
+
+@given(
+    st.lists(
+        st.tuples(MEMBERS, st.sampled_from(["", " ", "\r\n\t ", " " * 70]))
+        | st.sampled_from(
+            [b"", b"{", b'{"email":"a"', b'{"a":NaN}', b'"email"', b'{"a":1}{"a":1}']
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.dictionaries(MEMBER_PATHS.map(path), st.sampled_from([drop, wrap]), min_size=1, max_size=4),
+    st.integers(0, 300),
+)
+def test_a_column_is_edited_as_its_texts_are(
+    texts: list[Any], edits: dict[tuple[Step, ...], Edit], piece_bytes: int
+) -> None:
+    editor = ColumnEditor.of(edits)
+    assert editor is not None
+    rows = [each if isinstance(each, bytes) else written(*each).encode() for each in texts]
+    column = pa.array([b"before", *rows, b"behind"], pa.binary())[1:-1]
+    with patch("dcp.lake.receive.column_editor._PIECE_BYTES", piece_bytes):
+        found, is_left = editor.edited(column)
+    found.validate(full=True)
+    unchanging = ColumnEditor.of(dict.fromkeys(edits, list))
+    assert unchanging is not None
+    assert unchanging.edited(column)[0].equals(column)
+    for text, row, edited_row, left in zip(texts, rows, found.to_pylist(), is_left, strict=True):
+        alone, is_left_alone = editor.edited(pa.array([row], pa.binary()))
+        assert (alone[0].as_py(), is_left_alone[0]) == (edited_row, left)
+        if left:
+            assert edited_row == row
+            continue
+        assert not isinstance(text, bytes) or not text
+        assert json.loads(edited_row, object_pairs_hook=tuple) == plain(text[0], edits)
+        if not text[1]:
+            assert edited_row == written(plain(text[0], edits), "").replace("], ", "],").encode()
+
+
+def test_a_column_leaves_only_what_needs_a_look() -> None:
+    texts = {
+        b'{"a":{"e":"x"},"e":1}': True,  # a name twice
+        b'{"a":{"e":"x"},"b":"e","c":"a"}': False,
+        b'{"a":{"e":1.5e3},"b":2}': False,
+        b'{"a":[{"e":1}]}': True,
+        b'{"a":null}': True,
+        b'{"b":"\\"}': True,
+        b'{"b":{"a":{"e":1}}}': False,
+        b"{}": False,
+    }
+    editor = ColumnEditor.of({path("$.a.e"): wrap})
+    assert editor is not None
+    found, is_left = editor.edited(pa.array(texts, pa.binary()))
+    assert dict(zip(texts, is_left.tolist(), strict=True)) == texts
+    assert found[1].as_py() == b'{"a":{"e":["edited","x"]},"b":"e","c":"a"}'
+    assert found[2].as_py() == b'{"a":{"e":["edited",1.5e3]},"b":2}'
+    assert found[6].as_py() == b'{"b":{"a":{"e":1}}}'
+
+
+def test_what_is_between_dropped_members_stays() -> None:
+    rows = [
+        b'{"x": 0 , "a": 1, "b":2 ,\n"c" : 3 }',
+        b'{"a": 1, "b":2 , "x": 0, "c" : 3 }',
+        b'{"x": 0, "u": {"a" :1 }, "b":2}',
+        b'{ "c":1 }',
+        b'{"a":1,"b":2,"x":0}',
+    ]
+    editor = ColumnEditor.of({path(f"$.{each}"): drop for each in "abc"})
+    assert editor is not None
+    found, is_left = editor.edited(pa.array(rows, pa.binary()))
+    assert not is_left.any()
+    assert found.to_pylist() == [
+        b'{"x": 0   }',
+        b'{"x": 0 }',
+        b'{"x": 0, "u": {"a" :1 }}',
+        b"{ }",
+        b'{"x":0}',
+    ]
 
 
 CASES = [
@@ -120,7 +253,7 @@ CASES = [
     (["$.u[*]"], b'{"u":1,"b":2}', b'{"b":2}'),
     # Names that may stand behind another text.
     (["$[',']"], b'{"k":"x",",":"S"}', b'{"k":"x"}'),
-    (["$[', ']"], b'{"a": "", ", ": 1}', b'{"a":""}'),
+    (["$[', ']"], b'{"a": "", ", ": 1}', b'{"a": ""}'),
     # The whole covers its parts.
     (["$.u", "$.u.a"], b'{"u":{"a":1},"b":2}', b'{"b":2}'),
     (["$.a"], b"12345678901234567890123", b"12345678901234567890123"),
@@ -130,7 +263,7 @@ CASES = [
 
 @pytest.mark.parametrize(("paths", "text", "expected"), CASES)
 def test_what_is_dropped(paths: list[str], text: bytes, expected: bytes) -> None:
-    assert JsonEditor({path(each): drop for each in paths}).edited(text) == expected
+    assert edited_text({path(each): drop for each in paths}, text) == expected
 
 
 @pytest.mark.parametrize(
@@ -143,8 +276,8 @@ def test_what_is_dropped(paths: list[str], text: bytes, expected: bytes) -> None
     ],
 )
 def test_each_value_is_edited_once(paths: list[str], text: bytes) -> None:
-    found = JsonEditor({path(each): mark for each in paths}).edited(text)
-    assert found == text.replace(b'"S"', mark(b'"S"'))
+    found = edited_text({path(each): mark for each in paths}, text)
+    assert found == text.replace(b'"S"', mark([b'"S"'])[0])
 
 
 def test_a_whole_text_is_dropped() -> None:
@@ -158,4 +291,4 @@ def test_a_whole_text_is_dropped() -> None:
 @pytest.mark.parametrize("steps", ["$.a", "$.a[*]", "$"])
 def test_what_is_no_json_is_refused(text: bytes, steps: str) -> None:
     with pytest.raises(ValueError, match="found no JSON that can be read"):
-        JsonEditor({path(steps): mark}).edited(text)
+        edited_text({path(steps): mark}, text)

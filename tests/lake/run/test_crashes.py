@@ -23,11 +23,14 @@ from dcp.cli.main import main
 from dcp.errors import FencedError, StoppedError
 from dcp.lake.change_log.applied import applied_of
 from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.control import ActionState, Control
+from dcp.lake.change_log.erasure import Erasure, key_hash
 from dcp.lake.change_log.stop_points import VARIABLE
 from dcp.lake.config.settings import Settings
+from dcp.lake.run.ask_erasure import ask_erasure, check_erased
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost
@@ -51,6 +54,9 @@ VBUCKETS = 4
 COMMITTED = {"round.received": 0, "round.committed:2": 2, "apply.committed": 2}
 """Rounds of a run that are durable at its steps. A kill at any other one leaves what a kill in the
 middle of a statement leaves, and `tests.simulation` has them all."""
+
+
+ERASE_STEPS = ("erase.round", "erase.applied", "erase.log", "erase.purged")
 
 
 @pytest.fixture
@@ -128,6 +134,36 @@ def test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight(
         require_no_row_twice(lake)
         require_whole_audit(lake)
     require_live_exact(lake, cluster, latest_round(lake))
+
+
+def test_a_driver_killed_at_each_step_of_an_erasure(
+    spark: "SparkSession", cluster: ProducerCluster, tmp_path: Path, host: DriverHost
+) -> None:
+    fill(cluster, 80)
+    settings = settings_for(cluster, tmp_path)
+    run(settings, once=True, spark=spark)
+    change(cluster)
+    run(settings, once=True, spark=spark)
+    erasure = Erasure(DOCS.collection, frozenset({key_hash("key-3")}))
+    ask_erasure(settings, erasure, spark=spark)
+    held = host.begin(words_of(settings), [*ERASE_STEPS])
+    copies = []
+    for number, file in enumerate(held):
+        host.wait_for(file, held[:number])
+        copies.append(tmp_path / f"left-{number}")
+        host.stop()
+        shutil.copytree(tmp_path / "lake", copies[-1] / "lake")
+        host.wake()
+    assert host.ended(held).code == 0
+    for step, folder in zip(ERASE_STEPS, copies, strict=True):
+        print(f"step {step}")
+        left = settings_for(cluster, folder)
+        run(left, once=True, spark=spark)
+        lake = lake_of(left, spark)
+        [action] = Control(lake).actions()
+        assert action.state is ActionState.DONE
+        assert check_erased(left, erasure, spark=spark).found == {}
+        require_as_the_bucket(lake, cluster)
 
 
 def require_as_the_bucket(lake: LakeTables, cluster: ProducerCluster) -> None:

@@ -1,4 +1,4 @@
-"""A lake on S3, with the settings that docs/object-stores.md gives, in one session of its own."""
+"""A lake on S3, with the settings of docs/howto/object-stores.md, in one session of its own."""
 
 import re
 import tomllib
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LAKE: Final = "the lake #1?+ü&=[*]{'}"
 """What a URL, SQL or a shell would read otherwise."""
 ROOT: Final = f"s3://{BUCKET}/{LAKE}"
-PAGE: Final = Path(__file__).parents[3] / "docs" / "object-stores.md"
+PAGE: Final = Path(__file__).parents[3] / "docs" / "howto" / "object-stores.md"
 BUSY: Final = ("503 Slow Down", "SlowDown")
 QUICK: Final = {
     "spark.hadoop.fs.s3a.retry.throttle.limit": "2",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -234,3 +235,49 @@ def test_small_files_become_one(table: Table) -> None:
     assert table.size().files == 1 and keys_of(table) == ["a", "b"]
     [commit] = history(table, 1)
     assert commit.is_optimize and commit.ours == {"by": "us"}
+
+
+def test_a_purge_leaves_no_row_of_an_older_version_in_a_file(
+    new_table: NewTable, table: Table
+) -> None:
+    table.set_properties({"delta.enableDeletionVectors": "true"})
+    append(table, rows("a", "b", "c"), ("app", 1))
+    version = table.commits(1)[0]["version"]
+    table.delete("key = 'a'", {"by": "us"})
+    is_b = "sha2(key, 256) = '3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d'"
+    assert table.found_by_spark(KEYS, is_b).to_pylist() == [{"key": "b"}]
+    assert table.update({"value": "X''"}, is_b, {"by": "us"}) == 1
+    assert [row["value"] for row in table.rows("value", "true ORDER BY key")] == [b"", b"12345"]
+    before, found = table.search_files(KEYS, "key = 'a'")
+    assert before >= 1 and found
+
+    purged = new_table()
+    assert purged.purge({"by": "us"}) > 0
+    after, found = purged.search_files(COLUMNS, "key = 'a' OR (key = 'b' AND value <> X'')")
+    assert after >= 1 and not found
+    assert keys_of(purged) == ["b", "c"]
+    with pytest.raises(MissingVersionError):
+        purged.query(lambda name, _: f"SELECT key FROM {name}", KEYS, version)
+
+
+def test_a_purge_where_the_log_has_forgotten_old_commits(
+    tmp_path: Path, spark: "SparkSession"
+) -> None:
+    table = SparkStore(lambda: spark, LakeLocation(root=str(tmp_path))).table("t")
+    kept = {
+        "delta.checkpointInterval": "2",
+        "delta.deletedFileRetentionDuration": "interval 1 second",
+    }
+    table.create(COLUMNS, ("vbucket",), kept | {"delta.enableDeletionVectors": "true"})
+    for number in range(1, 5):
+        append(table, rows(f"{number}"), ("app", number))
+    log = tmp_path / "t" / "_delta_log"
+    newest = max(file.name[:20] for file in log.glob("*.checkpoint*"))
+    for file in [*log.glob("0*.json"), *log.glob("0*.crc")]:
+        if file.name[:20] < newest:
+            file.unlink()
+    sleep(1.1)
+    table.delete("key = '1'", {"by": "us"})
+    assert table.purge({"by": "us"}) > 0
+    assert table.search_files(KEYS, "key = '1'")[1] == []
+    assert keys_of(table) == ["2", "3", "4"]

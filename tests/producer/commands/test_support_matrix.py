@@ -1,4 +1,4 @@
-"""The support matrix in docs/protocol.md against the code, and against a running producer.
+"""The matrix of docs/reference/protocol.md against the code, and against a running producer.
 
 A table of the matrix has the columns name, state, module, tests, note; its header's first cell says
 what it lists (``KINDS``). What is marked *no* is asked for over the wire.
@@ -101,7 +101,7 @@ class Row(NamedTuple):
 
 
 def _rows() -> list[Row]:
-    text = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reference" / "protocol.md").read_text("utf-8")
     _, _, matrix = text.partition("\n## The embedded producer")
     rows: list[Row] = []
     kind = ""

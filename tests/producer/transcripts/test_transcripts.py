@@ -1,6 +1,6 @@
 """Every recorded conversation played to our producer, in the states that its scenario names.
 
-What need not be the same is said, with the reasons, in ``docs/conformance.md``.
+What need not be the same is said, with the reasons, in ``docs/howto/conformance.md``.
 """
 
 import json

@@ -1,0 +1,63 @@
+"""``dcplake erase``: take documents out of the lake, with all their versions."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
+from dcp.cli.terminal.output import say, say_json
+from dcp.lake.config.contracts import DEFAULT_COLLECTION
+
+EPILOG = (
+    "The driver of the lake carries the request out, which need not run now: the run that goes on, "
+    "or the next one."
+)
+
+
+def run(  # noqa: PLR0913  (an argument for each option)
+    *,
+    keys: Annotated[
+        Path, Option("--keys", metavar="FILE", help="the documents' keys, one a line, in UTF-8")
+    ],
+    config: Config = None,
+    lake: Lake = None,
+    overrides: Overrides = None,
+    collection: Annotated[
+        str, Option(metavar="SCOPE.COLLECTION", help="the collection of the documents")
+    ] = DEFAULT_COLLECTION,
+    keep_out: Annotated[
+        bool,
+        Option(
+            "--keep-out",
+            help="the documents are still at the source: keep their values out for good",
+        ),
+    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="tell the price, and ask nothing")] = False,
+    check: Annotated[
+        bool, Option("--check", help="search all data files for the documents, and ask nothing")
+    ] = False,
+    json: Annotated[bool, Option("--json", help="the result as one JSON object")] = False,
+) -> int:
+    """Tell the price, and ask the driver of the lake; or search all files."""
+    from dcp.lake.run.ask_erasure import ask_erasure, check_erased, erasure_of
+
+    settings = settings_from(config, lake, overrides)
+    erasure = erasure_of(keys, collection, keeps_out=keep_out)
+    if check:
+        found = check_erased(settings, erasure)
+        if json:
+            say_json(found.to_json())
+        found.refuse_found()
+        if not json:
+            say(str(found))
+        return 0
+    documents, action = ask_erasure(settings, erasure, dry_run=dry_run)
+    if json:
+        say_json({**documents.to_json(), "id": None if action is None else action.id})
+        return 0
+    asked = "would erase" if action is None else f"erase {action.id}:"
+    say(f"{asked} {documents}")
+    for line in documents.price():
+        say(f"  {line}")
+    return 0

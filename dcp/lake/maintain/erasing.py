@@ -1,0 +1,223 @@
+"""Takes documents with all their versions out of a lake's tables and files.
+
+Older versions and deletion vectors keep rows in files. So files with such rows are rewritten, and
+the files of older versions are deleted. A rollback that would need an older version reads its
+vbucket anew.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import pyarrow as pa
+
+from dcp.errors import IncompleteRunError
+from dcp.lake.change_log.collection_events import kept_vbuckets
+from dcp.lake.change_log.control import ERASE
+from dcp.lake.change_log.erasure import Erasure
+from dcp.lake.maintain.work import maintenance_metadata
+from dcp.lake.store.sql import integer_list, string, string_list
+from dcp.lake.tables.history import CLEANING, WHOLE, history
+from dcp.lake.tables.lake_tables import (
+    AUDIT_TABLE,
+    CHANGES_TABLE,
+    QUALITY_TABLE,
+    LakeTables,
+    ReplicaTable,
+    known_replicas,
+    replicas_in,
+)
+from dcp.lake.tables.schema import AUDIT, CHANGES, ITEM_KINDS, QUALITY, REPLICA, is_kind
+from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.records import UNSTORED, Record
+
+_ROW: Final = pa.schema([CHANGES.field(name) for name in ("vbucket", "epoch", "seqno")])
+_PLACE: Final = pa.schema([REPLICA.field("vbucket")])
+_VALUE: Final = {"value": "X''", "xattrs": "NULL", "datatype": "0", "detail": "NULL"}
+"""The columns of a row of ``changes`` whose value a privacy rule has dropped."""
+_HAS_VALUE: Final = "(value <> X'' OR xattrs IS NOT NULL)"
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedDocuments(Record):
+    """The rows of the documents that a request names, and the price of their erasure."""
+
+    erasure: Annotated[Erasure, UNSTORED]
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """By table."""
+    lost_versions: Mapping[str, int] = field(default_factory=dict)
+    """By replica, the number of older versions that cannot be read afterwards."""
+    at_source: int = 0
+    """The number of documents that are at the source, as far as the lake knows."""
+    pending: int = 0
+    """The number of rows that wait for the end of their snapshot."""
+
+    def __str__(self) -> str:
+        rows = ", ".join(f"{count:,} in {table}" for table, count in self.rows.items())
+        keys = f"{len(self.erasure.key_hashes):,}"
+        return f"keys of {self.erasure.collection}: {keys}; rows: {rows or 'none'}"
+
+    def price(self) -> list[str]:
+        """Return the losses of an erasure, a sentence for each."""
+        lines = [
+            f"table {table}: older versions that can no longer be read: {count:,}"
+            for table, count in self.lost_versions.items()
+        ]
+        return [
+            *lines,
+            "a rollback to before the erasure reads its vbuckets anew from the source, whole",
+            "cuts and queries of an older version of these tables, or of changes, fail",
+        ]
+
+
+def replicas_of_erasure(lake: LakeTables, erasure: Erasure) -> tuple[ReplicaTable, ...]:
+    """Return the tables of a collection, also those of dropped collections with its name."""
+    return tuple(each for each in replicas_in(lake) if each.collection == erasure.collection)
+
+
+def collections_known(lake: LakeTables) -> list[str]:
+    return sorted({each.collection for each in known_replicas(lake)})
+
+
+def find_documents(
+    lake: LakeTables,
+    erasure: Erasure,
+    to_round: int,
+    states: Mapping[int, VbucketProgress],
+) -> ErasedDocuments:
+    """Find the rows of the documents; ``states`` are the vbuckets' at ``to_round``, the newest
+    round.
+    """
+    replicas = replicas_of_erasure(lake, erasure)
+    rows: dict[str, int] = {}
+    log_rows = lake.changes.found_by_spark(_ROW, _log_condition(erasure, replicas)).to_pylist()
+    rows[CHANGES_TABLE] = len(log_rows)
+    pending = sum(
+        row["epoch"] == state.epoch and int(row["seqno"]) > state.complete_seqno
+        for row in log_rows
+        if (state := states.get(row["vbucket"])) is not None
+    )
+    kept, at_source = kept_vbuckets(lake, to_round), 0
+    lost: dict[str, int] = {}
+    for replica in replicas:
+        table = lake.table(replica.name)
+        found = table.found_by_spark(_PLACE, erasure.condition_sql())["vbucket"].to_pylist()
+        gone = kept.get(replica.collection_id, frozenset())
+        at_source += sum(vbucket not in gone for vbucket in found)
+        rows[replica.name] = len(found)
+        lost[replica.name] = len(history(table, WHOLE)) - 1
+    if lake.table(AUDIT_TABLE).exists():
+        audit = lake.table(AUDIT_TABLE).found_by_spark(
+            pa.schema([AUDIT.field("vbucket")]), _audit_condition(erasure, replicas)
+        )
+        rows[AUDIT_TABLE] = audit.num_rows
+    return ErasedDocuments(erasure, rows, lost, at_source, pending)
+
+
+def erase_rows(
+    lake: LakeTables, erasure: Erasure, replicas: Sequence[ReplicaTable], to_round: int
+) -> dict[str, int]:
+    """Take the documents out of all tables except the replicas; return the numbers of rows by
+    table.
+
+    The lake must have noted that the log may lack document rows up to ``to_round``
+    (`record_cleaned_round`).
+    """
+    read_version = history(lake.changes, 1)[0].version
+    ours = maintenance_metadata(lake, ERASE)
+    metadata = ours | {CLEANING: to_round, "base": read_version}
+    condition = _log_condition(erasure, replicas)
+    changed: dict[str, int] = {}
+    if erasure.keeps_out:
+        changed[CHANGES_TABLE] = lake.changes.update(
+            _VALUE, f"{condition} AND {_HAS_VALUE}", metadata
+        )
+    else:
+        changed[CHANGES_TABLE] = lake.changes.delete(condition, metadata)
+    audit, quality = lake.table(AUDIT_TABLE), lake.table(QUALITY_TABLE)
+    if audit.exists():
+        changed[AUDIT_TABLE] = audit.delete(_audit_condition(erasure, replicas), ours)
+    if quality.exists() and not erasure.keeps_out:
+        is_erased = erasure.condition_sql("each.key")
+        samples = {"samples": f"filter(samples, each -> NOT ({is_erased}))"}
+        changed[QUALITY_TABLE] = quality.update(
+            samples, f"{_of_tables(replicas)} AND exists(samples, each -> {is_erased})", ours
+        )
+    return changed
+
+
+def purge_tables(lake: LakeTables, replicas: Iterable[ReplicaTable]) -> int:
+    """Delete the files of older versions; return their number."""
+    ledgers = (each for each in (AUDIT_TABLE, QUALITY_TABLE) if lake.table(each).exists())
+    tables = (CHANGES_TABLE, *(each.name for each in replicas), *ledgers)
+    ours = maintenance_metadata(lake, ERASE)
+    return sum(lake.table(each).purge(ours) for each in tables)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSearch(Record):
+    """A search of all data files of some tables for documents."""
+
+    files: int
+    found: Mapping[str, Sequence[str]]
+    """By table, the files that hold one of the documents."""
+
+    def __str__(self) -> str:
+        if not self.found:
+            return f"none of {self.files:,} data files holds one of the documents"
+        return f"{sum(map(len, self.found.values())):,} of {self.files:,} data files hold some"
+
+    def refuse_found(self) -> None:
+        """Raise IncompleteRunError if a file holds one of the documents."""
+        if self.found:
+            listed = "\n".join(
+                f"  {table}: {name}" for table, names in self.found.items() for name in names
+            )
+            raise IncompleteRunError(
+                f"{self}, expected none: ask for the erasure (without --check), and let a run carry"
+                f" it out\n{listed}"
+            )
+
+
+def search_files(lake: LakeTables, erasure: Erasure) -> FileSearch:
+    """Search the data files of all tables, also those that no version references."""
+    replicas = [each for each in known_replicas(lake) if each.collection == erasure.collection]
+    there = [each for each in replicas if lake.table(each.name).exists()]
+    value = f" AND {_HAS_VALUE}" if erasure.keeps_out else ""
+    wanted: dict[str, tuple[Sequence[str], str]] = {
+        CHANGES_TABLE: (
+            ("key", "kind", "collection_id", "value", "xattrs"),
+            f"{_log_condition(erasure, replicas)}{value}",
+        )
+    }
+    for replica in there:
+        wanted[replica.name] = ("key", "value", "xattrs"), f"{erasure.condition_sql()}{value}"
+    if lake.table(AUDIT_TABLE).exists():
+        wanted[AUDIT_TABLE] = ("key", "table"), _audit_condition(erasure, replicas)
+    if lake.table(QUALITY_TABLE).exists() and not erasure.keeps_out:
+        is_erased = f"exists(samples, each -> {erasure.condition_sql('each.key')})"
+        wanted[QUALITY_TABLE] = ("table", "samples"), f"{_of_tables(replicas)} AND {is_erased}"
+    files, found = 0, {}
+    schemas = {CHANGES_TABLE: CHANGES, AUDIT_TABLE: AUDIT, QUALITY_TABLE: QUALITY}
+    for table, (names, condition) in wanted.items():
+        fields = schemas.get(table, REPLICA)
+        columns = pa.schema([fields.field(name) for name in names])
+        read, holding = lake.table(table).search_files(columns, condition)
+        files += read
+        if holding:
+            found[table] = holding
+    return FileSearch(files, found)
+
+
+def _log_condition(erasure: Erasure, replicas: Iterable[ReplicaTable]) -> str:
+    ids = integer_list(sorted(each.collection_id for each in replicas)) or "NULL"
+    return f"{is_kind(*ITEM_KINDS)} AND collection_id IN ({ids}) AND {erasure.condition_sql()}"
+
+
+def _audit_condition(erasure: Erasure, replicas: Iterable[ReplicaTable]) -> str:
+    return f"{_of_tables(replicas)} AND {erasure.condition_sql()}"
+
+
+def _of_tables(replicas: Iterable[ReplicaTable]) -> str:
+    names = sorted(each.name for each in replicas)
+    return f"`table` IN ({string_list(names) or string('')})"

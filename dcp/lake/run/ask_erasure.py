@@ -1,0 +1,79 @@
+"""Asks the driver of a lake to erase documents (``dcplake erase``), and searches files for them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dcp.errors import ConfigError
+from dcp.lake.adapters.opening import opened_lake
+from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
+from dcp.lake.change_log.erasure import MOST_KEYS, Erasure, key_hash
+from dcp.lake.change_log.round_queries import states_at
+from dcp.lake.config.settings import Settings
+from dcp.lake.maintain.erasing import ErasedDocuments, FileSearch, find_documents, search_files
+from dcp.lake.run.erasures import require_known, still_there
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def erasure_of(file: Path, collection: str, *, keeps_out: bool = False) -> Erasure:
+    """Read keys from a file, one a line. Empty lines are ignored.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no key or too many.
+    """
+    try:
+        lines = file.read_text("utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--keys {file}: {error}; expected a file of keys in UTF-8") from None
+    keys = {line.removesuffix("\r") for line in lines} - {""}
+    if not 0 < len(keys) <= MOST_KEYS:
+        raise ConfigError(
+            f"--keys {file}: found {len(keys):,} keys, expected 1 to {MOST_KEYS:,}, one a line; "
+            "ask several times for more"
+        )
+    return Erasure(collection, frozenset(map(key_hash, keys)), keeps_out)
+
+
+def ask_erasure(
+    settings: Settings,
+    erasure: Erasure,
+    *,
+    dry_run: bool = False,
+    spark: "SparkSession | None" = None,
+) -> tuple[ErasedDocuments, Action | None]:
+    """Write the request; return the rows and the price of the erasure with it.
+
+    With ``dry_run`` nothing is written, and the request is None.
+
+    Raises:
+        ConfigError: the lake has no such collection; or the lake has a document that is still at
+            the source, and ``keeps_out`` is not set.
+        LakeError: there is no lake.
+    """
+    with opened_lake(settings, spark) as lake, lake.read_once():
+        require_known(lake, erasure)
+        newest = latest_round(lake)
+        found = find_documents(lake, erasure, newest, states_at(lake, newest))
+        if found.at_source and not erasure.keeps_out:
+            raise ConfigError(still_there(found.at_source))
+        if dry_run:
+            return found, None
+        action = Action.requested(ERASE, None, erasure.options())
+        Control(lake).write(action, ActionState.REQUESTED)
+        return found, action
+
+
+def check_erased(
+    settings: Settings, erasure: Erasure, spark: "SparkSession | None" = None
+) -> FileSearch:
+    """Search every data file of the lake for documents.
+
+    Raises:
+        ConfigError: the lake has no such collection.
+        LakeError: there is no lake.
+    """
+    with opened_lake(settings, spark) as lake:
+        require_known(lake, erasure)
+        return search_files(lake, erasure)

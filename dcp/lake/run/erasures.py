@@ -1,0 +1,153 @@
+"""Carries out the erasures that the table ``control`` asks for, between two rounds.
+
+A driver begins a request before a round. If the request keeps values out, tasks do so from that
+round on. The erasure follows when the tables hold all received rows:
+
+1. The driver commits a round without rows. Another driver's round that was planned before the
+   request loses to it, so no task brings a value in the meantime.
+2. Each replica of the collection gets a version without the documents, which holds that round.
+3. The lake notes that the log lacks document rows. Then the documents leave the log, the audit and
+   the quality table.
+4. The files of older versions are deleted.
+
+Each step can be repeated. If a driver dies, the request stays open, and the next driver begins with
+the first step.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from dcp.errors import ConfigError, LakeError
+from dcp.lake.apply.applier import Applier
+from dcp.lake.change_log.applied import replica_status
+from dcp.lake.change_log.changes import append_round, latest_round
+from dcp.lake.change_log.control import Action, ActionState, Control
+from dcp.lake.change_log.erasure import Erasure, erasure_to_do, kept_out
+from dcp.lake.change_log.round_queries import states_at
+from dcp.lake.change_log.stop_points import reached
+from dcp.lake.maintain.erasing import (
+    collections_known,
+    erase_rows,
+    find_documents,
+    purge_tables,
+    replicas_of_erasure,
+)
+from dcp.lake.spark.failures import spark_errors
+from dcp.lake.tables.lake_tables import LakeTables, record_cleaned_round
+from dcp.lake.tables.round_record import states_to_batch
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Erasures:
+    def __init__(
+        self, lake: LakeTables, control: Control, applier: Applier, writer_id: str
+    ) -> None:
+        self._lake = lake
+        self._control = control
+        self._applier = applier
+        self._writer_id = writer_id
+        self._seen = ""
+        """The id of the request that was begun before the last round."""
+        self._tried: tuple[str, int] | None = None
+        """The id of the request that waits, and the newest round at its last try."""
+
+    def kept_out(self) -> dict[str, frozenset[str]]:
+        """See `DocumentFilter.kept_out`. The caller must know the newest round before it asks."""
+        return kept_out(self._control.actions())
+
+    def passed(self) -> None:
+        """Learn that the lake has received what the cluster held after the requests were begun."""
+        action = erasure_to_do(self._control.actions())
+        self._seen = "" if action is None else action.id
+
+    def is_due(self) -> bool:
+        """Return whether a request has `passed` a round, and was not tried at the newest one."""
+        action = erasure_to_do(self._control.actions())
+        if action is None or action.id != self._seen:
+            return False
+        return self._tried != (action.id, latest_round(self._lake))
+
+    def carry_out(self, apply_received: Callable[[], object]) -> bool:
+        """Carry out the oldest begun request; return whether it has ended.
+
+        The request waits if a table does not hold all received rows even after ``apply_received``.
+        It waits, too, if a row of a document waits for the end of its snapshot.
+
+        Raises:
+            FencedError: another driver writes to the lake; the request stays open.
+        """
+        action = erasure_to_do(self._control.actions())
+        if action is None or not self.is_due():
+            return False
+        erasure, newest = Erasure.of(action.options), latest_round(self._lake)
+        apply_received()
+        if reason := self._erase(action, erasure, newest):
+            _LOG.warning("request %s: the erasure waits: %s", action.id, reason)
+            self._tried = action.id, newest
+            return False
+        return True
+
+    def _erase(self, action: Action, erasure: Erasure, newest: int) -> str:
+        """Erase or refuse; or return the reason to wait."""
+        lake, applier = self._lake, self._applier
+        replicas = replicas_of_erasure(lake, erasure)
+        if not replicas:
+            known = ", ".join(collections_known(lake))
+            text = f"collection: found {erasure.collection!r}, expected one of: {known}"
+            self._control.write(action, ActionState.REFUSED, newest, text)
+            return ""
+        if not newest:
+            return "no round is committed"
+        for replica in replicas:
+            if not applier.has_published(replica, newest):
+                return f"table {replica.name} does not hold round {newest} whole"
+        states = states_at(lake, newest)
+        found = find_documents(lake, erasure, newest, states)
+        if not erasure.keeps_out:
+            if found.pending:
+                return "a change of a document waits for the end of its snapshot"
+            if found.at_source:
+                self._control.write(
+                    action, ActionState.REFUSED, newest, still_there(found.at_source)
+                )
+                return ""
+        number = newest + 1
+        rows = [states_to_batch(states.values(), number)]
+        new_rows = lake.store.new_changes(1, lambda _: iter(rows), are_few=True)
+        append_round(lake, new_rows, number, self._writer_id)
+        reached("erase.round")
+        for replica in replicas:
+            applier.erase(replica, number, erasure)
+            reached("erase.applied")
+        record_cleaned_round(lake, replicas, newest)
+        changed = erase_rows(lake, erasure, replicas, newest)
+        reached("erase.log")
+        try:
+            with spark_errors("the files of older versions cannot be deleted"):
+                files = purge_tables(lake, replicas)
+        except LakeError as error:
+            return str(error)
+        reached("erase.purged")
+        for replica in replicas:
+            if replica_status(lake, replica).round < number:
+                return f"table {replica.name} was taken back meanwhile"
+        told = ", ".join(f"{count:,} in {table}" for table, count in changed.items())
+        detail = f"rows: {told}; {files:,} files of older versions deleted"
+        self._control.write(action, ActionState.DONE, number, detail)
+        return ""
+
+
+def still_there(count: int) -> str:
+    return (
+        f"keys: found {count:,} of the documents at the source, as far as the lake has read it, "
+        "expected none: delete them there and let a run bring the deletions, or ask with --keep-out"
+    )
+
+
+def require_known(lake: LakeTables, erasure: Erasure) -> None:
+    """Raise ConfigError if the lake has no table of the collection."""
+    if not replicas_of_erasure(lake, erasure):
+        known = ", ".join(collections_known(lake))
+        raise ConfigError(f"--collection: found {erasure.collection!r}, expected one of: {known}")

@@ -1,0 +1,235 @@
+"""``dcplake erase``: documents go with all their versions, and rollbacks stay exact."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dcp.errors import ConfigError, IncompleteRunError
+from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
+from dcp.lake.change_log.erasure import Erasure, key_hash
+from dcp.lake.config.settings import Settings
+from dcp.lake.query.status import lake_status
+from dcp.lake.run.ask_erasure import ask_erasure, check_erased, erasure_of
+from dcp.lake.run.replicate import run
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS
+from dcp.lake.verify.compare import verify
+from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.cluster_settings import ClusterSettings
+from tests.lake.object_store import BUCKET, ObjectStore
+from tests.lake.receive.test_private_values import require_nowhere
+from tests.lake.receiving import lake_of, settings_for, write_config
+from tests.lake.replicas import source_rows, table_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VBUCKETS = 4
+COLLECTION = "_default._default"
+
+
+def erasure(*keys: str, keeps_out: bool = False) -> Erasure:
+    return Erasure(COLLECTION, frozenset(map(key_hash, keys)), keeps_out)
+
+
+def high(cluster: ProducerCluster) -> dict[int, int]:
+    return {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
+
+
+def answer(settings: Settings, action: Action | None) -> Action:
+    assert action is not None
+    return Control(lake_of(settings)).action(action.id)
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_document_goes_with_all_its_versions(tmp_path: Path) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
+        for number in range(40):
+            cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        run(settings, once=True)
+        cluster.set(b"key-7", b'{"n": "again"}')
+        run(settings, once=True)
+        with pytest.raises(ConfigError, match=r"found 1 of the documents at the source"):
+            ask_erasure(settings, erasure("key-7", "nobody"))
+        cluster.delete(b"key-7")
+        run(settings, once=True)
+        with pytest.raises(IncompleteRunError, match=r"docs: .*"):
+            check_erased(settings, erasure("key-7")).refuse_found()
+
+        documents, action = ask_erasure(settings, erasure("key-7", "nobody"))
+        assert documents.rows == {"changes": 3, "docs": 0}
+        assert documents.lost_versions["docs"] == 3
+        assert check_erased(settings, erasure("key-7")).found, "nothing is done yet"
+        run(settings, once=True)
+        done = answer(settings, action)
+        assert (done.state, done.detail.partition(";")[0]) == (
+            ActionState.DONE,
+            "rows: 3 in changes",
+        )
+        assert not check_erased(settings, erasure("key-7")).found
+        assert check_erased(settings, erasure("key-8")).found
+        assert table_rows(lake_of(settings), None) == source_rows(cluster, high(cluster))
+        assert lake_status(lake_of(settings)).warnings == ()
+
+        # The lake goes on, and a new document of that key lands.
+        cluster.set(b"key-7", b'{"n": "new"}')
+        run(settings, once=True)
+        assert table_rows(lake_of(settings), None) == source_rows(cluster, high(cluster))
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_rollback_across_an_erasure_reads_its_vbucket_anew(tmp_path: Path) -> None:
+    with ProducerCluster(
+        ClusterSettings(nodes=2, vbuckets=VBUCKETS, replicas=1, seed=9)
+    ) as cluster:
+        for number in range(40):
+            cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+        cluster.wait_until_replicated()
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        run(settings, once=True)
+        vbucket = cluster.vbucket_of(b"key-7")
+        cluster.pause_replication()
+        cluster.delete(b"key-7")
+        run(settings, once=True)
+        _, action = ask_erasure(settings, erasure("key-7"))
+        run(settings, once=True)
+        assert answer(settings, action).state is ActionState.DONE
+
+        # The failover loses the deletion: the document is there again.
+        cluster.failover(cluster.vbucket_owner(vbucket))
+        run(settings, once=True)
+        found = table_rows(lake_of(settings), None)
+        assert b"key-7" in found[vbucket]
+        assert found == source_rows(cluster, high(cluster))
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_document_at_the_source_is_kept_out(tmp_path: Path) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
+        for number in range(20):
+            cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        run(settings, once=True)
+        _, action = ask_erasure(settings, erasure("key-7", keeps_out=True))
+        run(settings, once=True)
+        assert answer(settings, action).state is ActionState.DONE
+        cluster.set(b"key-7", b'{"n": "secret"}')
+        cluster.set(b"key-8", b'{"n": "seen"}')
+        run(settings, once=True)
+        lake = lake_of(settings)
+        [row] = lake.table(DOCS.name).rows("value, xattrs, datatype, seqno", "key = 'key-7'")
+        assert (row["value"], row["xattrs"], row["datatype"]) == (b"", None, 0)
+        newest = cluster.get(b"key-7")
+        assert int(row["seqno"]) == newest.seqno
+        assert not check_erased(settings, erasure("key-7", keeps_out=True)).found
+        [row] = lake.table(DOCS.name).rows("value", "key = 'key-8'")
+        assert row["value"] == b'{"n": "seen"}'
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (None, "a JSON object of collection, keys_sha256"),
+        ('{"collection": "a.b"}', "a JSON object of collection, keys_sha256"),
+        ('{"collection": "b", "keys_sha256": ["00"]}', "expected scope.collection"),
+        ('{"collection": "a.b", "keys_sha256": ["00"]}', "64 hexadecimal digits"),
+        ('{"collection": "a.b", "keys_sha256": []}', "a list of 1 to 10,000"),
+        ('{"collection": "a.b", "keys_sha256": ["' + "0" * 64 + '"]}', "_default._default"),
+    ],
+)
+def test_an_impossible_request_is_refused(tmp_path: Path, options: str, told: str) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS)) as cluster:
+        cluster.set(b"key", b"1")
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        run(settings, once=True)
+        asked = replace(Action.requested(ERASE, None, {}), options=options)
+        Control(lake_of(settings)).write(asked, ActionState.REQUESTED)
+        run(settings, once=True)
+        refused = answer(settings, asked)
+        assert refused.state is ActionState.REFUSED
+        assert told in refused.detail
+
+
+def test_a_file_of_keys(tmp_path: Path) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_bytes(b"a\r\n\nb c\n")
+    assert erasure_of(file, COLLECTION).key_hashes == {key_hash("a"), key_hash("b c")}
+    for text in (b"", b"\xff"):
+        file.write_bytes(text)
+        with pytest.raises(ConfigError, match=r"--keys .*expected"):
+            erasure_of(file, COLLECTION)
+
+
+@pytest.mark.slow
+def test_no_file_of_a_lake_has_an_erased_document(tmp_path: Path, spark: "SparkSession") -> None:
+    secret = b"S3CR3T-T3XT"
+    with ProducerCluster(
+        ClusterSettings(nodes=2, vbuckets=VBUCKETS, replicas=1, seed=9)
+    ) as cluster:
+        for number in range(200):
+            cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+        cluster.set(b"key-7", b'{"n": "%b"}' % secret)
+        cluster.wait_until_replicated()
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        run(settings, once=True, spark=spark)
+        vbucket = cluster.vbucket_of(b"key-7")
+        cluster.pause_replication()
+        cluster.set(b"key-7", b'{"n": "%b, lost"}' % secret)
+        run(settings, once=True, spark=spark)
+        cluster.failover(cluster.vbucket_owner(vbucket))
+        cluster.set(b"key-8", b'{"n": "other"}')
+        run(settings, once=True, spark=spark)
+        assert lake_of(settings, spark).table(AUDIT_TABLE).exists()
+        cluster.delete(b"key-7")
+        run(settings, once=True, spark=spark)
+        documents, action = ask_erasure(settings, erasure("key-7"), spark=spark)
+        assert documents.rows[AUDIT_TABLE] == 1
+        assert set(check_erased(settings, erasure("key-7"), spark=spark).found) == {
+            "changes",
+            "docs",
+            AUDIT_TABLE,
+        }
+        run(settings, once=True, spark=spark)
+        assert answer(settings, action).state is ActionState.DONE, answer(settings, action)
+        assert check_erased(settings, erasure("key-7"), spark=spark).found == {}
+        require_nowhere(tmp_path / "lake", secret.decode())
+        lake = lake_of(settings, spark)
+        assert table_rows(lake, None) == source_rows(cluster, high(cluster))
+        assert verify(settings, spark=spark).differing == 0
+        assert lake_status(lake).warnings == ()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_commands_erase_in_an_object_store(tmp_path: Path) -> None:
+    def command(*words: str, code: int = 0) -> str:
+        program = [sys.executable, "-m", "dcp.cli.main", *words, "--config", str(config)]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    with (
+        ObjectStore() as store,
+        ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster,
+    ):
+        settings = settings_for(cluster, tmp_path)
+        root = f"s3://{BUCKET}/lake"
+        config = write_config(settings.source, root, store.options, "local[2]", tmp_path)
+        for number in range(40):
+            cluster.set(b"key-%d" % number, b'{"n": %d}' % number)
+        command("run", "--once")
+        cluster.delete(b"key-7")
+        command("run", "--once")
+        keys = tmp_path / "keys.txt"
+        keys.write_text("key-7\n")
+        told = command("erase", "--keys", str(keys))
+        assert "keys of _default._default: 1; rows: 2 in changes, 0 in docs" in told
+        assert "hold some" in command("erase", "--keys", str(keys), "--check", code=5)
+        command("run", "--once")
+        assert "none of" in command("erase", "--keys", str(keys), "--check")
+        assert "equal" in command("verify")
