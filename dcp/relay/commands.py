@@ -39,7 +39,7 @@ _QUESTIONS_OF_BRANCHES: Final = (
 
 
 class ConsumerRegistry(Protocol):
-    """What the commands need of the relay's registry of consumers."""
+    """The relay's registry of consumers, as its commands use it."""
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
         """Put a consumer into the group with this tag; EINVAL if the value is no tag."""

@@ -47,7 +47,7 @@ _FEW_NAMES: Final = 64
 
 
 class UpstreamCredit(Protocol):
-    """What the regulator needs of the links: they acknowledge bytes to the cluster."""
+    """The regulator's view of the links, which acknowledge bytes to the cluster."""
 
     def free(self, vbucket: int, frame_bytes: int) -> None:
         """Acknowledge so many more bytes of a vbucket, once the disk keeps up."""

@@ -47,7 +47,7 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 
 @dataclass(frozen=True, slots=True)
 class ReceivedBytes:
-    """What one block of frames brought for one stream."""
+    """The bytes that one block of frames brought for one stream."""
 
     stream: PassiveStream
     frame_bytes: int = 0
