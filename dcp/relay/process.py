@@ -25,7 +25,8 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
         SourceError: the data folder cannot be written, or the cluster rejects the relay.
         ConfigError: the data folder belongs to another bucket.
     """
-    logging.getLogger("dcp.relay").setLevel(logging.INFO)  # what groups lack, and once a minute all
+    # Show incomplete groups, and the statistics of each minute.
+    logging.getLogger("dcp.relay").setLevel(logging.INFO)
     relay = _relay(settings)
     with stop_signals() as wait_for_stop, relay:
         ready: dict[str, object] = {

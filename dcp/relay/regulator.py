@@ -80,6 +80,7 @@ class Regulator:
             VbucketFlowControl(spec, window_bytes, hold_ns) for _ in bucket.vbuckets
         ]
         for flow_control, vbucket in zip(self.flow_controls, bucket.vbuckets, strict=True):
+            # Items of an earlier process are on disk, so positions begin behind them.
             flow_control.positions.begin_again(vbucket.data.high_seqno)
         self._clients: Callable[[], Collection[AcceptedConnection]] = lambda: ()
         self._bucket = bucket
@@ -95,7 +96,7 @@ class Regulator:
         """Set the function that returns the present connections."""
         self._clients = clients
 
-    # --- what the links tell
+    # --- events of links
 
     def received(self, vbucket: int, frame_bytes: int) -> None:
         """Count bytes of a stream; the bucket has their items already."""
@@ -122,7 +123,7 @@ class Regulator:
         if frame_bytes:
             self._source.free(vbucket, frame_bytes)
 
-    # --- what consumers do
+    # --- events of consumers
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
         """Record a consumer whose stream cannot be served yet."""
@@ -191,6 +192,7 @@ class Regulator:
             with self._bucket.lock:
                 while left and loop.time() < until:
                     self._look_at(left.popleft())
+            # Let other connections have their turn.
             await asyncio.sleep(0)
             halted_seconds += self._excuse_halt(until)
         with self._bucket.lock:
@@ -265,7 +267,7 @@ class Regulator:
             found[stream] = at
         return found, heard_at_ns
 
-    # --- what is told
+    # --- logs and upstream streams
 
     def _note_disk(self, *, has_room: bool) -> None:
         # Log each change of the state once.

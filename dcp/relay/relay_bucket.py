@@ -134,6 +134,7 @@ class RelayBucket(Bucket):
         if not self.is_known(vbucket):
             return True
         facts = self.vbuckets[vbucket].facts()
+        # FROM_LATEST needs no position, and an invalid range gets its error at once.
         if request.flags & StreamFlag.FROM_LATEST or not range_is_valid(request, facts):
             return False
         # Only the branches decide about a rollback: the relay will get the newest branch's missing
@@ -143,6 +144,7 @@ class RelayBucket(Bucket):
             return False
         if self.copy(vbucket).awaits_first_disk_snapshot or request.start > facts.high_seqno:
             return True
+        # Between snapshots the client needs only its start seqno; inside one, the snapshot's end.
         is_between = request.start in (request.snap_start, request.snap_end)
         needed = request.start if is_between else request.snap_end
         return needed > max(facts.high_seqno, self.copy(vbucket).snapshot.end)

@@ -39,7 +39,7 @@ class RelayTasks:
             self.upstream,
         )
 
-    # --- beside the node, in the loop
+    # --- Companion
 
     async def opening(self) -> None:
         """Connect; return when failover logs and high seqnos are known, or after 10 seconds."""
@@ -87,7 +87,7 @@ class RelayTasks:
             if group.members < group.required:
                 _LOG.info("%s", group)
 
-    # --- what commands and people ask
+    # --- ConsumerRegistry
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
         """Record a consumer whose stream the relay cannot serve yet."""

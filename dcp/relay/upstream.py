@@ -79,7 +79,7 @@ class Upstream:
         self.is_informed = asyncio.Event()
         """Set when failover logs, and high seqnos of vbuckets without streams, are known."""
 
-    # --- life
+    # --- start and stop
 
     def start(self, regulator: StreamRegulator) -> None:
         """Begin to connect; the bucket's lock is held."""
@@ -102,7 +102,7 @@ class Upstream:
     def links(self) -> list[UpstreamLink]:
         return [link for link, _ in self._links.values()]
 
-    # --- who is followed
+    # --- cluster map and links
 
     def reconcile(self) -> None:
         """Open and close links and streams as needed; the bucket's lock is held."""
@@ -137,6 +137,7 @@ class Upstream:
                 streams = found[owner]
                 if self._regulator is not None and not self._regulator.holds(vbucket):
                     streams[vbucket] = copy
+        # No node can send a map now, so try every known address.
         if not any(link.is_ready for link in self.links):
             known = () if self._map is None else self._map.addresses
             for address in (*self._settings.upstream, *known):
@@ -170,6 +171,7 @@ class Upstream:
             ("uuid", found.bucket_uuid, served.bucket_uuid),
             ("number of vbuckets", found.vbucket_count, served.vbuckets),
         ):
+            # Old servers send no uuid.
             if told and expected and told != expected:
                 self.failure = BucketError(
                     f"the cluster's bucket {served.bucket}: {name}: found {told!r}, expected "
@@ -178,7 +180,7 @@ class Upstream:
                 _LOG.error("%s", self.failure)
                 raise self.failure
 
-    # --- what links tell
+    # --- events of links
 
     def arrived(self, link: UpstreamLink, arrived: Sequence[ReceivedBytes]) -> None:
         """Publish received items to consumers, and act on the connection's other messages."""
@@ -222,6 +224,7 @@ class Upstream:
         learned = bucket.vbuckets[vbucket].documents.collections.manifest
         if learned.uid > bucket.manifest.uid:
             bucket.collections.learn(bucket.vbuckets[vbucket])
+            # A system event lacks some details of its collection, which the manifest has.
             connection.ask_for_manifest()
         if each.frame_bytes:
             self._charged[vbucket] = link
@@ -232,6 +235,7 @@ class Upstream:
         if connection is None or self._regulator is None:
             return
         for vbucket in _emptied(connection.learned.ended):
+            # Another link may have brought the vbucket's bytes meanwhile.
             if self._charged.get(vbucket) is link:
                 self._regulator.ended(vbucket)
         link.write()
@@ -318,7 +322,7 @@ class Upstream:
         """Return False while received items wait for the disk: no streams may be requested."""
         return self._bucket.writes.make_room()
 
-    # --- what the regulator decides
+    # --- requests of the regulator
 
     def free(self, vbucket: int, frame_bytes: int) -> None:
         """Free bytes of a vbucket, if their connection still exists.

@@ -57,7 +57,7 @@ class ReceivedBytes:
 
 @dataclass(slots=True)
 class ServerMessages:
-    """What a connection has learned besides its streams.
+    """Facts that a connection has learned besides its streams.
 
     Written from outside: the caller that handles an entry removes it.
     """
@@ -106,7 +106,7 @@ class UpstreamConnection:
         self.arrived: dict[int, ReceivedBytes] = {}
         """Received bytes of the last block, by vbucket; valid even if ``feed`` failed half-way."""
 
-    # --- where it stands
+    # --- state
 
     @property
     def is_ready(self) -> bool:
@@ -130,7 +130,7 @@ class UpstreamConnection:
     def close(self) -> None:
         self.streams.end()
 
-    # --- questions
+    # --- requests
 
     def ask_for_map(self) -> None:
         """Request the cluster map; it goes to ``learned``."""

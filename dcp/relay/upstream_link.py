@@ -127,6 +127,7 @@ class UpstreamLink:
                 self._say("the connection was closed")
             except (AuthenticationError, BucketError) as error:
                 self._say(str(error))
+                # An operator must act, and frequent attempts would only fill the logs.
                 wait_seconds = longest = _REFUSED_WAIT_SECONDS
             except (DcplakeError, OSError, TimeoutError) as error:
                 self._say(str(error) or type(error).__name__)

@@ -202,6 +202,7 @@ class VbucketFlowControl:
             return 0
         self._incomplete_since_ns, self.is_held = None, False
         if self.group.receiver_count or self._has_audience(now_ns):
+            # The limit is one window above the slowest consumer that counts.
             return self.positions.free_to(self._limit - self._window_bytes)
         return self.free_all()
 

@@ -168,6 +168,7 @@ class PassiveStream:
                 self.end()
 
     def _item(self, frame: memoryview) -> None:
+        # The frame goes to disk as it is, so its layout must be the disk's.
         opcode, extras_bytes = frame[1], frame[4]
         expected = _EXTRAS_BYTES.get(Opcode(opcode))
         if extras_bytes != expected:

@@ -60,6 +60,7 @@ class PassiveStreams:
         self._copies, self._takes_over = dict(copies), frozenset(takes_over)
         self._waiting &= copies.keys()
         streams = self.by_vbucket.values()
+        # A new replica of the same vbucket needs a new stream.
         unwanted = [each for each in streams if self._copies.get(each.vbucket) is not each.copy]
         for stream in unwanted:
             stream.end()
@@ -134,6 +135,8 @@ class PassiveStreams:
         # The peer sent this event before it got the request to close.
         if stream is None:
             return None
+        # Another stream may fill the copy, as in a takeover; this one's events must not change it
+        # then.
         is_in_charge = stream.is_in_charge
         if is_in_charge:
             stream.take(event)

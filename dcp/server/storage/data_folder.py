@@ -58,6 +58,7 @@ class DataFolder:
         the arguments. Raises OSError if it cannot be read.
         """
         if not (size := self._record.size_bytes):
+            # Nobody can tell which vbuckets these logs belong to.
             if self.logs():
                 raise ConfigError(
                     f"data folder {self._path}: found logs of vbuckets without a bucket.json, "

@@ -51,7 +51,7 @@ class DiskHistory:
         self.base_seqno = base_seqno
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
 
-    # --- how far it goes
+    # --- state
 
     @property
     def persisted_seqno(self) -> int:
@@ -101,7 +101,7 @@ class DiskHistory:
         self._legacy_end = LegacyEnd()
         self.high_seqnos.clear()
 
-    # --- what was purged
+    # --- purges
 
     @property
     def purge_seqno(self) -> int:
@@ -114,7 +114,7 @@ class DiskHistory:
         """
         self.learned_purge_seqno = max(self.learned_purge_seqno, seqno)
 
-    # --- where one can go back to
+    # --- rollback points
 
     def batch_end_at(self, seqno: int) -> int:
         """Return the newest rollback point at or below ``seqno``."""
@@ -124,6 +124,7 @@ class DiskHistory:
         end = self._store.snapshot_at(seqno).end
         while end in self._parts:
             end = self._store.snapshot_at(end - 1).end
+        # After a restart nobody knows which older ends lie inside snapshots.
         return end if end and end >= self._parts.known_from else self.base_seqno
 
     def whole_seqno_at(self, seqno: int) -> int | None:
@@ -151,6 +152,7 @@ class DiskHistory:
         """Load what the opened file has; see ``VbucketData.reopen``."""
         if whole_seqno is not None:
             self._parts.know_from(self._store.cut(whole_seqno))
+        # The cut may have removed the snapshot from which this seqno came.
         self.learned_purge_seqno = min(learned_purge_seqno, self.persisted_seqno)
 
     def restore_high_seqnos(self, high_seqnos: Mapping[int, int]) -> None:

@@ -83,6 +83,7 @@ class ScannedFile:
         if not self._file.may_decay:
             return
         before, behind = rows.crcs_before[firsts].tolist(), rows.crcs_behind[lasts].tolist()
+        # One CRC per run is cheap; only damage needs a look at each frame.
         if list(map(crc32, parts, before)) != behind:
             for first, last, part in zip(firsts.tolist(), lasts.tolist(), parts, strict=True):
                 self._raise_damage(rows.take(slice(first, last + 1)), part)

@@ -64,7 +64,7 @@ class VbucketStore:
     def _contents(self) -> Contents:
         return self._log.contents
 
-    # --- what it holds
+    # --- contents
 
     @property
     def state(self) -> bytes:
@@ -239,7 +239,7 @@ class VbucketStore:
                 while scan.read(_WARM_UP_BYTES) is not None:
                     pass
 
-    # --- losing and forgetting
+    # --- cuts and compaction
 
     def cut(self, seqno: int, *, state: bytes | None = None) -> int:
         """Lose everything above ``seqno`` durably; return the new persisted seqno.

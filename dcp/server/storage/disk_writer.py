@@ -76,6 +76,7 @@ class DiskWriter:
             if not self.pending.is_optional:
                 raise
             text = "vbucket %d: cannot compact, it goes on without: %s"
+            # A full disk is no fault of the code; any other error is, so log its traceback.
             is_known = isinstance(error, OSError)
             _LOG.warning(text, self._vbucket, error, exc_info=None if is_known else error)
             self.pending.give_up()

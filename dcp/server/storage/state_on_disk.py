@@ -26,6 +26,7 @@ class StateOnDisk:
         """Return the encoded state; empty if the items alone show everything that changed."""
         state = self.state_at(seqno)
         encoded, lasting = self._encoded
+        # The state that was encoded last may never have reached the disk.
         if state is None or (self._written() == encoded and state.lasting == lasting):
             return b""
         return self._encode(state)

@@ -26,6 +26,7 @@ def misses_purged(data: VbucketData, wanted: StreamFilter, sent_seqno: int) -> b
     ``dcp/active_stream.cc``, scheduleBackfill).
     """
     purged = data.disk.purge_seqno
+    # The client may send the purge seqno of its last disk snapshot: nothing was purged since.
     if wanted.purge_seqno == purged or sent_seqno >= purged:
         return False
     # A client that has all of its collections misses nothing, whatever was purged elsewhere

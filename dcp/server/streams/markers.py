@@ -28,6 +28,7 @@ def marker_of(snapshot: Snapshot, settings: StreamSettings, data: VbucketData) -
     is_v2_2 = settings.marker_v2 and bool(snapshot.flags & SnapshotFlag.DISK)
     if not (settings.tells_durability or is_v2_2):
         return body
+    # A client without sync writes sees every item.
     durability = Durability(snapshot.end, 0, 0)
     if settings.tells_durability:
         durability = _durability_of(snapshot, data)

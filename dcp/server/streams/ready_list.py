@@ -68,6 +68,7 @@ class ReadyList:
 
     def _wait_for_disk(self, stream: ActiveStream) -> None:
         is_backfilling = self.is_sequential and stream.phase is ActiveStreamPhase.BACKFILLING
+        # A stream without a disk snapshot under way never waits, and passes on its turn.
         if not (is_backfilling and stream.is_inside_snapshot):
             self._waiting.pop(stream, None)
             self._pass_on(stream)

@@ -33,6 +33,7 @@ Mask = npt.NDArray[np.bool_]
 _MORE_BYTES: Final = 0x80
 """Bit of a LEB128 byte: another byte follows."""
 _ID_BITS: Final = range(7, 35, 7)
+"""Shifts of the further LEB128 bytes of a u32."""
 _SYNC_WRITES: Final = (Opcode.DCP_PREPARE, Opcode.DCP_ABORT)
 _DELETIONS: Final = (Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
 _FEW: Final = 8
@@ -152,13 +153,16 @@ def _is_any(column: npt.NDArray[np.integer], numbers: Sequence[int]) -> Mask:
 def _goes_as_stored(rows: _Rows, flavour: int) -> Mask:
     """Return a mask of the frames that equal ``Version.wire``, apart from key prefixes."""
     if flavour & (Flavour.NO_VALUE | Flavour.COMPRESSED):
+        # Every frame differs: its value is dropped or compressed.
         return np.zeros(len(rows.opcodes), bool)
     reshaped = 0 if flavour & Flavour.SNAPPY else int(Datatype.SNAPPY)
     reshaped |= 0 if flavour & Flavour.XATTRS else int(Datatype.XATTR)
     goes: Mask = rows.datatypes & np.uint8(reshaped) == 0
     if not flavour & Flavour.DELETE_TIMES:
+        # Deletions without delete times have other extras.
         return goes & ~_is_any(rows.opcodes, _DELETIONS)
     if not flavour & Flavour.EXPIRY_OPCODE:
+        # Such a client gets expirations as deletions.
         goes &= rows.opcodes != Opcode.DCP_EXPIRATION
     if not flavour & Flavour.DELETED_USER_XATTRS:
         has_xattrs = rows.datatypes & np.uint8(Datatype.XATTR) > 0

@@ -24,6 +24,7 @@ _FEW_ITEMS: Final = 16
 TURN_BYTES: Final = 4 * 1024 * 1024
 """A stream gives way to others after reading so much without an item that it shows."""
 _ALL: Final = replace(EVERYTHING, sync_writes=True)
+"""For frames that have passed the stream's filter already."""
 
 
 class ItemSource(Protocol):
@@ -74,6 +75,7 @@ class MemoryItems:
         self._checkpoints, self._cursor, self._flavour = checkpoints, cursor, flavour
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
+        # Memory need not keep what was sent.
         self._checkpoints.advance(self._cursor, self.sent_seqno)
         self._chunk_after, self._filter_before = self.sent_seqno, self.filter
         while found := self._read(self._end_seqno, self._most_items):
@@ -232,6 +234,7 @@ class Snapshot:
         taken = chunk.take(room_bytes, most_bytes, most_items, opaque)
         if not chunk.is_empty:
             self.source.put_back(chunk.left_seqnos)
+        # A single frame is sent whatever its length, so it says nothing about the growth.
         has_many = len(taken.seqnos) > 1 or not chunk.is_empty
         self._growth = max(1.0, chunk.frame_bytes / wanted_bytes) if has_many else 1.0
         return taken

@@ -140,6 +140,7 @@ class ActiveStream:
         self.vbucket = data.vbucket
         self.opaque = opaque
         self.stream_id = wanted.stream_id
+        # Streams of one connection with stream ids need a cursor each.
         named = "" if wanted.stream_id is None else f"sid_{wanted.stream_id}:"
         self.cursor = named + settings.cursor
         self.sent_seqno = max(verdict.start, data.base_seqno)
@@ -232,7 +233,7 @@ class ActiveStream:
             self._snapshot = None
         self._data.checkpoints.remove(self.cursor)
 
-    # --- what to send
+    # --- sending
 
     def next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> FrameBatch | None:
         """Return the next frames, at least one message; None if there is nothing to send.
@@ -300,6 +301,7 @@ class ActiveStream:
         data, seqnos, charged_bytes = taken
         if not len(seqnos):
             return _NOTHING_YET
+        # In key order no seqno is complete before the snapshot's end.
         if not isinstance(snapshot.source, KeyOrderItems):
             self.sent_seqno = int(seqnos[-1])
             if self.sent_seqno >= snapshot.end:
@@ -436,6 +438,7 @@ class ActiveStream:
             self._data.checkpoints, self.cursor, items.items, self._settings.flavour, self._filter
         )
         if goes_on:
+            # The rest of a replica's snapshot follows under the marker that was sent at its start.
             self._snapshot = self._with_extras(Snapshot(got, end, _MEMORY, source, got))
             return None
         if source.is_empty:
@@ -444,6 +447,7 @@ class ActiveStream:
             return None
         flags = self._flags_of(items)
         if self.takeover is not None:
+            # In a takeover the client answers each marker.
             flags |= SnapshotFlag.ACK
             self.takeover.marker_sent()
         # The snapshot ends at the last shown item: nothing changed behind it for this client

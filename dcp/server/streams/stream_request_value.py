@@ -107,6 +107,7 @@ def _names(
 
 
 def _stream_id(value: object) -> int:
+    # In Python True is an int.
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise _RefusedError
     if not 1 <= value <= U16_MAX:

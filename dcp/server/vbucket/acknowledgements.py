@@ -34,6 +34,7 @@ class Acknowledgements:
 
     def reach(self, whole_seqno: int, persisted_seqno: int) -> None:
         while self._waiting and self._waiting[0].seqno <= whole_seqno:
+            # Prepares behind this one must wait, too.
             if self._waiting[0].needs_disk and self._waiting[0].seqno > persisted_seqno:
                 return
             self.seqno = self._waiting.popleft().seqno

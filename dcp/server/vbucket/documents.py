@@ -240,7 +240,8 @@ class DocumentStore:
                             continue
                         self._expire(newest, now)
                         expired += 1
-                except Exception as error:  # whatever it is: the others expire
+                # One failure must not keep the other documents from expiring.
+                except Exception as error:
                     failures.append(error)
                 else:
                     later.pop()
@@ -283,7 +284,7 @@ class DocumentStore:
         # recorded.
         self.collections.raise_to(self.data.base_seqno)
 
-    # --- inside
+    # --- helpers
 
     def _live(self, collection: int, key: bytes, now: float) -> Version | None:
         if self.collections.find(collection) is None:
@@ -294,6 +295,7 @@ class DocumentStore:
         if version is None or version.is_deleted:
             return None
         if _is_due(version, now):
+            # A pending sync write keeps its document from expiring.
             is_free = self.data.newest.keys.pending_prepare(key, collection) is None
             if self.expires_when_read and is_free:
                 self._expire(version, now)

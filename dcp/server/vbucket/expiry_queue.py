@@ -27,6 +27,7 @@ class ExpiryQueue:
             self._expiry_of[collection, key] = expiry
             heapq.heappush(self._heap, (expiry, collection, key))
         if len(self._heap) > 2 * len(self._expiry_of) + _SLACK_ENTRIES:
+            # Most entries are stale, so build the heap again.
             self._heap = [(at, *which) for which, at in self._expiry_of.items()]
             heapq.heapify(self._heap)
 

@@ -50,6 +50,7 @@ class KeyIndex:
         if is_document:
             was_live = older is not None and older.is_live
             self.live[version.collection] += version.is_live - was_live
+        # Only the first unwritten version of a key replaces the one on disk.
         self._stored_seqnos.setdefault(key, 0 if older is None else older.seqno)
         self._newest[key] = version
 
@@ -186,7 +187,7 @@ class KeyIndex:
             if version.is_live and self._newest.get(version.stored_key) is version:
                 self._newest[version.stored_key] = StoredVersion.of(version)
 
-    # --- what compaction took
+    # --- compaction
 
     def forget_tombstones(self, up_to_seqno: int) -> None:
         """Forget tombstones up to a seqno after a purge removed them from disk."""

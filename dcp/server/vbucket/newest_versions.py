@@ -21,7 +21,7 @@ class NewestVersions:
         self._keeps_values = keeps_values
         self.keys = KeyIndex(keeps_values=keeps_values)
 
-    # --- what keys hold
+    # --- versions by key
 
     def of_key(self, key: bytes, collection: int = DEFAULT_ID) -> Version | None:
         """Return the newest version of ``key``, which may be a tombstone."""
@@ -43,7 +43,7 @@ class NewestVersions:
         """Return the number of live documents by collection; empty collections are left out."""
         return +self.keys.live
 
-    # --- what is written, and what goes to disk
+    # --- writes and flushes
 
     def note(self, version: Version) -> None:
         self.keys.note(version)
@@ -60,7 +60,7 @@ class NewestVersions:
                 items.append(stored_item(version, self.keys.stored(version), completes))
             yield items
 
-    # --- losing and forgetting
+    # --- cuts and compaction
 
     def begin_anew(self) -> None:
         """Forget all versions; the caller reads them from disk again (``note_read``)."""

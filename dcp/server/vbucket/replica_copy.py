@@ -46,7 +46,7 @@ class ReplicaCopy:
         prepares = (each.seqno for each in found if each.opcode == Opcode.DCP_PREPARE)
         self._acknowledgements = Acknowledgements(max(prepares, default=0))
 
-    # --- it is to be the vbucket
+    # --- promotion to active
 
     def take_over(self, *, is_taking_over: bool) -> None:
         """Switch between a takeover stream and normal replication."""
@@ -75,7 +75,7 @@ class ReplicaCopy:
             raise AssertionError("prepared before")
         self.vbucket.complete_change(self._begun)
 
-    # --- what fills it
+    # --- its passive stream
 
     def fill_from(self, feeder: object | None) -> None:
         self.feeder = feeder
@@ -84,7 +84,7 @@ class ReplicaCopy:
         lost, self.lost_cursors = self.lost_cursors, ()
         return lost
 
-    # --- where it stands
+    # --- state
 
     @property
     def high_seqno(self) -> int:
@@ -118,7 +118,7 @@ class ReplicaCopy:
         """True while the first snapshot is incomplete and comes from disk: streams must wait."""
         return self._first_disk_end is not None
 
-    # --- what a passive stream hands in
+    # --- events of the passive stream
 
     def take_failover_log(self, log: FailoverLog) -> None:
         self.vbucket.take_failover_log(log)

@@ -391,7 +391,7 @@ class Vbucket:
             current = self.failover_log.current_uuid
             self.record.fork(current, self.data.high_seqno, parent.current_uuid)
 
-    # --- what is another vbucket from here on
+    # --- replacement by a replica
 
     def prepare_to_succeed(self, old: "Vbucket") -> None:
         """Continue the seqnos and CAS values of ``old``; save the vbucket afterwards."""
@@ -418,7 +418,7 @@ class Vbucket:
         if self._home is not None:
             self._home.remove()
 
-    # --- any state, for tests
+    # --- arbitrary states, for tests and simulated servers
 
     def set_up(self, facts: VbucketFacts, versions: Sequence[Version] = ()) -> None:
         """For tests: become a vbucket with these facts; CAS values keep growing.

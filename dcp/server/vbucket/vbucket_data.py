@@ -74,7 +74,7 @@ class VbucketData:
             settings.unpersisted_seqnos,
         )
 
-    # --- who hears of writes
+    # --- listeners
 
     def on_append(self, listener: Callable[[Version], None]) -> None:
         """Set the one listener that is called with each appended version."""
@@ -88,7 +88,7 @@ class VbucketData:
         """Raise OSError if too much waits for the disk; call it before a client's write."""
         self._require_room()
 
-    # --- where it stands
+    # --- state
 
     @property
     def base_seqno(self) -> int:
@@ -116,7 +116,7 @@ class VbucketData:
         """Return the durability seqnos at the persisted seqno, or at one in memory."""
         return self.newest.keys.durability.at(end_seqno, self.base_seqno)
 
-    # --- beginnings
+    # --- start and restart
 
     def start_at(self, base_seqno: int) -> None:
         """Let seqnos begin after ``base_seqno``; raise ValueError after the first write."""
@@ -193,7 +193,7 @@ class VbucketData:
         self.memory.begin_at(seqno)
         return lost
 
-    # --- losing
+    # --- cuts and the end
 
     def cut(self, seqno: int) -> int:
         """Lose every batch that ended above ``seqno``; return the new high seqno.
