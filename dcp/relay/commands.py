@@ -25,7 +25,7 @@ from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 
-READ_ONLY: Final = "This is a relay: it takes no writes, they belong to the cluster that fills it"
+READ_ONLY: Final = "A relay takes no writes: send them to the cluster that fills it"
 GROUP: Final = b"relay"
 PRODUCER_GROUP: Final = b"producer"
 _MOST_SHOWN: Final = 40
@@ -58,11 +58,13 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
     def stream_request(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         request = cast("m.StreamRequest", body)
         if request.flags & StreamFlag.TAKEOVER:
-            session.refuse_access(frame, Status.EACCESS, "A relay hands nothing over")
+            session.refuse_access(frame, Status.EACCESS, "A relay hands over no vbucket")
         elif session.dcp is not None and _is_too_early(frame.vbucket, request):
             audience.stream_deferred(session.dcp, frame.vbucket)
             bucket.counters.streams_refused[frame.vbucket] += 1
-            session.refuse(frame, Status.ETMPFAIL, "The relay has not received that yet")
+            session.refuse(
+                frame, Status.ETMPFAIL, "The relay has not received this position yet: ask again"
+            )
         else:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
             if session.dcp is not None and session.dcp.streams.of({frame.vbucket}):
@@ -87,7 +89,9 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
     def ask_of_branches(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         vbucket = frame.vbucket
         if vbucket < len(bucket.vbuckets) and not bucket.is_known(vbucket):
-            session.refuse(frame, Status.ETMPFAIL, "The relay does not know the branches yet")
+            session.refuse(
+                frame, Status.ETMPFAIL, "The relay does not know the failover log yet: ask again"
+            )
         else:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
 

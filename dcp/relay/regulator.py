@@ -274,7 +274,9 @@ class Regulator:
         if has_room == self.waits_for_disk:
             self.waits_for_disk = not has_room
             if has_room:
-                _LOG.warning("the relay's disk is back; acknowledgements to the cluster go on")
+                _LOG.warning(
+                    "the relay's disk is available again; acknowledgements to the cluster continue"
+                )
             else:
                 _LOG.warning(
                     "the relay's disk is unavailable; acknowledgements to the cluster are paused"
@@ -290,8 +292,8 @@ class Regulator:
     def _follow_holds(self, held_before: set[int], looked_at: Iterable[int]) -> None:
         held = {v for v in looked_at if self.flow_controls[v].is_held}
         for vbuckets, what in (
-            (held - held_before, "is not complete, their streams are closed"),
-            (held_before - held, "is complete, their streams are opened"),
+            (held - held_before, "is incomplete, so the relay closes their streams"),
+            (held_before - held, "is complete, so the relay opens their streams"),
         ):
             if vbuckets:
                 _LOG.info("vbuckets %s: the group %s", number_ranges(vbuckets), what)

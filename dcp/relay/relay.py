@@ -67,7 +67,7 @@ def _uuid_and_vbuckets(settings: RelaySettings) -> tuple[str, int]:
         found = _recorded(settings.data_folder / "bucket.json")
         if found is None:
             raise
-        _LOG.warning("%s; serving what the data folder holds, and trying again", error)
+        _LOG.warning("%s; the relay serves its data folder, and tries again", error)
         return found.uuid, found.vbuckets
     return bucket_map.bucket_uuid, bucket_map.vbucket_count
 

@@ -17,22 +17,22 @@ from dcp.server.bucket.node_figures import samples_of
 _RELAY: Final[Metrics] = {
     "relay_consumers": "DCP connections.",
     "relay_streams": "Streams of all consumers.",
-    "relay_streams_from_disk": "Streams that read old things from the disk.",
-    "relay_ejections_total": "Consumers that were waited for, and were stuck.",
-    "relay_streams_ejected_total": "The same by vbucket, each time.",
-    "relay_newcomers_refused_total": "Streams too far behind to be waited for.",
-    "relay_held_bytes": "Bytes not acknowledged: a consumer, or the disk, lacks them.",
+    "relay_streams_from_disk": "Streams that read from the relay's disk.",
+    "relay_ejections_total": "How often a consumer got stuck.",
+    "relay_streams_ejected_total": "How often a vbucket gave up a consumer.",
+    "relay_newcomers_refused_total": "Streams that began too far behind to wait for.",
+    "relay_held_bytes": "Bytes not acknowledged: a consumer or the disk needs them.",
     "relay_disk_waiting_bytes": "Bytes received that are not on disk yet.",
     "relay_resident_bytes": "Resident memory of the relay.",
-    "relay_memory_bound_bytes": "The most that it takes now (docs/reference/memory.md).",
-    "relay_waits_for_disk": "1 while the cluster is held up by the relay's disk.",
+    "relay_memory_bound_bytes": "Most memory for this load (docs/reference/memory.md).",
+    "relay_waits_for_disk": "1 while the relay's disk delays the cluster.",
 }
 _GROUPS: Final[Metrics] = {
     "relay_group_info": "1; the vbuckets of a group, by its number.",
     "relay_group_members": "Consumers that a group of vbuckets waits for.",
-    "relay_group_required": "How many there must be.",
-    "relay_group_is_held": "1 while these vbuckets have no stream, as some lack.",
-    "relay_group_held_bytes": "What these vbuckets have received and not freed.",
+    "relay_group_required": "Consumers that the group must have.",
+    "relay_group_is_held": "1 while members lack, so that there is no stream.",
+    "relay_group_held_bytes": "Bytes of these vbuckets received and not freed.",
     "relay_group_gating": "1 for the consumer that a group waits for most.",
 }
 _NODES: Final[Metrics] = {
@@ -43,7 +43,7 @@ _NODES: Final[Metrics] = {
     "relay_upstream_held_bytes": "Bytes received that may not be acknowledged yet.",
     "relay_upstream_acks_total": "Acknowledgements sent.",
     "relay_upstream_acked_bytes_total": "Bytes acknowledged.",
-    "relay_upstream_full_seconds_total": "How long the windows were full.",
+    "relay_upstream_full_seconds_total": "Seconds for which the windows were full.",
     "relay_upstream_gating": "1 for the consumer that holds most of the window.",
 }
 

@@ -50,9 +50,9 @@ class StuckConsumers:
         for consumer in self._due:
             vbuckets = self._untold.pop(consumer)
             _LOG.warning(
-                "consumer %s is stuck: %d %s for it no more, it is served from the disk",
+                "consumer %s is stuck: %d %s for it, it gets items from disk",
                 names.get(consumer, consumer),
                 vbuckets,
-                "vbucket waits" if vbuckets == 1 else "vbuckets wait",
+                "vbucket no longer waits" if vbuckets == 1 else "vbuckets no longer wait",
             )
         self._due = list(self._untold)

@@ -175,7 +175,7 @@ class Upstream:
             if told and expected and told != expected:
                 self.failure = BucketError(
                     f"the cluster's bucket {served.bucket}: {name}: found {told!r}, expected "
-                    f"{expected!r}: it is another bucket than the one that fills this relay"
+                    f"{expected!r}: another bucket has filled this relay"
                 )
                 _LOG.error("%s", self.failure)
                 raise self.failure
@@ -303,7 +303,7 @@ class Upstream:
         try:
             self._bucket.take_manifest(parse_manifest(data))
         except OSError as error:
-            _LOG.warning("collections manifest: it cannot be saved: %s", error)
+            _LOG.warning("cannot save the collections manifest: %s", error)
 
     def lost(self, link: UpstreamLink) -> None:
         """Free the bytes of the link's connection, which is over."""

@@ -189,7 +189,9 @@ class UpstreamLink:
             if data is not None:
                 if not data:
                     if not connection.is_ready:
-                        raise NodeUnavailableError("closed by the node before it was ready")
+                        raise NodeUnavailableError(
+                            "the node closed the connection before it was ready"
+                        )
                     return
                 self._take(connection, splitter, data, now)
             with self._lock:

@@ -153,8 +153,8 @@ class PassiveStreams:
         # From seqno 0 there is nothing to roll back, so asking again would loop forever.
         if not event.requested.seqno:
             raise RemoteProtocolError(
-                f"vbucket {event.vbucket}: found ROLLBACK as the answer to a stream from the "
-                "beginning, expected a stream"
+                f"vbucket {event.vbucket}: found ROLLBACK as the response to a stream request from "
+                "seqno 0, expected a stream"
             )
         if stream.is_in_charge and self._may_open():
             self._ask_for(stream)

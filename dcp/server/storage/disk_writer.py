@@ -75,7 +75,7 @@ class DiskWriter:
         except Exception as error:
             if not self.pending.is_optional:
                 raise
-            text = "vbucket %d: cannot compact, it goes on without: %s"
+            text = "vbucket %d: cannot compact the log, which stays as it is: %s"
             # A full disk is no fault of the code; any other error is, so log its traceback.
             is_known = isinstance(error, OSError)
             _LOG.warning(text, self._vbucket, error, exc_info=None if is_known else error)

@@ -119,7 +119,8 @@ class DocumentStore:
         version = self._live(collection, key, now)
         if (collection, key) in self.maybe_visible:
             raise DocumentError(
-                Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS, f"get {key!r}: it is committed again"
+                Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
+                f"get {key!r}: its sync write is not committed again yet",
             )
         if version is None:
             raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")

@@ -109,8 +109,8 @@ class Vbucket:
     def _manifest(self, home: VbucketHome, number: int) -> Manifest:
         if number not in home.manifests:
             raise DiskFormatError(
-                f"{home.file}: names the manifest of number {number}, bucket.json has none; "
-                "one of the two is older than the other"
+                f"{home.file}: names manifest {number}, which bucket.json lacks; "
+                "the two files are of different times, restore both from one copy"
             )
         return home.manifests[number]
 
@@ -366,13 +366,13 @@ class Vbucket:
             # The other nodes fail over whatever this disk does, so an error must not stop this. The
             # data then stays whole, and the next write saves the branch.
             left = self.data.high_seqno
-            _LOG.warning("vbucket %d: nothing is lost, the disk cannot be cut: %s", self.id, error)
+            _LOG.warning("vbucket %d: cannot cut the log, so all data stays: %s", self.id, error)
         self._begin_branch(left, is_first=is_first)
         self.recover_sync_writes()
         try:
             self.save()
         except OSError as error:
-            _LOG.warning("vbucket %d: its new branch is not on disk yet: %s", self.id, error)
+            _LOG.warning("vbucket %d: cannot save the new branch yet: %s", self.id, error)
 
     def _begin_branch(self, entry_seqno: int, *, is_first: bool = False) -> None:
         """Begin a branch at ``entry_seqno`` with the data that is here."""
@@ -418,7 +418,7 @@ class Vbucket:
         if self._home is not None:
             self._home.remove()
 
-    # --- arbitrary states, for tests and simulated servers
+    # --- arbitrary states, for tests
 
     def set_up(self, facts: VbucketFacts, versions: Sequence[Version] = ()) -> None:
         """For tests: become a vbucket with these facts; CAS values keep growing.
