@@ -38,7 +38,6 @@ class BytePositions:
 
     @property
     def held_bytes(self) -> int:
-        """Received bytes that are not freed."""
         return self.received_bytes - self.freed_bytes
 
     @property
@@ -47,7 +46,6 @@ class BytePositions:
         return min(self.freed_bytes - self._window_bytes - 1, self._ends[0])
 
     def receive(self, last_seqno: int, frame_bytes: int) -> None:
-        """Add bytes after which the stream stands at ``last_seqno``."""
         self.received_bytes += frame_bytes
         is_same = last_seqno == self._seqnos[-1]
         if not is_same and not self._may_grow():
@@ -57,7 +55,6 @@ class BytePositions:
             self._seqnos[-1], self._ends[-1] = last_seqno, self.received_bytes
 
     def _may_grow(self) -> bool:
-        """Return True if the last block is small and none of it is freed."""
         if len(self._ends) == 1:
             return False
         begin = self._ends[-2]

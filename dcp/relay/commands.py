@@ -44,8 +44,7 @@ class ConsumerRegistry(Protocol):
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
         """Put a consumer into the group with this tag; EINVAL if the value is no tag."""
 
-    def figures(self) -> RelayFigures:
-        """Return the answer of STAT ``relay``."""
+    def figures(self) -> RelayFigures: ...
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
         """Record that a consumer requested a stream that the relay cannot serve yet."""

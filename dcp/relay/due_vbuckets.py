@@ -36,7 +36,6 @@ class DueVbuckets:
         self._touched.add(vbucket)
 
     def take_changed(self) -> list[int]:
-        """Return the scheduled vbuckets, and clear the schedule."""
         found = sorted(self._touched)
         self._touched.clear()
         self.wanted.clear()

@@ -40,7 +40,6 @@ def relay_bytes(settings: RelaySettings, load: Load, nodes: int = 1) -> int:
 
 
 def relay_bytes_in_words(settings: RelaySettings) -> str:
-    """Return the terms of the formula in words, for operators who size a machine."""
     nothing = Load(0, connections=0)
     node = relay_bytes(settings, nothing, 2) - relay_bytes(settings, nothing, 1)
     words = in_words(lambda load: relay_bytes(settings, load))

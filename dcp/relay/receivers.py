@@ -99,7 +99,6 @@ class Receivers:
         self.names = {number: name for number, name in self.names.items() if number in kept}
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        """Set a consumer's tag; EINVAL if the value is no tag."""
         tag = tag_of(value)
         if tag is None:
             return Status.EINVAL
@@ -107,7 +106,6 @@ class Receivers:
         return Status.SUCCESS
 
     def tag(self, consumer: DcpConnection) -> int | None:
-        """Return the consumer's tag, or None."""
         if consumer not in self._tags:
             self._tags[consumer] = named_tag(consumer.key[1])
         return self._tags[consumer]
@@ -192,7 +190,6 @@ class Receivers:
     def states(
         self, consumers: Iterable[DcpConnection], now_ns: int
     ) -> dict[int, tuple[int | None, bool]]:
-        """Return tag and silence of each consumer by number."""
         return {
             self.number(each): (
                 self.tag(each),

@@ -93,30 +93,25 @@ class Regulator:
         bucket.origin.on_sent.add(self._due.touch)
 
     def follow(self, clients: Callable[[], Collection[AcceptedConnection]]) -> None:
-        """Set the function that returns the present connections."""
         self._clients = clients
 
     # --- events of links
 
     def received(self, vbucket: int, frame_bytes: int) -> None:
-        """Count bytes of a stream; the bucket has their items already."""
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.flow_controls[vbucket].positions.receive(high_seqno, frame_bytes)
         self._due.touch(vbucket)
 
     def ended(self, vbucket: int) -> None:
-        """Free the bytes of a stream that is over."""
         self._free(vbucket, self.flow_controls[vbucket].free_all())
         self._due.touch(vbucket)
 
     def rolled_back(self, vbucket: int) -> None:
-        """Start again at the vbucket's high seqno, which is lower now."""
         self.ended(vbucket)
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.flow_controls[vbucket].positions.begin_again(high_seqno)
 
     def holds(self, vbucket: int) -> bool:
-        """Return True if the vbucket must not have a stream now."""
         return self.flow_controls[vbucket].is_held
 
     def _free(self, vbucket: int, frame_bytes: int) -> None:
@@ -126,17 +121,14 @@ class Regulator:
     # --- events of consumers
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Record a consumer whose stream cannot be served yet."""
         self.flow_controls[vbucket].stream_deferred(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
     def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Record that a consumer got its deferred stream, or gave it up."""
         self.flow_controls[vbucket].stream_wait_ended(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        """Put a consumer into the group with this tag; EINVAL if the value is no tag."""
         status = self.receivers.set_tag(consumer, value)
         number = self.receivers.number(consumer)
         for vbucket, flow_control in enumerate(self.flow_controls):
@@ -205,7 +197,6 @@ class Regulator:
         return loop.time() - began - halted_seconds
 
     def _tick(self) -> list[int]:
-        """Record which consumers have moved; return the vbuckets of the pass."""
         self._tick_ns = self._now_ns()
         moving = self.receivers.note_progress(self._clients(), self._tick_ns)
         consumers = self._bucket.dcp_connections.values()
@@ -253,7 +244,6 @@ class Regulator:
     def _standings(
         self, consumer: DcpConnection, vbucket: int, now_ns: int
     ) -> tuple[dict[Hashable, int], int]:
-        """Return the positions of a consumer's streams, and its last sign of life there."""
         positions = self.flow_controls[vbucket].positions
         heard_at_ns, found = now_ns, dict[Hashable, int]()
         for stream in consumer.streams.of({vbucket}):

@@ -95,7 +95,6 @@ class RelayBucket(Bucket):
 
     @property
     def all_copies(self) -> Mapping[int, ReplicaCopy]:
-        """The replicas that the cluster fills, by vbucket."""
         return self.copies.of_node(NODE)
 
     def copy(self, vbucket: int) -> ReplicaCopy:
@@ -105,7 +104,6 @@ class RelayBucket(Bucket):
         return found
 
     def end_streams(self, vbucket: int, reason: EndReason = EndReason.STATE_CHANGED) -> None:
-        """End the clients' streams of a vbucket, because its branch has changed."""
         self.dcp_connections.end_streams(vbucket, NODE, reason=reason)
 
     def is_known(self, vbucket: int) -> bool:
@@ -113,7 +111,6 @@ class RelayBucket(Bucket):
         return self.copy(vbucket).has_history
 
     def take_failover_log(self, vbucket: int, log: FailoverLog) -> None:
-        """Set the failover log of a vbucket that has none."""
         if not self.is_known(vbucket):
             self.copy(vbucket).take_failover_log(log)
 

@@ -90,15 +90,12 @@ class RelayTasks:
     # --- ConsumerRegistry
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Record a consumer whose stream the relay cannot serve yet."""
         self.regulator.stream_deferred(consumer, vbucket)
 
     def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Record that a consumer got its deferred stream, or gave it up."""
         self.regulator.stream_wait_ended(consumer, vbucket)
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        """Put a consumer into the group with this tag; EINVAL if the value is no tag."""
         return self.regulator.set_tag(consumer, value)
 
     def figures(self) -> RelayFigures:

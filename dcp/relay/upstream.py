@@ -89,7 +89,6 @@ class Upstream:
         self._note_informed()
 
     async def stop(self) -> None:
-        """Close all streams, then all connections."""
         self._runs = False
         await asyncio.gather(*(link.leave() for link in self.links))
         tasks = [task for _, task in self._links.values()]
@@ -306,7 +305,6 @@ class Upstream:
             _LOG.warning("cannot save the collections manifest: %s", error)
 
     def lost(self, link: UpstreamLink) -> None:
-        """Free the bytes of the link's connection, which is over."""
         for vbucket, charged in list(self._charged.items()):
             if charged is link:
                 del self._charged[vbucket]

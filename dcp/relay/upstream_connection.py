@@ -124,7 +124,6 @@ class UpstreamConnection:
     # --- streams
 
     def follow(self, copies: Mapping[int, ReplicaCopy], now: float) -> None:
-        """Have streams into exactly these replicas, by vbucket."""
         self.learned.ended += [each.vbucket for each in self.streams.follow(copies, now)]
 
     def close(self) -> None:
@@ -245,7 +244,6 @@ class UpstreamConnection:
     # --- flow control and time
 
     def free(self, frame_bytes: int) -> None:
-        """Mark bytes as no longer needed by any consumer."""
         self.window.give(frame_bytes)
 
     @property
@@ -263,7 +261,6 @@ class UpstreamConnection:
 
     @property
     def deadline(self) -> float:
-        """The time of the next ``tick``."""
         return self.streams.deadline
 
     def tick(self, now: float) -> None:

@@ -48,8 +48,7 @@ class LinkListener(Protocol):
     def unreachable(self, link: "UpstreamLink") -> None:
         """The link cannot connect to its node now."""
 
-    def may_open(self) -> bool:
-        """Return True if streams may be requested."""
+    def may_open(self) -> bool: ...
 
 
 class UpstreamLink:
@@ -90,7 +89,6 @@ class UpstreamLink:
         return self.connection is not None and self.connection.is_ready
 
     def full_seconds(self, now: float) -> float:
-        """Return how long windows of connections to this node were full, in total."""
         connection = self.connection
         window_seconds = 0.0 if connection is None else connection.window.full_seconds(now)
         return self._full_seconds + window_seconds
@@ -117,7 +115,6 @@ class UpstreamLink:
                     await asyncio.sleep(_ANSWER_SECONDS)
 
     async def run(self) -> None:
-        """Connect, receive, and reconnect after each loss, until cancelled."""
         wait_seconds = FIRST_WAIT_SECONDS
         while True:
             longest = LONGEST_WAIT_SECONDS
@@ -219,7 +216,6 @@ class UpstreamLink:
             self.write()
 
     def write(self) -> None:
-        """Send queued requests and acknowledgements."""
         if self.connection is not None and self._writer is not None:
             data = self.connection.output()
             if data:

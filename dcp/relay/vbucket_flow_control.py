@@ -95,11 +95,9 @@ class VbucketFlowControl:
         return None if gating is None or not self.positions.held_bytes else gating.receiver_id
 
     def stream_deferred(self, receiver: int) -> None:
-        """Give a place to a consumer whose stream cannot be served yet."""
         self._waiting.add(receiver)
 
     def stream_wait_ended(self, receiver: int) -> None:
-        """Record that a consumer got its deferred stream, or gave it up."""
         self._waiting.discard(receiver)
 
     def is_waiting(self, receiver: int) -> bool:
@@ -170,19 +168,18 @@ class VbucketFlowControl:
         return edge < other_edge - self._window_bytes
 
     def _make_way(self, receiver: int, place: _Place) -> None:
-        """Stop to count consumers that were first in the group and are far behind this one."""
         gating, freed_bytes = self.group.gating_receiver, self.positions.freed_bytes
         if gating is None or gating.edge >= freed_bytes or self.group.tracks(receiver):
             return
         if not self.group.counts(place.tag):
             return
+        # Somebody far behind counts only while nobody closer is there.
         edge = self._edge(min(freed_bytes, place.position))
         for each in self.group.receivers:
             if self._is_far_behind(each.edge, edge):
                 self.group.drop(each.receiver_id)
 
     def leave(self, receiver: int) -> None:
-        """End a consumer's place."""
         self._waiting.discard(receiver)
         if receiver in self._places:
             self._end(receiver)

@@ -130,7 +130,6 @@ class PassiveStream:
         self.opaque = opaque
 
     def end(self) -> None:
-        """End the stream because either side closed it or the connection broke."""
         self.is_open, self.is_over = False, True
         # A newer stream may fill the copy already.
         if self.is_in_charge:

@@ -71,7 +71,6 @@ class PassiveStreams:
 
     @property
     def deadline(self) -> float:
-        """The time of the next ``tick``."""
         due_at = [self._connection.next_deadline(), self.retry_at]
         return min(at for at in due_at if at is not None)
 
@@ -85,7 +84,6 @@ class PassiveStreams:
             self.retry(now)
 
     def retry(self, now: float) -> None:
-        """Request all missing streams now, without the rest of their wait."""
         self.retry_at = None
         self._waiting.clear()
         self._open(self._copies, now)

@@ -42,7 +42,6 @@ class Contents:
         return self.frame_bytes - self.index.live_bytes
 
     def apply(self, batch: DiskBatch, offset: int) -> None:
-        """Add a batch that begins at ``offset`` of the file."""
         if batch.keep_up_to < self.persisted_seqno:
             self._cut(batch.keep_up_to)
         if len(batch.seqnos):

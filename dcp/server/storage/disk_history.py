@@ -60,7 +60,6 @@ class DiskHistory:
 
     @property
     def persisted_snapshot(self) -> tuple[int, int]:
-        """Start and end of the newest snapshot on disk."""
         found = self._store.snapshot_at(self.persisted_seqno)
         if not found.end:
             return self.persisted_seqno, self.persisted_seqno
@@ -68,7 +67,6 @@ class DiskHistory:
 
     @property
     def item_count(self) -> int:
-        """Number of keys on disk, tombstones included."""
         return self._store.item_count
 
     @property
@@ -77,7 +75,6 @@ class DiskHistory:
 
     @property
     def stale_bytes(self) -> int:
-        """Bytes of replaced and lost versions, which compaction would drop."""
         return self._store.stale_bytes
 
     @property
@@ -105,7 +102,6 @@ class DiskHistory:
 
     @property
     def purge_seqno(self) -> int:
-        """The highest seqno of a purged tombstone; 0 if there is none."""
         return max(self.learned_purge_seqno, self._store.purge_seqno)
 
     def learn_purge_seqno(self, seqno: int) -> None:
@@ -133,7 +129,6 @@ class DiskHistory:
 
     @property
     def ends_whole(self) -> bool:
-        """True if the disk ends at a consistent state, not inside a received snapshot."""
         return self._store.persisted_seqno not in self._parts
 
     def note_part(self, end_seqno: int) -> None:
@@ -145,11 +140,9 @@ class DiskHistory:
         self._parts.merge(self.persisted_seqno)
 
     def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
-        """Return True if a rollback to some seqno of [first, end) is possible."""
         return self._store.may_be_cut(first_seqno, end_seqno)
 
     def take_up(self, whole_seqno: int | None, learned_purge_seqno: int) -> None:
-        """Load what the opened file has; see ``VbucketData.reopen``."""
         if whole_seqno is not None:
             self._parts.know_from(self._store.cut(whole_seqno))
         # The cut may have removed the snapshot from which this seqno came.
@@ -183,7 +176,6 @@ class DiskHistory:
 
     @property
     def history_start_seqno(self) -> int:
-        """From this seqno on no version is missing."""
         return self._store.history_start_seqno
 
     def scan_history(self, after_seqno: int) -> Scan:

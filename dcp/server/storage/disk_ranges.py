@@ -51,7 +51,6 @@ class LostRanges:
         )
 
     def above(self, seqno: int) -> "LostRanges":
-        """Return the ranges that end above ``seqno``."""
         kept = self.ends > np.uint64(seqno)
         return LostRanges(self.starts[kept], self.ends[kept])
 

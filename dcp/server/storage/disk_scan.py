@@ -110,7 +110,6 @@ class ScannedFile:
             self._scans += 1
 
     def leave(self) -> None:
-        """End one scan; the last one closes the pinned file."""
         with self._lock:
             self._scans -= 1
             is_last = not self._scans
@@ -161,7 +160,6 @@ class Scan:
         self.close()
 
     def close(self) -> None:
-        """Release the file; a second call does nothing."""
         if self._scanned is not None:
             self._scanned.leave()
             self._scanned = None
@@ -192,7 +190,6 @@ class Scan:
             raise
 
     def go_back(self, seqno: int) -> None:
-        """Let the next ``read`` start at ``seqno``."""
         self._next = int(np.searchsorted(self._columns.seqnos, np.uint64(seqno)))
 
     def read_again(self, first_seqno: int, before_seqno: int) -> Frames:

@@ -28,7 +28,6 @@ class DiskWriter:
     def begin_batch(
         self, items: Sequence[StoredItem], state: bytes, inner_ends: Sequence[int]
     ) -> None:
-        """Begin to write items and state; nothing may be pending."""
         self.pending = self._store.begin(items, state, inner_ends)
 
     def begin_compaction(
@@ -85,7 +84,6 @@ class DiskWriter:
         return self._store.generation != generation
 
     def abandon(self) -> None:
-        """Drop the pending write, unless it is on disk already."""
         if self.pending is not None:
             self.pending.abandon()
             self.pending = None

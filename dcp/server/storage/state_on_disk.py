@@ -12,7 +12,6 @@ class StateOnDisk:
     """
 
     def __init__(self, written: Callable[[], bytes]) -> None:
-        """``written`` returns the state that is on disk."""
         self.state_at: Callable[[int], SavedVbucket | None] = lambda _: None
         """Returns the state to save with the items up to a seqno; None: save none."""
         self._written = written

@@ -83,7 +83,6 @@ def source_of(
 def messages_behind(
     source: KeyOrderItems, end: int, settings: StreamSettings
 ) -> Iterator[tuple[m.Body, Opcode]]:
-    """Yield the messages that end an out-of-order snapshot."""
     tells_end = settings.out_of_order is OutOfOrder.WITH_SEQNO_ADVANCED
     if tells_end and source.last_seqno < end:
         yield m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED

@@ -72,7 +72,6 @@ class Chunk:
 
     @property
     def frame_bytes(self) -> int:
-        """Length of all frames, taken or not."""
         return int(self._ends[-1])
 
     @property

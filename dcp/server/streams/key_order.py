@@ -88,6 +88,5 @@ class KeyOrderItems:
         self._keys = keys
 
     def close(self) -> None:
-        """Release the scan and the quota; a second call does nothing."""
         self._hold(0)
         self._scan.close()

@@ -48,7 +48,6 @@ class NoopTimer:
         return self._unanswered is not None
 
     def due(self, now: float) -> int | None:
-        """Return the opaque of a NOOP to send now; None if none is due."""
         if not self.is_enabled:
             return None
         # The first NOOP comes one interval after the client enabled them.
@@ -62,7 +61,6 @@ class NoopTimer:
         return self._unanswered
 
     def is_dead(self, now: float) -> bool:
-        """Return True if the client was silent for the idle timeout."""
         return (
             self.is_enabled
             and self.heard_at is not None

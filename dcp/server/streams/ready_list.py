@@ -30,7 +30,6 @@ class ReadyList:
         return bool(self._ready)
 
     def __iter__(self) -> Iterator[ActiveStream]:
-        """Yield the ready streams, beginning with the next one."""
         return iter(self._ready)
 
     def order_backfills(self, *, is_sequential: bool) -> None:
@@ -54,12 +53,10 @@ class ReadyList:
         self._pass_on(stream)
 
     def wait_for_window(self, stream: ActiveStream) -> None:
-        """Skip a stream until its window changes."""
         self.drop(stream)
         self._full.setdefault(stream.opaque, {})[stream] = None
 
     def window_changed(self, opaque: int) -> None:
-        """Wake the streams of an opaque that wait for their window."""
         for stream in self._full.pop(opaque, {}):
             self.wake(stream)
             # It had the turn at the disk when its window became full, so it is first in line.
@@ -100,7 +97,6 @@ class ReadyList:
 
     @property
     def full_windows(self) -> Collection[int]:
-        """Opaques of the streams that wait for their own windows."""
         return self._full.keys()
 
     def waits_for_window(self, stream: ActiveStream) -> bool:

@@ -32,7 +32,6 @@ class StreamRegister:
         ]
 
     def takeover(self, opaque: int) -> ActiveStream | None:
-        """Return the newest takeover stream with this opaque."""
         return self._takeovers.get(opaque)
 
     def add(self, stream: ActiveStream) -> None:

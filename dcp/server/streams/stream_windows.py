@@ -67,7 +67,6 @@ class StreamWindows:
         self._flows[opaque].streams += 1
 
     def ended(self, opaque: int) -> None:
-        """Forget an ended stream and its outstanding bytes."""
         self.streams -= 1
         flow = self._flows[opaque]
         flow.streams -= 1
@@ -84,7 +83,6 @@ class StreamWindows:
         self.streams = 0
 
     def set_window(self, window_bytes: int) -> None:
-        """Apply the control ``stream_buffer_size``."""
         self.window_bytes = window_bytes
         self.names_streams |= window_bytes > 0
         self._switch_offs += window_bytes == 0

@@ -139,7 +139,6 @@ class DocumentStore:
         collection: int = 0,
         level: int = 0,
     ) -> Version:
-        """Store a document, new or not; a ``cas`` other than 0 must match the live document."""
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         _check_cas(key, live, cas)
@@ -159,7 +158,6 @@ class DocumentStore:
         collection: int = 0,
         level: int = 0,
     ) -> Version:
-        """Store a new document; raise DocumentError KEY_EEXISTS if a live one exists."""
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         if live is not None:
@@ -181,7 +179,6 @@ class DocumentStore:
         collection: int = 0,
         level: int = 0,
     ) -> Version:
-        """Replace a live document; raise DocumentError KEY_ENOENT if there is none."""
         live = self._live(collection, key, now)
         if live is None:
             raise DocumentError(Status.KEY_ENOENT, f"replace {key!r}: no such document")

@@ -15,7 +15,6 @@ class ExpiryQueue:
         """May have stale entries, which ``_expiry_of`` reveals; ``note`` limits their number."""
 
     def __len__(self) -> int:
-        """Return the number of entries, stale ones included."""
         return len(self._heap)
 
     def note(self, collection: int, key: bytes, expiry: int) -> None:

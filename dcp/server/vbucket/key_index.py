@@ -71,7 +71,6 @@ class KeyIndex:
         return 0 if prepare is None else prepare.seqno
 
     def __len__(self) -> int:
-        """Return the number of newest versions, including tombstones and events."""
         return len(self._newest)
 
     def newest(self, key: bytes, collection: int) -> Version | None:
@@ -173,7 +172,6 @@ class KeyIndex:
     # --- values
 
     def note_stored(self, version: Version) -> None:
-        """Add a version that was read from disk."""
         if version.is_live and not self._keeps_values:
             version = StoredVersion.of(version)
         self.note(version)
@@ -190,7 +188,6 @@ class KeyIndex:
     # --- compaction
 
     def forget_tombstones(self, up_to_seqno: int) -> None:
-        """Forget tombstones up to a seqno after a purge removed them from disk."""
         tombstones = [(key, v) for key, v in self._newest.items() if v.is_deleted]
         for key, version in tombstones:
             if version.seqno <= up_to_seqno:
@@ -198,7 +195,6 @@ class KeyIndex:
                 del self._newest[key]
 
     def forget_prepares(self, persisted_seqno: int, is_stored: Callable[[int], bool]) -> None:
-        """Forget completed prepares that compaction removed from disk."""
         if not self.holds_sync_writes:
             return
         prepares = [(key, v.seqno) for key, v in self._newest.items() if key[0] == PREPARED]

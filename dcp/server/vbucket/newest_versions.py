@@ -24,7 +24,6 @@ class NewestVersions:
     # --- versions by key
 
     def of_key(self, key: bytes, collection: int = DEFAULT_ID) -> Version | None:
-        """Return the newest version of ``key``, which may be a tombstone."""
         return self.keys.newest(key, collection)
 
     def with_value(self, version: Version) -> Version:
@@ -70,12 +69,10 @@ class NewestVersions:
         self.keys.note_stored(version)
 
     def forget_compacted(self, persisted_seqno: int) -> None:
-        """Forget the tombstones and prepares that compaction removed from disk."""
         self.keys.forget_tombstones(self._store.purge_seqno)
         self.keys.forget_prepares(
             persisted_seqno, lambda seqno: self._store.count(seqno - 1, seqno) > 0
         )
 
     def stored_end(self) -> LegacyEnd:
-        """Return the newest seqnos of the default collection on disk."""
         return LegacyEnd(*self.keys.stored_high_seqnos(DEFAULT_ID))

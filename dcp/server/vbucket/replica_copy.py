@@ -49,7 +49,6 @@ class ReplicaCopy:
     # --- promotion to active
 
     def take_over(self, *, is_taking_over: bool) -> None:
-        """Switch between a takeover stream and normal replication."""
         self.is_taking_over = is_taking_over
 
     @property
@@ -70,7 +69,6 @@ class ReplicaCopy:
             self._begun = None
 
     def complete_promotion(self) -> None:
-        """Finish the promotion that ``prepare`` began."""
         if self._begun is None:
             raise AssertionError("prepared before")
         self.vbucket.complete_change(self._begun)
@@ -206,6 +204,5 @@ class ReplicaCopy:
         return left
 
     def drop_part(self) -> None:
-        """Roll back an unfinished snapshot, so that the copy is consistent."""
         if not self.is_consistent:
             self.roll_back(self.consistent_seqno)

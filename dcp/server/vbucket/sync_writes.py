@@ -92,7 +92,6 @@ class SyncWrites:
         return bool(self._writes or self._untold)
 
     def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
-        """Add a write whose prepare has just been appended."""
         self._writes.append(_Write(prepare, deadline, answer))
 
     def recover(self, *, is_active: bool) -> None:
@@ -117,7 +116,6 @@ class SyncWrites:
         return told
 
     def tell_later(self, told: Sequence[Told]) -> None:
-        """Let the next ``step`` return these results."""
         self._untold += told
 
     def step(self, chain: Chain, now: float) -> Sequence[Told]:

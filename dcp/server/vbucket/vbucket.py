@@ -212,7 +212,6 @@ class Vbucket:
         return newest
 
     def facts(self, collections_high_seqno: int | None = None) -> VbucketFacts:
-        """Return the facts that decide a stream request (``resume_rules.py``)."""
         return VbucketFacts(
             self.failover_log,
             self.data.high_seqno,
@@ -225,7 +224,6 @@ class Vbucket:
 
     @property
     def is_ephemeral(self) -> bool:
-        """True if the bucket type has no disk."""
         return self._settings.bucket_type is BucketType.EPHEMERAL
 
     @property
@@ -349,7 +347,6 @@ class Vbucket:
         self._go_back(left, is_first=self.is_ephemeral)
 
     def recover(self) -> None:
-        """Begin a branch after an unclean restart, if the vbucket is active."""
         if self._state is VbucketState.ACTIVE:
             self._begin_branch(self.data.high_seqno)
             self.save()
@@ -358,7 +355,6 @@ class Vbucket:
         self.sync_writes.recover(is_active=self._state is VbucketState.ACTIVE)
 
     def _go_back(self, cut_seqno: int, *, is_first: bool) -> None:
-        """Lose everything above ``cut_seqno``, and begin a branch there."""
         try:
             left = self.data.cut(cut_seqno)
             self.documents.rewind()
@@ -375,7 +371,6 @@ class Vbucket:
             _LOG.warning("vbucket %d: cannot save the new branch yet: %s", self.id, error)
 
     def _begin_branch(self, entry_seqno: int, *, is_first: bool = False) -> None:
-        """Begin a branch at ``entry_seqno`` with the data that is here."""
         parent = self.failover_log
         self.failover_log = self._forked(entry_seqno, is_first=is_first)
         self._record_branch(parent)
@@ -413,7 +408,6 @@ class Vbucket:
         self.sync_writes.tell_later(old.sync_writes.give_up())
 
     def remove(self) -> None:
-        """Discard the vbucket and its file."""
         self.data.give_up()
         if self._home is not None:
             self._home.remove()

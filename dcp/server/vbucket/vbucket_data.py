@@ -158,7 +158,6 @@ class VbucketData:
             self._unwritten.add(batch)
 
     def finish_batch(self) -> None:
-        """End a batch of writes, and flush it unless a background flusher does."""
         self.end_batch()
         if not self._writes_behind:
             self.persistence.flush()
