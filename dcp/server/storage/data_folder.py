@@ -19,6 +19,8 @@ from dcp.server.storage.disk_file import OsFile
 
 
 class DataFolder:
+    """A bucket's folder; no other process can serve from it until ``close``."""
+
     def __init__(self, path: Path) -> None:
         """Create the folder if necessary, and lock it until ``close``.
 

@@ -16,6 +16,8 @@ from dcp.server.storage.disk_ranges import LostRanges
 
 
 class Contents:
+    """The items, disk snapshots and state of one log."""
+
     def __init__(self) -> None:
         self.state = b""
         self.purge_seqno = 0

@@ -31,6 +31,8 @@ class PinnedFile(Protocol):
 
 
 class DiskFile(Protocol):
+    """The storage's view of a file, on disk or in memory."""
+
     @property
     def may_decay(self) -> bool:
         """True for a disk, which may return damaged bytes."""

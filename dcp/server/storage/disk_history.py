@@ -16,6 +16,8 @@ from dcp.server.storage.unwritten_batches import UnwrittenBatches
 
 
 class DiskHistory:
+    """The part of a vbucket's history that is on disk, and the batches that wait for it."""
+
     def __init__(
         self,
         store: VbucketStore,

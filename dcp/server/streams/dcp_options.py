@@ -30,6 +30,8 @@ _FLAVOUR_OF_FEATURE: Final = {
 
 @dataclass(frozen=True)
 class DcpClient:
+    """The client of one DCP connection."""
+
     key: ConnectionKey
     flags: int = 0
     """Of DCP_OPEN."""

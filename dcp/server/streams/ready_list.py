@@ -16,6 +16,8 @@ from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
 
 
 class ReadyList:
+    """The streams of one connection that may have something to send."""
+
     def __init__(self) -> None:
         self.is_sequential = False
         self._ready: OrderedDict[ActiveStream, None] = OrderedDict()

@@ -28,6 +28,8 @@ _ALL: Final = replace(EVERYTHING, sync_writes=True)
 
 
 class ItemSource(Protocol):
+    """The source of a snapshot's frames: memory, disk, or disk in key order."""
+
     def next_chunk(self, most_bytes: int) -> Chunk | None:
         """Return about ``most_bytes`` of frames, at least one; None at the end.
 

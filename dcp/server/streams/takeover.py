@@ -35,6 +35,8 @@ _ANSWERED: Final = {
 
 
 class Takeover:
+    """The state machine of one takeover."""
+
     def __init__(self) -> None:
         self.phase = TakeoverPhase.SENDING
         self.unanswered_markers = 0

@@ -17,6 +17,8 @@ class _Prepare(NamedTuple):
 
 
 class Acknowledgements:
+    """The prepares of one replica that await their acknowledgement."""
+
     def __init__(self, seqno: int = 0) -> None:
         self.seqno = seqno
         """The last acknowledged prepare. After a restart: the newest prepare found on disk."""

@@ -17,6 +17,8 @@ from dcp.wire.vocabulary import Opcode
 
 
 class KeyIndex:
+    """The newest version of each key, and the seqnos of those that the disk still lacks."""
+
     def __init__(self, *, keeps_values: bool = True) -> None:
         self._keeps_values = keeps_values
         self.forgotten_rev = 0

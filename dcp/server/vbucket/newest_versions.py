@@ -14,6 +14,8 @@ from dcp.server.vbucket.stored_version import StoredVersion
 
 
 class NewestVersions:
+    """A ``KeyIndex``, and the values that are only on disk."""
+
     def __init__(self, vbucket: int, store: VbucketStore, *, keeps_values: bool) -> None:
         """``keeps_values``: keep values in memory after they are on disk."""
         self._vbucket = vbucket

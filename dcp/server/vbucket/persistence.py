@@ -19,6 +19,8 @@ from dcp.server.vbucket.newest_versions import NewestVersions
 
 
 class Persistence:
+    """Writes one vbucket's log; any thread may run a flush that it has begun."""
+
     def __init__(
         self,
         vbucket: int,

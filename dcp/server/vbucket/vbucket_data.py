@@ -38,6 +38,8 @@ class DataSettings:
 
 
 class VbucketData:
+    """The versions of one vbucket; call it with the bucket's lock held."""
+
     def __init__(
         self,
         vbucket: int,
