@@ -121,8 +121,8 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
         if group != GROUP:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
             return
-        told = json.dumps(audience.figures().to_json()).encode()
-        session.reply_with_many(frame, [m.StatAnswer(GROUP, told), m.StatAnswer()])
+        figures = json.dumps(audience.figures().to_json()).encode()
+        session.reply_with_many(frame, [m.StatAnswer(GROUP, figures), m.StatAnswer()])
 
     changed: dict[int, Handler] = {
         **dict.fromkeys(_QUESTIONS_OF_BRANCHES, ask_of_branches),

@@ -18,8 +18,8 @@ from dcp.wire.vocabulary import Status
 _LOG = logging.getLogger(__name__)
 _INFORMED_SECONDS: Final = 10.0
 """Clients cannot connect for so long at most, while failover logs and high seqnos are unknown."""
-_TELL_SECONDS: Final = 60.0
-_FIRST_TOLD_SECONDS: Final = 2.0
+_LOG_SECONDS: Final = 60.0
+_FIRST_LOG_SECONDS: Final = 2.0
 
 
 class RelayTasks:
@@ -62,12 +62,12 @@ class RelayTasks:
         self._tasks.clear()
 
     async def _watch(self) -> None:
-        await asyncio.sleep(_FIRST_TOLD_SECONDS)
+        await asyncio.sleep(_FIRST_LOG_SECONDS)
         while True:
-            self._tell()
-            await asyncio.sleep(_TELL_SECONDS)
+            self._log_figures()
+            await asyncio.sleep(_LOG_SECONDS)
 
-    def _tell(self) -> None:
+    def _log_figures(self) -> None:
         found = self.figures()
         _LOG.info(
             "%d consumers, %d streams, %d of them from disk; %d ejections; %d bytes held",

@@ -19,19 +19,19 @@ class StuckConsumers:
         """How often a consumer got stuck."""
         self._given_up: dict[int, set[int]] = {}
         """By consumer: the vbuckets that ejected it."""
-        self._untold: dict[int, int] = {}
+        self._to_log: dict[int, int] = {}
         """Consumers to log, each with the most vbuckets that had ejected it at one time."""
-        self._due: list[int] = []
+        self._log_next: list[int] = []
 
     def ejected(self, consumer: int, vbucket: int) -> None:
         """Record that a vbucket does not wait for a consumer."""
         if consumer not in self._given_up:
             self._given_up[consumer] = set()
             self.ejections += 1
-            self._untold[consumer] = 0
+            self._to_log[consumer] = 0
         self._given_up[consumer].add(vbucket)
-        if consumer in self._untold:
-            self._untold[consumer] = max(self._untold[consumer], len(self._given_up[consumer]))
+        if consumer in self._to_log:
+            self._to_log[consumer] = max(self._to_log[consumer], len(self._given_up[consumer]))
 
     def is_over(self, consumer: int, vbucket: int) -> None:
         """Record that a vbucket waits for the consumer again, or that the consumer has left it."""
@@ -47,12 +47,12 @@ class StuckConsumers:
 
     def tell(self, names: Mapping[int, str]) -> None:
         """Log the consumers that got stuck before the last call; call it at each tick."""
-        for consumer in self._due:
-            vbuckets = self._untold.pop(consumer)
+        for consumer in self._log_next:
+            vbuckets = self._to_log.pop(consumer)
             _LOG.warning(
                 "consumer %s is stuck: %d %s for it, it gets items from disk",
                 names.get(consumer, consumer),
                 vbuckets,
                 "vbucket no longer waits" if vbuckets == 1 else "vbuckets no longer wait",
             )
-        self._due = list(self._untold)
+        self._log_next = list(self._to_log)

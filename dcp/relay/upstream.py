@@ -165,15 +165,15 @@ class Upstream:
 
     def _require_same(self, found: ClusterMap) -> None:
         served = self._bucket.settings
-        for name, told, expected in (
+        for name, sent, expected in (
             ("bucket", found.bucket, served.bucket),
             ("uuid", found.bucket_uuid, served.bucket_uuid),
             ("number of vbuckets", found.vbucket_count, served.vbuckets),
         ):
             # Old servers send no uuid.
-            if told and expected and told != expected:
+            if sent and expected and sent != expected:
                 self.failure = BucketError(
-                    f"the cluster's bucket {served.bucket}: {name}: found {told!r}, expected "
+                    f"the cluster's bucket {served.bucket}: {name}: found {sent!r}, expected "
                     f"{expected!r}: another bucket has filled this relay"
                 )
                 _LOG.error("%s", self.failure)

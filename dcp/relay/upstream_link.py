@@ -61,7 +61,7 @@ class UpstreamLink:
         name: str,
         lock: RLock,
         windows: SharedWindows,
-        follower: LinkListener,
+        listener: LinkListener,
     ) -> None:
         """``windows`` shares one memory limit among the windows of all links."""
         self.address = address
@@ -74,7 +74,7 @@ class UpstreamLink:
         self._connection_name = name
         self._settings = settings
         self._lock = lock
-        self._follower = follower
+        self._listener = listener
         self._windows = windows
         self._copies: Mapping[int, ReplicaCopy] = {}
         self._writer: asyncio.StreamWriter | None = None
@@ -119,27 +119,27 @@ class UpstreamLink:
         while True:
             longest = LONGEST_WAIT_SECONDS
             try:
-                if await self._converse():
+                if await self._run_once():
                     wait_seconds = FIRST_WAIT_SECONDS
-                self._say("the connection was closed")
+                self._note_trouble("the connection was closed")
             except (AuthenticationError, BucketError) as error:
-                self._say(str(error))
+                self._note_trouble(str(error))
                 # An operator must act, and frequent attempts would only fill the logs.
                 wait_seconds = longest = _REFUSED_WAIT_SECONDS
             except (DcplakeError, OSError, TimeoutError) as error:
-                self._say(str(error) or type(error).__name__)
+                self._note_trouble(str(error) or type(error).__name__)
             await asyncio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, longest)
 
-    def _say(self, trouble: str) -> None:
+    def _note_trouble(self, trouble: str) -> None:
         with self._lock:
-            self._follower.unreachable(self)
+            self._listener.unreachable(self)
         # Log a reason once, not with each attempt.
         if trouble != self.trouble:
             _LOG.warning("%s: %s; connecting again", self.name, trouble)
         self.trouble = trouble
 
-    async def _converse(self) -> bool:
+    async def _run_once(self) -> bool:
         """Connect and receive until the connection is lost; return True if it became ready."""
         loop, address, tls = asyncio.get_running_loop(), self.address, self._settings.tls
         # Read the certificates again: the operator may have replaced them.
@@ -156,7 +156,7 @@ class UpstreamLink:
                 nonce,
                 loop.time(),
                 self._windows.join(self._resize_window),
-                self._follower.may_open,
+                self._listener.may_open,
             )
         try:
             with self._lock:
@@ -167,13 +167,13 @@ class UpstreamLink:
                 self.connection = None
                 self._windows.leave(self._resize_window)
                 self._full_seconds += connection.window.full_seconds(loop.time())
-                streams = connection.is_ready
+                became_ready = connection.is_ready
                 connection.close()
-                self._follower.lost(self)
+                self._listener.lost(self)
             self._writer.close()
             with suppress(OSError, ssl.SSLError):
                 await self._writer.wait_closed()
-        return streams
+        return became_ready
 
     async def _receive(self, reader: asyncio.StreamReader, connection: UpstreamConnection) -> None:
         splitter = FrameSplitter()
@@ -205,14 +205,14 @@ class UpstreamLink:
             except BaseException:
                 # The events before the error have changed the replicas, so consumers must get them.
                 # A rollback above all.
-                self._follower.arrived(self, list(connection.arrived.values()))
+                self._listener.arrived(self, list(connection.arrived.values()))
                 raise
             finally:
                 self.write()
             if connection.is_ready and not was_ready:
                 _LOG.info("%s: connected", self.name)
                 self.trouble, self._became_ready = "", True
-            self._follower.arrived(self, arrived)
+            self._listener.arrived(self, arrived)
             self.write()
 
     def write(self) -> None:

@@ -130,17 +130,17 @@ class VbucketFlowControl:
             place.heard_at_ns = heard_at_ns
             is_same = place.position == position and place.streams == counted.keys()
             # A short cut for the usual case, an unchanged report: it only updates the sign of life.
-            if is_same and self._is_told(receiver, tag, heard_at_ns):
+            if is_same and self._needs_no_report(receiver, tag, heard_at_ns):
                 return
         place.streams = frozenset(counted)
         place.position = position
-        self._make_way(receiver, place)
+        self._drop_far_behind(receiver, place)
         refusals = self.group.refusals
-        self._say(StatusMessage(receiver, position, self._window_bytes, tag), heard_at_ns)
+        self._send_status(StatusMessage(receiver, position, self._window_bytes, tag), heard_at_ns)
         was_refused, place.is_refused = place.is_refused, self.group.refusals != refusals
         self.newcomers_refused += place.is_refused and not was_refused
 
-    def _is_told(self, receiver: int, tag: int | None, heard_at_ns: int) -> bool:
+    def _needs_no_report(self, receiver: int, tag: int | None, heard_at_ns: int) -> bool:
         """Update an unmoved consumer's sign of life; return False if the group needs a report."""
         if self.group.heard(receiver, heard_at_ns) or not self.group.is_tracking:
             return True
@@ -167,7 +167,7 @@ class VbucketFlowControl:
     def _is_far_behind(self, edge: int, other_edge: int) -> bool:
         return edge < other_edge - self._window_bytes
 
-    def _make_way(self, receiver: int, place: _Place) -> None:
+    def _drop_far_behind(self, receiver: int, place: _Place) -> None:
         gating, freed_bytes = self.group.gating_receiver, self.positions.freed_bytes
         if gating is None or gating.edge >= freed_bytes or self.group.tracks(receiver):
             return
@@ -188,7 +188,7 @@ class VbucketFlowControl:
         del self._places[receiver]
         self.group.drop(receiver)
 
-    def _say(self, message: StatusMessage, now_ns: int) -> None:
+    def _send_status(self, message: StatusMessage, now_ns: int) -> None:
         self._limit = self.group.on_status_message(message, self._limit, now_ns)
 
     def on_idle(self, now_ns: int) -> int:

@@ -34,7 +34,7 @@ class ReplicaCopy:
         """The passive stream that fills the copy. Events of all others are ignored."""
         self.is_taking_over = False
         """True while a takeover stream fills the copy, which then becomes the active."""
-        self._begun: PreviousState | None = None
+        self._before_promotion: PreviousState | None = None
         """The state before ``prepare``, while a promotion is under way."""
         self._known_manifest = known_manifest
         self._first_disk_end: int | None = None
@@ -53,25 +53,25 @@ class ReplicaCopy:
 
     @property
     def is_prepared(self) -> bool:
-        return self._begun is not None
+        return self._before_promotion is not None
 
     def prepare(self, event: StateEvent) -> None:
         """Enter the state after ``event`` in memory; the caller saves it before the promotion.
 
         Raises LocalProtocolError if the event is impossible in the present state.
         """
-        self._begun = self.vbucket.begin_change(event, is_first=not self.has_history)
+        self._before_promotion = self.vbucket.begin_change(event, is_first=not self.has_history)
 
     def undo_preparation(self) -> None:
         """Return to the state before ``prepare``; the disk may still have the new state."""
-        if self._begun is not None:
-            self.vbucket.undo_change(self._begun)
-            self._begun = None
+        if self._before_promotion is not None:
+            self.vbucket.undo_change(self._before_promotion)
+            self._before_promotion = None
 
     def complete_promotion(self) -> None:
-        if self._begun is None:
+        if self._before_promotion is None:
             raise AssertionError("prepared before")
-        self.vbucket.complete_change(self._begun)
+        self.vbucket.complete_change(self._before_promotion)
 
     # --- its passive stream
 

@@ -80,13 +80,13 @@ class Vbucket:
         if home is not None:
             behind = replace(data_settings, writes_behind=True)
             data = VbucketData(vbucket, home.file, behind)
-            self._take_up(data, home, state)
+            self._restore(data, home, state)
             return
         log = FailoverLog((FailoverEntry(fresh_uuid(), 0),))
         data = VbucketData(vbucket, MemoryFile(), data_settings)
         self._begin(data, log, HybridClock(), state or VbucketState.ACTIVE)
 
-    def _take_up(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
+    def _restore(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
         """Restore what was saved; the branch record cannot know earlier writes."""
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.disk.saved_state:
@@ -207,8 +207,8 @@ class Vbucket:
         """The newest seqno of the default collection; after ``set_up``, the one given there."""
         newest = self.documents.collections.high_seqnos.get(DEFAULT_ID, 0)
         if self._set_up_default_high is not None:
-            told, high_seqno = self._set_up_default_high
-            return newest if newest > high_seqno else told
+            given, high_seqno = self._set_up_default_high
+            return newest if newest > high_seqno else given
         return newest
 
     def facts(self, collections_high_seqno: int | None = None) -> VbucketFacts:
@@ -440,9 +440,9 @@ class Vbucket:
             persisted_seqno=persisted - (high - base),
             purge_seqno=facts.purge_seqno,
         )
-        told = self.sync_writes.give_up()
+        results = self.sync_writes.give_up()
         self._begin(data, facts.failover_log, self.documents.clock, facts.state)
-        self.sync_writes.tell_later(told)
+        self.sync_writes.tell_later(results)
         self.take(versions)
         if facts.purge_seqno:
             data.persistence.purge(facts.purge_seqno)
@@ -459,7 +459,7 @@ class Vbucket:
             self.data.checkpoints.skip_to(version.seqno - 1)
             self.documents.append(version)
             self.data.finish_batch()
-            self._stand_behind(version)
+            self._follow_event(version)
 
     def learn(self, version: Version, known: Manifest | None = None) -> None:
         """Note an item that another server made: count it and follow its system event.
@@ -467,9 +467,9 @@ class Vbucket:
         ``known`` is the bucket's manifest; it has details that the event lacks, if its uid matches.
         """
         self.documents.collections.note(version)
-        self._stand_behind(version, known)
+        self._follow_event(version, known)
 
-    def _stand_behind(self, version: Version, known: Manifest | None = None) -> None:
+    def _follow_event(self, version: Version, known: Manifest | None = None) -> None:
         collections = self.documents.collections
         if version.event is not None:
             manifest = collections.manifest.after(version.event)
