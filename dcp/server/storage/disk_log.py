@@ -114,6 +114,7 @@ class Log:
             self._file.append(offset, parts)
 
         def apply() -> None:
+            # The first batch begins behind the file header.
             self.size_bytes = offset
             self._take(_with(batch, crcs))
 
