@@ -134,6 +134,7 @@ def spark_of(
             raise StoppedError("asked to stop before Spark had started")
         started = session(settings, spark, is_long=spark is None and is_long())
         check(started)
+        # Here no statement runs, so that sessions beside this one get its unchanged settings.
         note_settings(started)
         return started
 
@@ -163,7 +164,6 @@ class NeedsSparkError(LakeError):
 
 
 def refuse_to_start() -> "SparkSession":
-    """Raise NeedsSparkError; see `store_without_spark`."""
     raise NeedsSparkError(
         "this lake cannot be read without Spark, expected tables in a folder or an object store, "
         "with whole Delta logs; dcplake status starts Spark and says more"

@@ -103,8 +103,7 @@ class TableCommit:
 
     @property
     def is_cleaning(self) -> bool:
-        """True for our removal of unneeded or erased rows from ``changes``, or of their values."""
-        return self.operation in ("DELETE", "UPDATE") and CLEANING in self.ours
+        return self.operation == "DELETE" and CLEANING in self.ours
 
     @property
     def is_log_write(self) -> bool:
@@ -122,7 +121,6 @@ class TableCommit:
 
     @property
     def rows_of(self) -> int:
-        """The version whose rows this one has: its own if it changed some."""
         if self.restored is not None:
             return self.restored
         return self.version - 1 if self.keeps_rows else self.version
