@@ -65,8 +65,24 @@ class TlsFiles:
         return context
 
 
+@dataclass(frozen=True, kw_only=True)
+class NodeSettings(Section):
+    """The settings that a node of the embedded producer and a relay share."""
+
+    host: str = key("127.0.0.1", "Address to listen on.")
+    checkpoint_quota_bytes: int = key(
+        256 * 1024 * 1024,
+        "What the newest items may take in memory; beyond it slow streams go back to the disk.",
+        unit="bytes",
+        least=1,
+    )
+    flush_seconds: float = key(
+        0.1, "How late what was received is on disk.", unit="seconds", above=0
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class ClusterSettings(Section):
+class ClusterSettings(NodeSettings):
     """A cluster of ``nodes`` that share the vbuckets of one bucket.
 
     More than 15 attributes: one is one setting.
@@ -105,18 +121,11 @@ class ClusterSettings(Section):
         "below what memory has reads a disk snapshot first.",
         least=0,
     )
-    checkpoint_quota_bytes: int = key(
-        256 * 1024 * 1024,
-        "What the newest items may take in memory; beyond it slow streams go back to the disk.",
-        unit="bytes",
-        least=1,
-    )
     keeps_values: bool = key(
         True,
         "Whether documents are in memory with their values. Else those on the disk are read from "
         "there each time (a relay's). ``record_branches`` keeps all.",
     )
-    host: str = key("127.0.0.1", "Address to listen on.")
     ports: tuple[int, ...] = ()
     """A KV port of each node, 0 for any free one. The other ports are so, too."""
     http_ports: tuple[int, ...] = ()
@@ -202,9 +211,6 @@ class ClusterSettings(Section):
     earlier when much is pending. None: the disk is memory; what a client sent together is on it
     before the last answer leaves.
     """
-    flush_seconds: float = key(
-        0.1, "How late what was received is on disk.", unit="seconds", above=0
-    )
     persistence_wait_seconds: float = key(
         30.0, "How long a client waits that asks until a seqno is on disk.", unit="seconds", least=0
     )
@@ -236,7 +242,7 @@ class ClusterSettings(Section):
     """The version that the nodes tell, by which clients choose how to open DCP. One before 6.5 does
     not know NO_VALUE_WITH_UNDERLYING_DATATYPE.
     """
-    prepare_extra_bytes: int = key_of(FlowSettings, "prepare_extra_bytes")
+    prepare_extra_bytes: int = key_of(FlowSettings, "prepare_extra_bytes", is_internal=False)
     """A consumer that acknowledges what it got loses them from its window each time."""
     clock: Callable[[], float] = time
     """Returns seconds since 1970."""
