@@ -6,7 +6,6 @@ this writes.
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,7 @@ from dcp.lake.config.settings import SECTIONS
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.config.settings_load import PREFIX
 from dcp.protocol.negotiation import CONTROL_TERMS, FEATURE_TERMS
-from dcp.setting_keys import default_of, describe_expected
+from dcp.setting_keys import default_of, describe_expected, shown_settings
 
 REFERENCE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _HELP_WIDTH: Final = 100
@@ -165,7 +164,7 @@ def _settings() -> Iterator[str]:
     for name, section in SECTIONS.items():
         yield f"\n## {name}\n\n{(section.__doc__ or '').strip()}\n\n"
         yield "| key | default | meaning |\n|---|---|---|\n"
-        for key in fields(section):
+        for key in shown_settings(section):
             text = _cell(f"{key.metadata['text']} Value: {describe_expected(key)}.")
             yield f"| `{key.name}` | `{toml_value(default_of(key))}` | {text} |\n"
 

@@ -62,7 +62,7 @@ class ReplicationConnection:
             open_flags=OPEN_FLAGS,
             controls=(DcpControlRequest("consumer_name", name, optional=False), *_CONTROLS),
         )
-        flow = FlowSettings(window_bytes)
+        flow = FlowSettings(window_bytes=window_bytes)
         self._protocol = ConsumerConnection(
             settings, credentials, nonce, flow, liveness, hands_out_frames=True
         )

@@ -13,7 +13,7 @@ _ASK_AFTER_INTERVALS: Final = 1.2
 _DEAD_AFTER_INTERVALS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class LivenessSettings(Section):
     noop_interval_seconds: float = key(
         20.0,
@@ -23,7 +23,11 @@ class LivenessSettings(Section):
         most=10_800,
     )
     silence_grace_seconds: float = key(
-        5.0, "Silence allowed after two intervals of NOOPs.", unit="seconds", least=0
+        5.0,
+        "How much longer than that a live node may be silent.",
+        unit="seconds",
+        least=0,
+        is_internal=True,
     )
     bootstrap_timeout_seconds: float = key(
         30.0,

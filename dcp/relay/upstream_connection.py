@@ -95,7 +95,7 @@ class UpstreamConnection:
             agent=agent_text("dcplake-relay", name),
             open_flags=OPEN_FLAGS,
         )
-        flow = FlowSettings(window_bytes)
+        flow = FlowSettings(window_bytes=window_bytes)
         self._protocol = ConsumerConnection(
             bootstrap, settings.credentials, nonce, flow, LivenessSettings(), hands_out_frames=True
         )
