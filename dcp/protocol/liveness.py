@@ -24,7 +24,7 @@ class LivenessSettings(Section):
     )
     silence_grace_seconds: float = key(
         5.0,
-        "How much longer than that a live node may be silent.",
+        "Silence allowed after two intervals of NOOPs.",
         unit="seconds",
         least=0,
         is_internal=True,

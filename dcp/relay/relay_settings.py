@@ -22,8 +22,7 @@ FULL_WINDOWS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings(NodeSettings):
-    """A relay of one bucket.
-    """
+    """A relay of one bucket."""
 
     subject: ClassVar[str] = "relay "
 

@@ -232,7 +232,6 @@ class _Decoding:
         ids = (first & 0x7F).astype(np.uint64)
         lengths = np.ones(len(self._rows), np.int64)
         open_rows = np.flatnonzero(first & 0x80)
-        # Each byte has 7 bits, so a u32 takes at most 5 bytes.
         # Each turn reads one more byte of the ids that have one. A byte has 7 bits, so a u32 takes
         # at most 5.
         for position in range(1, 6):

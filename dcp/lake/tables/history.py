@@ -103,7 +103,8 @@ class TableCommit:
 
     @property
     def is_cleaning(self) -> bool:
-        return self.operation == "DELETE" and CLEANING in self.ours
+        """True for our removal of unneeded or erased rows from ``changes``, or of their values."""
+        return self.operation in ("DELETE", "UPDATE") and CLEANING in self.ours
 
     @property
     def is_log_write(self) -> bool:

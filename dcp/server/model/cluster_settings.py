@@ -69,19 +69,18 @@ class NodeSettings(Section):
     host: str = key("127.0.0.1", "Address to listen on.")
     checkpoint_quota_bytes: int = key(
         256 * 1024 * 1024,
-        "What the newest items may take in memory; beyond it slow streams go back to the disk.",
+        "Memory for the newest items; beyond it, slow streams read from disk again.",
         unit="bytes",
         least=1,
     )
     flush_seconds: float = key(
-        0.1, "How late what was received is on disk.", unit="seconds", above=0
+        0.1, "Longest time between a write and its place on disk.", unit="seconds", above=0
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings(NodeSettings):
-    """A cluster of ``nodes`` that share the vbuckets of one bucket.
-    """
+    """A cluster of ``nodes`` that share the vbuckets of one bucket."""
 
     subject: ClassVar[str] = "producer "
 
@@ -205,6 +204,9 @@ class ClusterSettings(NodeSettings):
     unpersisted_seqnos: int = key(
         0, "Number of newest seqnos that stay off the disk; for tests.", least=0
     )
+    data_folder: Path | None = key(
+        None, "Folder of the bucket's data, which survives a restart; none: memory only."
+    )
     """It belongs to one process at a time, and is made for one bucket and number of vbuckets. The
     cluster has as many nodes as it had at last. Writes go there within ``flush_seconds``, or
     earlier when much is pending. None: the disk is memory; what a client sent together is on it
@@ -236,11 +238,11 @@ class ClusterSettings(NodeSettings):
         choices=get_args(Rules),
     )
     release: Release = (8, 0)
-    """The version that the nodes tell, by which clients choose how to open DCP. One before 6.5 does
-    not know NO_VALUE_WITH_UNDERLYING_DATATYPE.
-    """
+    """Version that the nodes report. Clients choose by it how to open DCP. Releases below 6.5 do
+    not know NO_VALUE_WITH_UNDERLYING_DATATYPE."""
     prepare_extra_bytes: int = key_of(FlowSettings, "prepare_extra_bytes", is_internal=False)
-    """A consumer that acknowledges what it got loses them from its window each time."""
+    """A consumer that acknowledges the bytes it received loses these from its window with each
+    prepare."""
     clock: Callable[[], float] = time
     """Returns seconds since 1970."""
 
