@@ -20,7 +20,6 @@ LONG_PAGES: Final = frozenset(
         "docs/howto/operations.md",
         "docs/howto/privacy.md",
         "docs/howto/relay.md",
-        "docs/howto/typed-columns.md",
         "docs/reference/memory.md",
         "docs/reference/metrics.md",
         "docs/reference/negotiation.md",
