@@ -1,3 +1,6 @@
-"""The engine of dcplake, which keeps a Couchbase bucket as Delta Lake tables; import ``dcplake``."""
+"""The engine of dcplake: wire format, client, relay, producer, Spark pipeline and commands.
+
+Python programs import ``dcplake``, which is the public API over this package.
+"""
 
 __version__ = "0.1.0"

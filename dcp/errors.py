@@ -32,7 +32,7 @@ command line and the Spark jobs end with; ``docs/howto/operations.md`` lists the
 from typing import ClassVar, Final
 
 REREAD_COMMAND: Final = "dcplake resync"
-"""The command that reads a bucket again, where its tables cannot be mended otherwise."""
+"""The command that reads a bucket again, if its tables cannot be repaired otherwise."""
 
 
 class DcplakeError(Exception):
@@ -42,18 +42,18 @@ class DcplakeError(Exception):
 
 
 class SetupError(DcplakeError):
-    """Something that this machine lacks; the message says what to do."""
+    """This machine lacks something; the message says what to do."""
 
     exit_code = 3
 
 
 class StoreUnavailableError(SetupError):
-    """An object store cannot be reached, or says that it cannot answer: that may pass."""
+    """An object store cannot be reached, or says that it cannot answer. That may pass."""
 
 
 class StoreRefusedError(SetupError):
     """An object store refuses our keys, or there are none. Files of keys may be replaced at any
-    time, one after the other.
+    time.
     """
 
 
@@ -64,7 +64,7 @@ class ConfigError(DcplakeError):
 
 
 class FlowSpecError(ConfigError):
-    """A text that is no flow control parameter: where in it, found and expected."""
+    """A text is no flow control parameter; the message names the place, found and expected."""
 
 
 class SecretError(ConfigError):
@@ -72,7 +72,7 @@ class SecretError(ConfigError):
 
 
 class LocalProtocolError(DcplakeError):
-    """A protocol object was used in a way that its state does not allow."""
+    """A caller used a protocol object in a way that its state does not allow."""
 
 
 class RemoteProtocolError(DcplakeError):
@@ -86,13 +86,13 @@ class FrameError(RemoteProtocolError):
 
 
 class SourceError(DcplakeError):
-    """The Couchbase side did not do what we need."""
+    """The Couchbase side did not do what dcplake needs."""
 
     exit_code = 4
 
 
 class AuthenticationError(SourceError):
-    """The server refused user or password, or offers no mechanism that we may use."""
+    """The server refused user or password, or offers no allowed mechanism."""
 
 
 class BucketError(SourceError):
@@ -100,7 +100,7 @@ class BucketError(SourceError):
 
 
 class NoRelayError(SourceError):
-    """A node was asked for what only a relay has: a group of receivers."""
+    """A node without groups of receivers, which only a relay has, was asked for one."""
 
 
 class NodeUnavailableError(SourceError):
@@ -108,16 +108,16 @@ class NodeUnavailableError(SourceError):
 
 
 class IncompleteRunError(DcplakeError):
-    """A run or a verification did what it could, but not for the vbuckets that the message names.
+    """A run or a verification failed for the vbuckets in the message, and succeeded for all others.
 
-    What a run could receive is committed.
+    Everything that a run received is committed.
     """
 
     exit_code = 5
 
 
 class StoppedError(DcplakeError):
-    """A run was asked to stop before it was done; what it committed stays."""
+    """A run was asked to stop before its end; its commits stay."""
 
     exit_code = 130
 
@@ -145,6 +145,6 @@ class QualityError(DcplakeError):
 
 
 class VerifyError(DcplakeError):
-    """A replica holds other documents than the source does."""
+    """A replica and the source hold different documents."""
 
     exit_code = 10

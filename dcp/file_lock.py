@@ -1,7 +1,7 @@
-"""A lock file: one process at a time works in a folder, and others are told which.
+"""A lock file: one process at a time works in a folder, and others learn which one.
 
-The lock is the system's (``flock``), so that it ends with its process however that dies; the file's
-text says who holds it.
+The lock is the system's (``flock``), so it ends with its process in any case. The file's text names
+the holder.
 """
 
 import json
@@ -15,7 +15,7 @@ from dcp.errors import DcplakeError
 
 
 class LockHeldError(DcplakeError):
-    """Another process holds the lock, or another part of this one; ``holder`` is its own text."""
+    """Another process holds the lock, or another part of this one; ``holder`` is its text."""
 
     def __init__(self, path: Path, holder: str) -> None:
         super().__init__(f"lock file {path}: found it held ({holder}), expected nobody")
@@ -23,10 +23,10 @@ class LockHeldError(DcplakeError):
 
 
 def take_lock(path: Path, command: str) -> filelock.BaseFileLock:
-    """Take the lock; its folder must exist, ``command`` tells others what holds it.
+    """Take the lock. Its folder must exist; ``command`` names the holder to others.
 
     Raises:
-        LockHeldError: somebody else holds it.
+        LockHeldError: another process holds it.
         OSError: the file cannot be made, or its file system has no locks.
     """
     lock = filelock.FileLock(

@@ -1,7 +1,8 @@
-"""Texts of others as a terminal, a log or a metric may show them: with nothing that moves a cursor.
+"""Makes foreign text safe for terminals, logs and metrics: nothing in it moves a cursor.
 
-Whoever connects chooses a connection's name, and a server what it refuses with: a control character
-in one could clear a screen, and a line feed forge a line. What is not printable is shown escaped.
+Clients choose the names of connections, and servers the text of refusals. A control character in
+one could clear a screen, and a line feed could forge a line. Characters that are not printable are
+escaped.
 """
 
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from html import escape
 from typing import Final
 
 _MOST_DIGITS: Final = 5
-"""Of a number in a range: vbuckets have 16 bits."""
+"""Digits of a number in a range: vbuckets have 16 bits."""
 
 
 class Shown:
@@ -22,21 +23,23 @@ class Shown:
 
 
 def printable(text: str) -> str:
-    r"""Return a text as a part of one line: ``\x1b``, ``\n``; for people, who may mistake it."""
+    r"""Return a text as a part of one line, with ``\x1b`` and ``\n`` for such characters. For
+    people only: it cannot be reversed.
+    """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """Return a text whose lines are ours, each as ``printable``."""
+    """Return a text whose line breaks are ours, each line as ``printable``."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def printable_name(name: bytes) -> str:
-    r"""Return a name of any bytes; no two become one.
+    r"""Return a name of any bytes; different names stay different.
 
-    A backslash is doubled, and what is no UTF-8 or not printable is told byte by byte (``\x1b``).
+    A backslash is doubled. Bytes that are no UTF-8 or not printable become escapes (``\x1b``).
     """
     text = name.replace(b"\\", rb"\\").decode("utf-8", "backslashreplace")
     if text.isprintable():
@@ -70,7 +73,7 @@ def numbers_of(ranges: str) -> frozenset[int]:
     """Return the numbers of ``0-3, 7``.
 
     Raises:
-        ValueError: a part that is no number and no ascending range; it is the error's argument.
+        ValueError: a part is no number and no ascending range; its argument is the part.
     """
     found: set[int] = set()
     for part in ranges.split(","):

@@ -1,7 +1,7 @@
 """Samples of declared metrics as one exposition in Prometheus' text format.
 
-Of what is not printable the format escapes a line feed only. The rest a reader, or a terminal, may
-mistake (some end at a NUL), so labels have that escaped as for people.
+The format escapes only line feeds. Readers and terminals may misread other unprintable characters
+(some stop at NUL), so labels have them escaped.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 from dcp.printable import printable_lines
 
 Metrics = Mapping[str, str]
-"""Name of a metric -> its meaning; the names of counters end with ``_total``, others are gauges."""
+"""Name of a metric -> its meaning. The names of counters end with ``_total``; others are gauges."""
 
 
 class _Families(Collector):

@@ -1,9 +1,9 @@
 """Derives rows and JSON objects of a record from its dataclass, and reads them back.
 
 A field is stored under its own name, or under the text that marks it (``Annotated[int, "bytes"]``).
-The fields of one that is marked `SPREAD` stand beside the others. A property is stored, too, if a
-text marks its result, under that text; it is not read back. A record of one field is stored as that
-field. Unsigned 64-bit values are exact: as integers in JSON, as DECIMAL(20,0) in rows.
+The fields of a field with the mark `SPREAD` stand beside the others. A property is stored, too, if
+a text marks its result; it is not read back. A record of one field is stored as that field.
+Unsigned 64-bit values are exact: integers in JSON, DECIMAL(20,0) in rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ def stored_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
 
 @cache
 def _stored(kind: type) -> tuple[tuple[str, str], ...]:
-    """Return the attributes of a record that `plain` stores, and the name of each."""
+    """Return the attributes of a record that `plain` stores, each with its name."""
     properties = (
         (attribute, marked(each.fget.__annotations__["return"], str))
         for attribute, each in vars(kind).items()
@@ -95,7 +95,7 @@ def plain(value: Any) -> Any:
 def read(kind: type[_T], told: Any) -> _T:
     """Read a record from a row or a JSON object of `plain`.
 
-    A missing field has its default; so has null in a field that cannot be None.
+    A missing field gets its default, and so does null in a field that cannot be None.
 
     Raises:
         TypeError, ValueError: it is no such record.

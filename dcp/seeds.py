@@ -1,8 +1,8 @@
-"""Parses where a cluster is, as people write it: node addresses and connection strings.
+"""Parses the place of a cluster as users write it: node addresses and connection strings.
 
-A node is ``host``, ``host:port`` or ``couchbase://host:port``; a connection string has several of
-them, and options: ``couchbases://h1,h2:11207?network=external`` (Couchbase's SDK-RFC 11). IPv6
-hosts stand in brackets (``[::1]:11210``) and are returned without them.
+A node is ``host``, ``host:port`` or ``couchbase://host:port``. A connection string has several
+nodes, and options: ``couchbases://h1,h2:11207?network=external`` (Couchbase's SDK-RFC 11). IPv6
+hosts stand in brackets (``[::1]:11210``), and values have them without.
 """
 
 from collections.abc import Sequence
@@ -16,27 +16,28 @@ PLAIN_PORT: Final = 11210
 TLS_PORT: Final = 11207
 HTTP_PORT: Final = 8091
 HTTPS_PORT: Final = 18091
+_DATA_PORTS: Final = (PLAIN_PORT, TLS_PORT)
 _HTTP_PORTS: Final = (HTTP_PORT, HTTPS_PORT)
 _NEVER_IN_HOSTS: Final = "[]/@,\"'"
 
 DEFAULT_SEED: Final = f"127.0.0.1:{PLAIN_PORT}"
 DEFAULT_BUCKET: Final = "default"
 AUTO_NETWORK: Final = "auto"
-"""The network in which the node that tells the addresses was found."""
+"""The network in which the client found the node that sends the addresses."""
 DEFAULT_NETWORK: Final = "default"
 """The addresses by which a cluster's nodes know one another."""
 _NETWORK: Final = "network"
 _BOOTSTRAP: Final = "bootstrap_on"
 _BOOTSTRAPS: Final = ("cccp", "http")
-"""What gocbcore calls a map from the data service's port, and one over HTTP."""
+"""gocbcore's names for a map from the data service's port, and one over HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionString:
-    """The place of a cluster: ``hosts`` as they are written, each with its port or None.
+    """The place of a cluster: ``hosts`` as written, each with its port or None.
 
-    ``network`` is the one whose addresses of nodes are taken. ``over_http``: the hosts are asked
-    for the cluster map at their HTTP ports, and not at the data service's.
+    ``network`` selects the nodes' addresses. ``over_http``: the hosts send the cluster map at their
+    HTTP ports, not at the data service's.
     """
 
     hosts: tuple[tuple[str, int | None], ...]
@@ -47,13 +48,13 @@ class ConnectionString:
 
     @classmethod
     def parse(cls, seeds: Sequence[str], *, tls: bool = False) -> "ConnectionString":
-        """Read a list of addresses, or of parts of one connection string.
+        """Parse a list of addresses, or of parts of one connection string.
 
-        ``couchbases://`` is TLS, as ``tls`` is, which is for hosts without a scheme.
+        ``couchbases://`` means TLS; ``tls`` means it for hosts without a scheme.
 
         Raises:
-            ConfigError: a part is no address, parts contradict one another, or an option that we
-                do not have.
+            ConfigError: a part is no address, parts contradict one another, or an option is
+                unknown.
         """
         if not seeds:
             raise ConfigError("seeds: found none, expected at least one host:port")
@@ -78,17 +79,17 @@ class ConnectionString:
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Hosts and ports; where none is written it is the service's own."""
-        plain, encrypted = _HTTP_PORTS if self.over_http else (PLAIN_PORT, TLS_PORT)
+        """Hosts and ports; without a written port the service's own."""
+        plain, encrypted = _HTTP_PORTS if self.over_http else _DATA_PORTS
         return tuple(
             (host, port or (encrypted if self.tls else plain)) for host, port in self.hosts
         )
 
     @property
     def srv_name(self) -> str:
-        """The DNS name whose SRV records may tell the nodes; empty where there is nothing to ask.
+        """The DNS name whose SRV records may list the nodes; empty if there is nothing to ask.
 
-        That is for one host name without a port, behind a scheme.
+        Only one host name without a port, after a scheme, has it.
         """
         host, port = self.hosts[0]
         if not self.has_scheme or self.over_http or len(self.hosts) > 1 or port or _is_ip(host):
@@ -96,11 +97,13 @@ class ConnectionString:
         return f"_couchbase{'s' if self.tls else ''}._tcp.{host}"
 
 
-def parse_seed(text: str, *, tls: bool = False) -> tuple[str, int]:
-    """Return host and port; without a port the data service's, encrypted where ``tls`` is.
+def parse_seed(text: str, *, tls: bool = False, http: bool = False) -> tuple[str, int]:
+    """Return host and port. The default port is the data service's, with ``tls`` the encrypted one.
+
+    With ``http`` it is the port for HTTP.
 
     Raises:
-        ConfigError: the text is no address, or one where no data service can be.
+        ConfigError: the text is no address, or its port is known as the other service's.
     """
     part = _read(text)
     if part.scheme == "couchbases" and not tls:
@@ -113,16 +116,20 @@ def parse_seed(text: str, *, tls: bool = False) -> tuple[str, int]:
             f"found {part.what_is_behind} behind the address, expected nothing: bucket and options "
             "have settings of their own"
         )
-    if part.port in _HTTP_PORTS:
+    plain, encrypted = _HTTP_PORTS if http else _DATA_PORTS
+    if part.port in (_DATA_PORTS if http else _HTTP_PORTS):
+        found, expected = "where nodes speak HTTP", "the data service's"
+        if http:
+            found, expected = expected, "the port of HTTP"
         raise ConfigError(
-            f"node address {part.shown!r}: found port {part.port}, where nodes speak HTTP, "
-            f"expected the data service's: {PLAIN_PORT}, or {TLS_PORT} with TLS"
+            f"node address {part.shown!r}: found port {part.port}, {found}, "
+            f"expected {expected}: {plain}, or {encrypted} with TLS"
         )
-    return part.host, part.port or (TLS_PORT if tls else PLAIN_PORT)
+    return part.host, part.port or (encrypted if tls else plain)
 
 
 def check_address(host: str, port: int) -> None:
-    """Raise ValueError for what no socket can connect to."""
+    """Raise ValueError for an address that no socket can connect to."""
     if not _is_host(host):
         raise ValueError(f"found host {host!r}, expected a host name or IP")
     if type(port) is not int or not 1 <= port <= 65535:
@@ -131,9 +138,9 @@ def check_address(host: str, port: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One address as it was written; ``behind`` is what follows it, from ``/`` or ``?`` on.
+    """One address as written; ``behind`` follows it, from ``/`` or ``?`` on.
 
-    ``shown`` is what messages may show of it: no user, and no options, which may hold a password.
+    ``shown`` is safe for messages: it has no user, and no options, which may hold a password.
     """
 
     shown: str
@@ -144,12 +151,11 @@ class _Part:
 
     @property
     def what_is_behind(self) -> str:
-        """The text that messages show for what follows the address."""
+        """The text after the address, for messages."""
         path = self.behind.partition("?")[0]
         return repr(path) if path else "options"
 
     def wrong(self, why: object) -> ConfigError:
-        """Return the error that says so."""
         return ConfigError(
             f"node address {self.shown!r}: {why}; write host:port, for example {DEFAULT_SEED}"
         )
@@ -200,7 +206,7 @@ def _options(part: _Part) -> dict[str, str]:
 
 
 def _speaks_http(ports: Sequence[int | None], options: dict[str, str], *, tls: bool) -> bool:
-    """Return whether the hosts are asked over HTTP: by option, or since the ports are HTTP's."""
+    """Return whether to ask the hosts over HTTP: by option, or because the ports are HTTP's."""
     of_http = [port for port in ports if port in _HTTP_PORTS]
     wrong = HTTP_PORT if tls else HTTPS_PORT
     if wrong in of_http:
@@ -213,7 +219,7 @@ def _speaks_http(ports: Sequence[int | None], options: dict[str, str], *, tls: b
     if not of_http:
         if options.get(_BOOTSTRAP) != "http":
             return False
-        if of_data := [port for port in ports if port in (PLAIN_PORT, TLS_PORT)]:
+        if of_data := [port for port in ports if port in _DATA_PORTS]:
             manager = HTTPS_PORT if tls else HTTP_PORT
             raise ConfigError(
                 f"seeds: found port {of_data[0]}, the data service's, with {_BOOTSTRAP}=http, "

@@ -134,7 +134,7 @@ _NOT_NUMBERS: Final = (float("inf"), float("-inf"))
 
 
 def describe_found(value: object, facts: Mapping[str, Any]) -> str:
-    """Name a setting's value and type; of a possible secret only types and keys."""
+    """Describe a setting's value and type; for a possible secret only types and keys."""
     if not facts["may_be_secret"]:
         meant = bytes_meant(str(value)) if facts["unit"] == "bytes" else ""
         return f"{value!r} ({type(value).__name__}){meant}"

@@ -19,23 +19,23 @@ _GONE: Final = {
     "loses what is written from then on",
     "serve --memory-quota": "the producer keeps all documents in memory (docs/reference/memory.md)",
 }
-"""Settings, commands and their options that dcplake does not have, and what to do instead."""
+"""Settings, commands and options that dcplake does not have, and what to use instead."""
 
 
 def refusal_of_gone(name: str) -> str | None:
-    """Return what to say of a name that dcplake does not have, and what helps; else None."""
+    """Return the message for a name that dcplake does not have, with the replacement; else None."""
     instead = _GONE.get(name)
     return instead and f"found {name}, which dcplake does not have: {instead}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean …?)`` with the nearest known word; empty where none is near."""
+    """Return `` (did you mean …?)`` with the nearest known word; empty if none is near."""
     nearest = get_close_matches(word, list(known), 1)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
 def bytes_meant(text: str) -> str:
-    """Return ``, write … for 10 MB`` in bytes; empty where the text is no size with a unit."""
+    """Return ``, write … for 10 MB`` in bytes; empty if the text is no size with a unit."""
     found = re.fullmatch(r"\s*([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*([kmgt])i?b?\s*", text.lower())
     if found is None:
         return ""

@@ -1,6 +1,6 @@
-"""The few values that every layer speaks of: seqnos, vbucket ids, failover logs, snapshot ranges.
+"""Values that every layer uses: seqnos, vbucket ids, failover logs, snapshot ranges.
 
-All of them reject illegal values when they are made, so that code further on need not check again.
+Their constructors reject illegal values, so other code need not check again.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ U32_MAX: Final = 2**32 - 1
 U64_MAX: Final = 2**64 - 1
 
 END_OF_TIME: Final = U64_MAX
-"""The end seqno of a stream request that shall never end by itself."""
+"""The end seqno of a stream without an end."""
 
 MAX_FAILOVER_ENTRIES: Final = 25
-"""The most branches that a server keeps of a vbucket (kv_engine ``max_failover_entries``)."""
+"""The most branches that a server keeps for a vbucket (kv_engine ``max_failover_entries``)."""
 
 
 def require_unsigned(name: str, value: object, most: int = U64_MAX) -> None:
-    """Raise ValueError unless ``value`` is an int in 0..most (bools and floats are refused too)."""
+    """Raise ValueError unless ``value`` is an int in 0..most (no bool, no float)."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise ValueError(f"{name}: found {value!r}, expected an integer from 0 to {most}")
 
@@ -35,20 +35,19 @@ def vbucket_of(key: bytes, vbucket_count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FailoverEntry:
-    """One branch of a vbucket's history: its uuid and the seqno at which it began."""
+    """One branch of a vbucket's history: its uuid and the seqno at its beginning."""
 
     vb_uuid: int
     seqno: int
 
     def __post_init__(self) -> None:
-        """Reject values outside u64."""
         require_unsigned("vb_uuid", self.vb_uuid)
         require_unsigned("failover seqno", self.seqno)
 
 
 @dataclass(frozen=True, slots=True)
 class FailoverLog:
-    """A vbucket's branches, newest first, as a successful stream request answers them."""
+    """A vbucket's branches, newest first, as in the answer to a stream request."""
 
     entries: tuple[FailoverEntry, ...]
 
@@ -65,14 +64,14 @@ class FailoverLog:
 
     @property
     def current_uuid(self) -> int:
-        """The uuid of the branch that is being written now."""
+        """The uuid of the newest branch."""
         return self.entries[0].vb_uuid
 
     def uuid_at(self, seqno: int) -> int:
-        """Return the uuid of the branch that holds ``seqno``; 0 at seqno 0, which is on none.
+        """Return the uuid of the branch that holds ``seqno``; 0 at seqno 0, which is on no branch.
 
-        Logs are cut at their old end (kv_engine keeps 25 entries): what lies below the oldest
-        entry that is left counts as that entry's.
+        Servers cut logs at their old end (kv_engine keeps 25 entries): a seqno below the oldest
+        entry counts as that entry's.
         """
         if seqno == 0:
             return 0
@@ -84,13 +83,12 @@ class FailoverLog:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRange:
-    """The inclusive bounds of a snapshot, as its marker gave them."""
+    """The inclusive bounds of a snapshot, from its marker."""
 
     start: int
     end: int
 
     def __post_init__(self) -> None:
-        """Reject bounds outside u64 or out of order."""
         require_unsigned("snapshot start", self.start)
         require_unsigned("snapshot end", self.end)
         if self.start > self.end:

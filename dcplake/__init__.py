@@ -1,4 +1,7 @@
-"""dcplake in Python, for notebooks and scripts: ``dcplake.open()`` (docs/howto/python.md)."""
+"""The package that Python programs import: ``dcplake.open()`` (docs/howto/python.md).
+
+The engine behind it is the package ``dcp``.
+"""
 
 from dcp import __version__
 from dcp.errors import DcplakeError

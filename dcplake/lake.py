@@ -1,4 +1,4 @@
-"""A lake in Python: what the commands do, with their results as objects.
+"""A lake in Python: the commands as methods, with objects as results.
 
 Each method is the command of its name and reads the lake anew; docs/howto/python.md has examples.
 """
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _OWN_TABLES: Final = (CHANGES_TABLE, *LEDGERS)
-"""The tables beside the replicas, some of which a lake has only when they are needed."""
+"""The tables beside the replicas; a lake has some of them only when they are needed."""
 
 
 def open(
@@ -58,19 +58,18 @@ def open(
     settings: Mapping[str, object] | None = None,
     spark: SparkSession | None = None,
 ) -> "Lake":
-    """Return a lake that need not be there yet: the first ``run`` makes it. Nothing is read.
+    """Return a lake, which need not exist: the first ``run`` makes it. Nothing is read.
 
     Args:
         root: its folder or URI: the setting ``lake.root``.
-        config: a TOML file, as for the commands; the environment wins over it.
-        settings: further ones by their names (``{"source.bucket": "travel"}``); they win over both.
-        spark: your session; dcplake works in one of its own beside it, and leaves its settings
-            alone. Without one, that which is active when Spark is needed, or else one that is
-            started then and is stopped by ``close``.
+        config: a TOML file, as for the commands; the environment overrides it.
+        settings: further ones by their names (``{"source.bucket": "travel"}``); they override both.
+        spark: your session; dcplake works in a session of its own beside it, and does not change
+            its settings. Without one, the active session when Spark is needed. Without an active
+            one dcplake starts a session, which ``close`` stops.
 
     Raises:
-        ConfigError: a setting that is unknown, of the wrong type or out of range.
-
+        ConfigError: a setting is unknown, of the wrong type or out of range.
     """
     given = dict(settings or {})
     if root is not None:
@@ -81,8 +80,8 @@ def open(
 class Lake:
     """A lake and the bucket that it replicates; a context manager, which closes it.
 
-    Spark is started when a method needs it. Where the lake is a folder of this machine, ``plan``,
-    ``status``, ``cut``, ``tables``, ``to_arrow`` and ``to_polars`` need none.
+    Spark starts when a method needs it. For a lake in a folder of this machine, ``plan``,
+    ``status``, ``cut``, ``tables``, ``to_arrow`` and ``to_polars`` do not need it.
     """
 
     def __init__(self, settings: Settings, spark: SparkSession | None = None) -> None:
@@ -110,7 +109,7 @@ class Lake:
         return f"Lake({str(place)!r}, {self.settings.source.bucket!r})"
 
     def close(self) -> None:
-        """Stop the Spark session, if this lake started it. Used again, the lake starts another."""
+        """Stop the Spark session, if this lake started it. A later method starts another."""
         started, self._started = self._started, None
         if started is not None:
             end_session(started)
@@ -118,41 +117,39 @@ class Lake:
     def plan(self) -> RoundPlan | Idle:
         """Return what the next round would stream, or why there is nothing to do.
 
-        Its ``outlook`` tells what will be read again from the beginning, and which tables get other
-        typed columns.
+        Its ``outlook`` lists what will be read again from the beginning, and the tables that get
+        other typed columns.
 
         Raises:
-            ConfigError: a run would refuse the settings, by what the cluster or a table has.
+            ConfigError: a run would refuse the settings for this cluster or table.
             SourceError: the cluster cannot be asked.
-            LakeError: what is there is no lake, or holds another bucket.
-
+            LakeError: the place holds no lake, or a lake of another bucket.
         """
         with self._noting_spark():
             return preview(self.settings, self._spark)
 
     def run(self, *, once: bool = True, stop: threading.Event | None = None) -> RunReport:
-        """Replicate until what the cluster holds now is applied; without ``once``, on and on.
+        """Replicate what the cluster holds at this moment; without ``once``, without end.
 
-        ``stop`` ends a run after the round under way. Without it an interrupt does (SIGINT: a
-        notebook's stop button); a second one ends the run at once, which loses nothing durable.
+        ``stop`` ends a run after the running round. Without it an interrupt does (SIGINT: a
+        notebook's stop button). A second interrupt ends the run at once, which loses nothing
+        durable.
 
         Raises:
-            IncompleteRunError: the run did what it could, but some vbuckets could not be read.
-            StoppedError: a run with ``once`` was stopped before it was done.
+            IncompleteRunError: some vbuckets could not be read; all others are applied.
+            StoppedError: a run with ``once`` was stopped before its end.
             FencedError: another driver works on the lake.
             SourceError: the cluster cannot be read at all.
-            LakeError: the lake is not this bucket's, or somebody changed its tables.
-
+            LakeError: the lake holds another bucket, or somebody changed its tables.
         """
         with self._noting_spark():
             return run(self.settings, once=once, stop=stop, spark=self._spark)
 
     def status(self) -> LakeStatus:
-        """Return where the lake stands and what it waits for; the cluster is not asked.
+        """Return the state of the lake and what it waits for, without asking the cluster.
 
         Raises:
             LakeError: there is no lake.
-
         """
         with self._opened() as lake:
             return lake_status(lake)
@@ -160,34 +157,32 @@ class Lake:
     def verify(
         self, *, vbuckets: Collection[int] | None = None, keys: int = DEFAULT_KEYS
     ) -> VerifyReport:
-        """Compare the replica tables with the bucket; its ``result`` is ``equal`` if all is well.
+        """Compare the replica tables with the bucket; ``result`` is ``equal`` if nothing differs.
 
-        All of the bucket's metadata is streamed. Differences are no exception.
+        It streams the metadata of the whole bucket. Differences are no exception.
 
         Args:
-            vbuckets: which to compare; None means all.
-            keys: how many keys that differ are listed (all are counted).
+            vbuckets: the vbuckets to compare; None means all.
+            keys: the number of differing keys to list (all are counted).
 
         Raises:
-            ConfigError: a vbucket that the bucket does not have.
+            ConfigError: the bucket lacks a vbucket.
             SourceError: the cluster cannot be read at all.
             LakeError: there is no lake, or it holds another bucket.
-
         """
         with self._noting_spark():
             return verify(self.settings, vbuckets=vbuckets, keys=keys, spark=self._spark)
 
     def cut(self, round_number: int | None = None, *, as_of: datetime | None = None) -> Cut:
-        """Return versions of all tables that belong together: those of one round.
+        """Return versions of all tables that hold the same round.
 
         Args:
             round_number: the round; None means the newest one that all tables hold.
-            as_of: the newest cut of rounds up to then; a time with its zone.
+            as_of: a time with its zone; the newest cut at that time.
 
         Raises:
             ConfigError: there is no such round, or none at that moment.
-            LakeError: the tables hold no such round in common, or it cannot be read any more.
-
+            LakeError: the tables hold no such round in common, or its files are gone.
         """
         if as_of is not None and (round_number is not None or as_of.tzinfo is None):
             found = f"round {round_number} and a time" if round_number is not None else repr(as_of)
@@ -196,11 +191,10 @@ class Lake:
             return find_cut(lake, round_number, as_of)
 
     def tables(self) -> tuple[str, ...]:
-        """Return the names of the tables that are there: the replicas, ``changes`` and others.
+        """Return the names of the existing tables: the replicas, ``changes`` and others.
 
         Raises:
             LakeError: there is no lake.
-
         """
         with self._opened() as lake:
             return _table_names(lake)
@@ -223,8 +217,7 @@ class Lake:
 
         Raises:
             ConfigError: there is no such table, column or version, or the condition is no SQL.
-            LakeError: there is no lake, or files of it are damaged or gone.
-
+            LakeError: there is no lake, or its files are damaged or gone.
         """
         with self._opened() as lake:
             names = _table_names(lake)
@@ -269,8 +262,8 @@ class Lake:
     def to_dataframe(self, table: str = "docs", *, version: int | None = None) -> "DataFrame":
         """Return a table or a view as a DataFrame of Spark; unsigned 64-bit values are decimals.
 
-        It is of your session, if you gave one or one is active, else of the one that is started.
-        From then on that session knows the lake's tables and views by their names.
+        Its session is yours, if you gave one or one is active; otherwise dcplake starts one. From
+        then on that session knows the lake's tables and views by their names.
 
         Args:
             table: one of ``tables()``, or a view (``documents``, ``docs_live``, …).
@@ -279,7 +272,6 @@ class Lake:
         Raises:
             ConfigError: there is no such table, view or version.
             LakeError: there is no lake.
-
         """
         user = session_of_user(self._spark)
         with self._opened() as lake:
@@ -290,7 +282,7 @@ class Lake:
 
     @contextmanager
     def _noting_spark(self) -> Iterator[None]:
-        """Note the session that is started meanwhile: it is this lake's to stop."""
+        """Note a session that starts in the context: this lake must stop it."""
         before = started_session()
         try:
             with active_session_kept():
@@ -307,7 +299,7 @@ class Lake:
 
 
 def _table_names(lake: LakeTables) -> tuple[str, ...]:
-    """Return the tables that are there, the replicas first."""
+    """Return the existing tables, the replicas first."""
     replicas = (replica.name for replica in replicas_in(lake))
     return (*replicas, *(name for name in _OWN_TABLES if lake.table(name).exists()))
 

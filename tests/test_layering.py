@@ -140,6 +140,31 @@ FLOORS: dict[str, tuple[str, ...]] = {
 MOST_MODULES = 25
 MOST_ATTRIBUTES = 15
 MOST_METHODS = 20
+# Their fields are settings, figures, columns, or the state that one thread shares with its parts;
+# their methods pass calls on to parts, or change several of them together.
+LARGE_CLASSES = frozenset(
+    {
+        "dcp.client.reader.Reader",
+        "dcp.client.settings.ConnectionSettings",
+        "dcp.client.stats.ConnectionStats",
+        "dcp.lake.adapters.spark_table.SparkTable",
+        "dcp.lake.run.driver.Driver",
+        "dcp.lake.store.table.Table",
+        "dcp.lake.task_board.task_stats.TaskStats",
+        "dcp.producer.cluster.ProducerCluster",
+        "dcp.protocol.connection.ConsumerConnection",
+        "dcp.protocol.state.ConnectionState",
+        "dcp.relay.relay_figures.RelayFigures",
+        "dcp.relay.relay_settings.RelaySettings",
+        "dcp.server.model.cluster_settings.ClusterSettings",
+        "dcp.server.model.counters.Counters",
+        "dcp.server.model.versions.Version",
+        "dcp.server.streams.snapshots.MemoryItems",
+        "dcp.server.streams.stream.ActiveStream",
+        "dcp.server.vbucket.vbucket.Vbucket",
+        "dcp.wire.columns.DataColumns",
+    }
+)
 WRITTEN_FROM_OUTSIDE = "Written from outside: "
 
 # Modules beside the sub-packages, above all of them: what people and scripts run by its name.
@@ -531,20 +556,15 @@ def classes_of(root: Path) -> Iterator[tuple[str, ast.ClassDef]]:
                 yield name, node
 
 
-def too_large_classes(root: Path) -> list[str]:
-    """Classes of too many attributes or public methods whose docstrings do not say why."""
-    found = []
+def too_large_classes(root: Path) -> dict[str, str]:
+    """Classes with too many attributes or public methods, with the counts that are too high."""
+    found = {}
     for module, node in classes_of(root):
-        text = ast.get_docstring(node) or ""
-        sizes = {
-            f"More than {MOST_ATTRIBUTES} attributes: ": (attributes_of(node), MOST_ATTRIBUTES),
-            f"More than {MOST_METHODS} public methods: ": (public_methods_of(node), MOST_METHODS),
-        }
-        for reason, (names, most) in sizes.items():
-            if len(names) > most and reason not in text:
-                found.append(f"{module}.{node.name} has {len(names)}, and says no {reason!r}")
-            elif len(names) <= most and reason in text:
-                found.append(f"{module}.{node.name} has {len(names)}, but says {reason!r}")
+        attributes, methods = len(attributes_of(node)), len(public_methods_of(node))
+        if attributes > MOST_ATTRIBUTES:
+            found[f"{module}.{node.name}"] = f"{attributes} attributes"
+        elif methods > MOST_METHODS:
+            found[f"{module}.{node.name}"] = f"{methods} public methods"
     return found
 
 
@@ -584,8 +604,8 @@ def names_made_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     return found
 
 
-def test_no_class_is_too_large_without_saying_why() -> None:
-    assert too_large_classes(ROOT) == []
+def test_no_class_is_too_large() -> None:
+    assert too_large_classes(ROOT).keys() == LARGE_CLASSES
 
 
 def test_nothing_is_assigned_to_an_object_from_outside() -> None:
@@ -596,12 +616,11 @@ def test_a_planted_class_that_is_too_large_is_found(tmp_path: Path) -> None:
     attributes = "\n".join(f"        self.a{n} = {n}" for n in range(MOST_ATTRIBUTES + 1))
     methods = "\n".join(f"    def m{n}(self): ..." for n in range(MOST_METHODS + 1))
     plant(tmp_path, "dcp/lake/a.py", f"class A:\n    def __init__(self):\n{attributes}")
-    plant(tmp_path, "dcp/lake/b.py", f'class B:\n    """More than 15 attributes: b."""\n{methods}')
-    assert too_large_classes(tmp_path) == [
-        "dcp.lake.a.A has 16, and says no 'More than 15 attributes: '",
-        "dcp.lake.b.B has 0, but says 'More than 15 attributes: '",
-        "dcp.lake.b.B has 21, and says no 'More than 20 public methods: '",
-    ]
+    plant(tmp_path, "dcp/lake/b.py", f"class B:\n{methods}")
+    assert too_large_classes(tmp_path) == {
+        "dcp.lake.a.A": "16 attributes",
+        "dcp.lake.b.B": "21 public methods",
+    }
 
 
 def test_a_planted_assignment_from_outside_is_found(tmp_path: Path) -> None:

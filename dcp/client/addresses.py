@@ -1,6 +1,6 @@
 """Parses and prints the address of a data node: host and port.
 
-IPv6 hosts are written in brackets (``[::1]:11210``) and kept without them.
+Text has IPv6 hosts in brackets (``[::1]:11210``); values have them without.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ class NodeAddress:
     port: int
 
     def __post_init__(self) -> None:
-        """Reject what no socket can connect to."""
         check_address(self.host, self.port)
 
     def __str__(self) -> str:
@@ -26,14 +25,14 @@ class NodeAddress:
 
     @classmethod
     def parse(cls, text: str, *, tls: bool = False) -> "NodeAddress":
-        """Read an address as people write it; raises ConfigError, see ``parse_seed``."""
+        """Parse an address as users write it. Raises ConfigError, see ``parse_seed``."""
         return cls(*parse_seed(text, tls=tls))
 
 
 def parse_seeds(
     seeds: list[str] | tuple[str, ...], *, tls: bool = False
 ) -> tuple[NodeAddress, ...]:
-    """Read a list of addresses of data nodes, without repeating one.
+    """Parse a list of addresses of data nodes; drop repeated ones.
 
     `dcp.client.seed_lookup.find_seeds` reads whole connection strings.
 

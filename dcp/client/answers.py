@@ -1,4 +1,4 @@
-"""Lets threads wait for one event each, which the reader thread gives to them, not to the queue."""
+"""Lets a thread wait for one event. The reader thread gives it that event, not the queue."""
 
 import threading
 from collections.abc import Collection
@@ -16,12 +16,11 @@ class Awaited(Generic[E]):
     """An event of one kind that a thread waits for."""
 
     def __init__(self, kind: type[E]) -> None:
-        """Wait for the next event of ``kind``."""
         self._kind = kind
         self.future: Future[E] = Future()
 
     def take(self, event: Event) -> bool:
-        """Accept ``event`` if it is what is waited for."""
+        """Accept ``event`` if the thread waits for it; return whether it does."""
         if self.future.done() or not isinstance(event, self._kind):
             return False
         self.future.set_result(event)
@@ -32,16 +31,15 @@ V = TypeVar("V", bound=FailoverLogReceived | PersistenceReceived)
 
 
 class AwaitedOfVbuckets(Awaited[V]):
-    """One event of each of several vbuckets, asked for together; the last one ends the wait."""
+    """One event of each of several vbuckets, requested together. The last one ends the wait."""
 
     def __init__(self, kind: type[V], vbuckets: Collection[int]) -> None:
-        """Wait for the answers about ``vbuckets``, of which there is at least one."""
+        """``vbuckets`` must not be empty."""
         super().__init__(kind)
         self._missing = set(vbuckets)
         self.events: list[V] = []
 
     def take(self, event: Event) -> bool:
-        """Accept ``event`` if it is one of what is waited for."""
         if not isinstance(event, self._kind) or event.vbucket not in self._missing:
             return False
         self._missing.discard(event.vbucket)
@@ -52,16 +50,15 @@ class AwaitedOfVbuckets(Awaited[V]):
 
 
 class AnswerBoard:
-    """The events that threads wait for, in the order in which they asked."""
+    """The events that threads wait for, in the order of their questions."""
 
     def __init__(self) -> None:
-        """Start with no waiting thread."""
         self._lock = threading.Lock()
         self._waiting: list[Awaited[Event]] = []
         self._ended: DcplakeError | None = None
 
     def add(self, awaited: Awaited[E]) -> None:
-        """Wait for an event; raises what ended the connection, if it has ended."""
+        """Register a wait. Raises the error that ended the connection, if it has ended."""
         with self._lock:
             if self._ended is not None:
                 raise self._ended
@@ -72,7 +69,7 @@ class AnswerBoard:
 
         Raises:
             NodeUnavailableError: it did not come in time; the message names ``what``.
-            DcplakeError: what ended the connection meanwhile.
+            DcplakeError: the error that ended the connection meanwhile.
         """
         try:
             return awaited.future.result(timeout_seconds)
@@ -82,19 +79,19 @@ class AnswerBoard:
             self.forget(awaited)
 
     def forget(self, awaited: Awaited[E]) -> None:
-        """Stop waiting: the event goes to the next waiting thread, or to the queue."""
+        """Stop waiting. The event will go to the next waiting thread, or to the queue."""
         with self._lock:
             self._waiting = [each for each in self._waiting if each is not awaited]
 
     def sift(self, events: list[Event]) -> list[Event]:
-        """Give events to the threads that wait for them; return the others."""
+        """Give events to the waiting threads; return the others."""
         with self._lock:
             if not self._waiting:
                 return events
             return [event for event in events if not self._give(event)]
 
     def fail(self, error: DcplakeError) -> None:
-        """End all waits, and those to come, with ``error``."""
+        """End all present and future waits with ``error``."""
         with self._lock:
             self._ended = error
             for awaited in self._waiting:

@@ -1,7 +1,7 @@
 """Computes the delay before the next attempt: exponential backoff, capped, with jitter.
 
-The jitter keeps many consumers that lost the same node from coming back in step. Each delay lies
-between half of the doubled value and all of it, so that it never degenerates to a busy loop.
+The jitter separates consumers that lost the same node at once. Each delay lies between half of the
+doubled value and all of it, so it never becomes a busy loop.
 """
 
 from collections.abc import Callable
@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays for attempts 0, 1, 2, …; ``random`` returns floats in [0, 1) and is injected."""
+    """Delays for attempts 0, 1, 2, …; ``random`` returns floats in [0, 1)."""
 
     first_seconds: float
     cap_seconds: float
     random: Callable[[], float]
 
     def __post_init__(self) -> None:
-        """Reject delays that are not positive or out of order."""
         if not 0 < self.first_seconds <= self.cap_seconds:
             raise ValueError(
                 f"backoff: found first {self.first_seconds} s and cap {self.cap_seconds} s, "
@@ -25,7 +24,7 @@ class Backoff:
             )
 
     def delay_seconds(self, attempt: int) -> float:
-        """Return the delay before attempt ``attempt`` + 1, with ``attempt`` failures behind us.
+        """Return the delay after ``attempt`` failed attempts.
 
         Raises:
             ValueError: a negative attempt.

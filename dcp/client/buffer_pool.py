@@ -1,9 +1,9 @@
-"""Pools the buffers that sockets are read into: a bounded number, lent for one read each.
+"""Pools the buffers for reads from sockets: a bounded number, each lent for one read.
 
-Reader threads decode one at a time anyway (there is one interpreter), so a task that reads from
-many nodes needs few buffers. A buffer is lent from the read until its frames are decoded, which
-waits for nobody: so a reader that waits for a buffer does not wait for the application. When no
-connection has anything to read, the spare buffers are given back to the system.
+Reader threads decode one at a time anyway (the interpreter is shared), so a task that reads from
+many nodes needs few buffers. A buffer is lent from the read until its frames are decoded, and
+decoding waits for nobody. So a reader that waits for a buffer never waits for the application. When
+no connection has anything to read, the pool gives the spare buffers back to the system.
 """
 
 import threading
@@ -17,24 +17,23 @@ MOST_BUFFERS: Final = 4
 
 
 class BufferPool:
-    """At most ``most`` buffers of ``buffer_bytes``, made when they are needed. Thread-safe."""
+    """At most ``most`` buffers of ``buffer_bytes``, made on demand. Thread-safe."""
 
     def __init__(self, buffer_bytes: int, most: int = MOST_BUFFERS) -> None:
-        """Begin with no buffer."""
         self.buffer_bytes = buffer_bytes
         self.lent = 0
-        """The number of buffers that are read into, or decoded."""
+        """The number of buffers in use, for a read or for decoding."""
         self._most = most
         self._spare: list[memoryview] = []
         self._changed = threading.Condition()  # guards the two above
 
     def stats(self) -> StageStats:
-        """Return how many buffers are lent; from any thread."""
+        """Return the number of lent buffers; from any thread."""
         return StageStats("buffers", self._most, self.lent)
 
     @contextmanager
     def lend(self) -> Iterator[memoryview]:
-        """Give a buffer, and take it back; wait for one while all are lent."""
+        """Lend a buffer for the context; wait for one while all are lent."""
         with self._changed:
             while self.lent >= self._most:
                 self._changed.wait()

@@ -1,7 +1,7 @@
-"""Explains why a node's certificate is refused: when it ended, or which names it has.
+"""Explains why a node's certificate is refused: its end, or its names.
 
-OpenSSL keeps that to itself. So the node is asked once more, by a handshake which trusts the same
-authorities and looks at neither times nor names; nothing is ever sent over that connection.
+OpenSSL does not report them. So a second handshake trusts the same authorities, but checks neither
+times nor names; no data is ever sent over that connection.
 """
 
 import socket
@@ -17,21 +17,21 @@ from dcp.errors import SecretError
 _NO_CHECK_TIME: Final = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which ``ssl`` has no name."""
 _NOT_IN_FORCE: Final = (9, 10)
-"""Its X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 _OTHER_NAME: Final = (62, 64)
-"""Its X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 _NO_AUTHORITY: Final = (18, 19, 20, 21)
-"""Its errors of a certificate that leads to no authority that is trusted."""
+"""OpenSSL's errors for a certificate without a trusted authority."""
 
 
 def certificate_fault(
     failure: Exception, address: NodeAddress, tls: TlsSettings, timeout_seconds: float
 ) -> str:
-    """Return what the certificate is, what was expected, and the remedy, for a failed handshake.
+    """Return the fault of the certificate behind a failed handshake, with the remedy.
 
-    Empty where it failed for another reason than authority, times or names, or the node does not
-    show the certificate again.
+    Empty if the handshake failed for a reason other than authority, times or names, or if the node
+    does not show its certificate again.
     """
     if not isinstance(failure, ssl.SSLCertVerificationError):
         return ""
@@ -62,16 +62,16 @@ def certificate_fault(
 
 
 def certificate_names(certificate: Mapping[str, Any]) -> Sequence[str]:
-    """Return the hosts that a certificate is for, as ``ssl.SSLSocket.getpeercert`` has it.
+    """Return the hosts in a certificate of ``ssl.SSLSocket.getpeercert``.
 
-    Where it has none: the common names of its subject.
+    If it lists none, return the common names of its subject.
     """
     names = [name for _, name in certificate.get("subjectAltName", ())]
     return names or common_names(certificate.get("subject", ()))
 
 
 def common_names(name: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
-    """Return the common names, else all, of a name as ``ssl`` has it."""
+    """Return the common names in a name from ``ssl``; all its parts if it has none."""
     parts = [part for group in name for part in group]
     return [value for key, value in parts if key == "commonName"] or [value for _, value in parts]
 

@@ -1,14 +1,14 @@
 """The cluster map as a value: which node serves which vbucket, at which revision.
 
-It is read from the terse bucket configuration that GET_CLUSTER_CONFIG, NOT_MY_VBUCKET answers and
-pushes carry. ``nodesExt`` (its first ``len(nodes)`` entries, in the order that the vbucket map
-counts) gives the addresses; servers without it give ``vBucketServerMap.serverList``, which knows no
-TLS ports. A missing host name, and the placeholder ``$HOST``, stand for the host that sent the map
-(kv_engine ``docs/BinaryProtocol.md``, gocbcore ``routeconfig.go``).
+The source is the terse bucket configuration of GET_CLUSTER_CONFIG, NOT_MY_VBUCKET answers and
+pushes. The first ``len(nodes)`` entries of ``nodesExt``, in the order of the vbucket map, give the
+addresses. Servers without it send ``vBucketServerMap.serverList``, which has no TLS ports. A
+missing host name, and the placeholder ``$HOST``, mean the host that sent the map (kv_engine
+``docs/BinaryProtocol.md``, gocbcore ``routeconfig.go``).
 
 Nodes may have other addresses for clients elsewhere: ``alternateAddresses``, by network (gocbcore
-``config.go``). Unless one is asked for, it is the network in which the sender was found by host and
-port, else the alternate one that has its host, else the default one.
+``config.go``). Unless the user names a network, it is the one that has the sender's host and port;
+else the alternate one with its host; else the default one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +25,11 @@ from dcp.wire.json_tree import json_tree
 class ClusterMap:
     """One revision of a bucket's map.
 
-    ``nodes`` are in the map's own order; None where the node offers no data service of the kind
-    that was asked for (plain or TLS). ``active`` holds, by vbucket, an index into ``nodes``, or -1
-    where no node serves the vbucket now; ``replicas`` likewise those of its replicas, in the map's
-    order. ``network`` is the one that the addresses are of. ``cluster_uuid`` is empty where the
-    server does not tell it, as before 7.6. An ephemeral bucket is on no disk.
+    ``nodes`` are in the map's order; None for a node without a data service of the wanted kind
+    (plain or TLS). ``active`` holds by vbucket an index into ``nodes``, or -1 if no node serves the
+    vbucket; ``replicas`` holds the indices of its replicas, in the map's order. ``network`` is the
+    network of the addresses. ``cluster_uuid`` is empty for servers before 7.6. An ephemeral bucket
+    is on no disk.
     """
 
     bucket: str
@@ -45,21 +45,21 @@ class ClusterMap:
 
     @property
     def vbucket_count(self) -> int:
-        """The number of vbuckets of the bucket; fixed for its life."""
+        """Fixed for the life of the bucket."""
         return len(self.active)
 
     @property
     def addresses(self) -> tuple[NodeAddress, ...]:
-        """The data nodes that can be reached."""
+        """The reachable data nodes."""
         return tuple(node for node in self.nodes if node is not None)
 
     @property
     def replica_count(self) -> int:
-        """The number of replicas that the bucket is to have of each vbucket."""
+        """The configured number of replicas of each vbucket."""
         return max(map(len, self.replicas), default=0)
 
     def owner(self, vbucket: int) -> NodeAddress | None:
-        """Return the node that holds ``vbucket`` active; None where there is none now.
+        """Return the node with the active ``vbucket``; None if no node has it.
 
         Raises:
             ValueError: the bucket has no such vbucket.
@@ -83,7 +83,7 @@ class ClusterMap:
         )
 
     def replica_nodes(self, vbucket: int) -> tuple[NodeAddress, ...]:
-        """Return the nodes that hold ``vbucket`` as a replica, as the map has them in order."""
+        """Return the nodes with a replica of ``vbucket``, in the map's order."""
         indices = self.replicas[vbucket] if vbucket < len(self.replicas) else ()
         found = (self.nodes[index] for index in indices if index >= 0)
         return tuple(node for node in found if node is not None)
@@ -106,7 +106,7 @@ class ClusterMap:
         tls: bool = False,
         network: str = AUTO_NETWORK,
     ) -> "ClusterMap":
-        """Read the configuration JSON that ``source`` sent.
+        """Parse the configuration JSON that ``source`` sent.
 
         Raises:
             RemoteProtocolError: no JSON, or a field is missing or of the wrong shape; the message
@@ -147,7 +147,7 @@ class ClusterMap:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """A JSON object whose fields are read with their types checked."""
+    """A JSON object with typed access to its fields."""
 
     values: dict[str, Any]
     where: str
@@ -194,8 +194,8 @@ def _document(config: bytes, source: NodeAddress) -> dict[str, Any]:
 def _is_ephemeral(fields: _Fields) -> bool:
     """Return whether the bucket is on no disk.
 
-    Servers tell the type from 7.1 on; of older ones, all buckets with a disk have views (core-io
-    ``CouchbaseBucketTopologyParser.java``, ns_server ``bucket_info_cache.erl``).
+    Servers send the type from 7.1 on. On older ones exactly the buckets with a disk have views
+    (core-io ``CouchbaseBucketTopologyParser.java``, ns_server ``bucket_info_cache.erl``).
     """
     bucket_type = fields.optional("bucketType", str, "")
     if bucket_type or "bucketCapabilities" not in fields.values:
@@ -205,14 +205,14 @@ def _is_ephemeral(fields: _Fields) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _ExtendedNode:
-    """One entry of ``nodesExt``: host and ports of services, in the default network and others."""
+    """One entry of ``nodesExt``: host and ports of services, by network."""
 
     default: tuple[str, _Fields]
     alternates: Mapping[str, tuple[str, _Fields]]
     wrong: Callable[[object], RemoteProtocolError]
 
     def address(self, network: str, *, tls: bool) -> NodeAddress | None:
-        """Return the data service's address; None where the node offers none there."""
+        """Return the data service's address; None if the node offers none in that network."""
         place = self.default if network == DEFAULT_NETWORK else self.alternates.get(network)
         port = place and place[1].optional("kvSSL" if tls else "kv", int, None)
         if place is None or port is None:
@@ -250,7 +250,7 @@ def _extended_node(fields: _Fields, name: str, entry: object, source: NodeAddres
 def _network(
     wanted: str, fields: _Fields, nodes: Sequence[_ExtendedNode], source: NodeAddress
 ) -> str:
-    """Return the network whose addresses to take: the wanted one, or that of ``source``."""
+    """Return the network of the addresses to use: the wanted one, or that of ``source``."""
     places = [(DEFAULT_NETWORK, *each.default) for each in nodes]
     places += [(name, *place) for each in nodes for name, place in each.alternates.items()]
     if wanted != AUTO_NETWORK:

@@ -1,10 +1,10 @@
 """One connection to one node: blocking calls for the application over a reader thread.
 
-Memory: at most ``window_bytes`` plus one message in deliveries that are not released (decoded
-columns copy their bytes, add about 100 bytes a row, and never pin the read buffer; a large message
-is received into a buffer of its own, which its value then refers to), plus one read buffer, lent
-by a pool, plus the frames being received (one unfinished message and one read buffer). A node that
-ignores the window is stopped by TCP: reading stops at ``ConnectionSettings.held_limit_bytes``.
+Memory: at most ``window_bytes`` plus one message in unreleased deliveries, plus one read buffer
+from a pool, plus one unfinished message. Decoded columns copy their bytes, add about 100 bytes a
+row, and never pin the read buffer. A large message gets a buffer of its own, which its value refers
+to. TCP stops a node that ignores the window: reading stops at
+``ConnectionSettings.held_limit_bytes``.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -37,7 +37,7 @@ from dcp.wire.vocabulary import StreamFlag, VbucketState
 
 
 class NodeConnection:
-    """A DCP connection to one node. All methods may be called from any thread.
+    """A DCP connection to one node. Any thread may call any method.
 
     ``name`` must be unique: a server closes an older connection of the same name. Several
     connections may share one ``queue``; each ends with a ``ConnectionEnded`` in it.
@@ -54,9 +54,8 @@ class NodeConnection:
         buffers: BufferPool | None = None,
         open_dcp: bool = True,
     ) -> None:
-        """Prepare; nothing is sent before ``start`` or ``open``.
-
-        Without ``open_dcp`` the connection answers questions only; it opens no streams.
+        """``start`` or ``open`` connects. Without ``open_dcp`` the connection only answers
+        questions, and opens no streams.
         """
         self.address = address
         self.name = name
@@ -70,16 +69,16 @@ class NodeConnection:
     # --- life ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to connect; ``Ready`` or the failure comes through the queue."""
+        """Begin to connect. ``Ready`` or the failure comes through the queue."""
         self._reader.start()
 
     def open(self, on_step: Callable[[SetUpStep], None] | None = None) -> Ready:
-        """Connect and bootstrap, and return once streams may be opened.
+        """Connect and bootstrap; return when streams may be opened.
 
-        ``on_step`` hears of each step as it begins, in the reader's thread.
+        ``on_step`` gets each step as it begins, in the reader's thread.
 
         Raises:
-            NodeUnavailableError: not reachable, or not ready within the time.
+            NodeUnavailableError: not reachable, or not ready in time.
             AuthenticationError: user or password refused.
             BucketError: no such bucket, or no access to it.
             RemoteProtocolError: the node breaks the protocol.
@@ -97,9 +96,9 @@ class NodeConnection:
             raise
 
     def close(self) -> None:
-        """End the streams, close, and wait for the reader's end; a second call does nothing.
+        """End the streams, close, and wait for the end of the reader. A second call does nothing.
 
-        A node that does not answer is left after a second.
+        It waits a second for a node that does not answer.
         """
         self.stop()
         if self._owns_queue:
@@ -107,7 +106,7 @@ class NodeConnection:
         self._reader.join()
 
     def stop(self) -> None:
-        """Tell the reader to end the streams and to close the connection, without waiting."""
+        """Let the reader end the streams and close the connection. Does not wait."""
         self._reader.stop()
 
     # --- streams ---------------------------------------------------------------------------
@@ -120,20 +119,20 @@ class NodeConnection:
         failover_log: FailoverLog | None = None,
         end_seqno: int = END_OF_TIME,
     ) -> None:
-        """Ask for a stream.
+        """Request a stream.
 
         ``StreamOpened``, ``StreamRefused``, ``StreamRejected`` or ``RollbackOrdered`` follows.
 
         Raises:
             LocalProtocolError: the connection is closed, or has this stream already.
-            DcplakeError: what ended the connection.
+            DcplakeError: the error that ended the connection.
         """
         self.open_streams([StreamStart(vbucket, None, position, failover_log, end_seqno)])
 
     def open_streams(self, starts: Iterable[StreamStart], *, reads_replicas: bool = False) -> None:
-        """Ask this node for several streams at once; see ``open_stream``.
+        """Request several streams at once; see ``open_stream``.
 
-        ``reads_replicas``: it may have the vbuckets as replicas.
+        ``reads_replicas``: the node may have the vbuckets as replicas.
         """
         wanted = list(starts)
 
@@ -151,9 +150,9 @@ class NodeConnection:
         self._reader.call(command, "open_stream")
 
     def close_stream(self, vbucket: int) -> None:
-        """Ask the node to end a stream, if it has not ended. Does not wait.
+        """Request the end of a stream that has not ended. Does not wait.
 
-        ``StreamClosed`` follows, or what ended the stream or the connection before.
+        ``StreamClosed`` follows, or the event that ended the stream or the connection before.
         """
 
         def close(protocol: ConsumerConnection, _: float) -> None:
@@ -163,20 +162,21 @@ class NodeConnection:
         self._reader.post(close)
 
     def change_stream_window(self, window_bytes: int) -> None:
-        """Ask for another size of all streams' windows, 0 for none. Does not wait.
+        """Request another size for the windows of all streams, 0 for none. Does not wait.
 
-        ``StreamWindowChanged`` is delivered with the node's answer.
+        ``StreamWindowChanged`` comes with the node's answer.
         """
         self._reader.post(lambda protocol, _: protocol.change_stream_window(window_bytes))
 
     def next(self, timeout_seconds: float) -> Delivery | None:
-        """Return the next delivery that tells anything; None where none came in time.
+        """Return the next delivery with events; None if none came in time.
 
-        Release it when its bytes are held no longer.
+        The caller releases it when it no longer holds its bytes.
 
         Raises:
-            DcplakeError: what ended the connection, after all that was received before.
-            LocalProtocolError: the connection was closed by us, perhaps while waiting.
+            DcplakeError: the error that ended the connection, after everything that was received
+                before.
+            LocalProtocolError: the connection was closed on our side, perhaps during the wait.
         """
         if not self._owns_queue:
             raise LocalProtocolError("next(): this connection hands over to a shared queue")
@@ -196,20 +196,20 @@ class NodeConnection:
     def resize_window(self, window_bytes: int) -> None:
         """Give the connection another window; 0: no flow control. Does not wait.
 
-        ``WindowRefused`` is delivered where the node refuses.
+        ``WindowRefused`` follows if the node refuses.
         """
         self._reader.post(lambda protocol, now: protocol.resize_window(window_bytes, now))
 
     @property
     def part_heard(self) -> tuple[int, float] | None:
-        """The vbucket of the last message that came in parts, and when its newest part came.
+        """The vbucket of the last message that came in parts, and the time of its newest part.
 
-        By ``time.monotonic``; None: no message came in parts.
+        The time is of ``time.monotonic``. None: no message came in parts.
         """
         return self._reader.part_heard
 
     def stats(self, now: float) -> ConnectionStats:
-        """Return how the connection stands (``now``: ``time.monotonic``); waits for nothing."""
+        """Return the connection's statistics (``now``: ``time.monotonic``). Does not wait."""
         return self._reader.stats(now)
 
     # --- questions -------------------------------------------------------------------------
@@ -220,11 +220,11 @@ class NodeConnection:
         *,
         state: VbucketState = VbucketState.ACTIVE,
     ) -> dict[int, int]:
-        """Return the high seqno of every vbucket that this node has in a state.
+        """Return the high seqno of every vbucket that this node has in ``state``.
 
         Raises:
             NodeUnavailableError: no answer in time.
-            DcplakeError: what ended the connection.
+            DcplakeError: the error that ended the connection.
         """
         answer = self._ask(
             Awaited(SeqnosReceived),
@@ -237,10 +237,10 @@ class NodeConnection:
     def failover_logs(
         self, vbuckets: Collection[int], timeout_seconds: float | None = None
     ) -> dict[int, FailoverLog]:
-        """Return the failover logs of several vbuckets, asked for all at once.
+        """Return the failover logs of several vbuckets, requested at once.
 
-        Vbuckets that are not here, or whose log is refused or cannot be true, are left out.
-        Raises as ``all_vb_seqnos``.
+        The result lacks vbuckets that the node does not have, and logs that it refuses or that
+        contradict themselves. Raises as ``all_vb_seqnos``.
         """
         if not vbuckets:
             return {}
@@ -257,10 +257,10 @@ class NodeConnection:
     def persisted_seqnos(
         self, branches: Mapping[int, int], timeout_seconds: float | None = None
     ) -> dict[int, int]:
-        """Return how far the branches of several vbuckets are on this node's disk.
+        """Return the persisted seqnos of several vbuckets on this node.
 
-        ``branches`` has the uuid of each vbucket's. Vbuckets that are not here, or not on that
-        branch, are left out. Raises as ``all_vb_seqnos``.
+        ``branches`` gives the uuid of each vbucket's branch. The result lacks vbuckets that the
+        node does not have, or has on another branch. Raises as ``all_vb_seqnos``.
         """
         if not branches:
             return {}
@@ -275,7 +275,7 @@ class NodeConnection:
         return {vbucket: seqno for vbucket, seqno in seqnos if seqno is not None}
 
     def cluster_config(self, timeout_seconds: float | None = None) -> bytes:
-        """Return the cluster map's JSON as this node knows it. Raises as ``all_vb_seqnos``."""
+        """Return the JSON of the node's cluster map. Raises as ``all_vb_seqnos``."""
         return self._ask(
             Awaited(ClusterConfigReceived),
             lambda protocol, _: protocol.request_cluster_config(),
@@ -284,7 +284,7 @@ class NodeConnection:
         ).config
 
     def collections_manifest(self, timeout_seconds: float | None = None) -> bytes | None:
-        """Return the manifest's JSON; None where there is none. Raises as ``all_vb_seqnos``."""
+        """Return the manifest's JSON; None without a manifest. Raises as ``all_vb_seqnos``."""
         return self._ask(
             Awaited(ManifestReceived),
             lambda protocol, _: protocol.request_manifest(),
@@ -293,17 +293,17 @@ class NodeConnection:
         ).manifest
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
-        """Ask without waiting: ``SeqnosReceived`` will be delivered."""
+        """Request them without waiting. ``SeqnosReceived`` follows."""
         self._reader.call(lambda protocol, _: protocol.request_seqnos(state), "the high seqnos")
 
     def request_failover_log(self, vbucket: int) -> None:
-        """Ask without waiting: ``FailoverLogReceived`` will be delivered."""
+        """Request it without waiting. ``FailoverLogReceived`` follows."""
         self._reader.call(
             lambda protocol, _: protocol.request_failover_log(vbucket), "failover log"
         )
 
     def request_cluster_config(self) -> None:
-        """Ask without waiting: ``ClusterConfigReceived`` will be delivered."""
+        """Request it without waiting. ``ClusterConfigReceived`` follows."""
         self._reader.call(lambda protocol, _: protocol.request_cluster_config(), "cluster map")
 
     def _ask(

@@ -1,12 +1,12 @@
-"""Names connections so that an operator of the cluster can read them, and no two are the same.
+"""Names connections: readable for the cluster's operator, and unique.
 
     dcplake-1f0c2a9b-r12-t3.0:travel:worker-7:4242:5-9f3c21ab
     product, lake, round, task : bucket : host : process : number in it, and random digits
 
-Servers show the name in their logs and ``dcp`` statistics, and close an older connection of the
-same name. Hosts and process ids may repeat (containers), so the random digits are there as well.
-``cbstats dcpagg`` sums connections up by what stands before the first separator: with ``-`` by
-product, with ``:`` by task. kv_engine ``engines/ep/src/ep_engine.cc``, ConnAggStatBuilder.
+Servers show the name in logs and ``dcp`` statistics, and close an older connection of the same
+name. Hosts and process ids may repeat (containers), hence the random digits. ``cbstats dcpagg``
+groups connections by the part before the first separator: with ``-`` by product, with ``:`` by task
+(kv_engine ``engines/ep/src/ep_engine.cc``, ConnAggStatBuilder).
 """
 
 import re
@@ -26,10 +26,11 @@ _numbers: Final = count(1)
 
 
 def unique_name(prefix: str, bucket: str) -> str:
-    """Return the name of a new connection; of bucket and host only what is plain, and not all.
+    """Return the name of a new connection. Special characters of bucket and host are left out, and
+    long ones are cut.
 
     Raises:
-        ConfigError: the prefix is too long, or has characters that server logs take for JSON.
+        ConfigError: the prefix is too long, or has characters that server logs read as JSON.
     """
     host = gethostname().partition(".")[0]
     number = f"{next(_numbers)}-{secrets.token_hex(_RANDOM_BYTES)}"

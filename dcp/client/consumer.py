@@ -1,19 +1,19 @@
 """Reads several vbuckets from several nodes as one sequence of deliveries, over lost connections.
 
-Everything here runs on the application's thread, inside ``next``: reader threads only fill one
-queue. So a position is always that of what ``next`` has returned, and a stream that is asked for
-again resumes exactly there, inside a snapshot too: no row is delivered twice, none is skipped.
-Inside an out-of-order snapshot there is no such position: who loses a stream there gives up its
-vbucket.
-A node that is slow to connect, dead or hung delays no other, since nobody waits for it.
+Everything here runs on the application's thread, inside ``next``; reader threads only fill one
+queue. So a position is always that of what ``next`` has returned. A stream that is requested again
+resumes exactly there, inside a snapshot too: no row is delivered twice, none is skipped. An
+out-of-order snapshot has no such position: if its stream is lost, the vbucket is given up. A node
+that is slow to connect, dead or hung delays no other, since nothing waits for it.
 
 ``stream_keeper.py`` opens streams again. A vbucket without progress for ``node_deadline_seconds``
-inside ``next`` ends with ``VbucketStopped`` (an application that is busy is not its node's fault).
-A node that starts, or has left the cluster, refuses user, password or bucket: it is tried again.
-``next`` raises a refusal only while no node has taken them: once all nodes and seeds have failed.
-After that a dropped bucket or a revoked user ends vbuckets by ``node_deadline_seconds``, too.
+inside ``next`` ends with ``VbucketStopped``; the time of a busy application does not count. A node
+that starts, or has left the cluster, refuses user, password or bucket, so the consumer tries again.
+``next`` raises a refusal only if all nodes and seeds have failed and no node has accepted us
+before. After that a dropped bucket or a revoked user ends vbuckets after ``node_deadline_seconds``,
+too.
 
-Memory: per node what ``connection.py`` says; nothing is buffered here.
+Memory: per node as ``connection.py`` says; nothing is buffered here.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from dcp.protocol.position import Position
 
 
 class Consumer:
-    """Streams vbuckets from a cluster. Use ``next`` from one thread; release what it returns."""
+    """Streams vbuckets from a cluster. Call ``next`` from one thread, and release its results."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Consumer:
         name_prefix: str = "dcplake",
         random: Random | None = None,
     ) -> None:
-        """Prepare; the first ``next`` begins to connect.
+        """The first ``next`` begins to connect.
 
         Raises:
             ConfigError: no seeds, or a name prefix that servers refuse.
-            ValueError: a vbucket that is named twice.
+            ValueError: a vbucket occurs twice.
         """
         backoff = Backoff(
             settings.retry_first_seconds, settings.retry_cap_seconds, (random or Random()).random
@@ -70,9 +70,9 @@ class Consumer:
     # --- what the application sees ---------------------------------------------------------
 
     def position(self, vbucket: int) -> Position:
-        """Return a vbucket's position behind everything that ``next`` has returned; any thread.
+        """Return a vbucket's position after everything that ``next`` has returned; from any thread.
 
-        It is kept nowhere else. Once the stream is stopped it stays as it is.
+        Only the consumer has it. It does not change after the stream was stopped.
         """
         return self._keeper.tracks[vbucket].position
 
@@ -86,36 +86,38 @@ class Consumer:
         return "" if track.phase is Phase.STREAMING else f"{track.address}: {track.detail}"
 
     def part_heard(self, node: NodeAddress) -> tuple[int, float] | None:
-        """Return the vbucket of a node's last message that came in parts, and when one came last.
+        """Return the vbucket of a node's last message that came in parts, and the time of the last
+        part.
 
-        ``next`` returns whole messages only; None: there was no such message.
+        ``next`` returns whole messages only. None: there was no such message.
         """
         connection = self._links.link(node).connection
         return None if connection is None else connection.part_heard
 
     def stats(self) -> list[ConnectionStats]:
-        """Return the statistics of each connection; from any thread, waits for nothing."""
+        """Return the statistics of each connection; from any thread, does not wait."""
         return self._links.stats(monotonic())
 
     def buffer_stats(self) -> StageStats:
-        """Return how many of the socket buffers are lent; from any thread."""
+        """Return the number of lent socket buffers; from any thread."""
         return self._links.buffers.stats()
 
     def resize_windows(self, window_bytes: int) -> None:
-        """Let all connections, those to come too, have another window; 0: no flow control.
+        """Give all present and future connections another window; 0: no flow control.
 
-        A node that refuses is logged once, and keeps the window that it has.
+        A refusal is logged once; the node keeps its window.
 
         Raises:
-            ConfigError: no size for a window, or 0 though ``allow_no_flow_control`` is not set.
+            ConfigError: no size for a window, or 0 without ``allow_no_flow_control``.
         """
         self._links.resize(window_bytes)
 
     def resize_stream_windows(self, window_bytes: int) -> None:
-        """Let all streams, those to come too, have another window of their own; 0: none.
+        """Give all present and future streams another window of their own; 0: none.
 
-        Data servers refuse (the DCP document has such windows only): logged once, and the
-        connections' windows hold alone. ``stats`` tells what each connection's streams have.
+        Data servers refuse, since only the DCP document has such windows. The refusal is logged
+        once, and the connections' windows hold alone. ``stats`` shows the windows of each
+        connection's streams.
 
         Raises:
             ConfigError: no size for a window.
@@ -123,14 +125,14 @@ class Consumer:
         self._links.resize_streams(window_bytes)
 
     def request_high_seqnos(self, node: NodeAddress) -> bool:
-        """Ask a node over the connection of its streams; ``next`` will bring ``SeqnosReceived``.
+        """Ask a node over the connection of its streams; ``next`` will return ``SeqnosReceived``.
 
-        False where there is no connection to ask over.
+        False: there is no connection.
         """
         return self._keeper.request_high_seqnos(node)
 
     def next(self, timeout_seconds: float) -> Delivery | None:
-        """Return the next delivery, or None when there was none within the time.
+        """Return the next delivery, or None if there was none in time.
 
         Its ``events`` are the protocol's (``Items``, ``SnapshotStarted``, ``SnapshotCompleted``,
         ``StreamOpened``…) and ``VbucketStopped``. A rollback ends its vbucket with
@@ -138,10 +140,10 @@ class Consumer:
 
         Raises:
             AuthenticationError: user or password refused, and every other node refuses too, or
-                cannot be reached. Once a node took them nothing is raised: vbuckets of nodes that
-                refuse end with ``VbucketStopped`` after ``node_deadline_seconds``.
-            BucketError: the same where there is no such bucket, or no access to it; or a node that
-                took us gives no access to its streams.
+                cannot be reached. After a node has accepted us this is not raised: vbuckets of
+                nodes that refuse end with ``VbucketStopped`` after ``node_deadline_seconds``.
+            BucketError: the same for a missing bucket, or no access to it; or a node that accepted
+                us denies access to its streams.
             NoRelayError: a group's tag is set, and the node has no groups.
             LocalProtocolError: the consumer was closed, perhaps by another thread meanwhile.
         """
@@ -171,18 +173,16 @@ class Consumer:
                 return delivery
 
     def stop_stream(self, vbucket: int) -> None:
-        """End one vbucket: of it only ``VbucketStopped`` follows; what is on its way is dropped."""
+        """End one vbucket. Only ``VbucketStopped`` follows for it; received data is dropped."""
         self._keeper.stop_stream(vbucket)
 
     def close(self) -> None:
-        """Close all connections; from any thread: a waiting ``next`` raises LocalProtocolError."""
+        """Close all connections; from any thread. A waiting ``next`` raises LocalProtocolError."""
         self._queue.close()
         self._links.close()
 
     def __enter__(self) -> "Consumer":
-        """Return itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close."""
         self.close()

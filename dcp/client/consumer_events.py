@@ -1,4 +1,4 @@
-"""The consumer's own event besides the protocol's: a vbucket that will not go on."""
+"""The consumer's own event beside the protocol's: a vbucket that will not go on."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,16 +7,16 @@ from dcp.protocol.events import Event
 
 
 class StopReason(StrEnum):
-    """The reason why a consumer ended a vbucket. The text is what tables and logs show."""
+    """The reason why a consumer ended a vbucket. Tables and logs show the text."""
 
     FINISHED = "finished"
-    """The producer reached the end that was asked for."""
+    """The producer reached the requested end."""
     CLOSED = "closed"
-    """We asked for it (``Consumer.stop_stream``)."""
+    """The application asked for it (``Consumer.stop_stream``)."""
     NODE_UNAVAILABLE = "node unavailable"
     """Its node cannot be reached, dies again and again, or does not answer."""
     NOT_MY_VBUCKET = "not my vbucket"
-    """No node that the cluster map names serves it."""
+    """No node in the cluster map serves it."""
     REFUSED = "refused"
     """The node refused the stream, for good or until the deadline."""
     STREAM_ENDED = "stream ended"
@@ -27,7 +27,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VbucketStopped(Event):
-    """A vbucket ended; nothing more of it will be delivered. ``detail`` is for people."""
+    """A vbucket ended, and nothing more of it will be delivered. ``detail`` is for people."""
 
     vbucket: int
     reason: StopReason

@@ -28,7 +28,7 @@ from dcp.protocol.window import Charge, FlowControl, Window
 
 
 class ReceiptState(Enum):
-    """The stage at which the bytes of a delivery are."""
+    """The stage of a delivery's bytes."""
 
     QUEUED = auto()
     TAKEN = auto()
@@ -37,9 +37,9 @@ class ReceiptState(Enum):
 
 
 class Receipt:
-    """The bytes of one delivery: one connection's, and where streams have windows, those of each.
+    """The bytes of one delivery, in the connection's window and in those of its streams.
 
-    Its methods are the application's; any thread may call them.
+    Any thread of the application may call its methods.
     """
 
     __slots__ = ("_flow", "_lock", "_on_release", "charges", "state")
@@ -51,7 +51,9 @@ class Receipt:
         lock: threading.Lock,
         on_release: Callable[[bool], None],
     ) -> None:
-        """``lock`` is of the connection; ``on_release`` hears whether its reader is needed now."""
+        """``lock`` is the connection's. ``on_release`` gets whether the reader is needed at
+        once.
+        """
         self.charges = charges
         self.state = ReceiptState.QUEUED
         self._flow = flow
@@ -60,7 +62,7 @@ class Receipt:
 
     @property
     def windows(self) -> list[Window]:
-        """The windows that it occupies a part of."""
+        """The windows in which the delivery occupies bytes."""
         return [window for window, _ in self.charges]
 
     def take(self) -> None:
@@ -70,7 +72,7 @@ class Receipt:
                 self._step(ReceiptState.TAKEN)
 
     def give(self) -> None:
-        """Note that its rows are given to the sink."""
+        """Note that the sink has its rows."""
         with self._lock:
             if self.state is ReceiptState.TAKEN:
                 self._step(ReceiptState.GIVEN)
@@ -99,10 +101,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """Events of one received block, in order, with positions behind them and their bytes.
+    """Events of one received block, in order, with their bytes and the positions after them.
 
-    ``positions`` has the vbuckets that moved: what may be stored once their rows are. ``node`` and
-    ``receipt`` are None where the consumer itself reports something.
+    ``positions`` has the vbuckets that moved; a position may be stored once the rows are stored.
+    ``node`` and ``receipt`` are None if the consumer itself reports something.
     """
 
     node: NodeAddress | None
@@ -113,19 +115,18 @@ class Delivery:
     connection_name: str = ""
 
     def take(self) -> None:
-        """Note that the application has it."""
         if self.receipt is not None:
             self.receipt.take()
 
     def release(self) -> None:
-        """Note that the application is done with it, once; again changes nothing."""
+        """Note that the application is done with it. Further calls change nothing."""
         if self.receipt is not None:
             self.receipt.release()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConnectionEnded:
-    """The last entry of a connection: why it ended; None where we closed it."""
+    """The last entry of a connection: the error that ended it; None if our side closed it."""
 
     connection_name: str
     node: NodeAddress
@@ -136,23 +137,22 @@ class DeliveryQueue:
     """A queue from any number of reader threads to one application thread, in order of arrival."""
 
     def __init__(self) -> None:
-        """Start empty and open."""
         self._entries: deque[Delivery | ConnectionEnded] = deque()
         self._changed = threading.Condition()
         self._closed = False
 
     def put(self, entry: Delivery | ConnectionEnded) -> None:
-        """Append ``entry``; what arrives after ``close`` is dropped."""
+        """Append ``entry``. Entries after ``close`` are dropped."""
         with self._changed:
             if not self._closed:
                 self._entries.append(entry)
                 self._changed.notify()
 
     def get(self, timeout_seconds: float) -> Delivery | ConnectionEnded | None:
-        """Return the next entry; None when none came within the time (0 only looks).
+        """Return the next entry; None if none came in time (0 only looks).
 
         Raises:
-            LocalProtocolError: the queue is closed, or was closed by another thread meanwhile.
+            LocalProtocolError: the queue is closed, or another thread closed it meanwhile.
         """
         deadline = monotonic() + timeout_seconds
         with self._changed:
@@ -171,7 +171,7 @@ class DeliveryQueue:
             return any(connection_name in (None, each.connection_name) for each in self._entries)
 
     def close(self) -> None:
-        """Drop what is queued and wake up whoever waits; may be called from any thread."""
+        """Drop the queued entries and wake up the waiting thread; from any thread."""
         with self._changed:
             self._closed = True
             self._entries.clear()

@@ -1,7 +1,7 @@
 """Keeps a consumer's connections: at most one per node, reconnected after a delay.
 
-Also finds the cluster map: any node that is connected is asked; where none is, the seeds and the
-nodes of the newest map are connected in turn, since the bootstrap brings the map along.
+It also finds the cluster map by asking any connected node. Without one it connects the seeds and
+the nodes of the newest map in turn: the bootstrap brings the map.
 """
 
 import logging
@@ -27,9 +27,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class NodeLink:
-    """One node: its connection (None while there is none) and when to try again.
+    """One node: its connection, if any, and the time of the next attempt.
 
-    Written from outside: the stream keeper says when it is tried again.
+    Written from outside: the stream keeper sets the time of the next attempt.
     """
 
     address: NodeAddress
@@ -38,11 +38,11 @@ class NodeLink:
     retry_at: float = 0.0
     failures: int = 0
     error: DcplakeError | None = None
-    """The reason for the last connection's end; None once the next one is ready."""
+    """The error that ended the last connection; None once the next one is ready."""
 
     @property
     def trouble(self) -> str:
-        """The same in words; empty where there is none."""
+        """The same as text; empty without an error."""
         return "" if self.error is None else str(self.error)
 
     @property
@@ -52,7 +52,7 @@ class NodeLink:
 
 
 class NodeLinks:
-    """All connections of one consumer. Used by the application's thread only."""
+    """All connections of one consumer. Only the application's thread uses it."""
 
     def __init__(
         self,
@@ -63,7 +63,6 @@ class NodeLinks:
         queue: DeliveryQueue,
         backoff: Backoff,
     ) -> None:
-        """Start without any connection."""
         unique_name(
             name_prefix, settings.bucket
         )  # a bad prefix must fail here, not at the first connection
@@ -84,11 +83,11 @@ class NodeLinks:
     # --- connections -----------------------------------------------------------------------
 
     def link(self, address: NodeAddress) -> NodeLink:
-        """Return the link to a node; a new one is not connected."""
+        """Return the link to a node. A new one is not connected."""
         return self._links.setdefault(address, NodeLink(address))
 
     def connect(self, address: NodeAddress, now: float) -> NodeLink:
-        """Return the link to a node, beginning to connect if that is due."""
+        """Return the link to a node; begin to connect if an attempt is due."""
         link = self.link(address)
         if link.connection is None and now >= link.retry_at:
             name = unique_name(self._name_prefix, self._settings.bucket)
@@ -114,9 +113,9 @@ class NodeLinks:
         return None
 
     def ended(self, link: NodeLink, error: DcplakeError | None, now: float) -> None:
-        """Note that a link's connection ended; the next attempt waits.
+        """Note that a link's connection ended; delay the next attempt.
 
-        Attempts that fail alike are a warning once.
+        Repeated equal failures are logged as one warning.
         """
         if now - link.ready_at >= self._backoff.cap_seconds:
             link.failures = 0
@@ -134,7 +133,7 @@ class NodeLinks:
         )
 
     def refuse_if_all_failed(self, nodes: Collection[NodeAddress]) -> None:
-        """Raise the first refusal, once each of ``nodes`` and each seed has failed.
+        """Raise the first refusal once each of ``nodes`` and each seed has failed.
 
         Raises:
             AuthenticationError: user or password refused.
@@ -161,7 +160,9 @@ class NodeLinks:
         return all_stats
 
     def close(self) -> None:
-        """Close all connections, from any thread: tell all of them first, then wait for each."""
+        """Close all connections, from any thread. All of them get the order before any is waited
+        for.
+        """
         self._closed = True
         connections = self._connections()
         for connection in connections:
@@ -172,20 +173,20 @@ class NodeLinks:
     # --- windows ---------------------------------------------------------------------------
 
     def resize(self, window_bytes: int) -> None:
-        """Let all connections, those to come too, have another window; 0 for none.
+        """Give all present and future connections another window; 0 for none.
 
         Raises:
-            ConfigError: a size that the settings of connections would not allow.
+            ConfigError: the settings of connections do not allow this size.
         """
         self._settings = replace(self._settings, window_bytes=window_bytes)
         for connection in self._connections():
             connection.resize_window(window_bytes)
 
     def resize_streams(self, window_bytes: int) -> None:
-        """Let all streams, those to come too, have another window; 0 for none.
+        """Give all present and future streams another window; 0 for none.
 
         Raises:
-            ConfigError: a size that no node can be told.
+            ConfigError: the protocol does not allow this size.
         """
         self._settings = replace(self._settings, stream_window_bytes=window_bytes)
         for connection in self._connections():
@@ -197,19 +198,19 @@ class NodeLinks:
     # --- the cluster map -------------------------------------------------------------------
 
     def want_map(self, now: float) -> None:
-        """Ask for a newer map soon; requests are at least the first retry delay apart."""
+        """Ask for a newer map soon. Requests are at least the first retry delay apart."""
         earliest = self._map_asked_at + self._backoff.first_seconds
         self._map_due_at = min(self._map_due_at, max(now, earliest))
 
     def adopt(self, config: bytes, source: NodeAddress) -> bool:
-        """Take over a received map if it is newer; return whether it was.
+        """Adopt a received map if it is newer; return whether it was.
 
-        The network stays: who leaves the cluster sends a map without its own address.
+        The network stays: a node that leaves the cluster sends a map without its own address.
 
         Raises:
             RemoteProtocolError: it is no valid map.
             ConfigError: no node has an address in the network.
-            BucketError: it is of a bucket that was made anew under the same name.
+            BucketError: the bucket was made anew under the same name.
         """
         network = self._settings.network if self.map is None else self.map.network
         tls = self._settings.tls is not None
@@ -228,7 +229,7 @@ class NodeLinks:
         return changed
 
     def refresh_map(self, now: float) -> None:
-        """Send the request for the map that is due, if any."""
+        """Send the due request for the map, if any."""
         if now < self._map_due_at:
             return
         self._map_due_at = inf
@@ -249,5 +250,5 @@ class NodeLinks:
 
     @property
     def due_at(self) -> float:
-        """The time at which ``refresh_map`` has a request to send."""
+        """When ``refresh_map`` will have a request to send."""
         return self._map_due_at

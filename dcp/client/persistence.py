@@ -1,4 +1,4 @@
-"""Asks the nodes of a cluster how far vbuckets are on their disks, active copies and replicas."""
+"""Asks the nodes of a cluster for persisted seqnos, of active vbuckets and replicas."""
 
 from collections.abc import Mapping
 
@@ -16,16 +16,15 @@ def persisted_seqnos(
     settings: ConnectionSettings,
     credentials: Credentials,
 ) -> dict[int, dict[NodeAddress, int]]:
-    """Return how far vbuckets are on the disks of their nodes; by vbucket, and by node.
+    """Return the persisted seqnos by vbucket and node.
 
-    ``branches`` has the uuid of each vbucket's branch. Nodes that are out of reach, do not have the
-    vbucket or are on another branch tell nothing. Those of an ephemeral bucket, which has no disk,
-    tell 0 (kv_engine ``ephemeral_vb.h``).
+    ``branches`` gives the uuid of each vbucket's branch. The result lacks nodes that are out of
+    reach, do not have the vbucket, or have another branch. Nodes of an ephemeral bucket, which has
+    no disk, report 0 (kv_engine ``ephemeral_vb.h``).
 
     Raises:
         AuthenticationError: user or password refused.
         BucketError: no such bucket, or no access to it.
-
     """
     by_node: dict[NodeAddress, dict[int, int]] = {}
     for vbucket, vb_uuid in branches.items():

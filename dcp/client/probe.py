@@ -1,7 +1,7 @@
 """Asks the cluster for its map, high seqnos and failover logs, before a round is planned.
 
-The connections are ordinary ones (no DCP_OPEN), one per node, asked at the same time; each is
-bounded by the connection settings, so the probe takes no longer than one slow node's timeouts.
+The connections are ordinary ones (no DCP_OPEN), one per node, all at the same time. The connection
+settings bound each of them, so the probe takes no longer than the timeouts of one slow node.
 """
 
 import logging
@@ -34,20 +34,20 @@ _NAME_PREFIX: Final = "dcplake-probe"
 _PARALLEL: Final = 32
 T = TypeVar("T")
 SeedAnswer = tuple[ClusterMap, bytes | None]
-"""The cluster map and the collections manifest, None where the bucket has none."""
+"""The cluster map and the collections manifest; None if the bucket has no manifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """The state of a cluster at one moment.
 
-    ``high_seqnos`` has every vbucket that a reachable node holds active; ``unreachable`` says, by
-    node of the map, why its vbuckets are missing. ``manifest`` is the collections manifest's JSON
-    where the bucket has one.
+    ``high_seqnos`` has every active vbucket of a reachable node; ``unreachable`` gives, by node of
+    the map, the reason why its vbuckets are missing. ``manifest`` is the JSON of the collections
+    manifest, if the bucket has one.
 
-    ``failover_logs`` tells which branch each vbucket is on: after a failover the new branch may
-    reach just the seqno of the old one, with other data. A vbucket whose node does not tell its
-    log, or tells one that cannot be true, is missing there.
+    ``failover_logs`` gives the branch of each vbucket: after a failover the new branch may reach
+    just the seqno of the old one, with other data. A vbucket is missing there if its node does not
+    send its log, or a log that contradicts itself.
     """
 
     map: ClusterMap
@@ -59,9 +59,9 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class VbucketHolder:
-    """A node that holds a vbucket, and what it has of it.
+    """A node with a copy of a vbucket, and the state of that copy.
 
-    ``failover_log`` is None where the node does not tell one that can be true.
+    ``failover_log`` is None if the node sends no valid one.
     """
 
     node: NodeAddress
@@ -76,7 +76,7 @@ def probe_cluster(
     *,
     named: str = "the seeds",
 ) -> ClusterView:
-    """Ask the first seed that answers for the map, and all its nodes for what they hold.
+    """Ask the first seed that answers for the map, and all its nodes for their vbuckets.
 
     Takes and raises what ``ask_seeds`` does.
     """
@@ -96,15 +96,15 @@ def ask_seeds(
     Args:
         seeds: addresses, or the parts of one connection string (`find_seeds`).
         settings: how to connect.
-        credentials: who signs in.
-        named: what the user knows the seeds by, as in ``source.seeds``.
+        credentials: user and password.
+        named: the user's name for the seeds, as ``source.seeds``.
 
     Raises:
-        ConfigError: the seeds cannot be understood, or the cluster lacks the network they name.
-        NodeUnavailableError: no seed answers; the message says why, seed by seed.
-        AuthenticationError: a seed refuses user or password, and no other one takes them.
-        BucketError: a seed has no such bucket, or gives no access to it, and no other one does.
-        RemoteProtocolError: no seed keeps to the protocol; this is what the first one did.
+        ConfigError: the seeds cannot be parsed, or the cluster lacks the network that they name.
+        NodeUnavailableError: no seed answers; the message gives the reason for each.
+        AuthenticationError: a seed refuses user or password, and no other one accepts them.
+        BucketError: a seed has no such bucket, or denies access to it, and so does every other one.
+        RemoteProtocolError: every seed breaks the protocol; the message is about the first one.
     """
     found = find_seeds(seeds, settings, credentials)
     return first_answer(found, lambda seed: ask_seed(seed, settings, credentials), named)
@@ -139,7 +139,7 @@ def probe_nodes(
     settings: ConnectionSettings,
     credentials: Credentials,
 ) -> ClusterView:
-    """Ask all nodes of a map for what they hold; raises as ``ask_nodes``."""
+    """Ask all nodes of a map for their vbuckets; raises as ``ask_nodes``."""
     high_seqnos: dict[int, int] = {}
     logs: dict[int, FailoverLog] = {}
     unreachable: dict[NodeAddress, str] = {}
@@ -156,7 +156,7 @@ def probe_nodes(
 def probe_replicas(
     cluster: ClusterView, settings: ConnectionSettings, credentials: Credentials
 ) -> dict[int, list[VbucketHolder]]:
-    """Ask the nodes of a cluster's map what they hold as replicas; by vbucket, in map order.
+    """Return the nodes with replicas of each vbucket, in map order.
 
     Nodes that do not answer, or were not reachable before, are left out. Raises as ``ask_nodes``.
     """
@@ -182,7 +182,7 @@ def _held(
     credentials: Credentials,
     state: VbucketState,
 ) -> dict[NodeAddress, _Told | str]:
-    """Return what each node holds of the vbuckets in a state, or why it does not answer."""
+    """Return the state of each node's vbuckets in ``state``, or why the node does not answer."""
 
     def question(connection: NodeConnection) -> _Told:
         seqnos = connection.all_vb_seqnos(state=state)
@@ -199,11 +199,11 @@ def ask_nodes(
 ) -> dict[NodeAddress, T | str]:
     """Ask all nodes at the same time; return each one's answer, or why it gives none.
 
-    A node that refuses is like one that does not answer, while another one answers.
+    While another node answers, a refusal counts as no answer.
 
     Raises:
         AuthenticationError: a node refuses user or password, and no node answers.
-        BucketError: a node has no such bucket, or gives no access to it, and no node answers.
+        BucketError: a node has no such bucket, or denies access to it, and no node answers.
     """
 
     def ask(address: NodeAddress) -> T | SourceError | RemoteProtocolError:
@@ -227,7 +227,7 @@ def ask_nodes(
 
 
 def _logs_of(connection: NodeConnection, vbuckets: Collection[int]) -> dict[int, FailoverLog]:
-    """Return the node's failover logs; a node that refuses is no failure."""
+    """Return the node's failover logs; a refusal is no error."""
     try:
         return connection.failover_logs(vbuckets)
     except (SourceError, RemoteProtocolError) as error:

@@ -1,4 +1,4 @@
-"""Builds the protocol's side of a connection from its settings."""
+"""Builds the protocol machine of a connection from its settings."""
 
 import secrets
 from typing import Final
@@ -25,7 +25,7 @@ _NONCE_BYTES: Final = 24
 def new_protocol_connection(
     settings: ConnectionSettings, credentials: Credentials, name: str, *, open_dcp: bool = True
 ) -> ConsumerConnection:
-    """Return the protocol's side of a new connection called ``name``.
+    """Return the protocol machine of a new connection with this name.
 
     Raises:
         ConfigError: the name is too long.

@@ -1,8 +1,8 @@
 """Maps a refused or ended stream to the consumer's reaction: two tables, by status and by reason.
 
-Source: kv_engine ``docs/dcp/documentation/commands/{stream-request,stream-end}.md``; what the Java
-DCP client and gocbcore do. A number that the tables do not list comes from a newer server: it is
-tried again until the node deadline reports the vbucket, like any trouble that may pass.
+Source: kv_engine ``docs/dcp/documentation/commands/{stream-request,stream-end}.md``, and the
+behaviour of the Java DCP client and gocbcore. A number outside the tables comes from a newer
+server. The consumer tries again until the node deadline, as for any trouble that may pass.
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from dcp.wire.vocabulary import EndReason, Status
 
 
 class Reaction(Enum):
-    """The reaction to a vbucket's stream that was refused or has ended."""
+    """The consumer's reaction to a refused or ended stream."""
 
     FINISH = auto()
-    """It is done: report it as finished."""
+    """Report the vbucket as finished."""
     RETRY = auto()
     """Ask the same node again, after a delay."""
     REOPEN = auto()
     """Ask the same node again at once."""
     REROUTE = auto()
-    """Get a new cluster map and ask the node that it names."""
+    """Get a new cluster map and ask the vbucket's new node."""
     STOP = auto()
-    """Asking again cannot help: report it."""
+    """Another request cannot help: report it."""
     FAIL_BUCKET = auto()
     """No access to the bucket: the whole consumer fails with BucketError."""
 
@@ -51,7 +51,7 @@ REFUSALS: Final[Mapping[int, Reaction]] = MappingProxyType(
         Status.DCP_STREAM_ID_INVALID: Reaction.STOP,
     }
 )
-"""By status of a refused stream request (ROLLBACK is no refusal: it has an event of its own)."""
+"""By status of a refused stream request. ROLLBACK is no refusal: it has an event of its own."""
 
 ENDINGS: Final[Mapping[int, Reaction]] = MappingProxyType(
     {
@@ -70,6 +70,6 @@ ENDINGS: Final[Mapping[int, Reaction]] = MappingProxyType(
 
 
 def end_reason_name(reason: int) -> str:
-    """Return ``NAME (n)`` of an end reason, for people."""
+    """Return ``NAME (n)``."""
     known = {int(each): each.name for each in EndReason}
     return f"{known.get(reason, 'unknown reason')} ({reason})"

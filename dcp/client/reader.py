@@ -1,13 +1,13 @@
-"""The reader thread of a connection: alone uses its socket and the protocol.
+"""The reader thread of a connection, which alone uses its socket and its protocol machine.
 
-It answers NOOPs at once however long the application is busy, and runs ahead of it only by the
-flow-control window. Other threads post commands, which it runs between two reads; a lock guards
-only what is posted, so receiving, decoding and handing over never wait for the application.
+It answers NOOPs at once, even while the application is busy, and runs ahead of it only by the
+flow-control window. Other threads post commands, which it runs between two reads. A lock guards
+only the posted commands, so receiving, decoding and handing over never wait for the application.
 
-The last brake is against a node that ignores its window: the socket is not read while more is held
-than the largest window that the node ever had and one message, and then until a quarter of that is
-released. A node that keeps to its window never gets there, nor while the window shrinks; so NOOPs
-are heard however long the application is busy.
+The last brake is for a node that ignores its window. The reader stops reading the socket while the
+application holds more than one message beyond the largest window that the node ever had. It goes on
+when a quarter of that is released. A node that keeps to its window never gets there, nor while the
+window shrinks, so NOOPs always arrive.
 """
 
 import logging
@@ -46,17 +46,18 @@ from dcp.wire.vocabulary import HEADER_BYTES
 _LOG = logging.getLogger(__name__)
 
 _IDLE_WAIT_SECONDS: Final = 1.0
-"""The longest wait of an idle reader; released bytes are looked at no later than this."""
+"""The longest wait of an idle reader: it looks at released bytes no later than this."""
 _BULK_BYTES: Final = 128 * 1024
 _BULK_PAUSE_SECONDS: Final = 0.001
-"""Who reads so much without filling half of a buffer waits so long for more: to decode a fuller
-buffer costs hardly more than an emptier one, a third of a reader's CPU in all."""
+"""The pause after large reads that fill less than half of a buffer. Decoding a fuller buffer costs
+hardly more, which saves a third of a reader's CPU.
+"""
 _RESTING_SECONDS: Final = 1.0
-"""Buffers are given back when nothing was read for so long."""
+"""After this time without reads the buffers are given back."""
 _COMMAND_SECONDS: Final = 10.0
-"""How long a posted command may wait for the reader, which never blocks once it is connected."""
+"""The longest wait of a posted command for the reader, which never blocks once it is connected."""
 _LEAVING_SECONDS: Final = 1.0
-"""How long a node may take to end our streams before we close the connection."""
+"""A node may take this long to end our streams before we close the connection."""
 _JOIN_SECONDS: Final = 2.0
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ Command = Callable[[ConsumerConnection, float], T]
 
 @dataclass(frozen=True, slots=True)
 class _Posted:
-    """A command for the reader thread, and where its result goes. It runs once, or never."""
+    """A command for the reader thread, and the place for its result. It runs at most once."""
 
     command: Command[Any]
     future: Future[Any]
@@ -88,10 +89,8 @@ class _Posted:
 class Reader:
     """Connects, then reads until it is stopped or the connection ends; one use only.
 
-    Everything ends with a ``ConnectionEnded`` in the queue, and with the same error for all
-    who wait in ``answers`` or for a command.
-
-    More than 15 attributes: a thread's, its socket's and its machine's, and what others hear of.
+    Everything ends with a ``ConnectionEnded`` in the queue. Threads that wait in ``answers`` or for
+    a command get the same error.
     """
 
     def __init__(
@@ -103,7 +102,6 @@ class Reader:
         queue: DeliveryQueue,
         buffers: BufferPool,
     ) -> None:
-        """Prepare the thread; ``start`` starts it."""
         self.address = address
         self.answers = AnswerBoard()
         self._settings = settings
@@ -129,35 +127,37 @@ class Reader:
         self._read_at = -inf
         self._paused = self._is_woken = False
         self.part_heard: tuple[int, float] | None = None
-        """The vbucket of the last message that came in parts, and when its last part came."""
+        """The vbucket of the last message that came in parts, and the time of its last part."""
         self._data_heard_at = -inf
 
     # --- for other threads -----------------------------------------------------------------
 
     def start(self, on_step: Callable[[SetUpStep], None] | None = None) -> None:
-        """Begin to connect; ``on_step`` hears of each step as it begins, in the thread."""
+        """Begin to connect. ``on_step`` gets each step as it begins, in the reader's thread."""
         self._on_step = on_step
         self._is_connecting = True
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end the streams and close the connection, without waiting for it."""
+        """Let the thread end the streams and close the connection. Does not wait."""
         with self._lock:
             self._closing = True
         self._wake()
 
     def join(self) -> None:
-        """Wait for the thread's end; only a connection attempt under way outlasts that, unheard."""
+        """Wait for the thread's end. A running connection attempt may go on, but reports
+        nothing.
+        """
         if self._is_connecting:
             return
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
 
     def call(self, command: Command[T], what: str) -> T:
-        """Run ``command`` on the reader thread and return what it returns, or raise its error.
+        """Run ``command`` on the reader thread; return its result, or raise its error.
 
         Raises:
-            NodeUnavailableError: the reader did not come to it in time; it will not run.
+            NodeUnavailableError: the reader did not run it in time; it will not run.
         """
         future: Future[T] = Future()
         with self._lock:
@@ -177,7 +177,7 @@ class Reader:
             ) from None
 
     def post(self, command: Command[Any]) -> None:
-        """Run ``command`` on the reader thread, some time before the connection ends, if at all."""
+        """Run ``command`` on the reader thread before the connection ends, if it can."""
         with self._lock:
             if self._ended is not None:
                 return
@@ -209,7 +209,7 @@ class Reader:
         )
 
     def _released(self, is_due: bool) -> None:
-        """Wake the thread where a release lets it go on, or is to be acknowledged; any thread."""
+        """Wake the thread if a release lets it go on, or is to be acknowledged; from any thread."""
         if (is_due or self._paused) and not self._is_woken:
             self._is_woken = True
             self._wake()
@@ -261,7 +261,7 @@ class Reader:
             self._on_step(SetUpStep(name, self._protocol.set_up_progress, line))
 
     def _goes_on(self, now: float) -> bool:
-        """Return whether to take another turn: when closing, until the node has ended its streams.
+        """Return whether to take another turn; while closing, until the node has ended its streams.
 
         A node logs a warning for each stream that loses its connection.
         """
@@ -279,7 +279,6 @@ class Reader:
         return self._closing or self._protocol.flow.connection.held_bytes < limit_bytes
 
     def _turn(self, transport: Transport) -> None:
-        """Run commands, send, wait, read: one round of the reader."""
         now = monotonic()
         self._is_woken = False  # before it is looked what was released
         self._run_commands(now)
@@ -301,9 +300,9 @@ class Reader:
         self._protocol.tick(monotonic())
 
     def _read_and_decode(self, transport: Transport) -> None:
-        """Read what is there: the rest of a large message into its own buffer, all else decoded.
+        """Read the rest of a large message into its own buffer, or decode all other bytes.
 
-        What is decoded refers to no lent buffer.
+        Decoded data refers to no lent buffer.
         """
         room = self._splitter.room()
         if room is not None:
@@ -351,9 +350,9 @@ class Reader:
         return min(max(0.0, at - now), _IDLE_WAIT_SECONDS)
 
     def _enqueue(self, events: list[Event]) -> None:
-        """Enqueue events, with the receipt for the bytes that came since the last time.
+        """Enqueue events with the receipt for the bytes since the last call.
 
-        Bytes without an event are enqueued, too: of streams that we closed, for one.
+        Bytes without an event are enqueued, too: for example of streams that we closed.
         """
         events = self.answers.sift(events)
         flow = self._protocol.flow
@@ -377,7 +376,7 @@ class Reader:
         self._queue.put(ConnectionEnded(self._name, self.address, None if self._closing else error))
 
     def _in_context(self, error: DcplakeError) -> DcplakeError:
-        """Return ``error`` with the node's address, which the protocol does not know."""
+        """Return ``error`` with the node's address, which the protocol machine does not know."""
         parts = [str(self.address)]
         if isinstance(error, BucketError | AuthenticationError):
             parts.append(f"bucket {self._settings.bucket!r}")

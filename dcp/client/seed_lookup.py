@@ -1,8 +1,8 @@
-"""Finds data nodes to begin with: those of a connection string, of DNS SRV records, or over HTTP.
+"""Finds the first data nodes: from a connection string, DNS SRV records, or over HTTP.
 
-A lookup in DNS that finds nothing is no failure: the host itself is a node then (SDK-RFC 11). Over
-HTTP (``couchbase://host:8091``) a node's cluster manager tells the cluster map, and with it the
-data nodes; who signs in there sends the password as it is, as with PLAIN.
+A DNS lookup without result is no failure: then the host itself is a node (SDK-RFC 11). Over HTTP
+(``couchbase://host:8091``) a node's cluster manager sends the cluster map, and with it the data
+nodes. That sends the password unencrypted, as PLAIN does.
 """
 
 import logging
@@ -10,6 +10,7 @@ import ssl
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -17,7 +18,7 @@ from urllib.parse import quote
 from dcp.client.addresses import NodeAddress
 from dcp.client.certificates import certificate_fault
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.settings import ConnectionSettings
+from dcp.client.settings import ConnectionSettings, TlsSettings
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -48,10 +49,10 @@ _MOST_TEXT: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class FoundSeeds:
-    """Addresses of data nodes to begin with, none of them twice.
+    """Addresses of the first data nodes, without repetition.
 
-    ``lookup`` says what was asked for them and what that told; empty where they are the hosts that
-    were written.
+    ``lookup`` says which service was asked, and its answer; empty if the addresses are the hosts as
+    written.
     """
 
     nodes: tuple[NodeAddress, ...]
@@ -64,20 +65,21 @@ def find_seeds(
     credentials: Credentials,
     resolver: "Resolver | None" = None,
 ) -> FoundSeeds:
-    """Return the data nodes to begin with.
+    """Return the first data nodes.
 
     Args:
         seeds: addresses, or the parts of one connection string.
         settings: whether to encrypt, and how long an attempt may take.
-        credentials: who signs in over HTTP.
-        resolver: asks for SRV records; None: as the system is set.
+        credentials: user and password for HTTP.
+        resolver: asks for SRV records; None: the system's.
 
     Raises:
-        ConfigError: the seeds cannot be understood; or the password would be sent over plain HTTP.
+        ConfigError: the seeds cannot be parsed; or the password would go over plain HTTP.
         NodeUnavailableError: no node answers over HTTP.
-        AuthenticationError: a node refuses user or password there, and no other one takes them.
-        BucketError: a node has no such bucket there, or gives no access to it, and no other does.
-        RemoteProtocolError: what they answer is no cluster map; this is the first one's.
+        AuthenticationError: a node refuses user or password there, and no other one accepts them.
+        BucketError: a node has no such bucket there, or denies access to it, and so does every
+            other.
+        RemoteProtocolError: the answers are no cluster map; the message is about the first one.
     """
     tls = settings.tls is not None
     wanted = ConnectionString.parse(seeds, tls=tls)
@@ -97,7 +99,9 @@ def _srv_targets(
     settings: ConnectionSettings,
     resolver: "Resolver | None",
 ) -> FoundSeeds:
-    """Return what the records name, by priority and weight; the host as written without them."""
+    """Return the targets of the records, by priority and weight; without records the host as
+    written.
+    """
     from dns.exception import DNSException
     from dns.rdtypes.IN.SRV import SRV
     from dns.resolver import Resolver
@@ -124,7 +128,7 @@ def _srv_targets(
 def _nodes_over_http(
     hosts: Sequence[NodeAddress], settings: ConnectionSettings, credentials: Credentials
 ) -> FoundSeeds:
-    """Return the data nodes of the map that the first host tells which answers."""
+    """Return the data nodes in the map of the first host that answers."""
     if settings.tls is None and PLAIN not in credentials.mechanisms:
         raise ConfigError(
             f"seeds: found port {hosts[0].port}, where nodes speak HTTP, expected encryption "
@@ -134,8 +138,8 @@ def _nodes_over_http(
     failures: list[SourceError | RemoteProtocolError] = []
     for host in hosts:
         try:
-            nodes = _ask(host, settings, credentials).addresses
-            return FoundSeeds(nodes, f"{_url(host, settings)}: {_listed(nodes)}")
+            nodes, url = _ask(host, settings, credentials)
+            return FoundSeeds(nodes, f"{url}: {_listed(nodes)}")
         except (SourceError, RemoteProtocolError) as error:
             failures.append(error)
     raise_refusal(failures)
@@ -149,46 +153,77 @@ def _listed(nodes: Sequence[NodeAddress]) -> str:
     return ", ".join(map(str, nodes))
 
 
-def _path(bucket: str) -> str:
-    return f"/pools/default/b/{quote(bucket, safe='')}"
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """A node's answer to one question over HTTP."""
+
+    url: str
+    status: int
+    body: bytes
+
+    def __str__(self) -> str:
+        said = self.body[:_MOST_TEXT].decode("utf-8", "backslashreplace")
+        return f"{self.url}: found status {self.status} ({said!r})"
 
 
-def _url(host: NodeAddress, settings: ConnectionSettings) -> str:
-    scheme = "http" if settings.tls is None else "https"
-    return f"{scheme}://{host}{_path(settings.bucket)}"
+def ask_over_http(
+    host: NodeAddress,
+    path: str,
+    tls: TlsSettings | None,
+    timeout_seconds: float,
+    credentials: Credentials,
+) -> HttpAnswer:
+    """Return a node's answer. The password is sent unencrypted without ``tls``.
 
-
-def _ask(host: NodeAddress, settings: ConnectionSettings, credentials: Credentials) -> ClusterMap:
-    seconds = settings.connect_timeout_seconds
-    if settings.tls is None:
-        connection = HTTPConnection(host.host, host.port, timeout=seconds)
+    Raises:
+        NodeUnavailableError: the node cannot be reached, or does not speak HTTP.
+        AuthenticationError: the node refuses user or password.
+        SecretError: a file of ``tls`` cannot be used.
+    """
+    url = f"{'http' if tls is None else 'https'}://{host}{path}"
+    if tls is None:
+        connection = HTTPConnection(host.host, host.port, timeout=timeout_seconds)
     else:
         connection = HTTPSConnection(
-            host.host, host.port, timeout=seconds, context=settings.tls.context()
+            host.host, host.port, timeout=timeout_seconds, context=tls.context()
         )
     try:
-        connection.request("GET", _path(settings.bucket), headers=_authorization(credentials))
-        with connection.getresponse() as answer:
-            body = answer.read(MAX_FRAME_BYTES)
+        connection.request("GET", path, headers=_authorization(credentials))
+        with connection.getresponse() as response:
+            answer = HttpAnswer(url, response.status, response.read(MAX_FRAME_BYTES))
     except (OSError, HTTPException) as error:
         cure = HTTP_CURE
-        if settings.tls is not None and isinstance(error, ssl.SSLError):
-            fault = certificate_fault(error, host, settings.tls, seconds)
+        if tls is not None and isinstance(error, ssl.SSLError):
+            fault = certificate_fault(error, host, tls, timeout_seconds)
             cure = fault or tls_cure(error, HTTP_PORT_CURE)
         told = str(error) or type(error).__name__
-        raise NodeUnavailableError(f"{_url(host, settings)}: {told}, {cure}") from error
+        raise NodeUnavailableError(f"{url}: {told}, {cure}") from error
     finally:
         connection.close()
-    if answer.status != 200:
-        raise _refusal(_url(host, settings), answer.status, body, settings.bucket, credentials)
+    if answer.status == HTTPStatus.UNAUTHORIZED:
+        raise AuthenticationError(f"{answer}, {login_cure(credentials)}")
+    return answer
+
+
+def _ask(
+    host: NodeAddress, settings: ConnectionSettings, credentials: Credentials
+) -> tuple[tuple[NodeAddress, ...], str]:
+    """Return the data nodes in a host's map, and the map's URL."""
+    path = f"/pools/default/b/{quote(settings.bucket, safe='')}"
+    seconds = settings.connect_timeout_seconds
+    answer = ask_over_http(host, path, settings.tls, seconds, credentials)
+    if answer.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+        raise BucketError(f"{answer}, {bucket_cure(settings.bucket, credentials)}")
+    if answer.status != HTTPStatus.OK:
+        raise NodeUnavailableError(f"{answer}, expected status 200 of a cluster manager")
     tls = settings.tls is not None
-    found = ClusterMap.parse(body, host, tls=tls, network=settings.network)
+    found = ClusterMap.parse(answer.body, host, tls=tls, network=settings.network)
     if not found.addresses:
         raise NodeUnavailableError(
             f"cluster map from {host}: found no data node {'with' if tls else 'without'} TLS in "
             f"network {found.network!r}, expected one or more"
         )
-    return found
+    return found.addresses, answer.url
 
 
 def _authorization(credentials: Credentials) -> dict[str, str]:
@@ -196,15 +231,3 @@ def _authorization(credentials: Credentials) -> dict[str, str]:
         return {}
     account = f"{credentials.username}:{credentials.password.reveal()}"
     return {"Authorization": f"Basic {b64encode(account.encode()).decode()}"}
-
-
-def _refusal(
-    url: str, status: int, body: bytes, bucket: str, credentials: Credentials
-) -> SourceError:
-    said = body[:_MOST_TEXT].decode("utf-8", "backslashreplace")
-    where = f"{url}: found status {status} ({said!r})"
-    if status == 401:
-        return AuthenticationError(f"{where}, {login_cure(credentials)}")
-    if status in (403, 404):
-        return BucketError(f"{where}, {bucket_cure(bucket, credentials)}")
-    return NodeUnavailableError(f"{where}, expected status 200 of a cluster manager")

@@ -1,4 +1,4 @@
-"""Describes the set-up of a connection while it is under way, for whoever explains what fails."""
+"""Describes the running set-up of a connection, for messages about its failure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ TLS: Final = "TLS handshake"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A socket that is connected: its encryption, and who the other side says it is.
+    """A connected socket: its encryption, and the identity of the other side.
 
-    ``certificate`` is as ``ssl.SSLSocket.getpeercert`` has it; both are empty without TLS.
+    ``certificate`` is that of ``ssl.SSLSocket.getpeercert``; both are empty without TLS.
     """
 
     tls_version: str = ""
@@ -23,10 +23,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class SetUpStep:
-    """A step that begins, so that those before it are done, and what they came to.
+    """A step that begins, after which all earlier ones are done, and the results so far.
 
-    ``name`` is ``TCP``, ``TLS`` or a bootstrap step's; empty when all is done. ``line`` is None
-    until the socket is connected.
+    ``name`` is ``TCP``, ``TLS`` or a bootstrap step's; empty at the end. ``line`` is None until the
+    socket is connected.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The settings of a client connection and a consumer, checked when they are made.
 
-Bytes, seconds and fractions; nothing here is a secret (credentials travel separately, in
+They hold bytes, seconds and fractions, and no secret (credentials travel separately, in
 ``dcp.protocol.credentials``). The defaults suit one connection of a Spark task.
 """
 
@@ -61,10 +61,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings(Section):
-    """One connection to one node.
-
-    More than 15 attributes: one is one setting.
-    """
+    """One connection to one node."""
 
     bucket: str
     window_bytes: int = key_of(FlowSettings, "window_bytes")

@@ -1,7 +1,7 @@
 """Statistics of a consumer's connections and stages at one moment, for monitoring.
 
-Taking them changes nothing and waits for nothing: any thread may do so. The numbers of one sample
-may be some microseconds apart.
+Any thread may take them: that changes nothing and never waits. The numbers of one sample may be
+some microseconds apart.
 """
 
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ class StageStats:
 
     @property
     def kind(self) -> str:
-        """The unit that is counted: bytes, or batches or buffers, where the name says so."""
+        """The unit: bytes, or batches or buffers if the name says so."""
         return self.name if self.name in ("batches", "buffers") else "bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class WindowStats:
-    """Fill level of a flow-control window, and how long it has been full in all.
+    """Fill level of a flow-control window, and the total time for which it was full.
 
-    ``overshoot_bytes`` is the most by which one message went beyond it.
+    ``overshoot_bytes`` is the most by which one message exceeded it.
     """
 
     size: int
@@ -38,7 +38,7 @@ class WindowStats:
 
     @property
     def is_full(self) -> bool:
-        """True if the producer may send nothing more before we acknowledge."""
+        """True if the producer must wait for an acknowledgement."""
         return self.in_use >= self.size
 
     @classmethod
@@ -54,15 +54,14 @@ class WindowStats:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStats:
-    """One connection, or the wait for the next one (then ``error`` says why, and it has no name).
+    """One connection, or the wait for the next one (then ``error`` gives the reason, and it has no
+    name).
 
-    ``window`` is what the node may send without our acknowledgement; None: no flow control. The
-    counters are the window's (``dcp/protocol/window.py``). ``unfinished_bytes`` are of a message
-    that is being received, which may have ``longest_bytes``; beyond ``held_limit_bytes`` between
-    received and released the socket is not read. ``quiet_seconds`` is the time since the node last
-    sent data, even part of a message; None: it never did.
-
-    More than 15 attributes: one is one figure.
+    ``window`` bounds what the node may send without our acknowledgement; None: no flow control. The
+    counters are the window's (``dcp/protocol/window.py``). ``unfinished_bytes`` belong to a message
+    that is being received, which may have ``longest_bytes``. With more than ``held_limit_bytes``
+    between received and released the socket is not read. ``quiet_seconds`` is the time since the
+    node last sent data, even part of a message; None: it never did.
     """
 
     node: NodeAddress

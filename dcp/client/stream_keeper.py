@@ -1,8 +1,8 @@
 """Keeps a consumer's streams open: requests them, and reacts to refusals, ends and lost nodes.
 
-All of it runs on the application's thread; nothing here waits. ``act`` does what is due by time (a
-retry, a connection, a deadline), ``take`` handles what readers deliver. The reaction to a refusal
-or an end is looked up in ``reactions.py``; a vbucket without progress for ``node_deadline_seconds``
+Everything runs on the application's thread, and nothing here waits. ``act`` does what is due by
+time (a retry, a connection, a deadline); ``take`` handles the readers' deliveries. ``reactions.py``
+gives the reaction to a refusal or an end. A vbucket without progress for ``node_deadline_seconds``
 is reported.
 """
 
@@ -62,8 +62,8 @@ _LOG = logging.getLogger(__name__)
 class StreamKeeper:
     """All vbuckets and connections of one consumer.
 
-    ``reports`` are events of our own that wait to be delivered; ``act_at`` says when ``act`` has
-    something to do.
+    ``reports`` are the consumer's own events, waiting for delivery. ``act_at`` is the time at which
+    ``act`` has something to do.
     """
 
     def __init__(
@@ -75,7 +75,6 @@ class StreamKeeper:
         queue: DeliveryQueue,
         now: float,
     ) -> None:
-        """Begin with all vbuckets waiting for their first stream."""
         self.tracks = {start.vbucket: VbucketTrack.begin(start, now) for start in streams}
         if len(self.tracks) != len(streams):
             raise ValueError("consumer: found a vbucket twice in its streams")
@@ -86,15 +85,17 @@ class StreamKeeper:
         self._backoff = backoff
         self._queue = queue
         self._is_muted = np.zeros(U16_MAX + 1, np.bool_)
-        """Of each vbucket, whether it is to be heard of no more."""
+        """By vbucket: nothing more of it is delivered."""
         self._away_seconds = 0.0
         self._was_accepted = False
-        """Whether a node took user, password and bucket: one that refuses them may be starting."""
+        """A node has accepted user, password and bucket. Another node that refuses them may be
+        starting.
+        """
         self._told_window_refused = False
         self._told_stream_windows_refused = False
 
     def stop_stream(self, vbucket: int) -> None:
-        """End one vbucket: of it only ``VbucketStopped`` follows; what is on its way is dropped."""
+        """End one vbucket. Only ``VbucketStopped`` follows for it; received data is dropped."""
         track = self.tracks[vbucket]
         self._is_muted[vbucket] = True
         if track.phase in (Phase.STREAMING, Phase.REQUESTED) and track.address is not None:
@@ -109,7 +110,7 @@ class StreamKeeper:
             self._stop(track, StopReason.CLOSED, "closed by the application")
 
     def request_high_seqnos(self, address: NodeAddress) -> bool:
-        """Ask a node for its high seqnos, over the connection of its streams, if there is one."""
+        """Ask a node for its high seqnos over the connection of its streams, if there is one."""
         link = self.links.link(address)
         connection = link.connection
         if connection is None or not link.is_ready:
@@ -125,11 +126,11 @@ class StreamKeeper:
         self._away_seconds += away_seconds
 
     def _attended(self, now: float) -> float:
-        """Return ``now`` on the clock of deadlines, which stops while ``next`` is not called."""
+        """Return ``now`` on the clock of deadlines, which stops outside ``next``."""
         return now - self._away_seconds
 
     def act(self, now: float) -> None:
-        """Give up, connect, ask for streams and for the map, as far as each is due."""
+        """Give up, connect, and request streams and the map, as far as each is due."""
         due: dict[NodeAddress, list[VbucketTrack]] = {}
         for track in self.tracks.values():
             if now >= self._deadline(track):  # the sum that `act_at` is of: no rounding between
@@ -157,7 +158,7 @@ class StreamKeeper:
         return at
 
     def _deadline(self, track: VbucketTrack) -> float:
-        """Return when to give a vbucket up, if ``next`` is called all the time."""
+        """Return when to give a vbucket up, if the application stays inside ``next``."""
         return track.deadline(self._settings.node_deadline_seconds) + self._away_seconds
 
     def _attempt_at(self, track: VbucketTrack) -> float:
@@ -178,9 +179,10 @@ class StreamKeeper:
                 track.phase = Phase.REQUESTED
 
     def _try(self, command: Callable[[], None]) -> bool:
-        """Run a command on a connection; False where it has just ended, as its last entry will say.
+        """Run a command on a connection; False if the connection has just ended.
 
-        A misuse of the machine is our bug and must not pass as a lost connection.
+        Its last entry will report the end. A misuse of the machine is our bug and must not pass as
+        a lost connection.
         """
         try:
             command()
@@ -191,7 +193,9 @@ class StreamKeeper:
         return True
 
     def _may_have_answered(self, track: VbucketTrack) -> bool:
-        """Return whether answers of the vbucket's node may be queued: it is judged after them."""
+        """Return whether answers of the vbucket's node may be queued. They count before a
+        verdict.
+        """
         connection = self.links.link(track.address).connection if track.address else None
         return self._queue.holds(connection.name if connection else None)
 
@@ -214,11 +218,11 @@ class StreamKeeper:
     # --- what arrives ----------------------------------------------------------------------
 
     def take(self, entry: Delivery | ConnectionEnded, now: float) -> Delivery | None:
-        """Handle an entry of the queue; return what the application shall see, if anything.
+        """Handle an entry of the queue; return the part of it that the application gets, if any.
 
         Raises:
             AuthenticationError, BucketError: every node refuses, or cannot be reached; or a node
-                gives no access to its streams.
+                denies access to its streams.
             NoRelayError: a group's tag is set, and the node has no groups.
         """
         link = self.links.by_name(entry.connection_name)
@@ -259,7 +263,6 @@ class StreamKeeper:
         self.act_at = now
 
     def _needed_nodes(self) -> set[NodeAddress]:
-        """Return the nodes of all vbuckets that are to be streamed."""
         return {
             each.address
             for each in self.tracks.values()
@@ -275,7 +278,7 @@ class StreamKeeper:
         self.act_at = now
 
     def _on(self, event: Event, link: NodeLink, now: float) -> Sequence[Event]:
-        """Take one event of a connection; return what the application shall see of it."""
+        """Handle one event of a connection; return the events for the application."""
         match event:
             case Items():
                 return _audible(event, self._is_muted)
@@ -327,7 +330,7 @@ class StreamKeeper:
     def _on_stream(
         self, event: Event, track: VbucketTrack, link: NodeLink, now: float
     ) -> Sequence[Event]:
-        """Take one event of one vbucket; return what the application shall see of it."""
+        """Handle one event of one vbucket; return the events for the application."""
         if track.phase is Phase.CLOSING:
             if isinstance(event, _CLOSED):
                 self._stop(track, StopReason.CLOSED, "closed by the application")
@@ -367,7 +370,6 @@ class StreamKeeper:
     def _react(
         self, reaction: Reaction, track: VbucketTrack, reason: StopReason, detail: str, now: float
     ) -> None:
-        """Do what the tables say."""
         delay_seconds = self._backoff.delay_seconds(track.failures)
         match reaction:
             case Reaction.FINISH:
@@ -391,7 +393,7 @@ class StreamKeeper:
                     track.address = None  # the node, which may be active now, would not refuse
 
     def _adopt(self, config: bytes, link: NodeLink, now: float) -> None:
-        """Take over a map; vbuckets without a stream go to their new owners at once."""
+        """Adopt a map. Vbuckets without a stream go to their new owners at once."""
         if not config:
             return  # "you have the newest already", or a server without maps
         try:
@@ -411,7 +413,7 @@ class StreamKeeper:
         self.act_at = now
 
     def _nodes_of(self, vbucket: int, cluster_map: ClusterMap) -> Sequence[NodeAddress]:
-        """Return the nodes that may be asked for a vbucket's stream."""
+        """Return the nodes that can stream a vbucket."""
         if self._settings.reads_replicas:
             return cluster_map.replica_nodes(vbucket)
         owner = cluster_map.owner(vbucket)
@@ -420,7 +422,7 @@ class StreamKeeper:
     def _begin_rollback(
         self, event: RollbackOrdered, track: VbucketTrack, link: NodeLink
     ) -> Sequence[Event]:
-        """Withhold the rollback until the server's failover log, which belongs to it, is here."""
+        """Withhold the rollback until the server's failover log, which belongs to it, has come."""
         connection = link.connection
         track.phase = Phase.ROLLING_BACK
         track.rollback = event
@@ -446,7 +448,7 @@ class StreamKeeper:
 
 
 _CLOSED: Final = (StreamClosed, StreamEnded, StreamRefused, StreamRejected, RollbackOrdered)
-"""What says that a stream is there no more: closed, or ended by itself meanwhile."""
+"""Events after which a stream does not exist: it was closed, or ended by itself meanwhile."""
 
 
 def _audible(items: Items, is_muted: NDArray[np.bool_]) -> Sequence[Event]:

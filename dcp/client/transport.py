@@ -1,7 +1,7 @@
-"""A non-blocking TCP or TLS socket with a way to wake up the one thread that uses it.
+"""A non-blocking TCP or TLS socket. Other threads can wake up the one thread that uses it.
 
-Only ``wake`` may be called from other threads. TLS records that OpenSSL holds back are seen by
-``wait`` as readable. Reads go into a buffer of the caller's.
+Other threads may only call ``wake``. ``wait`` reports TLS records that OpenSSL holds back as
+readable. Reads go into a buffer of the caller's.
 """
 
 import selectors
@@ -38,7 +38,6 @@ class Transport:
     """One connected socket. Not thread-safe, except ``wake``."""
 
     def __init__(self, address: NodeAddress, connected: socket.socket) -> None:
-        """Take over a connected socket."""
         self._address = address
         self._socket = connected
         self._socket.setblocking(False)
@@ -59,10 +58,10 @@ class Transport:
         tls: TlsSettings | None,
         on_step: Callable[[str], None] = lambda _: None,
     ) -> "Transport":
-        """Connect, and shake hands where TLS is asked for; tell each of these as it begins.
+        """Connect, with a TLS handshake if ``tls`` is given; report each step as it begins.
 
         Raises:
-            NodeUnavailableError: refused, unreachable, not within the time, or bad certificate.
+            NodeUnavailableError: refused, unreachable, too slow, or bad certificate.
             AuthenticationError: our certificate is refused.
         """
         step = TCP
@@ -91,7 +90,7 @@ class Transport:
 
     @property
     def line(self) -> Line:
-        """The encryption, and who the other side says it is."""
+        """The encryption, and the identity of the other side."""
         if not isinstance(self._socket, ssl.SSLSocket):
             return Line()
         return Line(self._socket.version() or "", self._socket.getpeercert() or {})
@@ -113,7 +112,7 @@ class Transport:
         return readable
 
     def read(self, buffer: memoryview) -> int:
-        """Put the bytes that are there into ``buffer``, as far as it goes; return how many.
+        """Put the waiting bytes into ``buffer``, as far as they fit; return their number.
 
         Raises:
             LostConnectionError: the connection is closed or broken and nothing is left.
@@ -141,7 +140,7 @@ class Transport:
         return filled
 
     def write(self, data: bytes) -> None:
-        """Send ``data`` as far as there is room and keep the rest for the next call.
+        """Send ``data`` as far as there is room; keep the rest for the next call.
 
         Raises:
             LostConnectionError: the connection is broken.
@@ -158,12 +157,12 @@ class Transport:
             del self._outgoing[:sent]
 
     def wake(self) -> None:
-        """Make a ``wait`` that is under way, or the next one, return; from any thread."""
+        """Let a running ``wait``, or the next one, return; from any thread."""
         with suppress(OSError):  # full: one is pending already; closed: nobody waits any more
             self._wake_sender.send(b"\0")
 
     def close(self) -> None:
-        """Close all sockets; a second call does nothing."""
+        """Close all sockets. A second call does nothing."""
         self._selector.close()
         for each in (self._socket, self._wake_receiver, self._wake_sender):
             each.close()

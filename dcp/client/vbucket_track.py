@@ -1,15 +1,15 @@
-"""The state of one vbucket of a consumer: its phase, its position, and since when it has trouble.
+"""The state of one vbucket of a consumer: its phase, its position, and the time of its trouble.
 
-    WAITING       no stream; asks again at ``retry_at``
+    WAITING       no stream; the next request is due at ``retry_at``
     REQUESTED     a stream request is under way
     STREAMING     the stream is open
     ROLLING_BACK  a rollback was ordered; the server's failover log is being fetched
-    CLOSING       we asked to close the stream; of the vbucket only its end will be delivered
+    CLOSING       we asked to close the stream; only the vbucket's end will be delivered
     STOPPED       reported; nothing more will be delivered
 
-Trouble lasts until there is progress: rows, or a stream that stays open for a while. A stream that
-opens and ends at once, again and again, therefore runs into the deadline too. Times of trouble are
-of a clock that stands still while the application does not ask for deliveries.
+Trouble lasts until there is progress: rows, or a stream that stays open for a while. So a stream
+that opens and ends at once, again and again, runs into the deadline, too. The clock of trouble
+stops while the application does not ask for deliveries.
 """
 
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ from dcp.types import END_OF_TIME, FailoverLog
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """A vbucket to stream: the node (None: by the cluster map), and the position to start after.
+    """A vbucket to stream: the node (None: by the cluster map), and the start position.
 
-    ``failover_log`` is the one accepted with the data up to ``position``, where it is known;
-    ``purge_seqno`` the newest that a marker told with that data.
+    ``failover_log`` is the log that was accepted with the data up to ``position``, if known;
+    ``purge_seqno`` the newest one in a marker of that data.
     """
 
     vbucket: int
@@ -41,7 +41,7 @@ class StreamStart:
 
 
 class Phase(Enum):
-    """See the module's text."""
+    """See the module."""
 
     WAITING = auto()
     REQUESTED = auto()
@@ -61,9 +61,9 @@ _ON_TRIAL: Final = frozenset({Phase.WAITING, Phase.REQUESTED, Phase.ROLLING_BACK
 
 @dataclass(slots=True)
 class VbucketTrack:
-    """The mutable state of one vbucket; only ``StreamKeeper`` changes it.
+    """The mutable state of one vbucket.
 
-    Written from outside: the stream keeper moves it by what it hears.
+    Written from outside: only the stream keeper changes it.
     """
 
     vbucket: int
@@ -97,7 +97,7 @@ class VbucketTrack:
 
     @property
     def start(self) -> StreamStart:
-        """The stream to ask for next."""
+        """The next stream to request."""
         return StreamStart(
             self.vbucket,
             self.address,
@@ -108,20 +108,21 @@ class VbucketTrack:
         )
 
     def opened(self, failover_log: FailoverLog, now: float) -> None:
-        """Note that the stream was accepted."""
         self.phase = Phase.STREAMING
         self.failover_log = failover_log
         self.opened_at = now
 
     def advance(self, position: Position) -> None:
-        """Note the position behind the delivered events."""
+        """Note the position after the delivered events."""
         self.progressed = self.progressed or position != self.position
         self.position = position
 
     def trouble(
         self, now: float, reason: StopReason, detail: str, *, stable_seconds: float
     ) -> None:
-        """Note a failure; wait. ``stable_seconds`` of an open stream end the trouble before it."""
+        """Note a failure, and wait. An open stream of ``stable_seconds`` ends the trouble before
+        it.
+        """
         is_stable = self.phase is Phase.STREAMING and (
             self.progressed or now - self.opened_at >= stable_seconds
         )
@@ -134,13 +135,13 @@ class VbucketTrack:
         self.rollback = None
 
     def deadline(self, node_deadline_seconds: float) -> float:
-        """Return when to give up; never while the stream is open or was reported."""
+        """Return when to give up; never while the stream is open or after the report."""
         return self.trouble_since + node_deadline_seconds if self.phase in _ON_TRIAL else inf
 
     def stop_details(self, now: float, *, connects: bool) -> tuple[StopReason, str]:
-        """Return why it is given up, and words for people: for how long, and its last state.
+        """Return the reason for giving up, and a text with the duration and the last state.
 
-        ``connects`` says that the connection to its node is being set up.
+        ``connects``: the connection to its node is being set up.
         """
         reason, detail = self.reason, self.detail
         awaited = _ANSWERS.get(self.phase, "the connection to be set up" if connects else None)

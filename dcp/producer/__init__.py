@@ -1,1 +1,1 @@
-"""The reference producer: a whole cluster for tests and `dcplake serve`, and its clients."""
+"""The reference producer: a cluster for tests and `dcplake serve`, with its clients."""

@@ -1,7 +1,4 @@
-"""Sends administrative commands to a cluster that ``dcplake serve`` runs (``admin_commands.py``).
-
-Nodes are numbered from 1, in the order of their ports.
-"""
+"""Sends administrative commands to a cluster of ``dcplake serve`` (``admin_commands.py``)."""
 
 import time
 from collections.abc import Sequence
@@ -22,17 +19,24 @@ _ASK_AGAIN_SECONDS: Final = 0.05
 
 
 class NodeStatus(NamedTuple):
-    """One node: a member until it is failed over; alive until it is killed or failed over."""
+    """One node."""
 
     number: int
+    """From 1, in the order of the ports."""
     address: str
     member: bool
+    """True until the node is failed over."""
     alive: bool
+    """True until the node is killed or failed over."""
     vbuckets: int
 
 
 class AdminClient:
-    """A connection to the first node that answers. Not for several threads."""
+    """A connection to the first node that answers. Use it in one thread.
+
+    An order raises SourceError, with the reason, if the cluster refuses it: also if the user is no
+    administrator.
+    """
 
     def __init__(
         self,
@@ -84,16 +88,10 @@ class AdminClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def failover(self, node: int) -> None:
-        """Promote the replicas of a node's vbuckets; the node is gone.
-
-        Raises:
-            SourceError: the cluster refuses, and why (this and all other orders): also where the
-                user is no administrator of it.
-        """
+        """Remove a node and promote the replicas of its vbuckets."""
         self._order("node.failover", str(node))
 
     def kill(self, node: int) -> None:
@@ -106,12 +104,12 @@ class AdminClient:
         return self.nodes()[-1]
 
     def rebalance(self, remove: int | None = None, timeout_seconds: float = 60.0) -> None:
-        """Let all nodes own evenly many vbuckets; return when they do.
+        """Spread the vbuckets evenly over the nodes; return when it is done.
 
         Raises:
-            SourceError: the cluster refuses, it failed on the way, or took too long.
+            SourceError: the cluster refuses, the rebalance fails, or it takes too long.
         """
-        self._know_members()
+        self._remember_members()
         self._order("rebalance", "" if remove is None else str(remove))
         give_up_at = time.monotonic() + timeout_seconds
         while (state := self._rebalance_state()) == "running":
@@ -124,8 +122,8 @@ class AdminClient:
     def _rebalance_state(self) -> str:
         return self._ask_any("rebalance").decode("utf-8", "replace")
 
-    def _know_members(self) -> None:
-        """Remember the addresses of all members: the node asked may be the one to be removed."""
+    def _remember_members(self) -> None:
+        # The rebalance may remove the node that we ask, so remember the others.
         members = [node.address for node in self.nodes() if node.member and node.alive]
         self._seeds = list(dict.fromkeys([*self._seeds, *members]))
 
@@ -134,15 +132,13 @@ class AdminClient:
         self._order("replication", "paused")
 
     def resume_replication(self) -> None:
-        """Let all replicas follow again."""
         self._order("replication", "running")
 
     def create_collection(self, path: str) -> None:
-        """Create an empty collection ``scope.name``."""
+        """``path`` is ``scope.name``."""
         self._order("collection.create", path)
 
     def nodes(self) -> list[NodeStatus]:
-        """Return the nodes, the first one first."""
         found = self._ask_any("nodes")
         try:
             return [NodeStatus(**node) for node in json_tree(found)]
@@ -150,7 +146,7 @@ class AdminClient:
             raise RemoteProtocolError(f"list of nodes: malformed: {error}") from error
 
     def _ask_any(self, name: str) -> bytes:
-        """Ask again at another node where the one that we asked is gone."""
+        """Ask, and ask another node if ours is gone."""
         try:
             return self._ask(name)
         except NodeUnavailableError:
@@ -171,7 +167,7 @@ class AdminClient:
             return answer
         where = f"{what}: refused by {self._connection.name}"
         if answer.status == Status.UNKNOWN_COMMAND:
-            raise SourceError(f"{where}: it takes no such orders; is it a `dcplake serve`?")
+            raise SourceError(f"{where}: it knows no such command; is it a `dcplake serve`?")
         raise SourceError(
             f"{where}: {error_context(answer.value) or describe_status(answer.status)}"
         )

@@ -1,29 +1,23 @@
-"""Administrative commands of a running cluster: IOCTL_SET and IOCTL_GET, as kv_engine has them.
-
-The opcodes are kv_engine's (``include/mcbp/protocol/opcode.h``), the keys are ours:
+"""Administrative commands of a running cluster, by kv_engine's opcodes IOCTL_SET and IOCTL_GET.
 
     IOCTL_SET   node.failover      N                promote the replicas of node N's vbuckets
                 node.kill          N                close its port and connections
                 node.restore       N                bring it back; after a failover, empty
                 node.add                            start a node that owns nothing yet
-                rebalance          [N]              begin to let all own evenly much; N goes
-                replication        paused|running   let the replicas stand still, or follow again
+                rebalance          [N]              spread the vbuckets evenly; N leaves
+                replication        paused|running   stop the replicas, or continue
                 scope.create       SCOPE
                 scope.drop         SCOPE            with its collections
                 collection.create  SCOPE.NAME [TTL] TTL: the longest life of a document, in seconds
                 collection.drop    SCOPE.NAME
-                collection.flush   SCOPE.NAME       its documents go, it stays
+                collection.flush   SCOPE.NAME       drop its documents, keep the collection
     IOCTL_GET   nodes                               the nodes as JSON
-                rebalance                           none, running, or ``failed:`` and why
+                rebalance                           none, running, or ``failed:`` with the reason
                 replication                         paused or running
 
-Only administrators may use either; others are answered EACCESS (kv_engine
-``daemon/mcbp_privileges.cc``: the Administrator privilege).
-
-Nodes are numbered from 1 here and wherever people name them (the command line, messages); in
-Python they are indexes from 0. An unknown key or a value without meaning is EINVAL, and the error
-context says why. Orders take effect before they are answered, but for a rebalance, which is asked
-for until it is over; connections to a node that goes away may say their last answers.
+The keys are our own; nodes count from 1. An order has taken effect when it is answered, except for
+a rebalance. Source: kv_engine ``include/mcbp/protocol/opcode.h``, ``daemon/mcbp_privileges.cc``
+(EACCESS without the Administrator privilege).
 """
 
 import json
@@ -123,7 +117,7 @@ _ORDERS: Final[Mapping[str, Callable[[Administrator, Session, str], None]]] = {
 
 
 def _may_order(session: Session, frame: Frame) -> bool:
-    """Return whether the client is an administrator; refuse the request of anybody else."""
+    """Return whether the client is an administrator; otherwise refuse the request."""
     if session.bucket.settings.is_administrator(session.login.user):
         return True
     session.refuse_access(frame, Status.EACCESS, "The user lacks the Administrator privilege")
@@ -133,7 +127,6 @@ def _may_order(session: Session, frame: Frame) -> bool:
 def ioctl_set(
     administrator: Administrator, session: Session, frame: Frame, body: m.Body, _: float
 ) -> None:
-    """Carry out an order."""
     request = cast("m.IoctlSet", body)
     if not _may_order(session, frame):
         return
@@ -145,7 +138,7 @@ def ioctl_set(
         order(administrator, session, request.value.decode("utf-8", "replace"))
     except (ValueError, ManifestError) as error:
         session.refuse(frame, Status.EINVAL, str(error))
-    except OSError as error:  # of the data folder
+    except OSError as error:  # the data folder cannot be written
         session.refuse(frame, Status.ETMPFAIL, str(error))
     else:
         session.reply(frame, m.Text())
@@ -185,7 +178,6 @@ _QUESTIONS: Final[Mapping[str, Callable[[Administrator, Session], str]]] = {
 def ioctl_get(
     administrator: Administrator, session: Session, frame: Frame, body: m.Body, _: float
 ) -> None:
-    """Answer a question about the cluster."""
     if not _may_order(session, frame):
         return
     name = cast("m.IoctlGet", body).name
@@ -202,7 +194,6 @@ def _refuse_key(session: Session, frame: Frame, name: bytes, known: Mapping[str,
 
 
 def admin_commands(administrator: Administrator) -> dict[int, CommandHandler]:
-    """Return the commands by which administrators order."""
     return {
         Opcode.IOCTL_SET: CommandHandler(Access.USER, partial(ioctl_set, administrator)),
         Opcode.IOCTL_GET: CommandHandler(Access.USER, partial(ioctl_get, administrator)),

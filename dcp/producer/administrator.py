@@ -6,32 +6,28 @@ from dcp.server.model.manifest_changes import ManifestChange
 
 
 class Administrator(Protocol):
-    """Carries out administrative commands; nodes are indexes from 0. Refusals raise ValueError."""
+    """Carries out administrative orders. Nodes are indexes from 0; refusals raise ValueError."""
 
     def failover(self, node: int) -> None:
-        """Promote the replicas of a node's vbuckets; the node is gone."""
+        """Remove a node and promote the replicas of its vbuckets."""
 
-    def kill_node(self, node: int) -> None:
-        """Close a node's port and connections."""
+    def kill_node(self, node: int) -> None: ...
 
-    def restore_node(self, node: int) -> None:
-        """Bring a node back."""
+    def restore_node(self, node: int) -> None: ...
 
     @property
     def rebalance_state(self) -> str:
-        """``none``, ``running``, or ``failed:`` and why."""
+        """``none``, ``running``, or ``failed:`` with the reason."""
 
     def add_node(self) -> int:
-        """Start a node that owns nothing."""
+        """Start a node that owns nothing, and return it."""
 
     def rebalance(self, remove: int | None = None) -> None:
-        """Begin to let all nodes own evenly many vbuckets, without one that goes."""
+        """Begin to spread the vbuckets evenly over the nodes, without ``remove``."""
 
-    def pause_replication(self) -> None:
-        """Let the replicas stand still."""
+    def pause_replication(self) -> None: ...
 
-    def resume_replication(self) -> None:
-        """Let the replicas follow."""
+    def resume_replication(self) -> None: ...
 
     def change_manifest(self, *changes: ManifestChange) -> None:
-        """Change scopes and collections; raises ManifestError for what cannot be."""
+        """Raises ManifestError for an impossible change."""

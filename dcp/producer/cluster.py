@@ -1,9 +1,4 @@
-"""A cluster of producer nodes in a thread of its own, and what tests do with it.
-
-All methods may be called from any thread. Nodes are indexes from 0 (people and the orders of
-``admin_commands.py`` count from 1). Writes take effect at once and reach the streams soon
-after; writes under ``with cluster.batch():`` reach a caught-up stream as one snapshot.
-"""
+"""A cluster of producer nodes that run in a thread of their own."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,14 +34,13 @@ from dcp.wire.vocabulary import Status, VbucketState
 
 
 class ProducerCluster(Serving):
-    """A bucket and the nodes that serve it: documents, what it holds, forks, faults.
+    """A bucket and the nodes that serve it: documents, collections, failovers, faults.
 
-    More than 20 public methods: it is what tests and orders may do to a cluster, in one place; each
-    passes on to the part that does it.
+    Any thread may call any method. Nodes are indexes from 0 here; people and ``admin_commands.py``
+    count from 1. Methods with a node or vbucket raise ValueError if there is none.
     """
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
-        """Prepare a cluster."""
         commands = producer_commands(self)
         nodes = ClusterNodes(Bucket(settings or ClusterSettings()), commands)
         self.members = ClusterMembers(nodes)
@@ -65,7 +59,7 @@ class ProducerCluster(Serving):
         datatype: int = 0,
         collection: CollectionName = DEFAULT_ID,
     ) -> StoredDocument:
-        """Store a document, as KV SET does; JSON is recognised by itself."""
+        """Store a document, as KV SET does; sets the JSON datatype if the value is JSON."""
         return self._documents.run(
             key,
             collection,
@@ -75,7 +69,7 @@ class ProducerCluster(Serving):
         )
 
     def delete(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> StoredDocument:
-        """Delete a document; raises DocumentError when there is none. Returns the tombstone."""
+        """Delete a document and return the tombstone; raise DocumentError if there is none."""
         return self._documents.run(
             key,
             collection,
@@ -85,7 +79,6 @@ class ProducerCluster(Serving):
     def touch(
         self, key: bytes, expiry: int, *, collection: CollectionName = DEFAULT_ID
     ) -> StoredDocument:
-        """Give a document a new expiry."""
         return self._documents.run(
             key,
             collection,
@@ -93,7 +86,7 @@ class ProducerCluster(Serving):
         )
 
     def get(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> StoredDocument:
-        """Return a document; raises DocumentError when there is none."""
+        """Return a document; raise DocumentError if there is none."""
         return self._documents.run(
             key,
             collection,
@@ -101,26 +94,26 @@ class ProducerCluster(Serving):
         )
 
     def expire_due(self, now: float | None = None) -> int:
-        """Expire all documents that are due at ``now`` (default: the clock); return how many."""
+        """Expire documents due at ``now`` (default: the clock); return their number."""
         with self.bucket.lock:
             return self.bucket.expire_due(self.bucket.now() if now is None else now)
 
     def remove_stale(self, now: float | None = None) -> int:
-        """Remove what is due at ``now`` (default: the clock), as is done by itself now and then.
+        """Remove replaced versions and tombstones that are due at ``now`` (default: the clock).
 
-        Returns how many bytes of replaced versions and purged tombstones there were.
+        The cluster does it regularly, too. Return by how many bytes the logs shrank.
         """
         with self.bucket.lock:
             return self.compactor.run_once(self.bucket.now() if now is None else now)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Hold back all streams: what is written inside reaches them together."""
+        """Hold back all streams: a caught-up stream gets the writes inside as one snapshot."""
         with self.bucket.lock, self.bucket.writes.batch():
             yield
 
     def start_vbucket_at(self, vbucket: int, seqno: int = 0, cas: int = 0) -> None:
-        """Let an empty vbucket's seqnos and CAS values begin beyond these (for tests of u64)."""
+        """Let an empty vbucket's seqnos and CAS values begin after these: tests need high ones."""
         with self.bucket.lock:
             state = self.bucket.table.numbered(vbucket)
             self.bucket.table.require_unmoved("start", vbucket)
@@ -134,49 +127,46 @@ class ProducerCluster(Serving):
 
     @property
     def manifest(self) -> Manifest:
-        """The scopes and collections that there are."""
         with self.bucket.lock:
             return self.bucket.manifest
 
     def change_manifest(self, *changes: ManifestChange) -> None:
-        """Create, drop and flush scopes and collections, several under one new manifest uid.
+        """Create, drop and flush scopes and collections under one new manifest uid.
 
-        Every active vbucket emits the system events at its next seqnos.
+        Each active vbucket emits the system events at its next seqnos.
 
         Raises:
-            ManifestError: a change that cannot be made (this and the methods below).
+            ManifestError: an impossible change; the methods below raise it too.
         """
         with self.bucket.lock:
             self.bucket.change_manifest(*changes)
 
     def create_scope(self, name: str) -> int:
-        """Create an empty scope; return its id."""
         with self.bucket.lock:
             self.bucket.change_manifest(CreateScope(name))
             return self.bucket.manifest.scope(name).id
 
     def create_collection(self, scope: str, name: str, max_ttl: int | None = None) -> int:
-        """Create an empty collection, perhaps with the longest life of a document in seconds.
+        """Create an empty collection; return its id.
 
-        Returns its id.
+        ``max_ttl`` is the longest life of its documents, in seconds.
         """
         with self.bucket.lock:
             self.bucket.change_manifest(CreateCollection(scope, name, max_ttl))
             return self.bucket.manifest.collection(scope, name).id
 
     def drop_collection(self, scope: str, name: str) -> None:
-        """Drop a collection with its documents; the default collection may go, too."""
+        """Drop a collection with its documents; the default collection may go too."""
         self.change_manifest(DropCollection(scope, name))
 
     def drop_scope(self, name: str) -> None:
-        """Drop a scope with its collections."""
         self.change_manifest(DropScope(name))
 
     def flush_collection(self, scope: str, name: str) -> None:
-        """Drop all documents of a collection; it begins anew under its id."""
+        """Drop all documents of a collection, which keeps its id."""
         self.change_manifest(FlushCollection(scope, name))
 
-    # --- what it holds
+    # --- its state
 
     def state_at(
         self,
@@ -186,18 +176,16 @@ class ProducerCluster(Serving):
         *,
         collection: CollectionName = DEFAULT_ID,
     ) -> dict[bytes, StoredDocument]:
-        """Return what the vbucket held of a collection at ``seqno``, deleted documents left out.
+        """Return the documents of a collection at ``seqno``, without deleted ones.
 
-        Documents of a collection that was dropped or flushed are gone from that event on. A path
-        means the collection that has it now, an id any that ever was.
-
-        ``vb_uuid`` names the branch, None is the current one. Any branch that there ever was is
-        known, also after its entry left the failover log; up to where a branch was cut off its
-        parent it holds what the parent held. Beyond the end of a branch: what it held there.
+        A drop or flush of the collection removes its documents from its seqno on. A path names the
+        current collection; an id may name a dropped one. ``vb_uuid`` selects a branch, even one
+        that the failover log has lost; None is the current branch. Below its beginning a branch
+        shows what its parent held; above its end it shows its last state.
 
         Raises:
-            ValueError: there never was such a branch.
-            LocalProtocolError: another branch than the current one, and none are recorded
+            ValueError: the vbucket never had this branch.
+            LocalProtocolError: not the current branch, and the cluster records no others
                 (``ClusterSettings.record_branches``).
         """
         with self.bucket.lock:
@@ -209,7 +197,7 @@ class ProducerCluster(Serving):
     def branches(self, vbucket: int) -> tuple[int, ...]:
         """Return the uuids of all branches that a vbucket ever had, oldest first.
 
-        Without ``ClusterSettings.record_branches``: of those in its failover log.
+        Without ``ClusterSettings.record_branches``: the branches in its failover log.
         """
         with self.bucket.lock:
             found = self.bucket.table.numbered(vbucket)
@@ -218,36 +206,34 @@ class ProducerCluster(Serving):
             return tuple(entry.vb_uuid for entry in reversed(found.failover_log.entries))
 
     def persisted_seqno(self, vbucket: int) -> int:
-        """Return the newest seqno of a vbucket that is on disk."""
         with self.bucket.lock:
             return self.bucket.table.numbered(vbucket).data.disk.persisted_seqno
 
     def purge_seqno(self, vbucket: int) -> int:
-        """Return the highest seqno of a purged tombstone, 0 where none was purged."""
+        """Return the highest seqno of a purged tombstone; 0 if none was purged."""
         with self.bucket.lock:
             return self.bucket.table.numbered(vbucket).data.disk.purge_seqno
 
     def replica_seqno(self, vbucket: int) -> int:
-        """Return the newest seqno that the copy to be promoted holds whole; 0 where none lives."""
+        """Return the end of the last complete snapshot in the copy that a failover would promote.
+
+        0 if no living node has a copy.
+        """
         with self.bucket.lock:
             return self.bucket.replicas.kept_seqno(self.bucket.table.numbered(vbucket).id)
 
     def high_seqno(self, vbucket: int) -> int:
-        """Return the newest seqno of a vbucket."""
         with self.bucket.lock:
             return self.bucket.table.numbered(vbucket).data.high_seqno
 
     def failover_log(self, vbucket: int) -> FailoverLog:
-        """Return the branches of a vbucket, newest first."""
         with self.bucket.lock:
             return self.bucket.table.numbered(vbucket).failover_log
 
     def vbucket_of(self, key: bytes) -> int:
-        """Return the vbucket that holds ``key``."""
         return self.bucket.table.of_key(key).id
 
     def vbucket_owner(self, vbucket: int) -> int:
-        """Return the node that holds a vbucket."""
         with self.bucket.lock:
             return self.bucket.map.owners[self.bucket.table.numbered(vbucket).id]
 
@@ -264,7 +250,7 @@ class ProducerCluster(Serving):
 
         Raises:
             LocalProtocolError: the cluster does not run.
-            OSError: the data folder cannot be written; there is no such node.
+            OSError: the data folder cannot be written; then there is no such node.
         """
         return self.members.add_node()
 
@@ -272,24 +258,24 @@ class ProducerCluster(Serving):
         """Close a node's port and connections.
 
         Raises:
-            ValueError: no such node (this and all below); or it was ordered over the protocol, and
-                no other node would be left to take the order to restore it.
+            ValueError: an order over the protocol would leave no node to take the order that
+                restores it.
         """
         self.members.kill_node(node)
 
     def refuse_node(self, node: int) -> None:
-        """Close a node's port only."""
+        """Close a node's port, but keep its connections."""
         self.nodes.refuse(node)
 
     def hang_node(self, node: int) -> None:
-        """Let a node stop reading and answering, with everything open."""
+        """Stop a node from reading and answering; port and connections stay open."""
         self.nodes.hang(node)
 
     def restore_node(self, node: int) -> None:
         """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port.
 
-        A node that was failed over joins the cluster again: it owns nothing until ``move_vbucket``
-        and takes the copies that are absent.
+        A node that was failed over joins the cluster again. It owns nothing until ``move_vbucket``
+        or ``rebalance``, and takes the missing copies.
         """
         self.members.restore_node(node)
 
@@ -297,35 +283,36 @@ class ProducerCluster(Serving):
 
     @property
     def rebalance_state(self) -> str:
-        """``none``, ``running``, or ``failed:`` and why, of the last one."""
+        """``none``, ``running``, or ``failed:`` with the reason why the last one failed."""
         return self.members.rebalance_state
 
     def rebalance(self, remove: int | None = None, timeout_seconds: float = 60.0) -> None:
-        """Let all members own evenly many vbuckets, and place the copies anew.
+        """Spread the vbuckets evenly over all members except ``remove``, and place the copies.
 
-        Each vbucket that must move does so by a takeover stream into its new node: no branch
-        begins, its streams end (state changed), a new map is pushed. For an instant it takes no
-        writes: clients are answered NOT_MY_VBUCKET, ``set`` and the like wait. ``remove`` names a
-        node that gives all away and goes. Returns when the owners are right; copies may still be on
-        their way (``wait_until_replicated``). An order over the protocol does not wait:
-        ``rebalance_state`` tells, and ``ClusterSettings.rebalance_timeout_seconds`` is its time.
-        ``rebalance_orders.py`` says what becomes of it when something else is ordered meanwhile.
+        A vbucket moves by a takeover stream into its new node. It begins no branch; its streams end
+        (state changed) and clients get a new map. While it moves, it takes no writes: clients get
+        NOT_MY_VBUCKET, and methods such as ``set`` wait. ``remove`` leaves the cluster at the end.
+
+        Returns when the owners are right; copies may still be filling (``wait_until_replicated``).
+        An order over the protocol returns at once and has
+        ``ClusterSettings.rebalance_timeout_seconds``.
 
         Raises:
-            ValueError: it cannot be done as things are: a member that is dead, no other node to
-                take what there is, a vbucket that is not active, or one runs already.
-            SourceError: a node was lost or failed over meanwhile; another call goes on from there.
-            TimeoutError: it took too long, and was given up.
-            OSError: the data folder cannot be written; another call goes on from there, too.
+            ValueError: it is impossible now: a member is dead, no other node can take the
+                vbuckets, a vbucket is not active, or a rebalance runs.
+            SourceError: a node was lost or failed over meanwhile. Another call continues from
+                there.
+            TimeoutError: it took too long and was given up.
+            OSError: the data folder cannot be written. Another call continues from there.
             LocalProtocolError: the cluster does not run.
         """
         self.members.rebalance(remove, timeout_seconds)
 
     def move_vbucket(self, vbucket: int, node: int) -> None:
-        """Hand a vbucket over to another node: streams end (state changed), a new map is pushed.
+        """Hand a vbucket to another node: its streams end (state changed), clients get a new map.
 
         Raises:
-            ValueError: no such vbucket or node, or a rebalance moves it.
+            ValueError: a rebalance moves the vbucket.
             OSError: the data folder cannot be written; nothing has changed.
         """
         with self.bucket.lock:
@@ -342,16 +329,16 @@ class ProducerCluster(Serving):
         self.nodes.loop.call_soon(self.nodes.push_map)
 
     def failover(self, node: int) -> None:
-        """Let ``node`` be gone and promote copies of its vbuckets (``ClusterSettings.replicas``).
+        """Remove ``node`` and promote copies of its vbuckets (``ClusterSettings.replicas``).
 
-        Each vbucket goes on at the next living node that has a copy, from the last whole snapshot
-        that this copy has; the other copies follow it. What it had not is lost, each vbucket begins
-        a new branch, connections to the node close, its streams with them, and the others are
-        pushed the new map. Not inside ``batch()``: it waits for connections that wait for the batch
-        (as all that is done to nodes).
+        Each vbucket continues at the next living node with a copy, from the last complete snapshot
+        of that copy, on a new branch. Later items are lost, and the other copies follow.
+        Connections to ``node`` close, and the other nodes push a new map. Call it outside
+        ``batch()``, as all methods that change nodes: it waits for connections that wait for the
+        batch.
 
         Raises:
-            ValueError: no such node, no other that lives, or none with a copy of a vbucket.
+            ValueError: no other node lives, or none has a copy of a vbucket.
             OSError: the data folder cannot be written; nothing has changed.
         """
 
@@ -366,13 +353,13 @@ class ProducerCluster(Serving):
         self.members.wait_for_rebalance()
 
     def crash_restart(self, node: int, lost_seqnos: int | None = None) -> None:
-        """Let ``node`` crash and come back: its vbuckets lose what was not on disk.
+        """Crash ``node`` and restart it: its vbuckets lose the items that were not on disk.
 
-        ``lost_seqnos`` loses so many of each vbucket's newest seqnos instead, whatever was called
-        persisted. Each of its vbuckets begins a new branch, even where nothing was lost.
+        ``lost_seqnos`` overrides how many of each vbucket's newest seqnos are lost, even persisted
+        ones. Each vbucket of the node begins a new branch, even if it lost nothing.
 
         Raises:
-            ValueError: no such node, or one that was failed over.
+            ValueError: the node was failed over.
         """
 
         def act(gone: Node | None) -> None:
@@ -384,27 +371,26 @@ class ProducerCluster(Serving):
         self.restore_node(node)
 
     def pause_replication(self) -> None:
-        """Let all copies stand still at what they hold now; what is under way to them is lost.
+        """Stop all copies at their present seqnos; they drop items on their way.
 
-        After ``wait_until_replicated`` a failover loses exactly what is written from now on.
+        After ``wait_until_replicated`` a failover then loses exactly the later writes.
         """
         with self.bucket.lock:
             self.bucket.replicas.pause()
             self.nodes.loop.call_soon(self.nodes.push_map)
 
     def resume_replication(self) -> None:
-        """Let all copies follow again."""
         with self.bucket.lock:
             self.bucket.replicas.resume()
             self.nodes.loop.call_soon(self.nodes.push_map)
 
     def wait_until_replicated(self, timeout_seconds: float = 60.0) -> None:
-        """Return when all copies on living nodes hold what their actives hold at an instant.
+        """Return when all copies on living nodes equal their active vbuckets.
 
-        Not inside ``batch()``. Writes that go on meanwhile may keep it waiting.
+        Call it outside ``batch()``. Writes that continue may delay it.
 
         Raises:
-            TimeoutError: they did not get there; the message names one that lacks something.
+            TimeoutError: a copy lacks something; the message names it.
         """
         with self.bucket.table.copies_moved:
             self.bucket.table.copies_moved.wait_for(
@@ -418,13 +404,13 @@ class ProducerCluster(Serving):
         return lagging_copy(self.bucket.map, self.bucket.table)
 
     def set_vbucket_state(self, vbucket: int, state: VbucketState, node: int | None = None) -> None:
-        """Change a vbucket's state: its streams end, and becoming active begins a branch.
+        """Change a vbucket's state: its streams end, and a change to active begins a branch.
 
-        With ``node`` that of this node's copy, which may be anything but active.
+        ``node`` selects the copy on that node, which cannot become active.
 
         Raises:
-            ValueError: not a state that it can be in, no copy on that node, or a rebalance
-                moves it (this, and all below that name a vbucket).
+            ValueError: an impossible state, no copy on that node, or a rebalance moves the
+                vbucket. The methods below raise it for such a vbucket too.
         """
         with self.bucket.lock:
             self.bucket.table.numbered(vbucket)
@@ -436,9 +422,9 @@ class ProducerCluster(Serving):
                 bucket_states.set_state_of_copy(self.bucket, vbucket, node, state)
 
     def purge_tombstones(self, vbucket: int, up_to_seqno: int | None = None) -> int:
-        """Purge the tombstones on disk up to a seqno (None: all), never the newest item.
+        """Purge tombstones on disk up to a seqno (None: all), never the newest item.
 
-        Streams are no longer shown them; one that stands below ends (rollback). Returns how many.
+        A stream that stands below a purged tombstone ends with a rollback. Returns their number.
         """
         with self.bucket.lock:
             data = self.bucket.table.numbered(vbucket).data
@@ -447,24 +433,22 @@ class ProducerCluster(Serving):
     def set_up_vbucket(
         self, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
     ) -> None:
-        """Replace a vbucket by one of which ``facts`` are true; its streams end.
+        """Replace a vbucket by one with these ``facts``; its streams end.
 
-        It holds ``versions`` as they are, the last of them at ``facts.high_seqno``; without any it
-        is empty and its history begins after the high seqno. Tombstones up to the purge seqno are
-        purged.
+        It holds ``versions`` unchanged, the last one at ``facts.high_seqno``; without any its
+        history begins after the high seqno. Tombstones up to the purge seqno are purged.
 
         Raises:
-            LocalProtocolError: seqnos that do not ascend or end elsewhere; a vbucket in a data
-                folder.
+            LocalProtocolError: the seqnos do not ascend or end elsewhere, or the cluster has a
+                data folder.
         """
         with self.bucket.lock:
             bucket_states.set_up(self.bucket, vbucket, facts, versions)
 
     def take_versions(self, vbucket: int, versions: Sequence[Version]) -> None:
-        """Append versions that another server made, as they are; streams hear of them together.
+        """Append versions from another server, unchanged; streams get them together.
 
-        Seqnos may be left out. Their system events change the manifest, for the bucket where theirs
-        is newer than its own.
+        Seqnos may have gaps. System events with a newer manifest change the bucket's manifest.
 
         Raises:
             LocalProtocolError: a seqno is not above the high seqno.
@@ -477,22 +461,21 @@ class ProducerCluster(Serving):
             self.bucket.writes.wrote(vbucket)
 
     def snapshot_cut_after(self, items: int) -> None:
-        """End a connection inside a snapshot, once ``items`` more items went out."""
+        """Close a connection inside a snapshot, after ``items`` more items."""
         with self.bucket.lock:
             self.faults.cut_snapshot_after(items)
 
     def refuse_stream(self, vbucket: int, status: Status, times: int = 1) -> None:
-        """Answer the next stream requests for ``vbucket`` with ``status``."""
+        """Answer the next ``times`` stream requests for ``vbucket`` with ``status``."""
         with self.bucket.lock:
             self.bucket.table.numbered(vbucket)
             self.faults.refuse_stream(vbucket, status, times)
 
     def corrupt(self, corruption: Corruption) -> None:
-        """Corrupt the next item's frame."""
         with self.bucket.lock:
             self.faults.corrupt_next_item(corruption)
 
     @property
     def faults(self) -> Faults:
-        """The orders that were not carried out yet; hold ``batch()`` while looking."""
+        """The faults that are still to come; hold ``batch()`` while you read them."""
         return self.bucket.dcp_connections.shared.faults

@@ -1,7 +1,4 @@
-"""Writes documents to a cluster's bucket from other threads.
-
-A vbucket that a rebalance hands over at this instant takes no writes; whoever can wait does.
-"""
+"""Writes documents to a cluster's bucket from any thread."""
 
 from collections.abc import Callable
 from time import sleep
@@ -18,7 +15,7 @@ CollectionName = int | str
 
 
 class ClusterDocuments:
-    """The documents of one bucket; for any thread."""
+    """The documents of one bucket. Any thread may call it."""
 
     def __init__(self, bucket: Bucket, loop: LoopThread) -> None:
         self._bucket, self._loop = bucket, loop
@@ -29,7 +26,7 @@ class ClusterDocuments:
         collection: CollectionName,
         command: Callable[[DocumentStore, float, int], Version],
     ) -> StoredDocument:
-        """Run a KV command on the store of ``key``, at the clock's time, in a collection."""
+        """Run a KV command on the store of ``key``, with the time and the collection's id."""
         bucket = self._bucket
         with bucket.lock:
             self._wait_for_hand_over(bucket.table.of_key(key).id)
@@ -37,11 +34,12 @@ class ClusterDocuments:
             now = bucket.now()
             written = bucket.write(key, lambda documents: command(documents, now, number))
         if not bucket.writes.is_in_batch:
-            sleep(0)  # whoever writes without a pause would keep the nodes from the lock
+            sleep(0)  # gives the nodes a chance to get the lock
         return StoredDocument.of(written)
 
     def _wait_for_hand_over(self, vbucket: int) -> None:
-        """Let a vbucket that a rebalance moves at this instant get there; not in a batch."""
+        """Wait while a rebalance hands over the vbucket, which then takes no writes."""
+        # Waiting would release the lock inside a batch, or block the loop that hands over.
         if self._bucket.writes.is_in_batch or self._loop.is_inside:
             return
         self._bucket.table.copies_moved.wait_for(
@@ -49,7 +47,7 @@ class ClusterDocuments:
         )
 
     def collection_id(self, collection: CollectionName) -> int:
-        """Return a collection's id; a path means the one that has it now."""
+        """Return a collection's id; a path names the current one."""
         if isinstance(collection, int):
             return collection
         return self._bucket.manifest.at(collection).id

@@ -1,8 +1,4 @@
-"""Adds and removes nodes of a cluster, and runs the feeds and rebalances that follow.
-
-Runs beside the nodes (``Companion``): feeds of the replicas, and the rebalance that is under way,
-follow the map from here.
-"""
+"""Adds and removes nodes of a cluster, and keeps feeds and rebalances in step with its map."""
 
 import asyncio
 import logging
@@ -21,7 +17,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class ClusterMembers:
-    """The members of one bucket's cluster; all but what says so is for any thread."""
+    """The members of one bucket's cluster. ``ProducerCluster`` documents the orders.
+
+    The loop calls ``opening``, ``opened``, ``ending`` and ``follow_map``; any thread may call the
+    rest.
+    """
 
     def __init__(self, nodes: ClusterNodes) -> None:
         self._nodes, self._loop, self._bucket = nodes, nodes.loop, nodes.bucket
@@ -36,20 +36,18 @@ class ClusterMembers:
 
     # --- beside the nodes, in the loop
 
-    async def opening(self) -> None:
-        """Do nothing yet."""
+    async def opening(self) -> None: ...
 
     def opened(self) -> None:
-        """Feed the copies."""
         self._replication.start()
         self.follow_map()
 
     async def ending(self) -> None:
-        """Give up a rebalance, and end all feeds."""
         await self._rebalances.stop()
         await self._replication.stop()
 
     def _written(self, vbucket: Vbucket) -> None:
+        # Any thread may write to disk and call this.
         self._loop.call_soon(partial(self._stored, vbucket))
 
     def _stored(self, vbucket: Vbucket) -> None:
@@ -57,7 +55,6 @@ class ClusterMembers:
             self._replication.stored(vbucket)
 
     def follow_map(self) -> None:
-        """Let copies be where the map has them, and be fed by those that own them. In the loop."""
         with self._bucket.lock:
             for node, vbucket in self._bucket.copies.follow(self._bucket.map):
                 self._bucket.dcp_connections.end_streams(vbucket, node)
@@ -66,16 +63,15 @@ class ClusterMembers:
             self._bucket.table.copies_moved.notify_all()
 
     def _save_copies(self) -> None:
-        """Have on disk which logs are whose copies; those of others are lost in a power loss."""
+        """Save the list of copies: after a power loss only listed copies keep their logs."""
         try:
             self._bucket.save()
         except OSError as error:
-            _LOG.warning("copies: it cannot be saved which there are: %s", error)
+            _LOG.warning("copies: the list of copies cannot be saved: %s", error)
 
     # --- nodes
 
     def add_node(self) -> int:
-        """Start a node on free ports; see ``ProducerCluster``, also for what is below."""
         if self._loop.is_inside:
             return self._nodes.add()
         added: list[int] = []
@@ -83,19 +79,19 @@ class ClusterMembers:
         return added[0]
 
     def kill_node(self, node: int) -> None:
-        """Let a node be dead; it stays a member."""
+        """Mark a node dead; it stays a member."""
         self._nodes.kill(node)
         with self._bucket.lock:
             self._bucket.map.dead_nodes.add(node)
         self._loop.call_soon(self.follow_map)
 
     def restore_node(self, node: int) -> None:
-        """Let a node live again, and be a member again where it was failed over."""
         self._bucket.map.require_node(node)
         self._nodes.restore(node)
         try:
             self._take_in(node)
         except OSError:
+            # The map could not be saved, so the node is no member.
             self._nodes.take_down(node)
             raise
         self._loop.call_soon(self.follow_map)
@@ -117,31 +113,30 @@ class ClusterMembers:
 
     @property
     def rebalance_state(self) -> str:
-        """``none``, ``running``, or ``failed:`` and why, of the last one."""
         return self._rebalances.state
 
     def rebalance(self, remove: int | None, timeout_seconds: float) -> None:
-        """Let all members own evenly many vbuckets, and place the copies anew."""
         if not self._loop.is_running:
             raise LocalProtocolError("producer cluster: it does not run")
         if self._loop.is_inside:
+            # An order over the protocol runs in the loop, and must not block it.
             timeout_seconds = self._bucket.settings.rebalance_timeout_seconds
-            self._loop.call(_say_if_it_fails(self._rebalances.begin(remove, timeout_seconds)))
+            self._loop.call(_log_failure(self._rebalances.begin(remove, timeout_seconds)))
             return
         work = self._rebalances.begin(remove, timeout_seconds)
         self._loop.begin(work).result()
 
     def give_up_rebalance(self, why: str) -> None:
-        """Let the one that runs, if any, be over soon; see ``wait_for_rebalance``."""
+        """End the running rebalance, if any, soon; see ``wait_for_rebalance``."""
         self._rebalances.give_up(why)
 
     def wait_for_rebalance(self) -> None:
-        """Return when one that was given up is over; at once for who cannot wait."""
+        """Return when no rebalance runs; at once in the loop, which must not wait."""
         if self._loop.is_running and not self._loop.is_inside:
             self._loop.call(self._rebalances.over())
 
 
-async def _say_if_it_fails(work: Coroutine[Any, Any, None]) -> None:
+async def _log_failure(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except (SourceError, OSError) as error:  # TimeoutError is one

@@ -1,4 +1,4 @@
-"""KV writes with a durability level: answered only when they are committed or aborted."""
+"""KV writes with a durability level, answered only after commit or abort."""
 
 from collections.abc import Callable
 
@@ -19,12 +19,12 @@ def write_durably(
     command: Callable[[DocumentStore], Version],
     reply: Callable[[Version], None],
 ) -> None:
-    """Prepare a write, which is what ``command`` does; ``reply`` answers a success.
+    """Run ``command``, which prepares a write; ``reply`` answers after its commit.
 
-    Further requests wait for it.
+    Later requests of the session wait for it.
 
     Raises:
-        DocumentError: nothing was prepared: too few copies, or what the command refuses.
+        DocumentError: nothing was prepared: too few copies, or the command refuses.
     """
     bucket = session.bucket
     bucket.sync_writes.require_possible(vbucket.id)

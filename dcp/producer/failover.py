@@ -1,6 +1,6 @@
-"""Failover and crash: all vbuckets of a node go on, each on a branch of its own.
+"""Failover and crash: all vbuckets of a node continue, each on a new branch.
 
-Functions on the bucket, under its lock.
+Call these functions under the bucket's lock.
 """
 
 import logging
@@ -16,12 +16,11 @@ _LOG = logging.getLogger(__name__)
 def fail_over(bucket: Bucket, node: int) -> None:
     """Take ``node`` out of the cluster and promote the copies of its vbuckets.
 
-    Each goes on at the next living node that has a copy. Once the map is saved it has happened,
-    whatever the disk refuses then.
+    Each vbucket continues at the next living node with a copy.
 
     Raises:
-        ValueError: no such node, one that was failed over, none is left to take its place, or none
-            of those has a copy of a vbucket.
+        ValueError: no such node, it was failed over, no other node lives, or no living node has
+            a copy of a vbucket.
         OSError: the data folder cannot be written; nothing has changed.
     """
     _require_member(bucket, node)
@@ -37,26 +36,27 @@ def fail_over(bucket: Bucket, node: int) -> None:
     except BaseException:
         undo(bucket, heirs)
         raise
+    # The map is saved, so the failover has happened, even if the disk refuses later writes.
     for vbucket, heir in heirs.items():
         try:
-            _go_on(bucket, vbucket, node, heir)
+            _continue_at(bucket, vbucket, node, heir)
         except OSError as error:
             _LOG.warning("failover of %s: %s", bucket.map.name_of(node), error)
     bucket.copies.follow(bucket.map)
 
 
-def _go_on(bucket: Bucket, vbucket: int, node: int, heir: int) -> None:
-    """Let a vbucket go on at its heir; streams end before it is written to on a new branch."""
+def _continue_at(bucket: Bucket, vbucket: int, node: int, heir: int) -> None:
+    # Streams end before the vbucket takes writes on its new branch.
     for each in (node, heir):
         bucket.dcp_connections.end_streams(vbucket, each)
     promote(bucket, vbucket, heir, promotion_of(bucket.vbuckets[vbucket].unmoved_state))
 
 
 def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
-    """Restart ``node`` with what its disk has; ``lost_seqnos`` says how much that lacks.
+    """Restart ``node`` with the items on its disk, or without its ``lost_seqnos`` newest seqnos.
 
     Raises:
-        ValueError: no such node, one that was failed over, or fewer than 0 seqnos.
+        ValueError: no such node, it was failed over, or ``lost_seqnos`` is negative.
     """
     _require_member(bucket, node)
     if lost_seqnos is not None and lost_seqnos < 0:
@@ -71,5 +71,5 @@ def _require_member(bucket: Bucket, node: int) -> None:
     bucket.map.require_node(node)
     if not bucket.map.is_member(node):
         raise ValueError(
-            f"{bucket.map.name_of(node)}: it was failed over and is no member any more"
+            f"{bucket.map.name_of(node)}: it was failed over and is no member of the cluster"
         )

@@ -1,10 +1,4 @@
-"""A small KV client that loads and changes documents: cluster map and pipelining, nothing else.
-
-Requests are sent to the nodes that hold their vbuckets, many before the first answer is read;
-writes even while those before them are not answered, so that client and nodes work at the same
-time. A vbucket that has moved (NOT_MY_VBUCKET) is looked up again; temporary refusals are tried
-again. No two unanswered requests share a key, so a retry never overwrites a newer write.
-"""
+"""A small KV client that loads and changes documents, with a cluster map and pipelining."""
 
 import time
 from collections import defaultdict, deque
@@ -33,7 +27,7 @@ from dcp.wire.vocabulary import Opcode, Status
 BATCH_REQUESTS: Final = 1024
 BATCH_BYTES: Final = 8 * 1024 * 1024
 BATCHES_AHEAD: Final = 2
-"""The most batches of writes without an answer."""
+"""Batches of writes that may be unanswered: so client and nodes work at the same time."""
 _TRIES: Final = 8
 _AGAIN: Final = frozenset(
     {
@@ -50,7 +44,7 @@ _FOUND_OR_NOT: Final = frozenset({Status.SUCCESS, Status.KEY_ENOENT})
 
 
 class Request(NamedTuple):
-    """One command on one document; its vbucket is looked up when it is sent."""
+    """One command on one document."""
 
     key: bytes
     body: m.Body
@@ -58,7 +52,6 @@ class Request(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """The length of the document in the request."""
         return len(self.body.value) if isinstance(self.body, m.Store) else 0
 
 
@@ -67,17 +60,21 @@ _Batch = dict[bytes, Request]
 
 
 class _Sent(NamedTuple):
-    """A batch that was sent, and which of its requests each node got, in order."""
+    """A batch that was sent."""
 
     batch: _Batch
     places: Mapping[tuple[str, int], Sequence[int]]
+    """The requests that each node got, by index in the batch, in order."""
 
 
 _Answered = tuple[Request, Frame]
 
 
 class KvClient:
-    """KV commands on many documents at once. Not for several threads."""
+    """KV commands on many documents at once. Use it in one thread.
+
+    It looks up the map again for a vbucket that has moved, and repeats temporary refusals.
+    """
 
     def __init__(
         self,
@@ -89,9 +86,10 @@ class KvClient:
         *,
         collection: str = "",
     ) -> None:
-        """Connect to the first seed that answers, and learn the cluster map from it.
+        """Connect to the first seed that answers, and take the cluster map from it.
 
-        ``collection`` is the path ``scope.collection`` of all documents; empty is the default one.
+        ``collection`` is the path ``scope.collection`` of all documents; empty: the default
+        collection.
 
         Raises:
             ConfigError: a seed is no ``host:port``.
@@ -117,7 +115,6 @@ class KvClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -125,18 +122,17 @@ class KvClient:
     def set(
         self, documents: Iterable[tuple[bytes, bytes]], *, expiry: int = 0, flags: int = 0
     ) -> int:
-        """Store (key, value) pairs; return how many."""
         requests = (
             Request(key, m.Store(key, value, flags, expiry), Opcode.SET) for key, value in documents
         )
         return sum(1 for _ in self._run(requests, _FOUND, BATCHES_AHEAD))
 
     def delete(self, keys: Iterable[bytes]) -> int:
-        """Delete documents; return how many there were."""
+        """Delete documents; return how many existed."""
         return self._count(Request(key, m.KeyOnly(key), Opcode.DELETE) for key in keys)
 
     def touch(self, keys: Iterable[bytes], expiry: int) -> int:
-        """Give documents a new expiry; return how many there were."""
+        """Give documents a new expiry; return how many existed."""
         return self._count(Request(key, m.Touch(key, expiry), Opcode.TOUCH) for key in keys)
 
     def get(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
@@ -152,14 +148,16 @@ class KvClient:
     def _run(
         self, requests: Iterable[Request], expected: frozenset[Status], most_ahead: int
     ) -> Iterator[tuple[bytes, Frame]]:
-        """Yield each request's key and answer, with up to so many batches under way.
+        """Yield each request's key and answer, with up to ``most_ahead`` unanswered batches.
 
-        Where ``requests`` raises, what came before is sent and answered first.
+        If ``requests`` raises, the earlier requests are sent and answered first.
         """
         under_way: deque[_Sent] = deque()
         is_finished = False
         try:
             for batch in _batches(requests):
+                # No two unanswered requests share a key: otherwise a repeated one could overwrite a
+                # newer write.
                 while under_way and (
                     not batch
                     or len(under_way) >= most_ahead
@@ -170,11 +168,11 @@ class KvClient:
                     under_way.append(self._send(batch))
             is_finished = True
         finally:
-            if not is_finished:  # answers may be on their way, and the next command wants its own
+            if not is_finished:  # unread answers would go to the next command
                 self.close()
 
     def _answers(self, under_way: deque[_Sent]) -> list[_Answered]:
-        """Return the answers to the oldest batch; to all, where something is to be tried again."""
+        """Return the answers to the oldest batch, or to all if a request must be repeated."""
         answers = self._receive(under_way.popleft())
         if not any(answer.status in _AGAIN for _, answer in answers):
             return answers
@@ -188,6 +186,7 @@ class KvClient:
             if not refused:
                 return done
             if tried < _TRIES:
+                # The first repetition only needs the new map.
                 time.sleep(0.05 * (tried - 1))
                 self._learn_map()
                 again = filter(None, _batches(refused))
@@ -197,7 +196,6 @@ class KvClient:
         )
 
     def _send(self, batch: _Batch) -> _Sent:
-        """Send a batch to its nodes."""
         frames: defaultdict[tuple[str, int], list[Frame]] = defaultdict(list)
         places: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         for index, request in enumerate(batch.values()):
@@ -213,7 +211,6 @@ class KvClient:
         return _Sent(batch, places)
 
     def _receive(self, sent: _Sent) -> list[_Answered]:
-        """Return each request of a batch with its answer, in the order of the batch."""
         answers: dict[int, Frame] = {}
         for address, places in sent.places.items():
             answers.update(zip(places, self._connection(address).receive(len(places)), strict=True))
@@ -244,7 +241,7 @@ class KvClient:
             raise
 
     def _learn_map(self) -> None:
-        """Ask the seeds for the map, then the nodes of the newest one."""
+        """Get the map from the seeds, or else from the nodes of the newest map."""
         failures: list[SourceError] = []
         for address in dict.fromkeys([*self._seeds, *self._owners]):
             try:
@@ -258,14 +255,14 @@ class KvClient:
                 self._owners = _owners(config, address[0])
                 return
         raise_refusal(failures)
-        told = "; ".join(map(str, failures)) or "no seeds"
-        raise NodeUnavailableError(f"no KV node answers: {told}")
+        reasons = "; ".join(map(str, failures)) or "no seeds"
+        raise NodeUnavailableError(f"no KV node answers: {reasons}")
 
 
 def _batches(requests: Iterable[Request]) -> Iterator[_Batch]:
-    """Yield requests in batches, none with a key twice, and an empty one at the end.
+    """Yield requests in batches without repeated keys, then an empty batch.
 
-    Where ``requests`` raises, what came before and the empty one are yielded first.
+    If ``requests`` raises, the begun batch and the empty one come first.
     """
     batch: _Batch = {}
     payload_bytes = 0
@@ -301,7 +298,6 @@ def _checked(
 
 
 def _owners(config: bytes, seed_host: str) -> list[tuple[str, int]]:
-    """Return the address of each vbucket's node from the cluster map."""
     try:
         tree = json_tree(config)
         nodes: Sequence[Mapping[str, object]] = tree["nodesExt"]

@@ -1,4 +1,4 @@
-"""One authenticated KV connection to one node, blocking, with pipelined requests."""
+"""One authenticated KV connection to one node: blocking, with pipelined requests."""
 
 import socket
 import ssl
@@ -39,17 +39,20 @@ _FEATURES: Final = (
     HelloFeature.JSON,
     HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP,
 )
-"""With the last one a map is sent once, not with each request that comes to the wrong node."""
+"""With the last one a node sends each map once, not with each NOT_MY_VBUCKET."""
 _NONCE_BYTES: Final = 18
 
 
 class KvConnection:
-    """A socket whose answers come in the order of the requests."""
+    """A connection whose answers come in the order of the requests.
+
+    All calls raise NodeUnavailableError if the node is lost or silent for too long.
+    """
 
     def __init__(
         self, host: str, port: int, timeout_seconds: float, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Connect, encrypted where ``tls`` is given.
+        """Connect, encrypted if ``tls`` is given.
 
         Raises:
             NodeUnavailableError: the node cannot be reached.
@@ -57,7 +60,7 @@ class KvConnection:
         self.name = f"{host}:{port}"
         self._splitter = FrameSplitter()
         self._received: list[Frame] = []
-        self._is_spoken_to = False
+        self._has_received = False
         try:
             self._socket = socket.create_connection((host, port), timeout_seconds)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -82,7 +85,6 @@ class KvConnection:
             raise
 
     def close(self) -> None:
-        """Close the socket; harmless when it is closed."""
         self._socket.close()
 
     def log_in(
@@ -94,13 +96,14 @@ class KvConnection:
         collections: bool = False,
         mechanisms: tuple[str, ...] = SCRAM_MECHANISMS,
     ) -> None:
-        """Negotiate, authenticate with the strongest mechanism offered, select the bucket, if any.
+        """Negotiate features, authenticate by the strongest mechanism, select the bucket, if any.
 
-        ``mechanisms`` are those allowed: by default none that sends the password as it is.
-        With ``collections`` keys begin with their collection's id from here on.
+        ``mechanisms`` are the allowed ones; the default never sends the password. With
+        ``collections`` keys begin with their collection's id from now on.
 
         Raises:
-            AuthenticationError: user or password refused, or no mechanism offered is allowed.
+            AuthenticationError: user or password refused, or the node offers no allowed
+                mechanism.
             BucketError: no such bucket, or no access to it.
         """
         features = (*_FEATURES, HelloFeature.COLLECTIONS) if collections else _FEATURES
@@ -111,7 +114,7 @@ class KvConnection:
             self._select(bucket, credentials)
 
     def begin_by_certificate(self, bucket: str | None) -> None:
-        """Negotiate and select the bucket, if any: the connection's certificate has signed in.
+        """Negotiate features and select the bucket, if any; the client's certificate has signed in.
 
         Raises:
             BucketError: no such bucket, or no access to it.
@@ -151,24 +154,21 @@ class KvConnection:
         return self.call(encode(said, opcode))
 
     def call(self, request: Frame) -> Frame:
-        """Send one request and return its answer."""
         return self.call_all([request])[0]
 
     def call_all(self, requests: Sequence[Frame]) -> list[Frame]:
-        """Send all requests, then read their answers."""
         self.send(requests)
         return self.receive(len(requests))
 
     def send(self, requests: Sequence[Frame]) -> None:
-        """Send requests; ``receive`` as many answers afterwards."""
+        """Send requests; the caller must ``receive`` an answer to each."""
         try:
             self._socket.sendall(b"".join(request.to_bytes() for request in requests))
         except OSError as error:
-            told = f"KV node {self.name}: cannot send: {error}{self._port_cure}"
-            raise NodeUnavailableError(told) from error
+            message = f"KV node {self.name}: cannot send: {error}{self._port_cure}"
+            raise NodeUnavailableError(message) from error
 
     def receive(self, count: int) -> list[Frame]:
-        """Return the next ``count`` answers; the waits are bounded by the socket's timeout."""
         while len(self._received) < count:
             try:
                 data = self._socket.recv(_READ_BYTES)
@@ -178,15 +178,16 @@ class KvConnection:
                     f"{error}{self._port_cure}"
                 ) from error
             if not data:
-                told = f"KV node {self.name}: closed the connection{self._port_cure}"
-                raise NodeUnavailableError(told)
+                message = f"KV node {self.name}: closed the connection{self._port_cure}"
+                raise NodeUnavailableError(message)
             try:
                 block = self._splitter.feed(data)
             except FrameError as error:
+                # The first bytes show which protocol the port speaks.
                 if instead := spoken_instead(data):
                     raise NodeUnavailableError(f"KV node {self.name}: {instead}") from None
                 raise RemoteProtocolError(f"KV node {self.name}: {error}") from None
-            self._is_spoken_to = True
+            self._has_received = True
             self._received += block.frames(0, len(block))
         answers, self._received = self._received[:count], self._received[count:]
         if not all(answer.magic.is_response for answer in answers):
@@ -195,14 +196,14 @@ class KvConnection:
 
     @property
     def _port_cure(self) -> str:
-        """The advice for a port that never answered as a data node does; else empty."""
-        return "" if self._is_spoken_to else f", {PORT_CURE}"
+        """The remedy if the port has never answered as a data node does; otherwise empty."""
+        return "" if self._has_received else f", {PORT_CURE}"
 
     def collection_id(self, path: str) -> int:
-        """Return the id of a collection by its path ``scope.collection``.
+        """Return the id of a collection ``scope.collection``.
 
         Raises:
-            BucketError: the bucket has no such collection, or the path is none.
+            BucketError: the bucket has no such collection, or the path is malformed.
         """
         answer = self.call(encode(m.GetId(path.encode()), Opcode.GET_COLLECTION_ID))
         body = decode(answer)
@@ -215,10 +216,10 @@ class KvConnection:
         return body.collection_id
 
     def buckets(self) -> list[str]:
-        """Return the names of the buckets that the user has access to.
+        """Return the names of the buckets that the user may access.
 
         Raises:
-            SourceError: the node does not tell this user.
+            SourceError: the node refuses.
         """
         answer = self.call(encode(m.Empty(), Opcode.LIST_BUCKETS))
         body = decode(answer)
@@ -233,7 +234,7 @@ class KvConnection:
         """Return the statistics of a group, by name.
 
         Raises:
-            SourceError: the node has no such group, or does not tell this user.
+            SourceError: the node has no such group, or refuses.
         """
         self.send([encode(m.Stat(group.encode(), options), Opcode.STAT)])
         found: dict[str, str] = {}
@@ -244,13 +245,13 @@ class KvConnection:
                     f"KV node {self.name}: statistics {group!r}: found {describe_refusal(answer)}, "
                     "expected them"
                 )
+            # An answer without a key ends the group.
             if not answer.key:
                 return found
             name = answer.key.decode("utf-8", "backslashreplace")
             found[name] = answer.value.decode("utf-8", "backslashreplace")
 
     def cluster_config(self) -> bytes:
-        """Return the cluster map's JSON."""
         answer = self.call(encode(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG))
         body = decode(answer)
         if not isinstance(body, m.Text):

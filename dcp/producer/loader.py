@@ -1,10 +1,7 @@
-"""Loads documents from a file of JSON lines into a bucket, over real KV connections.
+"""Loads documents from a file of JSON lines into a bucket, over KV connections.
 
-A line is ``{"key": …, "value": …}``; or, with a key field or template, the whole line is the
-document and its key is taken from it: ``icao``, or ``airport_{icao}``.
-
-What is stored is the JSON text as it stands in the line, so no digit of a number changes. A line
-that is no JSON is refused; so are ``NaN`` and ``Infinity``, which only look like it.
+A line is ``{"key": …, "value": …}``. With a key field or template the whole line is the document,
+and the rule makes its key: ``icao``, or ``airport_{icao}``.
 """
 
 import json
@@ -26,7 +23,7 @@ _PROGRESS_DOCUMENTS: Final = 512
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _INTEGER_DIGITS: Final = 1000
-"""Python refuses to convert much longer ones; no key is that long."""
+"""Python refuses to convert much longer integers; keys are shorter."""
 
 
 class LoadError(DcplakeError):
@@ -37,17 +34,14 @@ class LoadError(DcplakeError):
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """The rule that gives a line's key: a field or a template; neither means ``key``/``value``.
-
-    ``collection`` is where the documents go, as ``scope.collection``; empty is the default one.
-    """
+    """The rule that makes a line's key: a field, a template, or else the field ``key``."""
 
     key_field: str | None = None
     key_template: str | None = None
     collection: str = ""
+    """The documents' collection as ``scope.collection``; empty: the default collection."""
 
     def __post_init__(self) -> None:
-        """Reject two rules at once, templates that name no field, and half a collection's path."""
         if self.key_field is not None and self.key_template is not None:
             raise LoadError("key rule: found a key field and a key template, expected one of them")
         if self.key_template is not None and not self._template_fields():
@@ -70,7 +64,7 @@ class KeyRule:
         return [name for _, name, _, _ in parts if name]
 
     def document(self, line: bytes) -> tuple[bytes, bytes]:
-        """Return key and value of a line; raises ValueError with the reason."""
+        """Return key and value of a line; raise ValueError with the reason."""
         line = line.removeprefix(_BYTE_ORDER_MARK)
         text = line.decode()
         if is_deeper(line, MOST_TREE_DEPTH):
@@ -85,6 +79,7 @@ class KeyRule:
             return _key(_scalar(tree, self.key_field)), line
         if tree.keys() != {"key", "value"}:
             raise ValueError(f"found the fields {sorted(tree)}, expected key and value")
+        # The value is stored as written in the line: decoding would change digits of numbers.
         return _key(_scalar(tree, "key")), _field_text(text, "value").encode()
 
 
@@ -98,10 +93,10 @@ def load_jsonl(
     rule: KeyRule | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """Store every line of ``path`` as a document; return how many. Empty lines are skipped.
+    """Store each line of ``path`` as a document; return their number. Empty lines are skipped.
 
     Raises:
-        LoadError: the file cannot be read, or a line is no document. Lines before it are loaded.
+        LoadError: the file cannot be read, or a line is no document. Earlier lines are stored.
         BucketError: no such bucket or collection.
     """
     try:
@@ -135,6 +130,7 @@ def _documents(
         progress(loaded, size, size)
 
 
+# Python's ``json`` accepts NaN and Infinity, which are no JSON.
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"found {name}, which is no JSON")
 
@@ -147,7 +143,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_i
 
 
 def _field_text(text: str, name: str) -> str:
-    """Return the JSON text of a field (the last one of that name) of a valid JSON object."""
+    """Return the JSON text of a field in a valid JSON object; of equal names the last one."""
     found = ""
     index = _after_space(text, _after_space(text, 0) + 1)
     while text[index] != "}":

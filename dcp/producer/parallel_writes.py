@@ -1,6 +1,6 @@
 """Writes the logs of many vbuckets in parallel: a disk syncs many files about as fast as one.
 
-For what waits for the disk with the bucket's lock held: a failover of a node, a takeover of many.
+For callers that hold the bucket's lock meanwhile: a failover, or a takeover of many vbuckets.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ _THREADS: Final = 16
 
 
 def run_together(writes: Sequence[PendingWrite]) -> None:
-    """Run writes of different logs; returns or raises when all have ended.
+    """Run writes of different logs; return or raise when all have ended.
 
     Raises:
-        OSError: one that is not optional cannot be written; the others may be.
+        OSError: a write that is not optional failed; others may have succeeded.
     """
     if not writes:
         return
@@ -33,7 +33,7 @@ def flush_together(all_data: Sequence[VbucketData]) -> None:
     """Flush all data of several vbuckets.
 
     Raises:
-        OSError: a file cannot be written; what waits for it goes on waiting.
+        OSError: a file cannot be written; its data waits for the next flush.
     """
     left = list(all_data)
     while left:
@@ -42,14 +42,15 @@ def flush_together(all_data: Sequence[VbucketData]) -> None:
         run_together([write for _, write in writes])
         for data, write in writes:
             data.persistence.finish_flush(write)
-        left = [data for data, _ in writes]  # which may have more, behind a compaction
+        left = [data for data, _ in writes]  # a compaction may have left more
 
 
 def save_together(all_data: Sequence[VbucketData]) -> None:
-    """Save the states of several vbuckets, where they differ from the ones on disk.
+    """Save the states of several vbuckets that differ from those on disk.
 
     Raises:
-        OSError: a file cannot be written; some may have the new state, others the one before.
+        OSError: a file cannot be written; some vbuckets may have their new state, others the
+            old one.
     """
     begun: list[PendingWrite] = []
     try:

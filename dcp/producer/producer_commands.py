@@ -9,7 +9,7 @@ from dcp.server.commands.command_table import SHARED_COMMANDS
 from dcp.server.commands.session import CommandHandler
 
 COMMANDS: Final[dict[int, CommandHandler]] = {**SHARED_COMMANDS, **WRITE_COMMANDS}
-"""All but orders (`producer_commands`)."""
+"""All commands except administrative ones (`producer_commands`)."""
 
 
 def producer_commands(administrator: Administrator) -> dict[int, CommandHandler]:

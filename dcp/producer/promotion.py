@@ -1,7 +1,6 @@
-"""Promotes a copy to the vbucket: by a failover on a new branch, by a takeover on the same one.
+"""Promotes a copy to the vbucket: a failover on a new branch, a takeover on the same one.
 
-Functions on the bucket, under its lock. What the copy holds is what the vbucket holds from then on;
-the record of branches and the floor of CAS values are handed over.
+Call these functions under the bucket's lock. The vbucket then holds what the copy held.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -15,9 +14,9 @@ from dcp.wire.vocabulary import VbucketState
 
 
 def promotion_of(state: VbucketState) -> StateEvent:
-    """Return what happens to a copy that goes on with a vbucket which was in ``state``.
+    """Return the event for a copy that replaces a vbucket which was in ``state``.
 
-    It is active on a branch of its own where the vbucket was; any other state stays, without one.
+    The copy of an active vbucket becomes active on a new branch; any other state stays.
     """
     return StateEvent.PROMOTED if state is VbucketState.ACTIVE else ORDERED[state]
 
@@ -25,10 +24,10 @@ def promotion_of(state: VbucketState) -> StateEvent:
 def prepare(
     bucket: Bucket, heirs: Mapping[int, int], event_of: Callable[[int], StateEvent]
 ) -> None:
-    """Have nodes' copies on disk as what they are to be; ``promote`` follows, or ``undo``.
+    """Write the copies to disk in their future state; ``promote`` or ``undo`` follows.
 
-    That is the vbucket from the last whole snapshot that the copy has; a copy that took over holds
-    all that there is. ``event_of`` says what happens to which vbucket's. All are written at once.
+    A copy is cut to its last complete snapshot, unless it has taken over. ``heirs`` maps vbuckets
+    to nodes, ``event_of`` a vbucket to its event.
 
     Raises:
         OSError: the disk cannot be written; nothing has changed.
@@ -38,8 +37,10 @@ def prepare(
     events = [event_of(copy.vbucket.id) for copy in copies]
     for copy, event in zip(copies, events, strict=True):
         if event is not StateEvent.TAKEN_OVER:
+            # Items of an incomplete snapshot must not become part of the vbucket.
             copy.drop_part()
         copy.vbucket.prepare_to_succeed(bucket.vbuckets[copy.vbucket.id])
+    # All copies in parallel: the lock is held for as long as this takes.
     flush_together([copy.vbucket.data for copy in copies])
     try:
         for copy, event in zip(copies, events, strict=True):
@@ -51,7 +52,7 @@ def prepare(
 
 
 def undo(bucket: Bucket, heirs: Mapping[int, int]) -> None:
-    """Let nodes' copies be copies again that were prepared, as they are not needed."""
+    """Turn prepared copies of these nodes into ordinary copies again."""
     found = [bucket.copies.at(node, vbucket) for vbucket, node in heirs.items()]
     _undo([copy for copy in found if copy is not None])
 
@@ -62,7 +63,7 @@ def _undo(copies: Iterable[ReplicaCopy]) -> None:
 
 
 def promote(bucket: Bucket, vbucket: int, node: int, event: StateEvent) -> None:
-    """Let a node's copy be the vbucket from now on; see ``prepare``, which it does if need be."""
+    """Let a node's copy replace the vbucket; prepares it first if necessary."""
     prepare(bucket, {vbucket: node}, lambda _: event)
     copy = bucket.copies.take(node, vbucket)
     copy.vbucket.succeed(bucket.vbuckets[vbucket])
@@ -73,7 +74,7 @@ def promote(bucket: Bucket, vbucket: int, node: int, event: StateEvent) -> None:
 
 
 def take_over(bucket: Bucket, vbuckets: Iterable[int], node: int) -> None:
-    """Let a node's copies be the active vbuckets, as takeover streams told them, in one saved map.
+    """Let a node's copies become active vbuckets after takeover streams; saves the map once.
 
     Raises:
         OSError: the data folder cannot be written; nothing has changed.

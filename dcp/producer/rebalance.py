@@ -1,11 +1,7 @@
-"""Moves vbuckets to the nodes that should own them, by takeover streams over the wire.
+"""Moves vbuckets to the nodes that should own them, by takeover streams.
 
-For each pair of nodes of which one takes from the other there is one connection, with a takeover
-stream for each vbucket. A copy on the taking node is filled; told to be pending, its own streams
-end; told to be active, it is the vbucket, with the branches that it had, in a new map. What fails
-leaves every vbucket where it is: active on one node. What was handed over to a node that did not
-get it (``is_handed_over``) is dead until the move is over, and active again then. Source: kv_engine
-``engines/ep/src/dcp/active_stream.cc`` (takeoverSendPhase), ``passive_stream.cc``.
+Source: kv_engine ``engines/ep/src/dcp/active_stream.cc`` (takeoverSendPhase),
+``passive_stream.cc``.
 """
 
 import asyncio
@@ -29,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Rebalance:
-    """One change of owners. Methods run in the loop's thread, with the bucket's lock free."""
+    """One change of owners. Methods run in the loop's thread; the caller must not hold the lock."""
 
     def __init__(
         self,
@@ -38,10 +34,10 @@ class Rebalance:
         awake: Callable[[int], asyncio.Event],
         map_changed: Callable[[], None],
     ) -> None:
-        """Plan it; ``map_changed`` is called in the loop when copies or owners are other ones.
+        """Plan it; ``map_changed`` is called in the loop when copies or owners change.
 
         Raises:
-            ValueError: it cannot be done as things are; see ``checked_members``.
+            ValueError: a rebalance is impossible now; see ``checked_members``.
         """
         self._bucket = bucket
         self._awake = awake
@@ -50,10 +46,10 @@ class Rebalance:
             self._members = checked_members(bucket, remove)
 
     async def run(self) -> None:
-        """Move what must move, and place the copies anew.
+        """Move vbuckets to their new owners, then place the copies.
 
         Raises:
-            SourceError: a node was lost on the way; vbuckets that moved stay where they are.
+            SourceError: a node was lost; vbuckets that have moved stay at their new owners.
         """
         with self._bucket.lock:
             owners = self._bucket.map.owners
@@ -72,6 +68,8 @@ class Rebalance:
             with self._bucket.lock:
                 self._bucket.table.set_moving(())
                 for vbucket in range(len(owners)):
+                    # A vbucket that was handed over but did not arrive becomes active again on its
+                    # old node.
                     give_back(self._bucket, vbucket)
                 self._bucket.table.copies_moved.notify_all()
             self._map_changed()
@@ -81,7 +79,12 @@ class Rebalance:
 
 
 class Move:
-    """The takeover of vbuckets by a node from another. Methods run in the loop's thread."""
+    """The takeover of vbuckets by one node from another. Methods run in the loop's thread.
+
+    It has one connection, with a takeover stream per vbucket that fills a copy on the target. The
+    stream first sets the copy pending, then active: then the copy becomes the vbucket, with all its
+    branches. After a failure every vbucket is active on exactly one node.
+    """
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class Move:
         vbuckets: Sequence[int],
         map_changed: Callable[[], None],
     ) -> None:
-        """``map_changed`` is called when other copies are to be filled."""
+        """``map_changed`` is called when other copies have to be filled."""
         self._bucket, self._source, self._target = bucket, source, target
         self._map_changed = map_changed
         self._is_over = asyncio.Event()
@@ -103,12 +106,8 @@ class Move:
                 copy.take_over(is_taking_over=True)
 
     async def run(self, awake: asyncio.Event) -> None:
-        """Take the vbuckets over.
-
-        Raises:
-            SourceError: some did not arrive.
-        """
-        self._map_changed()  # whoever filled the copies leaves them to us
+        """Raises SourceError if a vbucket did not arrive."""
+        self._map_changed()  # ends the replication into these copies
         feed = Feed(
             self._bucket, self._source, self._target, awake, TAKEOVER, on_touched=self._touched
         )
@@ -121,6 +120,7 @@ class Move:
         finally:
             for task in (talk, over):
                 task.cancel()
+            # The feed must have ended: it would fill copies that are given up.
             outcome, _ = await asyncio.gather(talk, over, return_exceptions=True)
             failed = self._give_up()
         cause = outcome if isinstance(outcome, Exception) else None
@@ -135,7 +135,7 @@ class Move:
             ) from cause
 
     def _touched(self, streams: Sequence[PassiveStream]) -> None:
-        """Act on the states that streams were told; the lock is held."""
+        """Follow the states that takeover streams have set; the caller holds the lock."""
         arrived: list[int] = []
         for stream in streams:
             if stream.state == VbucketState.PENDING:
@@ -143,12 +143,13 @@ class Move:
                 if pending.state is not VbucketState.PENDING:
                     change_state(self._bucket, pending, StateEvent.TOLD_PENDING, self._target)
             elif stream.state == VbucketState.ACTIVE:
-                stream.copy.fill_from(None)  # what else it says is not for an active vbucket
+                stream.copy.fill_from(None)  # an active vbucket takes no items from a stream
                 if self._may_move(stream.vbucket):
                     arrived.append(stream.vbucket)
                 else:
                     self._is_over.set()
         if arrived:
+            # All vbuckets of a block together, with one save of the map.
             take_over(self._bucket, arrived, self._target)
             asyncio.get_running_loop().call_soon(self._map_changed)
         for vbucket in arrived:
@@ -158,13 +159,12 @@ class Move:
             self._is_over.set()
 
     def _may_move(self, vbucket: int) -> bool:
-        """Return whether the vbucket may go to the target: nothing else was ordered meanwhile."""
+        """Return whether the vbucket may still move: no other order has changed owner or target."""
         bucket, target = self._bucket, self._target
         is_there = bucket.map.is_member(target) and target not in bucket.map.dead_nodes
         return is_there and bucket.map.owner(vbucket) == self._source
 
     def _give_up(self) -> list[int]:
-        """Restore the vbuckets that did not move; return them."""
         with self._bucket.lock:
             for copy in self._left.values():
                 leave(self._bucket, copy, self._target)
@@ -173,11 +173,11 @@ class Move:
 
 
 def checked_members(bucket: Bucket, remove: int | None) -> list[int]:
-    """Return the nodes that shall own vbuckets: all members, but for one that is to go.
+    """Return the nodes that shall own vbuckets: all members except ``remove``.
 
     Raises:
-        ValueError: a member that does not live, a node that is none or the last one, or a vbucket
-            that is not active.
+        ValueError: a member is dead, ``remove`` is no member or the last one, or a vbucket is
+            not active.
     """
     members = [node for node in range(bucket.map.node_count) if bucket.map.is_member(node)]
     if remove is not None and remove not in members:

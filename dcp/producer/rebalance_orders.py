@@ -1,4 +1,4 @@
-"""Runs rebalances: one at a time, with a deadline, and rules for other orders meanwhile.
+"""Runs rebalances, one at a time, with a deadline and rules for other orders meanwhile.
 
     ordered meanwhile     the rebalance
     another rebalance     goes on; the order is refused
@@ -7,8 +7,7 @@
     hang                  fails at its deadline if the node gives or takes
     stop of the cluster   is given up
 
-One that failed or was given up leaves what has moved where it is, and all else where it was;
-another goes on from there.
+After a failure some vbuckets have moved and the others have not; another rebalance continues.
 """
 
 import asyncio
@@ -21,7 +20,10 @@ from dcp.server.bucket.bucket import Bucket
 
 
 class RebalanceOrders:
-    """The running rebalance, and the result of the last one. All but ``begin`` is for the loop."""
+    """The running rebalance, and the result of the last one.
+
+    Any thread may call ``begin``; all other methods run in the loop.
+    """
 
     def __init__(
         self,
@@ -30,21 +32,21 @@ class RebalanceOrders:
         map_changed: Callable[[], None],
         leave: Callable[[int], Awaitable[None]],
     ) -> None:
-        """``leave`` ends a node that gave all away; for the others see ``Rebalance``."""
+        """``leave`` stops a node that has given everything away; for the rest see ``Rebalance``."""
         self._bucket, self._awake = bucket, awake
         self._map_changed, self._leave = map_changed, leave
         self._task: asyncio.Task[None] | None = None
         self._given_up = ""
         self.state = "none"
-        """``none``, ``running``, or ``failed:`` and why, of the last one."""
+        """``none``, ``running``, or ``failed:`` with the reason why the last one failed."""
 
     def begin(self, remove: int | None, timeout_seconds: float) -> Coroutine[Any, Any, None]:
-        """Return what must run in the loop from now on; no other can begin before that is over.
+        """Return a coroutine to run in the loop at once; no other one can begin until it ends.
 
-        It raises SourceError or TimeoutError. For any thread.
+        The coroutine raises SourceError or TimeoutError.
 
         Raises:
-            ValueError: one runs already, or it cannot be done as things are.
+            ValueError: a rebalance runs, or this one is impossible now.
         """
         with self._bucket.lock:
             if self.state == "running":
@@ -71,7 +73,7 @@ class RebalanceOrders:
         deadline = asyncio.timeout(timeout_seconds)
         try:
             async with deadline:
-                if self._given_up:  # before it began
+                if self._given_up:  # before this task began
                     raise asyncio.CancelledError
                 await work.run()
                 if remove is not None:
@@ -79,28 +81,28 @@ class RebalanceOrders:
                         self._bucket.map.dead_nodes.add(remove)
                     await self._leave(remove)
         except TimeoutError:
+            # A timeout inside the work is not ours.
             if not deadline.expired():
                 raise
             raise TimeoutError(f"rebalance: not done after {timeout_seconds:g} seconds") from None
         except asyncio.CancelledError:
+            # ``stop`` has cancelled it, or the loop ends.
             if not self._given_up:
                 raise
             raise SourceError(f"rebalance: given up: {self._given_up}") from None
 
     def give_up(self, why: str) -> None:
-        """Let the one that runs, if any, be over soon; what it has not moved stays."""
+        """End the running rebalance, if any, soon; vbuckets that have not moved stay."""
         if self.state == "running" and not self._given_up:
             self._given_up = why
             if self._task is not None:
                 self._task.cancel()
 
     async def over(self) -> None:
-        """Return when no rebalance runs."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
     async def stop(self) -> None:
-        """Give up the running rebalance."""
         if self._task is not None:
             self._task.cancel()
             await self.over()

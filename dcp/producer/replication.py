@@ -1,12 +1,4 @@
-"""The asyncio edge of replication: a task for each pair of nodes of which one copies the other.
-
-The pairs and the vbuckets of their connections follow from the cluster map and the living nodes
-(``reconcile``, to be called when either changes). A connection that is lost is made again, soon at
-first and then with longer waits; so is one whose peer says nothing any more. What is received is
-handed over under the bucket's lock, at most 256 KiB at a time, and is on the copy's disk before the
-next; in a data folder when the flusher wrote it. While too much waits for that, what is received is
-not released: the active's window holds the rest back, and NOOPs are answered.
-"""
+"""Replication between nodes on asyncio: one task for each pair of source and target node."""
 
 import asyncio
 import logging
@@ -40,11 +32,16 @@ _LIVENESS: Final = LivenessSettings()
 _READ_BYTES: Final = 256 * 1024
 _NONCE_BYTES: Final = 18
 _ROOM_SECONDS: Final = 0.1
-"""So often it is looked whether there is room for what is held."""
+"""The interval between checks for room, while received bytes are held."""
 
 
 class Feed:
-    """The replication from one node to another. Methods run in the loop's thread."""
+    """The replication from one node to another. Methods run in the loop's thread.
+
+    Received items reach the copy under the bucket's lock, at most 256 KiB at a time. While too many
+    items wait for the disk, the feed releases no bytes: the active's window then stops it, but both
+    sides answer NOOPs.
+    """
 
     def __init__(
         self,
@@ -56,9 +53,9 @@ class Feed:
         liveness: LivenessSettings = _LIVENESS,
         on_touched: Callable[[Sequence[PassiveStream]], None] = lambda _: None,
     ) -> None:
-        """``awake`` cleared makes the receiving node hang.
+        """Clearing ``awake`` makes the receiving node hang.
 
-        ``on_touched`` is called with the streams that received something, the lock held.
+        ``on_touched`` gets the streams that received something, under the lock.
         """
         self.source = source
         self.target = target
@@ -74,7 +71,7 @@ class Feed:
         self._writer: asyncio.StreamWriter | None = None
 
     def follow(self, copies: Mapping[int, ReplicaCopy], takes_over: Iterable[int] = ()) -> None:
-        """Fill exactly these copies; the bucket's lock is held."""
+        """Fill exactly these copies; the caller holds the bucket's lock."""
         self._copies, self._takes_over = copies, frozenset(takes_over)
         if self._connection is not None:
             now = monotonic()
@@ -82,7 +79,7 @@ class Feed:
             self._write(self._connection)
 
     async def run(self) -> None:
-        """Receive, and connect again when the connection is lost, until cancelled."""
+        """Receive, and reconnect when the connection is lost, until cancelled."""
         wait_seconds = FIRST_WAIT_SECONDS
         while True:
             try:
@@ -94,19 +91,20 @@ class Feed:
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
     async def converse(self) -> bool:
-        """Connect and receive until the connection is lost; return whether it ever got ready.
+        """Connect and receive until the connection is lost; return whether it ever was ready.
 
         Raises:
             SourceError: the peer refuses us.
-            NodeUnavailableError: it is silent for too long.
-            RemoteProtocolError: it sent what fits no stream.
-            FrameError: the peer sent what is no frame.
-            OSError: the disk refuses what was received; a lost connection is none.
+            NodeUnavailableError: the peer is silent for too long.
+            RemoteProtocolError: a message fits no stream.
+            FrameError: the peer sent a malformed frame.
+            OSError: the disk cannot be written. A lost connection raises nothing.
         """
         address = self._bucket.map.addresses[self.source]
         try:
             async with asyncio.timeout(self._liveness.bootstrap_timeout_seconds):
                 reader, self._writer = await asyncio.open_connection(address.host, address.kv)
+        # TimeoutError is an OSError too.
         except OSError:
             return False
         loop, lock = asyncio.get_running_loop(), self._bucket.lock
@@ -125,7 +123,7 @@ class Feed:
                 connection.follow(self._copies, loop.time(), self._takes_over)
             await self._receive(reader, connection)
         except NodeUnavailableError:
-            self._writer.transport.abort()  # it would not read what is left to write, either
+            self._writer.transport.abort()  # a silent peer would not read the rest
             raise
         finally:
             with lock:
@@ -153,6 +151,7 @@ class Feed:
                 return  # the connection is lost
             if not self._awake.is_set():
                 await self._awake.wait()
+                # A node that hung has not read; the peer's silence proves nothing.
                 connection.slept(loop.time())
             if data is None:
                 with self._bucket.lock:
@@ -166,8 +165,9 @@ class Feed:
             with self._bucket.lock:
                 try:
                     touched = connection.feed(block, loop.time())
+                # Frames before the bad one have reached the copies.
                 except DcplakeError:
-                    for stream in connection.streams.by_vbucket.values():  # what came is kept
+                    for stream in connection.streams.by_vbucket.values():
                         self._bucket.writes.received(self.target, stream.vbucket)
                     raise
                 finally:
@@ -181,18 +181,18 @@ class Feed:
                 connection.tick(loop.time())
 
     def _resize_window(self, window_bytes: int) -> None:
-        """Change the window as other connections come or go; the lock is held."""
+        """Change the window when connections come or go; the caller holds the lock."""
         if self._connection is not None:
             self._connection.resize_window(window_bytes, monotonic())
             self._write(self._connection)
 
     def _release(self, connection: ReplicationConnection) -> None:
-        """Release received bytes to the peer, if there is room; the lock is held."""
+        """Release received bytes to the peer, if there is room; the caller holds the lock."""
         if self._bucket.writes.make_room():
             connection.release(monotonic())
 
     def acknowledge_stored(self, vbucket: Vbucket) -> None:
-        """Acknowledge a copy's items after they were written to disk; the bucket's lock is held."""
+        """Acknowledge a copy's items that have been written to disk; the caller holds the lock."""
         copy = self._copies.get(vbucket.id)
         if self._connection is None or copy is None or copy.vbucket is not vbucket:
             return
@@ -202,7 +202,7 @@ class Feed:
         self._write(self._connection)
 
     def _publish(self, stream: PassiveStream) -> None:
-        """Publish a stream's received items on the node; the lock is held."""
+        """Publish a stream's received items on the node; the caller holds the lock."""
         if stream.take_rollback():
             reason = EndReason.ROLLBACK
             self._bucket.dcp_connections.end_streams(stream.vbucket, self.target, reason=reason)
@@ -212,7 +212,7 @@ class Feed:
     def _write(self, connection: ReplicationConnection) -> None:
         data = connection.output()
         if data and self._writer is not None:
-            self._writer.write(data)  # requests and acknowledgements: never much
+            self._writer.write(data)  # only requests and acknowledgements: needs no drain
 
 
 class Replication:
@@ -226,11 +226,11 @@ class Replication:
         self._runs = False
 
     def start(self) -> None:
-        """Start the feeds that ``reconcile`` finds wanted."""
+        """Let ``reconcile`` start feeds."""
         self._runs = True
 
     def reconcile(self) -> None:
-        """Start and end feeds to match map, living nodes and orders; the bucket's lock is held."""
+        """Start and end feeds to match map and living nodes; the caller holds the lock."""
         wanted = self._wanted() if self._runs else {}
         for pair in [pair for pair in self._feeds if pair not in wanted]:
             feed, task = self._feeds.pop(pair)
@@ -244,7 +244,7 @@ class Replication:
             self._feeds[pair][0].follow(copies)
 
     def _wanted(self) -> dict[tuple[int, int], dict[int, ReplicaCopy]]:
-        """Return the copies to be filled by source and target, and by vbucket."""
+        """Return the copies to fill: by (source, target), then by vbucket."""
         bucket = self._bucket
         found: defaultdict[tuple[int, int], dict[int, ReplicaCopy]] = defaultdict(dict)
         if bucket.replicas.is_paused:
@@ -256,12 +256,11 @@ class Replication:
         return found
 
     def stored(self, vbucket: Vbucket) -> None:
-        """Note that a copy, or another vbucket, was written to disk; the bucket's lock is held."""
+        """Note that a vbucket or copy was written to disk; the caller holds the bucket's lock."""
         for feed, _ in self._feeds.values():
             feed.acknowledge_stored(vbucket)
 
     async def stop(self) -> None:
-        """End all feeds; there are none until ``start``."""
         self._runs = False
         tasks = [task for _, task in self._feeds.values()]
         self._feeds.clear()

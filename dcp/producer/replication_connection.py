@@ -1,18 +1,4 @@
-"""A node's DCP connection to another one, sans-I/O: bytes and time go in, bytes come out.
-
-    follow(copies)    have a passive stream into each of these copies, and no other
-    feed(block, now)  frames of the peer
-    release(now)      what was received has its place: the peer may send more
-    acknowledge_…(s)  the prepares that its copy holds, when that is settled
-    tick(now)         what is due by time; ``deadline`` says when to call it, busy or not
-    output()          what to write next
-
-The protocol is the consumer machine's. It signs in as the cluster's own user by SCRAM, opens DCP
-with flow control and NOOPs, and asks for items as a disk keeps them, prepares and aborts too. One
-connection carries all streams of two nodes. A stream that was refused or has ended is asked for
-again, soon at first and then with longer waits; what fits no stream ends the connection. So does a
-peer that is not ready in time, or is silent for too long.
-"""
+"""A node's DCP connection to another node, without I/O: bytes and times go in, bytes come out."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -49,7 +35,12 @@ _CONTROLS: Final = (
 
 
 class ReplicationConnection:
-    """One connection; used under the bucket's lock."""
+    """One connection, which carries all streams between two nodes. Call under the bucket's lock.
+
+    It signs in by SCRAM as the cluster's own user, and asks for prepares and aborts too. It asks
+    again for a refused or ended stream, after growing waits. A message that fits no stream, a slow
+    bootstrap or a silent peer ends it.
+    """
 
     def __init__(
         self,
@@ -61,7 +52,7 @@ class ReplicationConnection:
         window_bytes: int,
         liveness: LivenessSettings,
     ) -> None:
-        """``nonce`` is SCRAM's: fresh for each connection."""
+        """``nonce`` is SCRAM's and must be fresh for each connection."""
         settings = BootstrapSettings(
             bucket,
             name,
@@ -79,7 +70,6 @@ class ReplicationConnection:
 
     @property
     def is_ready(self) -> bool:
-        """True if streams may be requested."""
         return self._protocol.is_ready
 
     # --- streams
@@ -87,17 +77,16 @@ class ReplicationConnection:
     def follow(
         self, copies: Mapping[int, ReplicaCopy], now: float, takes_over: Iterable[int] = ()
     ) -> None:
-        """Fill exactly these copies, by vbucket; those of ``takes_over`` by takeover streams."""
+        """Fill exactly these copies, by vbucket; those in ``takes_over`` by takeover streams."""
         self.streams.follow(copies, now, takes_over)
 
     def close(self) -> None:
-        """End all streams, as the connection is over."""
         self.streams.end()
 
     # --- input
 
     def feed(self, block: FrameBlock, now: float) -> list[PassiveStream]:
-        """Act on frames; return the streams whose copies were touched, each once.
+        """Process received frames; return each stream that changed its copy, once.
 
         Raises:
             RemoteProtocolError: a message that fits no stream.
@@ -121,22 +110,21 @@ class ReplicationConnection:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received and not released; with a window of them the peer sends NOOPs only."""
+        """Bytes received and not released; if they fill the window, the peer sends only NOOPs."""
         return self._protocol.flow.connection.held_bytes
 
     def release(self, now: float) -> None:
-        """Give back all that is held, so that the peer may send as much again."""
+        """Release all held bytes, so that the peer may send as many again."""
         flow, held_bytes = self._protocol.flow, self.held_bytes
         flow.connection.give(held_bytes)
         flow.release([(flow.connection, held_bytes)])
         self._protocol.acknowledge(now)
 
     def resize_window(self, window_bytes: int, now: float) -> None:
-        """Change the window's size."""
         self._protocol.resize_window(window_bytes, now)
 
     def acknowledge_prepares(self, stream: PassiveStream) -> None:
-        """Acknowledge the prepares of a stream's copy, after its items are settled."""
+        """Acknowledge the prepares that a stream's copy has stored."""
         seqno = stream.next_acknowledgement()
         if seqno is not None:
             self._protocol.acknowledge_prepares(stream.vbucket, seqno)
@@ -145,11 +133,11 @@ class ReplicationConnection:
 
     @property
     def deadline(self) -> float:
-        """The time at which ``tick`` has work to do."""
+        """When to call ``tick``, however busy the connection is."""
         return self.streams.deadline
 
     def tick(self, now: float) -> None:
-        """Do what is due by time.
+        """Send requests and acknowledgements that are due, and check that the peer is alive.
 
         Raises:
             NodeUnavailableError: the peer is silent for too long, or not ready in time.
@@ -157,11 +145,10 @@ class ReplicationConnection:
         self.streams.tick(now)
 
     def slept(self, now: float) -> None:
-        """Restart the silence timer: we did not read until now."""
+        """Restart the silence timer, because we have not read until now."""
         self._protocol.excuse_silence(now)
 
     # --- output
 
     def output(self) -> bytes:
-        """Return what to write."""
         return self._protocol.bytes_to_send()

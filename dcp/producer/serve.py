@@ -1,4 +1,4 @@
-"""A producer cluster as a process: says when it is ready, ends on SIGTERM or SIGINT."""
+"""A producer cluster as a process: reports when it is ready, ends on SIGTERM or SIGINT."""
 
 import gc
 import json
@@ -15,24 +15,22 @@ from dcp.server.node.stop_signals import stop_signals
 
 _EXPIRY_PAGER_SECONDS: Final = 1.0
 _GARBAGE_THRESHOLDS: Final = (10_000, 10, 100)
-"""Thresholds of Python's cycle collector.
-
-Stored documents have no cycles, and a full collection takes long.
+"""Thresholds of Python's cycle collector: stored documents have no cycles, and a full run is slow.
 """
 
 
 def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
     """Run a cluster until a signal; call it from the main thread.
 
-    Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect:
-    ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without TLS), ``bucket``,
-    ``pid``.
+    When clients can connect, it writes one JSON line to ``ready_to`` (default: standard output),
+    with ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds``, ``bucket`` and ``pid``.
 
     Raises:
         SetupError: a port cannot be opened.
         SourceError: the data folder cannot be written.
     """
     pager = settings.expiry_pager_seconds or _EXPIRY_PAGER_SECONDS
+    # A process that runs for long must not record its whole history, as tests do.
     settings = replace(
         settings, expiry_pager_seconds=pager, record_seqnos=False, record_branches=False
     )
@@ -62,5 +60,5 @@ def _cluster(settings: ClusterSettings) -> ProducerCluster:
 
 
 def _reachable(seeds: Sequence[str]) -> list[str]:
-    """Return those that listen: nodes that are out of the cluster may have no port yet."""
+    """Return the seeds that listen; nodes outside the cluster may have no port yet."""
     return [seed for seed in seeds if not seed.endswith(":0")]

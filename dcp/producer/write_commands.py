@@ -1,8 +1,4 @@
-"""Writes documents over the wire: SET, ADD, REPLACE, DELETE, TOUCH.
-
-Values may carry only datatypes that the connection negotiated. Each may ask for durability in
-framing extras.
-"""
+"""Writes documents over the wire (SET, ADD, REPLACE, DELETE, TOUCH), durably if requested."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +28,7 @@ class _Change(Protocol):
 
 
 def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """SET, ADD and REPLACE; a long value is checked in steps before anything is stored."""
+    """SET, ADD and REPLACE."""
     request = cast("m.Store", body)
     if frame.datatype & ~datatypes_of(session.login.features):
         session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
@@ -41,6 +37,8 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     else:
         session.examine(
             frame,
+            # Checking a long value takes time, so it goes in steps between which other connections
+            # are served.
             examine(request.value, frame.datatype),
             lambda value: _change(
                 session, frame, _storing(session, frame, request, value), _mutation_answer
@@ -82,7 +80,6 @@ def _storing(
 
 
 def delete(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """Delete a document."""
     now = session.bucket.now()
 
     def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
@@ -92,7 +89,6 @@ def delete(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Give a document a new expiry."""
     now = session.bucket.now()
     expiry = cast("m.Touch", body).expiry
 
@@ -108,8 +104,6 @@ def _change(
     command: _Change,
     answer_of: Callable[[Session, Vbucket, Version], m.Body],
 ) -> None:
-    """Run ``command`` on the document that a request names, and answer with its new CAS."""
-
     def change(vbucket: Vbucket, key: bytes, collection: int) -> None:
         def reply(version: Version) -> None:
             session.reply(frame, answer_of(session, vbucket, version), cas=version.cas)
@@ -125,7 +119,6 @@ def _change(
 
 
 def _mutation_answer(session: Session, vbucket: Vbucket, version: Version) -> m.Body:
-    """Return what is told of a write beside its CAS: the seqno if negotiated."""
     if HelloFeature.MUTATION_SEQNO in session.login.features:
         return m.MutationAnswer(vbucket.failover_log.current_uuid, version.seqno)
     return _CAS_ALONE

@@ -1,1 +1,1 @@
-"""Sans-I/O machines of the DCP client: bytes and time go in, events and bytes come out."""
+"""Protocol logic without I/O: bytes and times go in, events and bytes come out."""

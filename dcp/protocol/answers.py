@@ -1,7 +1,7 @@
 """Handles answers to our requests, by opcode: successes and refusals.
 
-While the bootstrap is under way every answer belongs to it. Source of the statuses: kv_engine
-``docs/dcp/documentation/commands/stream-request.md``, ``include/mcbp/protocol/status.h``.
+Source of the statuses: kv_engine ``docs/dcp/documentation/commands/stream-request.md``,
+``include/mcbp/protocol/status.h``.
 """
 
 from collections.abc import Callable
@@ -22,30 +22,30 @@ from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
 
 _MAP_MARK: Final = b"vBucketServerMap"
-"""A cluster map has this member; an error context does not."""
+"""A cluster map has this member, and an error context does not."""
 
 _NO_COLLECTIONS: Final = frozenset(
     {Status.UNKNOWN_COMMAND, Status.NOT_SUPPORTED, Status.KEY_ENOENT},
 )
-"""How servers, older ones too, say that a bucket has no collections manifest."""
+"""Statuses that mean that the bucket has no collections manifest."""
 
 
 _NOT_HERE: Final = frozenset(
     {Status.NOT_MY_VBUCKET, Status.KEY_ENOENT, Status.ETMPFAIL, Status.EBUSY}
 )
-"""How a node says that it does not have a vbucket, or its branch, or not yet."""
+"""Statuses of a node that lacks the vbucket or its branch, perhaps for now."""
 
 
 def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
     """Return the events of the answer ``frame``; change ``state`` accordingly.
 
-    Raises:
-        RemoteProtocolError: nobody asked, or the answer makes no sense.
-        SourceError: a refusal that leaves the connection without something it needs.
+    Raises RemoteProtocolError for an answer without a request, or a malformed one. Raises
+    SourceError for a refusal that the connection cannot work with.
     """
     request = state.pending.take(frame)
     if not state.bootstrap.is_done:
-        return _go_on(state, frame, now)
+        # Until the bootstrap is done, every answer belongs to it.
+        return _continue_bootstrap(state, frame, now)
     if frame.opcode == Opcode.DCP_CONTROL:
         return _control_answer(state, frame, now)
     handler = _HANDLERS.get(frame.opcode)
@@ -56,22 +56,21 @@ def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Even
 
 
 def ask_next(state: ConnectionState) -> None:
-    """Send the request of the bootstrap's next step."""
     step = state.bootstrap.step
     state.ask(step.request(state.bootstrap.progress), step.opcode)
 
 
-def _go_on(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
+def _continue_bootstrap(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
     state.bootstrap = state.bootstrap.answer(frame)
     if not state.bootstrap.is_done:
         ask_next(state)
         return []
     progress = state.bootstrap.progress
-    state.resize_window(now)  # asked for meanwhile
+    state.resize_window(now)  # sizes wanted during the bootstrap
     if STREAM_WINDOW in progress.accepted_controls:
         state.flow.offer_streams(state.flow.settings.stream_window_bytes)
         state.flow.resume_stream_acks(())
-    state.ask_stream_windows()  # as well
+    state.ask_stream_windows()  # also wanted meanwhile
     return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
 
 
@@ -91,7 +90,7 @@ def _stream_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> l
         return opened if state.streams[frame.opaque].is_live else []
     refused = stream.refuse()
     state.put(frame.opaque, refused)
-    if refused.is_closing:  # nobody waits for it any more
+    if refused.is_closing:  # we have closed it: nobody waits for its end
         return []
     if isinstance(body, m.RollbackAnswer):
         if body.rollback_seqno > stream.requested.seqno:
@@ -105,9 +104,9 @@ def _stream_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> l
 
 
 def _reject(state: ConnectionState, opaque: int, stream: Stream, detail: str) -> list[e.Event]:
-    """Close a stream that was accepted with a failover log that cannot be true.
+    """Close a stream that the producer accepted with an impossible failover log.
 
-    Its vbucket alone suffers: nothing in such an answer casts doubt on other streams.
+    Only its vbucket suffers: the answer says nothing about other streams.
     """
     if stream.is_closing:
         return []
@@ -119,6 +118,8 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
     decode(frame)
     stream = state.streams.get(request.stream or 0)
     if stream is not None and request.stream is not None:
+        # A server sends STREAM_END after the answer if we asked for it by CONTROL and it had
+        # accepted the stream.
         promised = STREAM_END_ON_CLOSE.name in state.bootstrap.progress.accepted_controls
         follows = promised and frame.status == Status.SUCCESS and stream.failover_log is not None
         state.put(request.stream, stream.closed(end_follows=follows))
@@ -128,10 +129,10 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
 
 
 def _control_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
-    """Apply the answered size to the streams' windows; refused, the one before stays."""
     decode(frame)
     if frame.opaque == state.resize_opaque:
         return _window_answer(state, frame, now)
+    # Answers come in the order of the requests.
     window_bytes = state.asked_windows.pop(0)
     if not state.flow.counts_streams:
         return _begin_stream_windows(state, frame.status)
@@ -142,7 +143,7 @@ def _control_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.
 
 
 def _begin_stream_windows(state: ConnectionState, status: int) -> list[e.Event]:
-    """Take the answer to the 0 that goes before the first size: both sides count anew from here."""
+    """Take the answer to the first size, 0: from here on both sides count from nothing."""
     if status == Status.SUCCESS:
         state.flow.offer_streams(0)
         state.ask_stream_windows()
@@ -177,6 +178,7 @@ def _persistence_answer(_: ConnectionState, request: PendingRequest, frame: Fram
         return [e.PersistenceReceived(request.vbucket, None), *_map_in(frame)]
     if not isinstance(body, m.ObserveSeqnoAnswer):
         raise _refused(frame)
+    # A branch that a failover ended is part of this node's history only up to ``last_seqno_old``.
     shared = body.persisted if body.last_seqno_old is None else body.last_seqno_old
     return [e.PersistenceReceived(request.vbucket, min(body.persisted, shared))]
 
@@ -201,13 +203,13 @@ def _window_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.E
     asked_bytes = state.resize.asked_bytes or 0
     if frame.status == Status.SUCCESS:
         state.resize = state.resize.accepted()
-        if not state.resize.confirmed_bytes:  # also where another wish is waiting
+        if not state.resize.confirmed_bytes:  # even if another size waits
             state.flow.connection.forget()
         state.resize_window(now)
         return []
     state.resize = state.resize.refused()
     state.resize_window(now)
-    if state.resize.asked_bytes is not None:  # another wish is under way by now
+    if state.resize.asked_bytes is not None:  # another size is on its way
         return []
     return [e.WindowRefused(asked_bytes, describe_refusal(frame))]
 
@@ -227,7 +229,7 @@ _HANDLERS: Final[dict[int, _Handler]] = {
 
 
 def _log(body: m.FailoverLogAnswer) -> FailoverLog:
-    """Return the log of an answer; ValueError where no server could have made it."""
+    """Return the log of an answer; raise ValueError if no server could have made it."""
     count = len(body.entries)
     if count > MAX_FAILOVER_ENTRIES:
         raise ValueError(
@@ -240,7 +242,7 @@ def _log(body: m.FailoverLogAnswer) -> FailoverLog:
 
 
 def _map_in(frame: Frame) -> list[e.Event]:
-    """Return the cluster map that a refusal with NOT_MY_VBUCKET may bring."""
+    """Return the cluster map that a NOT_MY_VBUCKET may carry."""
     if frame.status == Status.NOT_MY_VBUCKET and _MAP_MARK in frame.value:
         return [e.ClusterConfigReceived(frame.value)]
     return []

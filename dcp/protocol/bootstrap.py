@@ -1,10 +1,7 @@
-"""Sets up a fresh connection until it may open streams: a table of named steps, one at a time.
+"""Sets up a connection until it can open streams: a table of steps, one request at a time.
 
-Each step says what to send, what its answer means, and which error a refusal is. A step that does
-not apply (no SELECT_BUCKET feature, SASL done in one message) is skipped; an optional one may be
-refused. The steps and their order are those of the official clients; DCP_CONTROLs come after
-DCP_OPEN and before the first stream, since flow control counts from the moment it is on.
-Source: kv_engine ``docs/BinaryProtocol.md``, ``docs/dcp/documentation/commands/control.md``.
+The official clients use the same order. Source: kv_engine ``docs/BinaryProtocol.md``,
+``docs/dcp/documentation/commands/control.md``.
 """
 
 import json
@@ -52,28 +49,23 @@ OPEN_FLAGS: Final = OpenFlag.PRODUCER | OpenFlag.INCLUDE_XATTRS | OpenFlag.INCLU
 METADATA_OPEN_FLAGS: Final = (
     OpenFlag.PRODUCER | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE | OpenFlag.INCLUDE_DELETE_TIMES
 )
-"""For streams of keys, seqnos and CAS: neither values nor xattrs are sent.
+"""For streams of keys, seqnos and CAS, without values and xattrs.
 
-Servers before `MAKES_UP_METADATA` are sent NO_VALUE instead.
-"""
+Servers older than `MAKES_UP_METADATA` get NO_VALUE instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class DcpControlRequest:
-    """One DCP_CONTROL; an optional one may be refused, and the connection works without it.
-
-    It is not sent to servers of a version below ``since``: they log a warning of each control that
-    they do not know.
-    """
-
     name: str
     value: str
     optional: bool = True
+    """The connection works if the server refuses this control."""
     since: Release = (0, 0)
+    """Older servers do not get this control: they would log a warning about it."""
 
 
 def control_request(name: str, value: str) -> DcpControlRequest:
-    """Return a control of the table of what is negotiated, with the value that settings give it."""
+    """Return a control of the negotiation table, with ``value`` from the settings."""
     term = CONTROL_TERMS[name]
     return DcpControlRequest(name, value, not term.is_required, term.since)
 
@@ -86,42 +78,38 @@ CONTROLS: Final = (
     control_request("max_marker_version", "2.2"),
     control_request("backfill_order", "sequential"),
 )
-"""Sent after NOOP and flow control, which ``required_controls`` derives from the settings."""
+"""The bootstrap sends them after NOOP and flow control (``required_controls``)."""
 
 
 _KEYS_AND_DATATYPES: Final = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 _CONNECTION_ID_BYTES: Final = 33
-"""kv_engine ``daemon/connection.h``, MaxSavedConnectionId: of the agent it keeps 32."""
+"""kv_engine ``daemon/connection.h``, MaxSavedConnectionId. Of the agent it keeps 32 bytes."""
 
 
 def agent_text(product: str, connection_name: str) -> str:
-    """Return the key of HELLO as servers read it: JSON of agent and connection.
-
-    Their logs and statistics show both. Names end with what differs, and that is kept.
-    """
+    """Return the key of HELLO: JSON that servers show in logs and statistics."""
+    # The end of a connection's name is the part that differs between connections.
     known_as = {"a": f"{product}/{__version__}", "i": connection_name[-_CONNECTION_ID_BYTES:]}
     return json.dumps(known_as)
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSettings:
-    """The settings of a connection's set-up. ``connection_name`` must be unique.
-
-    A server closes an older connection of the same name. With ``open_dcp`` false the connection
-    stays an ordinary one: good for cluster maps and seqnos, without streams.
-    """
+    """The settings of a connection's set-up."""
 
     bucket: str
     connection_name: str
+    """Must be unique: a server closes an older connection of the same name."""
     agent: str | None = None
     """The whole key of HELLO; None: `agent_text` of the connection."""
     features: tuple[int, ...] = FEATURES
     open_flags: int = OPEN_FLAGS
     controls: tuple[DcpControlRequest, ...] = CONTROLS
     open_dcp: bool = True
+    """False: an ordinary connection, which can ask for cluster maps and seqnos but has no streams.
+    """
 
     def __post_init__(self) -> None:
-        """Reject names that DCP_OPEN has no room for."""
         name_bytes = len(self.connection_name.encode())
         if not 1 <= name_bytes <= MAX_CONNECTION_NAME_BYTES:
             raise ConfigError(
@@ -134,7 +122,7 @@ class BootstrapSettings:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapProgress:
-    """The results of the set-up so far; each understood answer adds to it."""
+    """The results of the set-up so far."""
 
     settings: BootstrapSettings
     credentials: Credentials
@@ -145,33 +133,32 @@ class BootstrapProgress:
     authenticated: bool = False
     cluster_config: bytes = b""
     server_release: Release = (0, 0)
-    """The server's version; zeros where it does not say, and of development builds."""
+    """Zeros for development builds and if the server does not say."""
     accepted_controls: frozenset[str] = frozenset()
     refused_controls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapStep:
-    """One request and the meaning of its answers. ``refusals`` maps a status to an error."""
+    """One request and the meaning of its answers."""
 
     name: str
     opcode: Opcode
     request: Callable[[BootstrapProgress], m.Body]
     understand: Callable[[BootstrapProgress, m.Body, int], BootstrapProgress]
     refusals: Mapping[int, type[SourceError]] = field(default_factory=dict)
+    """The error for each status that refuses this step."""
     applies: Callable[[BootstrapProgress], bool] = lambda _: True
     continues: bool = False
-    """True if status AUTH_CONTINUE is a good answer."""
+    """True if status AUTH_CONTINUE is a success."""
     refused: Callable[[BootstrapProgress], BootstrapProgress] | None = None
-    """The progress after a refusal of an optional step; None where the step is required."""
+    """Returns the progress after a refusal of an optional step; None: the step is required."""
 
     def answer(self, progress: BootstrapProgress, frame: Frame) -> BootstrapProgress:
         """Return the progress after the answer ``frame``.
 
-        Raises:
-            AuthenticationError: see ``refusals``; so do BucketError and other SourceErrors.
-            NodeUnavailableError: the node is not ready or too busy.
-            RemoteProtocolError: an answer to something else, or one that we cannot read.
+        Raises a SourceError for a refusal of a required step. Raises RemoteProtocolError for an
+        answer to another request, or a malformed one.
         """
         if frame.opcode != self.opcode:
             raise RemoteProtocolError(
@@ -230,7 +217,6 @@ _NO_RELAY: Final[dict[int, type[SourceError]]] = {
 
 
 def _cure(kind: type[SourceError], progress: BootstrapProgress) -> str:
-    """Return the expectation that a refusal breaks, and the remedy."""
     if kind is AuthenticationError:
         return login_cure(progress.credentials)
     if kind is BucketError:
@@ -248,6 +234,7 @@ def _hello(progress: BootstrapProgress) -> m.Body:
 
 def _hello_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
     assert isinstance(body, m.HelloAnswer)
+    # A feature changes what frames mean, for instance keys with Collections.
     extra = set(body.features) - set(progress.settings.features)
     if extra:
         raise RemoteProtocolError(f"HELLO: found features {sorted(extra)} granted, not asked for")
@@ -293,19 +280,16 @@ def _version_answer(progress: BootstrapProgress, body: m.Body, _: int) -> Bootst
 
 
 def _open_flags(progress: BootstrapProgress) -> int:
-    """Return the flags that the server knows and answers rightly.
-
-    A server without XATTR has no xattrs to include. One that answers NO_VALUE rightly reads keys
-    alone for it, and an old one knows no other flag that leaves values out.
-    """
     flags = progress.settings.open_flags
     if HelloFeature.XATTR not in progress.features:
         flags &= ~OpenFlag.INCLUDE_XATTRS
+    # Older servers know no other flag to omit values, and answer this one without reading values.
     if (0, 0) < progress.server_release < MAKES_UP_METADATA and flags & _KEYS_AND_DATATYPES:
         flags = flags & ~_KEYS_AND_DATATYPES | OpenFlag.NO_VALUE
     return int(flags)
 
 
+# PLAIN is done after SASL_AUTH: then SASL_STEP does not apply.
 def _signs_in(progress: BootstrapProgress) -> bool:
     return not progress.authenticated
 
@@ -356,6 +340,7 @@ GET_CLUSTER_CONFIG: Final = BootstrapStep(
     {Status.EACCESS: BucketError},
     refused=lambda progress: progress,
 )
+# Optional: without a version the server gets all controls and the flags for new servers.
 VERSION: Final = BootstrapStep(
     "VERSION",
     Opcode.VERSION,
@@ -373,8 +358,6 @@ DCP_OPEN: Final = BootstrapStep(
 
 
 def control_step(control: DcpControlRequest) -> BootstrapStep:
-    """Return the step that sends one DCP_CONTROL."""
-
     def accepted(progress: BootstrapProgress, _: m.Body, __: int) -> BootstrapProgress:
         return replace(progress, accepted_controls=progress.accepted_controls | {control.name})
 
@@ -393,7 +376,9 @@ def control_step(control: DcpControlRequest) -> BootstrapStep:
 
 
 def group_control(tag: int) -> DcpControlRequest:
-    """Return the control that joins a relay's receiver group; other servers refuse it."""
+    """Return the control that joins a relay's receiver group. Servers other than relays
+    refuse it.
+    """
     return control_request(GROUP_TAG, str(tag))
 
 
@@ -402,7 +387,7 @@ def required_controls(
 ) -> tuple[DcpControlRequest, ...]:
     """Return the controls without which a connection would stall or never notice a dead peer.
 
-    Windows of streams are beside them, and may be refused: then the connection's holds alone.
+    A server may refuse only the windows of streams: then the connection's window limits alone.
     """
     controls = [
         control_request("enable_noop", "true"),
@@ -418,54 +403,49 @@ def required_controls(
 def steps_for(
     settings: BootstrapSettings, flow: FlowSettings, liveness: LivenessSettings
 ) -> tuple[BootstrapStep, ...]:
-    """Return the table of steps, in order."""
     login = (HELLO, LIST_MECHANISMS, AUTHENTICATE, CONTINUE_AUTHENTICATION)
     steps = (*login, SELECT_BUCKET, GET_CLUSTER_CONFIG)
     if not settings.open_dcp:
         return steps
+    # Controls come after DCP_OPEN, which makes this a DCP connection, and before the first stream:
+    # flow control counts from the moment that the server accepts it.
     controls = (*required_controls(flow, liveness), *settings.controls)
     return (*steps, VERSION, DCP_OPEN, *(control_step(control) for control in controls))
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """The set-up under way: the steps that are left, and the results so far.
-
-    Frozen: it moves by returning its successor.
-    """
+    """The set-up under way: the remaining steps, and the results so far."""
 
     steps: tuple[BootstrapStep, ...]
     progress: BootstrapProgress
 
     @property
     def is_done(self) -> bool:
-        """True if no step is left."""
         return not self.steps
 
     @property
     def step(self) -> BootstrapStep:
-        """The step whose answer is waited for."""
+        """The step that waits for its answer."""
         return self.steps[0]
 
     def answer(self, frame: Frame) -> "Bootstrap":
-        """Return the bootstrap after this answer, at the next step that applies."""
         progress = self.step.answer(self.progress, frame)
         return Bootstrap(self.steps[1:], progress).at_next_step()
 
     def at_next_step(self) -> "Bootstrap":
-        """Return the bootstrap at the first step that applies."""
         steps = self.steps
         while steps and not steps[0].applies(self.progress):
             steps = steps[1:]
         return Bootstrap(steps, self.progress)
 
     def lost(self, breakage: str = "") -> SourceError:
-        """Return the error for a connection that the server closed or that broke.
+        """Return the error for a connection that ended before the set-up was done.
 
-        Without XERROR a server answers a lack of access by closing the connection. ``breakage``
-        says how it broke, as where a server meets a protocol that it does not speak.
+        ``breakage`` says how the connection broke; empty: the server closed it.
         """
         kind: type[SourceError] = NodeUnavailableError
+        # Without XERROR a server refuses access by closing the connection.
         has_xerror = HelloFeature.XERROR in self.progress.features
         if not breakage and not has_xerror and self.progress.authenticated:
             kind = self.step.refusals.get(Status.EACCESS, NodeUnavailableError)
@@ -474,5 +454,5 @@ class Bootstrap:
             cure = PORT_CURE
             if self.progress.credentials.by_certificate:
                 cure += f"; or {login_cure(self.progress.credentials)}"
-        told = f"the connection {breakage}" if breakage else "the server closed the connection"
-        return kind(f"{self.step.name}: {told}, {cure}")
+        problem = f"the connection {breakage}" if breakage else "the server closed the connection"
+        return kind(f"{self.step.name}: {problem}, {cure}")

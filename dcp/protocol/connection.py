@@ -1,14 +1,7 @@
-"""The consumer's side of one DCP connection, sans-I/O: four verbs, with time as an argument.
+"""The consumer's side of one DCP connection, without I/O.
 
-    receive(block, now) -> events      bytes in, cut into frames by ``dcp.wire.framing``
-    open_stream(...), flow.release(...), …  commands
-    bytes_to_send()                    bytes out
-    next_deadline(), tick(now)         time
-
-Rows are handed out as columns (to ``dcp/client``), or as frames to be stored (to the relay and the
-embedded producer's replicas). A violation by the peer raises; the connection must be closed then,
-and says nothing more. Times are seconds of one monotonic clock. ``flow`` counts the bytes
-(`window`); its ``release`` is the only command that another thread may call.
+The caller passes received frames to ``receive``, sends ``bytes_to_send``, and calls ``tick`` by
+``next_deadline``.
 """
 
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
@@ -33,9 +26,10 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, StreamFlag, VbucketState
 
 
 class ConsumerConnection:
-    """One connection to a data node: bootstrap, streams, flow control, liveness.
+    """Bootstrap, streams, flow control and liveness of one connection to a data node.
 
-    More than 20 public methods: one is one command or question of a consumer.
+    All times are seconds of one monotonic clock. One thread calls all methods, but another may call
+    ``flow.release``. After an error from ``receive`` the caller must close the connection.
     """
 
     def __init__(
@@ -48,10 +42,10 @@ class ConsumerConnection:
         *,
         hands_out_frames: bool = False,
     ) -> None:
-        """Prepare; nothing is said before ``start``. ``nonce`` is SCRAM's: fresh for each.
+        """Prepare a connection; ``nonce`` is SCRAM's and must be fresh for each one.
 
-        With ``hands_out_frames`` items are delivered as frames in wire order, to be stored as they
-        are (``ItemFrames``); else as columns, to be read (``Items``).
+        With ``hands_out_frames`` items arrive as frames (``ItemFrames``), which a relay or replica
+        stores unchanged; otherwise as columns (``Items``).
         """
         self._opens_dcp = bootstrap.open_dcp
         self._steps = steps_for(bootstrap, flow, liveness)
@@ -80,12 +74,12 @@ class ConsumerConnection:
         ask_next(state)
 
     def receive(self, block: FrameBlock, now: float) -> list[Event]:
-        """Take whole frames; return their events, rows first.
+        """Return the events of whole frames, rows first.
 
         Raises:
             RemoteProtocolError: the peer broke the protocol.
-            AuthenticationError, BucketError, SourceError: it refused what we cannot do without.
-            LocalProtocolError: one of these was raised before.
+            AuthenticationError, BucketError, SourceError: the peer refused a required step.
+            LocalProtocolError: an earlier call has raised.
         """
         if self._is_broken:
             raise LocalProtocolError(
@@ -95,17 +89,19 @@ class ConsumerConnection:
         try:
             return read_block(self._state, block, now)
         except Exception:
+            # The block may have changed a part of the state.
             self._is_broken = True
             raise
 
     def bytes_to_send(self) -> bytes:
-        """Return what is to be sent now, in order; a second call does not return it again."""
+        """Return the queued bytes and empty the queue."""
+        # A peer that broke the protocol gets no more messages.
         data = b"" if self._is_broken else b"".join(self._state.outbound)
         self._state.outbound.clear()
         return data
 
     def next_deadline(self) -> float | None:
-        """Return when to call ``tick`` at the latest; None before ``start``."""
+        """Return the latest time for the next ``tick``; None before ``start``."""
         if self._started_at is None:
             return None
         if not self.is_ready:
@@ -114,10 +110,11 @@ class ConsumerConnection:
         return min(state.flow.deadline, state.liveness.deadline)
 
     def tick(self, now: float) -> None:
-        """Do what is due by time: acknowledge, and check that the peer is alive.
+        """Send due acknowledgements, and check that the peer is alive.
 
         Raises:
-            NodeUnavailableError: the peer is silent for too long, or the bootstrap takes too long.
+            NodeUnavailableError: the peer is silent for too long, or the bootstrap takes too
+                long.
         """
         if self._started_at is None:
             return
@@ -142,11 +139,11 @@ class ConsumerConnection:
         self.acknowledge(now)
 
     def _ready_by(self, started_at: float) -> float:
-        """Return when it must be ready: one sum, as a difference may round to less than it."""
+        # One sum for both callers: comparing a difference of floats could round the other way.
         return started_at + self._state.liveness.settings.bootstrap_timeout_seconds
 
     def lost(self, breakage: str = "") -> SourceError:
-        """Return the error for a connection that the server closed or that broke.
+        """Return the error for a connection that ended.
 
         ``breakage`` says how it broke; empty: the peer closed it in good order.
         """
@@ -167,14 +164,15 @@ class ConsumerConnection:
         filter: bytes = b"",
         stream_id: int | None = None,
     ) -> int:
-        """Ask for the vbucket's changes after ``position``; return the opaque of its messages.
+        """Ask for the vbucket's changes after ``position``; return the opaque of the stream's
+        messages.
 
-        ``failover_log`` is the one accepted with the data up to ``position``; ``filter`` is the
-        JSON value of STREAM_REQ, which must name ``stream_id`` as ``sid`` where one is given.
+        ``failover_log`` is the log accepted with the data up to ``position``. ``filter`` is the
+        JSON value of STREAM_REQ; with a ``stream_id`` it must contain it as ``sid``.
 
         Raises:
-            LocalProtocolError: not ready, the vbucket has a stream, or the position's branch is
-                none of its failover log.
+            LocalProtocolError: the connection is not ready, the vbucket has a stream, or the
+                failover log lacks the position's branch.
         """
         self._require_ready("open_stream")
         if failover_log is not None and position.vb_uuid:
@@ -190,31 +188,33 @@ class ConsumerConnection:
         return self._state.open_stream(stream, filter)
 
     def purge_filter(self, purge_seqno: int | None) -> bytes:
-        """Return the ``filter`` that names the newest purge seqno that a marker told.
+        """Return the ``filter`` for the newest purge seqno of a marker; empty if there is none.
 
-        A server whose own it is does not roll back for the purges up to there, which the data that
-        came with the marker knows of. Empty for None and 0, and without Collections, where servers
-        refuse any. Source: kv_engine ``engines/ep/src/collections/vbucket_filter.cc`` and
+        A server that knows this purge then orders no rollback for it. Source: kv_engine
+        ``engines/ep/src/collections/vbucket_filter.cc`` and
         ``docs/dcp/documentation/commands/stream-request.md``.
         """
         features = self._state.bootstrap.progress.features
+        # Without Collections a server refuses any filter.
         if not purge_seqno or HelloFeature.COLLECTIONS not in features:
             return b""
         return b'{"purge_seqno":"%d"}' % purge_seqno
 
     def close_stream(self, vbucket: int, *, stream_id: int | None = None) -> None:
-        """Ask for the end of a stream; what is still on its way will be charged and dropped."""
+        """Ask for the end of a stream; its later messages are charged and dropped."""
         self._require_ready("close_stream")
         self._state.close_stream(self._open_stream(vbucket, stream_id))
 
     def close_streams(self) -> None:
-        """Ask for the end of all streams; ``awaits_closed`` says when the peer has ended them."""
+        """Ask for the end of all streams; ``awaits_closed`` turns False when the peer has ended
+        them.
+        """
         for opaque, stream in list(self._state.streams.items()):
             if not stream.is_closing:
                 self._state.close_stream(opaque)
 
     def acknowledge_prepares(self, vbucket: int, seqno: int) -> None:
-        """Acknowledge all prepares up to ``seqno``, as a replica does to its active.
+        """Acknowledge all prepares up to ``seqno``, as a replica does.
 
         Raises:
             LocalProtocolError: the vbucket has no stream.
@@ -224,43 +224,40 @@ class ConsumerConnection:
         self._state.ask(body, Opcode.DCP_SEQNO_ACKNOWLEDGED, vbucket=vbucket)
 
     def count_streams(self) -> None:
-        """Count bytes by stream though no stream has a window: a delivery's shares tell them."""
+        """Count bytes by stream even without stream windows, so that charges name their streams."""
         self._state.flow.offer_streams(0)
 
     def excuse_silence(self, now: float) -> None:
-        """Restart the silence timer: we did not read until now."""
+        """Restart the silence timer, because the caller has not read until now."""
         self._state.liveness = self._state.liveness.heard(now)
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
-        """Ask for the high seqnos of the vbuckets on this node that are in ``state``."""
         self._require_ready("request_seqnos")
         self._state.ask(m.GetAllVbSeqnos(int(state)), Opcode.GET_ALL_VB_SEQNOS)
 
     def request_failover_log(self, vbucket: int) -> None:
-        """Ask for the vbucket's failover log as it is now."""
         self._require_ready("request_failover_log")
         opcode = Opcode.GET_FAILOVER_LOG
         if self._opens_dcp:
+            # DCP connections have an opcode of their own for this.
             opcode = Opcode.DCP_GET_FAILOVER_LOG
         self._state.ask(m.Empty(), opcode, vbucket=vbucket)
 
     def request_persistence(self, vbucket: int, vb_uuid: int) -> None:
-        """Ask how far the branch ``vb_uuid`` of a vbucket is on this node's disk."""
+        """Ask up to which seqno this node has the branch ``vb_uuid`` on disk."""
         self._require_ready("request_persistence")
         self._state.ask(m.ObserveSeqno(vb_uuid), Opcode.OBSERVE_SEQNO, vbucket=vbucket)
 
     def request_cluster_config(self) -> None:
-        """Ask for the newest cluster map."""
         self._require_ready("request_cluster_config")
         self._state.ask(m.GetClusterConfig(), Opcode.GET_CLUSTER_CONFIG)
 
     def request_manifest(self) -> None:
-        """Ask for the collections manifest of the bucket."""
         self._require_ready("request_manifest")
         self._state.ask(m.Empty(), Opcode.GET_COLLECTIONS_MANIFEST)
 
     def acknowledge(self, now: float) -> None:
-        """Acknowledge what was released, as far as it is due."""
+        """Queue the acknowledgements that are due for released bytes."""
         for opaque, acked_bytes in self._state.flow.acknowledge(now):
             self._state.say(encode(m.BufferAck(acked_bytes), Opcode.DCP_BUFFER_ACK, opaque=opaque))
 
@@ -270,64 +267,62 @@ class ConsumerConnection:
         return moved
 
     def resize_window(self, window_bytes: int, now: float) -> None:
-        """Give the connection another window; 0 switches flow control off. At any time.
+        """Change the connection's window, at any time; 0 switches flow control off.
 
-        The producer is told after the CONTROL before it was answered, or the bootstrap is done; the
-        last size counts. ``WindowRefused`` follows where it refuses: the old one stays.
+        The request leaves after the bootstrap and the answer to the previous one; only the last
+        size counts. If the producer refuses, ``WindowRefused`` follows and the old size stays.
 
         Raises:
-            ValueError: no size that a producer can be told.
+            ValueError: the size does not fit into 32 bits.
         """
         self._state.resize = self._state.resize.want(window_bytes)
         self._state.resize_window(now)
         self.acknowledge(now)
 
     def change_stream_window(self, window_bytes: int) -> None:
-        """Ask for another size of all streams' windows, 0 for none. At any time.
+        """Change the window of all streams, at any time; 0 removes it.
 
-        ``StreamWindowChanged`` follows: data servers refuse. Streams that had no windows get them
-        too, with nothing outstanding.
+        ``StreamWindowChanged`` follows; data servers refuse. Streams without windows get one too,
+        and start with no outstanding bytes.
 
         Raises:
-            ValueError: the size is none that a producer can be told.
+            ValueError: the size does not fit into 32 bits.
         """
         require_unsigned("window_bytes", window_bytes, U32_MAX)
         self._state.change_stream_window(window_bytes)
 
     def position(self, vbucket: int, *, stream_id: int | None = None) -> Position:
-        """Return the stream's position after the last received block; ended streams too.
+        """Return the stream's position after the last received block, even if the stream has ended.
 
         Raises:
-            LocalProtocolError: the vbucket has had no stream on this connection.
+            LocalProtocolError: this connection has had no stream of the vbucket.
         """
         return self._state.stream_of(vbucket, stream_id).position
 
     @property
     def is_ready(self) -> bool:
-        """True if the bootstrap is done."""
         return self._state.bootstrap.is_done
 
     @property
     def awaits_closed(self) -> bool:
-        """True if a stream is open, or its CLOSE_STREAM is not answered.
+        """True if a stream is open or its CLOSE_STREAM unanswered.
 
-        Of a stream that was closed the peer has only the STREAM_END left, for which it may wait for
-        room in the window.
+        An answered CLOSE_STREAM leaves only STREAM_END, which may wait for room in the window.
         """
         streams = self._state.streams.values()
         return any(stream.phase is not StreamPhase.DRAINING for stream in streams)
 
     def has_stream(self, vbucket: int) -> bool:
-        """Return whether the vbucket has a stream, until the peer has ended one that we closed."""
+        """Return whether the vbucket has a stream; a closed one counts until the peer has
+        ended it.
+        """
         return (vbucket, None) in self._state.opaques
 
     def vbucket_of(self, opaque: int) -> int | None:
-        """Return the vbucket of a stream; None where there is none with this opaque."""
         stream = self._state.streams.get(opaque)
         return None if stream is None else stream.vbucket
 
     def awaits(self, opcode: Opcode, vbucket: int = 0) -> bool:
-        """Return whether such a request is not answered yet."""
         return self._state.pending.has(opcode, vbucket)
 
     @property
@@ -339,17 +334,15 @@ class ConsumerConnection:
 
     @property
     def set_up_step(self) -> str:
-        """The name of the bootstrap's step under way; empty once it is done."""
+        """The bootstrap step under way; empty when the bootstrap is done."""
         return "" if self.is_ready else self._state.bootstrap.step.name
 
     @property
     def set_up_progress(self) -> BootstrapProgress:
-        """The results of the bootstrap so far."""
         return self._state.bootstrap.progress
 
     @property
     def flow(self) -> FlowControl:
-        """The flow-control windows with their counters."""
         return self._state.flow
 
     @property
@@ -359,7 +352,7 @@ class ConsumerConnection:
 
     @property
     def discarded_frames(self) -> int:
-        """Messages for streams that we closed or never had, and unknown ones."""
+        """The number of messages for closed or unknown streams, and of unknown messages."""
         return self._state.discarded_frames
 
     def _open_stream(self, vbucket: int, stream_id: int | None) -> int:

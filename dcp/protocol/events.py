@@ -1,9 +1,8 @@
-"""The events of the consumer machine: one frozen dataclass per kind.
+"""The events of a consumer connection: one frozen dataclass per kind.
 
-Events of one received block come in this order: first the rows (``Items``), then what happened to
-each stream, in its wire order. A ``SnapshotCompleted`` therefore always comes after its rows. Where
-the machine hands out frames (``ItemFrames``) there are no ``Items``: they stand in wire order with
-the other events of their stream.
+Of one received block the rows (``Items``) come first, then the events of each stream in wire order.
+So a ``SnapshotCompleted`` follows its rows. ``ItemFrames`` stand in wire order among the other
+events of their stream.
 """
 
 from dataclasses import dataclass
@@ -14,27 +13,28 @@ from dcp.types import FailoverLog, SnapshotRange
 from dcp.wire.system_event import ManifestEvent
 from dcp.wire.vocabulary import Status
 
-if TYPE_CHECKING:  # numpy and pyarrow load only where columns are really used
+if TYPE_CHECKING:  # numpy and pyarrow are slow to load, and not all users of events need them
     from dcp.wire.columns import DataColumns
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Base of all events."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Ready(Event):
-    """Bootstrap is done: streams may be opened. ``features`` are those the server granted."""
+    """The bootstrap is done: streams may be opened."""
 
     features: frozenset[int]
+    """The features that the server granted."""
     cluster_config: bytes
     refused_controls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRefused(Event):
-    """The producer does not take another window: the one that it has stays."""
+    """The producer refuses another window; the old one stays."""
 
     asked_bytes: int
     detail: str
@@ -42,7 +42,7 @@ class WindowRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened(Event):
-    """A stream request was accepted, with the failover log that belongs to its data."""
+    """The producer accepted a stream request, with the failover log that belongs to its data."""
 
     vbucket: int
     failover_log: FailoverLog
@@ -50,7 +50,7 @@ class StreamOpened(Event):
 
 @dataclass(frozen=True, slots=True)
 class StreamRefused(Event):
-    """A stream request was refused for a reason other than a rollback."""
+    """The producer refused a stream request, but ordered no rollback."""
 
     vbucket: int
     status: int
@@ -59,18 +59,19 @@ class StreamRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class StreamRejected(Event):
-    """The answer to a stream request cannot be true, so the vbucket has no stream.
+    """The answer to a stream request is impossible, so the vbucket has no stream.
 
-    Where it was an acceptance, the stream is being closed. ``detail`` says found and expected.
+    If the producer had accepted, the stream is being closed.
     """
 
     vbucket: int
     detail: str
+    """The found and the expected answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollbackOrdered(Event):
-    """The producer's history differs from ours: go back to ``seqno`` at most, and ask again."""
+    """The producer's history differs from ours: go back to ``seqno`` or lower, and ask again."""
 
     vbucket: int
     requested: Position
@@ -79,7 +80,7 @@ class RollbackOrdered(Event):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items(Event):
-    """Mutations, deletions and expirations of one block, of any vbuckets, in wire order."""
+    """Mutations, deletions and expirations of one block, of all its vbuckets, in wire order."""
 
     columns: "DataColumns"
 
@@ -88,17 +89,18 @@ class Items(Event):
 class ItemFrames(Event):
     """The items of one stream, as whole frames, in wire order.
 
-    These are mutations, deletions, expirations, system events, and the messages of sync writes
-    where they were requested. The frames are views into the received block.
+    Items are mutations, deletions, expirations, system events, and sync-write messages if
+    requested.
     """
 
     vbucket: int
     frames: tuple[memoryview, ...]
+    """Views into the received block."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStarted(Event):
-    """A marker came into force. No item of it has been seen yet (it is pending until then)."""
+    """A marker arrived, but none of its items yet."""
 
     vbucket: int
     snapshot: SnapshotRange
@@ -108,7 +110,7 @@ class SnapshotStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCompleted(Event):
-    """The end of the snapshot in force was reached: all rows up to ``seqno`` may be published."""
+    """The stream reached the snapshot's end: rows up to ``seqno`` may be published."""
 
     vbucket: int
     seqno: int
@@ -116,7 +118,7 @@ class SnapshotCompleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class StreamAdvanced(Event):
-    """The stream is at ``seqno``; there was nothing for us up to here."""
+    """The stream has reached ``seqno`` without an item for this consumer."""
 
     vbucket: int
     seqno: int
@@ -124,10 +126,7 @@ class StreamAdvanced(Event):
 
 @dataclass(frozen=True, slots=True)
 class SystemEventReceived(Event):
-    """A collection or scope was created, dropped, flushed or modified.
-
-    ``meaning`` is None for kinds that are newer than we are; they end no documents.
-    """
+    """A collection or scope was created, dropped, flushed or modified."""
 
     vbucket: int
     seqno: int
@@ -136,22 +135,25 @@ class SystemEventReceived(Event):
     name: bytes
     value: bytes
     meaning: ManifestEvent | None = None
+    """None for kinds that this code does not know; they delete no documents."""
 
 
 @dataclass(frozen=True, slots=True)
 class VbucketStateSet(Event):
-    """A takeover stream told which state (``VbucketState``) the vbucket has here from now on."""
+    """A takeover stream set the vbucket's state on the consumer's side."""
 
     vbucket: int
     state: int
+    """A ``VbucketState``."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEnded(Event):
-    """The producer ended the stream (``EndReason``)."""
+    """The producer ended the stream."""
 
     vbucket: int
     reason: int
+    """An ``EndReason``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,47 +165,48 @@ class ClusterConfigReceived(Event):
 
 @dataclass(frozen=True, slots=True)
 class SeqnosReceived(Event):
-    """Answer to GET_ALL_VB_SEQNOS: (vbucket, high seqno) pairs."""
+    """Answer to GET_ALL_VB_SEQNOS."""
 
     seqnos: tuple[tuple[int, int], ...]
+    """Pairs (vbucket, high seqno)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestReceived(Event):
-    """Answer to GET_COLLECTIONS_MANIFEST: JSON; None where the bucket has no collections."""
+    """Answer to GET_COLLECTIONS_MANIFEST."""
 
     manifest: bytes | None
+    """JSON; None if the bucket has no collections."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailoverLogReceived(Event):
-    """Answer to GET_FAILOVER_LOG; None where the vbucket is not on this node, or with a ``fault``.
-
-    ``fault`` says found and expected: of a refusal (then ``status`` is its), or of a log that
-    cannot be true.
-    """
+    """Answer to GET_FAILOVER_LOG."""
 
     vbucket: int
     failover_log: FailoverLog | None
+    """None if the node lacks the vbucket, or with a ``fault``."""
     status: int = Status.SUCCESS
     fault: str = ""
+    """The refusal, or the fault of an impossible log; says found and expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class PersistenceReceived(Event):
-    """Answer to OBSERVE_SEQNO: how far a branch of a vbucket is on this node's disk.
-
-    Of a branch that a failover ended, no further than it is part of the node's own history. None
-    where the vbucket or the branch is not on this node.
-    """
+    """Answer to OBSERVE_SEQNO."""
 
     vbucket: int
     persisted_seqno: int | None
+    """The branch's highest seqno on this node's disk; None if the node lacks vbucket or branch.
+
+    Of a branch that a failover ended, only seqnos in the node's own history count."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamWindowChanged(Event):
-    """Answer to a new size of the streams' windows; with another status than success nothing is."""
+    """Answer to a new size of the streams' windows. With another status than SUCCESS the old size
+    stays.
+    """
 
     window_bytes: int
     status: int
@@ -211,10 +214,10 @@ class StreamWindowChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class StreamClosed(Event):
-    """The producer answered our CLOSE_STREAM; again, where its STREAM_END comes after that.
+    """The producer answered our CLOSE_STREAM, or later sent the STREAM_END after it.
 
-    Of a stream that we closed there is no ``StreamEnded``: the next stream of the vbucket may be
-    requested when the first of these is read, and the second must not seem to be that one's end.
+    A closed stream has no ``StreamEnded``. The vbucket's next stream may be requested after the
+    first event, and a ``StreamEnded`` would seem to end that one.
     """
 
     vbucket: int

@@ -1,19 +1,17 @@
-"""Parses Aeron's ``fc=`` parameter: the flow-control strategy, its group and its numbers.
+"""Parses Aeron's ``fc=`` parameter: a flow-control strategy with its group and numbers.
 
     fc        = strategy *( "," option ) [ "," ]
     strategy  = "max" | "min" | "tagged"               case sensitive, first
     option    = "g:" group | "t:" duration | "rrwm:" number
-    group     = tag | "/" size | tag "/" size          what is missing: the default
+    group     = tag | "/" size | tag "/" size          missing parts: the default
     tag       = ["-"] digits                           64 bits with a sign; min ignores it
     size      = ["-"] digits                           0 to 2147483647
     duration  = digits [ "ns" | "us" | "ms" | "s" ]    without a unit: nanoseconds
     number    = ["+"] digits                           1 to 2147483647
 
-Units are written in any case; a duration beyond 63 bits of nanoseconds is the longest one: never.
-Of repeated options the last one holds, of groups each part by itself. ``max`` takes ``rrwm`` only.
-
-What Aeron's two drivers both say is said here. Where only one of them takes a text, it is refused;
-where they take it with different values, see ``docs/howto/relay.md``. Source: Aeron,
+``max`` takes ``rrwm`` only. Of repeated options the last one counts. A text that only one of
+Aeron's two drivers accepts is refused; ``docs/howto/relay.md`` lists their differences. Source:
+Aeron,
 ``AbstractMinMulticastFlowControl.parseUriParam``, ``FlowControl.retransmitReceiverWindowMultiple``,
 ``SystemUtil.parseDuration`` (Java); ``aeron_flow_control.c``, ``aeron_parse_util.c`` (C).
 """
@@ -50,10 +48,10 @@ _SOME_NUMBER: Final = re.compile(r"\s*[+-]?[0-9]+")
 
 
 def parse_flow_spec(text: str | None, defaults: FlowDefaults | None = None) -> FlowSpec:
-    """Return the meaning of an ``fc=`` parameter; None is one that is not given: the defaults.
+    """Return the value of an ``fc=`` parameter, or of the defaults if ``text`` is None.
 
     Raises:
-        FlowSpecError: the text is none; the message tells where.
+        FlowSpecError: the text is malformed; the message names the position.
     """
     defaults = FlowDefaults() if defaults is None else defaults
     if text is None:
@@ -63,6 +61,7 @@ def parse_flow_spec(text: str | None, defaults: FlowDefaults | None = None) -> F
     if strategy is None:
         raise _wrong(text, 0, name, "a strategy: max, min or tagged")
     spec = defaults.spec(strategy)
+    # Both drivers accept one comma at the end.
     if options and not options[-1]:
         options.pop()
     at = len(name) + 1
@@ -109,17 +108,15 @@ def _with_group(spec: FlowSpec, text: str, value: str, at: int) -> FlowSpec:
 
 
 def _is_ignored(tag: str, slash: str) -> bool:
-    """Return whether ``min`` ignores a tag that begins as a number, as both drivers do.
-
-    One of more than 64 bits passes only where a size follows it.
-    """
+    """Return whether ``min`` ignores a tag that begins as a number, as both drivers do."""
     if not _SOME_NUMBER.fullmatch(tag):
         return False
+    # The drivers accept more than 64 bits only if a size follows.
     return bool(slash) or -I64_MAX - 1 <= _number(tag) <= I64_MAX
 
 
 def _number(text: str) -> int:
-    """Return a number of any length; one beyond 64 bits is as good as another."""
+    """Return a number of any length; beyond 64 bits the exact value does not matter."""
     digits = text.strip().lstrip("+-").lstrip("0") or "0"
     found = int(digits) if len(digits) <= _MOST_DIGITS else 10**_MOST_DIGITS
     return -found if "-" in text else found
@@ -129,6 +126,7 @@ def _duration_ns(text: str, value: str, at: int) -> int:
     found = _DURATION.fullmatch(value)
     if found is None or int(found[1]) > I64_MAX:
         raise _wrong(text, at, value, "a duration: digits and ns, us, ms, s or nothing")
+    # Aeron takes a duration beyond 63 bits of nanoseconds as the longest one.
     return min(int(found[1]) * UNIT_NS[found[2].lower() or "ns"], NEVER_NS)
 
 

@@ -1,4 +1,4 @@
-"""A sender's flow-control strategy, with the numbers that it takes and no others.
+"""A sender's flow-control strategy and its numbers, as Aeron's ``fc=`` parameter expresses them.
 
     strategy   group tag   group size, timeout   rrwm
     unicast    none        the defaults          1 to 2147483647
@@ -6,9 +6,7 @@
     min        none        any                   1 to 2147483647
     tagged     64 bits     any                   1 to 2147483647
 
-What no text can mean is no ``FlowSpec``: but for ``unicast``, which no text names, the text of each
-says the same again. An Aeron driver is configured with numbers for all strategies at once, and they
-are kept until a text names another strategy: ``FlowDefaults``. ``flow_spec.py`` reads texts.
+``flow_spec.py`` parses the parameter.
 """
 
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from typing import Final
 I32_MAX: Final = 2**31 - 1
 I64_MAX: Final = 2**63 - 1
 NEVER_NS: Final = I64_MAX
-"""The longest duration: nobody lives to see its end."""
+"""The longest duration: 292 years."""
 UNIT_NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 """Units of durations, the longest first."""
 _TIMEOUT_NS: Final = 5 * UNIT_NS["s"]
@@ -26,16 +24,16 @@ _RETRANSMIT_MULTIPLE: Final = 4
 
 
 class FlowStrategy(StrEnum):
-    """The rule that makes a sender's limit of its receivers' positions."""
+    """The rule that computes a sender's limit from its receivers' positions."""
 
     UNICAST = "unicast"
-    """The one receiver; no text names it."""
+    """The limit of the only receiver; no parameter selects it."""
     MAX = "max"
-    """The fastest receiver."""
+    """The limit of the fastest receiver."""
     MIN = "min"
-    """The slowest receiver."""
+    """The limit of the slowest receiver."""
     TAGGED = "tagged"
-    """The slowest receiver of the group with the tag."""
+    """The limit of the slowest receiver with the group tag."""
 
 
 _OF_GROUPS: Final = frozenset({FlowStrategy.MIN, FlowStrategy.TAGGED})
@@ -43,18 +41,19 @@ _OF_GROUPS: Final = frozenset({FlowStrategy.MIN, FlowStrategy.TAGGED})
 
 @dataclass(frozen=True, slots=True)
 class FlowSpec:
-    """A flow control parameter; without arguments the one for ``max``."""
+    """One flow-control parameter. Except for ``unicast``, parsing its ``str`` gives an equal
+    value.
+    """
 
     strategy: FlowStrategy = FlowStrategy.MAX
     group_tag: int | None = None
-    """None where the strategy knows no tags, and only there."""
+    """Set only for ``tagged``."""
     group_min_size: int = 0
     receiver_timeout_ns: int = _TIMEOUT_NS
     retransmit_multiple: int = _RETRANSMIT_MULTIPLE
     """The number of receiver windows that one retransmit may cover."""
 
     def __post_init__(self) -> None:
-        """Reject what no parameter can say."""
         _require_numbers(self.group_min_size, self.receiver_timeout_ns, self.retransmit_multiple)
         if self.strategy is FlowStrategy.TAGGED:
             _require("group_tag", self.group_tag, -I64_MAX - 1, I64_MAX)
@@ -71,7 +70,6 @@ class FlowSpec:
             )
 
     def __str__(self) -> str:
-        """Return the parameter that means this."""
         options = [self.strategy.value]
         if self.strategy in _OF_GROUPS:
             tag = "" if self.group_tag is None else self.group_tag
@@ -82,21 +80,21 @@ class FlowSpec:
 
 @dataclass(frozen=True, slots=True)
 class FlowDefaults:
-    """The configuration of an Aeron driver: defaults for what a parameter leaves out."""
+    """The configuration of an Aeron driver: it fills in what a parameter leaves out."""
 
     strategy: FlowStrategy = FlowStrategy.MAX
+    # A driver has numbers for all strategies; each strategy uses some.
     group_tag: int = -1
     group_min_size: int = 0
     receiver_timeout_ns: int = _TIMEOUT_NS
     retransmit_multiple: int = _RETRANSMIT_MULTIPLE
 
     def __post_init__(self) -> None:
-        """Reject what no parameter of any strategy can say."""
         _require("group_tag", self.group_tag, -I64_MAX - 1, I64_MAX)
         _require_numbers(self.group_min_size, self.receiver_timeout_ns, self.retransmit_multiple)
 
     def spec(self, strategy: FlowStrategy | None = None) -> FlowSpec:
-        """Return what a strategy (None: the default one) takes of them."""
+        """Return the parameter of a strategy without options; None means the default strategy."""
         strategy = self.strategy if strategy is None else strategy
         multiple = self.retransmit_multiple
         if strategy not in _OF_GROUPS:

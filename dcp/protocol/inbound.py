@@ -1,9 +1,7 @@
-"""Applies one received block to its connection's state: rows in bulk, other frames one by one.
+"""Applies a received block to its connection's state: rows together, other frames one by one.
 
-Control frames (markers, stream ends, answers, NOOPs) are few. Before one of a stream is handled,
-the rows that the stream sent before it are; so each stream sees its own frames in wire order.
-Every handler changes the state. What a block costs depends on the streams that it has something of,
-not on how many there are.
+Each stream sees its own frames in wire order. The cost depends on the streams that a block
+concerns, not on the number of streams.
 """
 
 from collections.abc import Callable
@@ -58,16 +56,16 @@ _ASKED_BY_FLAG: Final[dict[int, StreamFlag]] = {
 def read_block(state: ConnectionState, block: FrameBlock, now: float) -> list[e.Event]:
     """Return the events of ``block``, rows first; change ``state`` accordingly.
 
-    Raises:
-        RemoteProtocolError: a violation, which names the vbucket; ``state`` is unusable then.
-        SourceError: the server refused something that the connection cannot do without.
+    Raises RemoteProtocolError for a violation, which makes ``state`` unusable. Raises SourceError
+    for a refusal that the connection cannot work with.
     """
-    state.liveness = state.liveness.heard(now)  # part of a large frame is a sign of life too
+    state.liveness = state.liveness.heard(now)  # an empty block holds part of a frame
     if not len(block):
         return []
     opcodes = block.opcodes
     is_request = _IS_REQUEST[block.magics]
-    # What comes behind the answer to another window is charged behind it.
+    # Frames after the answer to a window request count in the resized window. So the answer must be
+    # handled before they are charged.
     if state.asked_windows or state.resize.asked_bytes is not None:
         answers = np.flatnonzero(~is_request & (opcodes == Opcode.DCP_CONTROL)) + 1
         if len(answers) and answers[0] < len(block):
@@ -91,12 +89,14 @@ def _receive(
     is_all_data: bool,
     now: float,
 ) -> None:
-    """Count what occupies the windows: all requests but NOOP."""
     flow = state.flow
     if is_all_data and not flow.counts_streams:
         flow.receive(block.frame_bytes, now)
         return
     opcodes = block.opcodes
+    # All requests of the producer except NOOP occupy the window, headers included, even after we
+    # closed their stream. Answers and pushed cluster maps are free (kv_engine
+    # ``docs/dcp/documentation/flow-control.md``).
     counts = is_request & (opcodes != Opcode.DCP_NOOP)
     frame_bytes = block.frame_lengths[counts]
     if (extra_bytes := flow.settings.prepare_extra_bytes) > 0:
@@ -112,13 +112,12 @@ def _with_collections(state: ConnectionState) -> bool:
 
 
 def _split(block: FrameBlock, index: int) -> tuple[FrameBlock, FrameBlock]:
-    """Return the frames before ``index``, and the others."""
     offsets = block.offsets
     return FrameBlock(block.buffer, offsets[: index + 1]), FrameBlock(block.buffer, offsets[index:])
 
 
 class _BlockReading:
-    """The processing of one block: the state being changed, the rows, the events so far."""
+    """The processing of one block: the changing state, the rows, the events so far."""
 
     def __init__(
         self, state: ConnectionState, block: FrameBlock, rows: BlockRows, now: float
@@ -132,6 +131,7 @@ class _BlockReading:
     def take_control(self, frame: Frame, index: int) -> None:
         """Handle one frame that is no row."""
         if frame.magic in (Magic.RESPONSE, Magic.ALT_RESPONSE):
+            # The stream sent these rows before this frame.
             self._take_rows(frame.opaque, index)
             self._events += take_answer(self._state, frame, self._now)
         elif frame.magic is Magic.SERVER_REQUEST:
@@ -148,7 +148,7 @@ class _BlockReading:
             self._take_stream_message(frame, index)
 
     def finish(self) -> list[e.Event]:
-        """Handle the rows behind the last control frames; return all events."""
+        """Handle the rows after the last control frames; return all events."""
         for opaque in self._rows.opaques:
             self._take_rows(opaque, None)
         if self._state.hands_out_frames:
@@ -205,12 +205,13 @@ class _BlockReading:
             self._events.append(e.StreamClosed(stream.vbucket))
         else:
             self._state.discarded_frames += 1
+        # A takeover goes on only after this answer.
         if frame.opcode == Opcode.DCP_SET_VBUCKET_STATE:
             self._answer(frame)
         self._store(frame.opaque, stream, after)
 
     def _decoded(self, frame: Frame) -> m.Body:
-        """Return the decoded message of a stream; a sync write's key is a document's."""
+        """Return the decoded message of a stream; checks the key of a sync write."""
         body = decode(frame)
         if isinstance(body, m.Prepare | m.Commit | m.Abort):
             key, collection = body.key, 0
@@ -225,7 +226,7 @@ class _BlockReading:
         return body
 
     def _require_closed(self, opaque: int, found: str) -> None:
-        """Refuse what belongs to no stream of ours: if it was sent to us, a row of ours is lost."""
+        """Raise unless we closed the stream: otherwise we would lose an item of another stream."""
         if opaque not in self._state.closed_opaques:
             raise RemoteProtocolError(
                 f"frame: found {found} with opaque {opaque:#x}, expected the opaque of a stream "
@@ -233,15 +234,17 @@ class _BlockReading:
             )
 
     def _store(self, opaque: int, before: Stream, after: Stream) -> None:
-        """Keep the stream as it is now; tell, and acknowledge, a snapshot that it completed."""
+        """Store the stream; report and acknowledge a snapshot that it has completed."""
         self._state.put(opaque, after)
         if not before.is_live:
             return
         is_other = after.position is not before.position
+        # With stream ids a vbucket has several positions, so none is reported.
         if is_other and after.stream_id is None and not self._state.hands_out_frames:
             self._state.moved[after.vbucket] = after.position
         if after.position.complete_seqno > before.position.complete_seqno:
             self._events.append(e.SnapshotCompleted(after.vbucket, after.position.complete_seqno))
+        # A marker with the flag ACK is answered when its end is reached.
         wants_answer = after.assembly.flags & SnapshotFlag.ACK
         if wants_answer and after.assembly.is_marker_reached and before.assembly != after.assembly:
             marker = Frame(
@@ -256,6 +259,7 @@ class _BlockReading:
         body = decode(frame)
         if not isinstance(body, m.ClustermapNotification):
             self._state.discarded_frames += 1
+        # The brief form announces a map without sending it.
         elif body.config:
             self._events.append(e.ClusterConfigReceived(body.config))
 
@@ -274,7 +278,6 @@ class _BlockReading:
 
 
 def _checked(stream: Stream, run: RowRun) -> Stream:
-    """Return the stream behind this run of rows."""
     run.check_vbucket(stream.vbucket)
     if stream.expects_order:
         run.check_ascending()
@@ -282,7 +285,7 @@ def _checked(stream: Stream, run: RowRun) -> Stream:
 
 
 def _of_vbucket(stream: Stream, act: Callable[[], Any]) -> Any:
-    """Run ``act``; a violation that it finds names the vbucket."""
+    """Run ``act``; name the vbucket in its RemoteProtocolError."""
     try:
         return act()
     except RemoteProtocolError as error:
@@ -294,7 +297,7 @@ _Handled = tuple[Stream, list[e.Event]]
 _ITEMS: Final = frozenset(
     {Opcode.DCP_SYSTEM_EVENT, Opcode.DCP_PREPARE, Opcode.DCP_COMMIT, Opcode.DCP_ABORT}
 )
-"""Messages with seqnos of their own, beside documents."""
+"""Messages with seqnos of their own, in addition to documents."""
 
 _ENDS_DOCUMENTS: Final = (
     SystemEventKind.BEGIN_COLLECTION,
@@ -329,8 +332,8 @@ def _system_event(stream: Stream, body: m.Body) -> _Handled:
     if meaning is None and body.event in _ENDS_DOCUMENTS:
         raise RemoteProtocolError(
             f"system event at seqno {body.by_seqno}: found version {body.version} of "
-            f"{SystemEventKind(body.event).name}, expected 0 or 1: which documents it ends cannot "
-            "be told"
+            f"{SystemEventKind(body.event).name}, expected 0 or 1: so we cannot know which "
+            "documents it deletes"
         )
     event = e.SystemEventReceived(
         stream.vbucket,
@@ -354,7 +357,7 @@ def _oso(stream: Stream, body: m.Body) -> _Handled:
 
 
 def _sync_write(stream: Stream, body: m.Body) -> _Handled:
-    """Sync-write messages take a seqno; they tell nothing about committed documents."""
+    """Take the seqno of a sync-write message; it changes no committed document."""
     assert isinstance(body, m.Prepare | m.Commit | m.Abort)
     seqno = _seqno(body)
     return stream.items(seqno, seqno), []

@@ -1,9 +1,5 @@
-"""Detects a dead peer: NOOPs are answered at once, and silence has a deadline.
+"""Detects a dead peer: a live one sends DCP_NOOP regularly, however full the window is.
 
-The producer sends DCP_NOOP every interval, whatever else it sends and however full the window is.
-Anything received is a sign of life. After 1.2 intervals of silence we ask with a plain NOOP (a
-producer may send none while no stream is open; DCP_NOOP *from* a client would close the
-connection); after two intervals and a grace period the peer is dead.
 Source: kv_engine ``docs/dcp/documentation/dead-connections.md``; the client's own NOOP is the Java
 DCP client's ``ClientNoopHandler``.
 """
@@ -19,21 +15,19 @@ _DEAD_AFTER_INTERVALS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class LivenessSettings(Section):
-    """The longest times that a live peer may take."""
-
     noop_interval_seconds: float = key(
         20.0,
-        "How often a node proves that it is alive; silence of twice this long means it is dead.",
+        "Interval of a node's NOOPs; after two silent intervals and the grace it counts as dead.",
         unit="seconds",
         least=0.1,
         most=10_800,
     )
     silence_grace_seconds: float = key(
-        5.0, "How much longer than that a live node may be silent.", unit="seconds", least=0
+        5.0, "Silence allowed after two intervals of NOOPs.", unit="seconds", least=0
     )
     bootstrap_timeout_seconds: float = key(
         30.0,
-        "How long a connection may take until it can open streams.",
+        "Longest time until a connection can open streams.",
         unit="seconds",
         least=0.05,
         most=600,
@@ -41,7 +35,6 @@ class LivenessSettings(Section):
 
     @property
     def dead_after_seconds(self) -> float:
-        """The longest silence of a live peer."""
         return _DEAD_AFTER_INTERVALS * self.noop_interval_seconds + self.silence_grace_seconds
 
     @property
@@ -53,11 +46,12 @@ class LivenessSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The time of the peer's last sign of life, and if we have sent a NOOP since."""
+    """The time of the peer's last sign of life: any received byte is one."""
 
     settings: LivenessSettings
     heard_at: float
     asked: bool = False
+    """We have sent a NOOP since."""
 
     def heard(self, now: float) -> "Liveness":
         """Note a sign of life."""
@@ -68,20 +62,18 @@ class Liveness:
         return replace(self, asked=True)
 
     def is_time_to_ask(self, now: float) -> bool:
-        """Return whether our own NOOP is due."""
+        # A producer without streams may send no NOOP. We ask with a plain NOOP: a DCP_NOOP from a
+        # client closes the connection.
         return not self.asked and now >= self._ask_at
 
     def is_dead(self, now: float) -> bool:
-        """Return whether the silence has lasted too long."""
         return now >= self._dead_at
 
     def silence_seconds(self, now: float) -> float:
-        """Return for how long nothing was received."""
         return now - self.heard_at
 
     @property
     def deadline(self) -> float:
-        """The time of the next check."""
         return self._dead_at if self.asked else min(self._ask_at, self._dead_at)
 
     @property

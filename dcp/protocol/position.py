@@ -1,23 +1,5 @@
-"""A consumer's position in a vbucket's history, as a stream request resumes from it.
+"""A consumer's position in a vbucket's history, from which a stream request resumes.
 
-A position is what a stream request needs (branch, seqno, snapshot bounds) plus ``complete_seqno``,
-the newest snapshot end that was reached. Rows up to ``complete_seqno`` may be published; rows
-between it and ``seqno`` belong to an unfinished snapshot and must wait.
-
-Bounds are those of the marker in force, with two exceptions: (s, s) at a complete end s, and a
-start that lies no higher than ``complete_seqno``. The second one matters. A marker may start at the
-seqno of its first item; a request that names a snapshot start equal to its own seqno says "I hold
-nothing of this snapshot", and the producer then does not roll it back when the snapshot's end is
-gone. What lies between ``complete_seqno`` and the first item may have been de-duplicated away by an
-item that is gone too, and would be lost. So the start goes down to where all is known to be held.
-
-The branch is the one that holds the snapshot's end: the newest at or below it in the failover log
-that came with the data. It need not hold the seqno. A producer shares a branch with us up to where
-the next newer one begins; a snapshot that reaches beyond that, named with the branch of its seqno,
-would be taken back to its start each time, though all of it came from the newer history. Official
-clients name the log's newest branch always (java-dcp-client ``EventHandlerAdapter``, go-dcp
-``couchbase/observer.go``), which the next failover may cut away together with its uuid, and then
-all that we hold with it. At a complete end both rules about ends and seqnos are one.
 Source: kv_engine ``docs/dcp/documentation/commands/stream-request.md`` and ``rollback.md``.
 """
 
@@ -28,26 +10,30 @@ from dcp.types import U64_MAX, SnapshotRange, require_unsigned
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A point in one vbucket's history.
+    """A point in one vbucket's history: everything up to ``seqno`` has arrived."""
 
-    ``vb_uuid`` names the branch that holds ``snap_end``; it is 0 only at seqno 0.
-    """
-
+    # The branch of the snapshot's end, not of the seqno. A newer branch may begin between the two;
+    # a request with the older uuid would then roll back to the snapshot's start each time, although
+    # all items came from the newer history. The newest branch of the log would be wrong too,
+    # although official clients send it (java-dcp-client ``EventHandlerAdapter``, go-dcp
+    # ``couchbase/observer.go``). The next failover may remove that branch and its uuid, and the
+    # producer would then roll back everything.
     vb_uuid: int
+    """The branch that holds ``snap_end``; 0 only at seqno 0."""
     seqno: int
     snap_start: int
     snap_end: int
     complete_seqno: int
+    """The newest snapshot end that was reached. Later rows must not be published yet."""
 
     def __post_init__(self) -> None:
-        """Reject positions that no exchange with a producer can lead to."""
         if (
             type(self.vb_uuid) is type(self.seqno) is type(self.snap_start) is int
             and type(self.snap_end) is type(self.complete_seqno) is int
             and 0 < self.vb_uuid <= U64_MAX
             and 0 <= self.snap_start <= self.complete_seqno < self.seqno <= self.snap_end <= U64_MAX
         ):
-            return  # inside a snapshot, as behind nearly each run of rows
+            return  # the fast way, inside a snapshot: nearly each run of rows makes a position
         for name in ("vb_uuid", "seqno", "snap_start", "snap_end", "complete_seqno"):
             require_unsigned(name, getattr(self, name))
         if not self.snap_start <= self.seqno <= self.snap_end:
@@ -62,7 +48,7 @@ class Position:
         if self.snap_start > self.complete_seqno:
             raise ValueError(
                 f"position: found snapshot start {self.snap_start} beyond complete seqno "
-                f"{self.complete_seqno}: the request would claim what is not held"
+                f"{self.complete_seqno}: a request would claim items that have not arrived"
             )
         if self.is_complete and not self.snap_start == self.snap_end == self.seqno:
             raise ValueError(
@@ -76,12 +62,11 @@ class Position:
 
     @classmethod
     def beginning(cls) -> "Position":
-        """Return the position of a consumer that holds nothing."""
         return cls(0, 0, 0, 0, 0)
 
     @classmethod
     def complete_at(cls, vb_uuid: int, seqno: int) -> "Position":
-        """Return the position at a complete snapshot end; seqno 0 is the beginning."""
+        """Return the position at the end of a complete snapshot; seqno 0 is the beginning."""
         return cls(vb_uuid if seqno else 0, seqno, seqno, seqno, seqno)
 
     @property
@@ -91,11 +76,14 @@ class Position:
 
     @property
     def snapshot(self) -> SnapshotRange:
-        """The bounds to name in a stream request."""
         return SnapshotRange(self.snap_start, self.snap_end)
 
     def inside(self, vb_uuid: int, seqno: int, snapshot: SnapshotRange) -> "Position":
         """Return the position after an item at ``seqno`` that did not end ``snapshot``."""
+        # A marker may start at the seqno of its first item. A request with that start claims to
+        # hold nothing of the snapshot, so the producer does not roll back if the snapshot's end is
+        # lost. But a lost item may have replaced a change before the first item, which we would
+        # then miss. So the start goes down to the last complete snapshot.
         start = min(snapshot.start, self.complete_seqno)
         if not self.is_complete:
             start = min(start, self.snap_start)

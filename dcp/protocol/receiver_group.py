@@ -1,30 +1,15 @@
-"""Limits a sender by the receivers of what it sends: Aeron's flow-control strategies.
+"""Limits a sender by its receivers' status messages, with Aeron's flow-control strategies.
 
-A receiver says with its status messages which position it has consumed, and how large its window
-is; position and window make its *edge*. A strategy computes the sender's limit from them.
+A receiver's *edge* is the position that it has consumed plus its window. Limits are positions in
+bytes; times are nanoseconds of one monotonic clock.
 
     strategy       receivers tracked   limit on a status message   limit on idle
     unicast, max   none                max(limit, edge)            unchanged
     min            all                 max(limit, smallest edge)   smallest edge
     tagged         with the tag        as min, of the group        as min
 
-- *Admission*: a newcomer is tracked unless it is more than one of its own windows behind the
-  smallest edge, or says that it ends. One that is refused neither holds nor hurries the others.
-- A tracked receiver's edge is that of its newest status message, also where that goes backwards.
-- Below ``group_min_size`` the limit stays as it is, whatever comes; without any receiver (only with
-  size 0) every status message drives it, as with ``max``.
-- *Ejection*: the idle pass drops receivers that are silent for more than the timeout (exactly the
-  timeout is not more) or that said they end. The limit may then move either way: it can be lower
-  than what the sender has sent, which only stops it.
-
-Limits are positions in bytes, times nanoseconds of any clock that never goes back. Source: Aeron
-``AbstractMinMulticastFlowControl`` (Java), ``aeron_min_flow_control.c`` (C). Where Java's loses a
-live receiver when two others leave in one pass, C's is right.
-
-The relay uses status messages, the idle pass, and two steps of its own: ``heard`` (a status message
-that says nothing else) and ``drop`` (an EOS that is carried out at once). Aeron's setups, error
-frames and retransmits are not here: a consumer of the relay that fails is a connection that closes;
-one that joins is held by admission, and what it lacks is on the relay's disk.
+Source: Aeron ``AbstractMinMulticastFlowControl`` (Java), ``aeron_min_flow_control.c`` (C). If two
+receivers leave in one pass, Java may lose a live one; this module does as C does.
 """
 
 from collections import Counter
@@ -44,7 +29,7 @@ _TRACKING: Final = {
 
 
 class Ejection(Enum):
-    """The reason why a receiver is no longer tracked."""
+    """The reason why a group stopped tracking a receiver."""
 
     TIMEOUT = "timeout"
     EOS = "eos"
@@ -52,29 +37,30 @@ class Ejection(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StatusMessage:
-    """A receiver's status message; ``group_tag`` is None without a tag."""
-
     receiver_id: int
     position: int
+    """The receiver has consumed the bytes before it."""
     window_bytes: int
     group_tag: int | None = None
     is_eos: bool = False
+    """The receiver says that it ends."""
 
     @property
     def edge(self) -> int:
-        """The position that the receiver has room up to."""
+        """The receiver has room up to this position."""
         return self.position + self.window_bytes
 
 
 @dataclass(slots=True)
 class Receiver:
-    """A receiver that is tracked; ``leaves_for`` None: it is live."""
+    """A tracked receiver."""
 
     receiver_id: int
     position: int
     edge: int
     heard_at_ns: int
     leaves_for: Ejection | None = None
+    """None while the receiver is live."""
 
 
 class ReceiverGroup:
@@ -103,24 +89,21 @@ class ReceiverGroup:
 
     @property
     def receiver_count(self) -> int:
-        """The number of tracked receivers."""
         return len(self._receivers)
 
     def tracks(self, receiver_id: int) -> bool:
-        """Return whether a receiver is tracked."""
         return receiver_id in self._receivers
 
     @property
     def is_tracking(self) -> bool:
-        """True if the strategy tracks receivers."""
         return _TRACKING[self.spec.strategy]
 
     def counts(self, group_tag: int | None) -> bool:
-        """Return whether a receiver with this tag may be tracked."""
+        """Return whether the strategy may track a receiver with this tag."""
         return self.is_tracking and self._counts(group_tag)
 
     def heard(self, receiver_id: int, now_ns: int) -> bool:
-        """Note a sign of life of a receiver that has not moved; return if it is tracked."""
+        """Note a sign of life of a receiver that has not moved; return whether it is tracked."""
         tracked = self._receivers.get(receiver_id)
         if tracked is None:
             return False
@@ -128,36 +111,38 @@ class ReceiverGroup:
         return True
 
     def drop(self, receiver_id: int) -> None:
-        """Stop tracking a receiver that has ended; the limit follows on the idle pass."""
+        """Stop tracking a receiver that has ended; the next idle pass moves the limit."""
         if self._receivers.pop(receiver_id, None) is not None:
             self._lowest.forget(receiver_id)
             self.ejections[Ejection.EOS] += 1
 
     @property
     def has_required(self) -> bool:
-        """True if the group is complete."""
         return not self.is_tracking or len(self._receivers) >= self.spec.group_min_size
 
     @property
     def gating_receiver(self) -> Receiver | None:
-        """The receiver with the smallest edge (of several the first), None when nobody gates."""
+        """The receiver with the smallest edge, of several the first; None if the group is empty."""
         found = self._lowest.receiver_id
         return None if found is None else self._receivers[found]
 
     def on_status_message(self, message: StatusMessage, limit: int, now_ns: int) -> int:
-        """Take a status message; return the new limit, never lower than ``limit``."""
+        """Return the new limit, never lower than ``limit``."""
         if not self.is_tracking:
             return max(limit, message.edge)
         counts = self._counts(message.group_tag)
         tracked = self._receivers.get(message.receiver_id) if counts else None
         if tracked is not None:
             tracked.leaves_for = Ejection.EOS if message.is_eos else None
+            # An edge may go back, for instance when the window shrinks. A position may not.
             tracked.position = max(tracked.position, message.position)
             tracked.edge, tracked.heard_at_ns = message.edge, now_ns
             self._lowest.set(message.receiver_id, message.edge)
         smallest = self._lowest.edge
         if tracked is None and counts and not message.is_eos:
             smallest = self._admit(message, smallest, now_ns)
+        # Below its minimum size a group leaves the limit unchanged. A group of minimum size 0
+        # without receivers follows every status message, as ``max`` does.
         if not self.has_required:
             return limit
         if smallest is None or not self._receivers:
@@ -165,7 +150,11 @@ class ReceiverGroup:
         return max(limit, smallest)
 
     def on_idle(self, limit: int, now_ns: int) -> int:
-        """Eject receivers that are due; return the smallest edge, even if lower than ``limit``."""
+        """Eject receivers that are silent or have ended; return the new limit.
+
+        The limit may be lower than ``limit``, and than what the sender has sent: this only stops
+        it.
+        """
         if not self.is_tracking:
             return limit
         for each in self.receivers:
@@ -189,7 +178,8 @@ class ReceiverGroup:
         return receiver.leaves_for
 
     def _admit(self, message: StatusMessage, smallest: int | None, now_ns: int) -> int | None:
-        """Track a newcomer if it may be; return the smallest edge with it."""
+        """Track a newcomer unless it is too far behind; return the smallest edge then."""
+        # A newcomer far behind would hold up all others.
         if self._receivers and smallest is not None and _is_behind(message, smallest):
             self.refusals += 1
             return smallest

@@ -1,4 +1,4 @@
-"""Explains a server's refusal in messages to people: its meaning and the remedy.
+"""Explains a server's refusal to people: the meaning of its status, and the remedy.
 
 Source of the meanings: kv_engine ``include/mcbp/protocol/status.h``, ``docs/BinaryProtocol.md``.
 """
@@ -15,10 +15,10 @@ from dcp.wire.json_tree import json_tree
 from dcp.wire.vocabulary import Status
 
 MEANINGS: Final[Mapping[int, str]] = {
-    Status.KEY_ENOENT: "there is none of that name",
-    Status.KEY_EEXISTS: "there is one already, or it has changed",
+    Status.KEY_ENOENT: "nothing has that name",
+    Status.KEY_EEXISTS: "it exists already, or has changed",
     Status.E2BIG: "it is too large",
-    Status.EINVAL: "it does not take what was sent",
+    Status.EINVAL: "the request is invalid",
     Status.NOT_STORED: "it was not stored",
     Status.NOT_MY_VBUCKET: "another node has the vbucket",
     Status.NO_BUCKET: "no bucket was selected",
@@ -37,28 +37,28 @@ MEANINGS: Final[Mapping[int, str]] = {
     Status.NOT_SUPPORTED: "it does not support that",
     Status.EINTERNAL: "it failed",
     Status.EBUSY: "it is too busy",
-    Status.ETMPFAIL: "not now, later perhaps",
+    Status.ETMPFAIL: "a temporary failure",
     Status.XATTR_EINVAL: "the extended attributes are malformed",
     Status.UNKNOWN_COLLECTION: "there is no such collection",
     Status.UNKNOWN_SCOPE: "there is no such scope",
     Status.DURABILITY_IMPOSSIBLE: "too few replicas",
 }
-"""Of the statuses that a client of ours can meet."""
+"""For the statuses that our clients can meet."""
 _MOST_TEXT: Final = 300
 _MISSING_PRIVILEGE: Final = re.compile(r"without the (\w+) privilege")
 _REFUSED_CERTIFICATE: Final = re.compile(
     r"ALERT_(CERTIFICATE|BAD_CERTIFICATE|UNSUPPORTED_CERTIFICATE|UNKNOWN_CA)"
 )
-"""In the names of OpenSSL's errors: what the other side has against our certificate."""
+"""Part of the names of OpenSSL's errors if the other side refuses our certificate."""
 ROLE_CURE: Final = "give the user the role Data DCP Reader on the bucket (data_dcp_reader)"
-"""What brings all privileges that a consumer needs."""
+"""This role has all privileges that a consumer needs (ns_server ``menelaus_roles.erl``)."""
 
 
 def raise_refusal(failures: Sequence[DcplakeError]) -> None:
-    """Raise the first refusal of user, password or bucket among what nodes answered, if any.
+    """Raise the first refusal of user, password or bucket among the nodes' errors, if there is one.
 
-    For when none answered otherwise: a node that starts, or has left the cluster, listens without
-    buckets and users, so that one refusal alone says nothing.
+    Call it only if no node accepted: a starting or removed node has no users and buckets, so its
+    refusal alone proves nothing.
     """
     for error in failures:
         if isinstance(error, AuthenticationError | BucketError):
@@ -68,20 +68,20 @@ def raise_refusal(failures: Sequence[DcplakeError]) -> None:
 def describe_status(status: int) -> str:
     """Return number, name and meaning: ``status 0x24 EACCESS, no access``."""
     known = {int(each): each.name for each in Status}
-    name = known.get(status, "of a kind that we do not know")
+    name = known.get(status, "unknown")
     meaning = MEANINGS.get(status, "")
     return f"status {status:#04x} {name}" + (f", {meaning}" if meaning else "")
 
 
 def describe_refusal(frame: Frame) -> str:
-    """Return the status of an unsuccessful answer and the server's own words."""
+    """Return the status of an unsuccessful answer, with the server's own words."""
     value = frame.value
     text = error_context(value) or value[:_MOST_TEXT].decode("utf-8", "backslashreplace")
     return describe_status(frame.status) + (f" ({printable(text)})" if text else "")
 
 
 def error_context(value: bytes) -> str:
-    """Return the words in the value of a refusal; empty where it has none."""
+    """Return the text in the value of a refusal; empty if it has none."""
     try:
         return str(json_tree(value)["error"]["context"])[:_MOST_TEXT]
     except (ValueError, KeyError, TypeError):
@@ -89,7 +89,6 @@ def error_context(value: bytes) -> str:
 
 
 def login_cure(credentials: Credentials) -> str:
-    """Return the expected credentials, and the remedy, for a refused login."""
     if credentials.by_certificate:
         return (
             f"expected {credentials.who} to be one of the cluster: check the certificate, and how "
@@ -102,18 +101,16 @@ def login_cure(credentials: Credentials) -> str:
 
 
 def bucket_cure(bucket: str, credentials: Credentials) -> str:
-    """Return the expected bucket and access, and the remedy, for a refused bucket."""
     return (
-        f"expected bucket {bucket!r} to be there, and {credentials.who} to have a role on it (for "
+        f"expected bucket {bucket!r} to exist, and {credentials.who} to have a role on it (for "
         "streams: Data DCP Reader): check the bucket's name (case matters) and the roles"
     )
 
 
 def privilege_cure(value: bytes) -> str:
-    """Return the privilege that a refusal says is missing, and the role that brings it.
+    """Return the missing privilege that a refusal names, with the role that grants it; or nothing.
 
-    Empty where it names none. kv_engine ``daemon/cookie.cc`` has the words; the role has all
-    privileges that a consumer needs (ns_server ``menelaus_roles.erl``).
+    The server's words are in kv_engine ``daemon/cookie.cc``.
     """
     found = _MISSING_PRIVILEGE.search(error_context(value))
     return f"expected the privilege {found[1]}: {ROLE_CURE}" if found else ""
@@ -123,39 +120,40 @@ PORT_CURE: Final = (
     "expected the port of the data service: 11210, or 11207 with TLS (source.tls = true, or --tls "
     "where the command has it)"
 )
-"""What helps where the other side does not talk as a data node does."""
+"""If the other side does not speak the protocol of a data node."""
 
 HTTP_PORT_CURE: Final = (
-    "expected the HTTP port of the cluster manager: 8091, or 18091 with TLS (couchbases://)"
+    "expected the HTTP port of the cluster manager: 8091, or 18091 with TLS (couchbases://, --tls)"
 )
-"""The same, where a seed is asked over HTTP."""
+"""The same for a seed that is asked over HTTP."""
 
 HTTP_CURE: Final = (
     "expected a cluster manager that this machine can reach there: check host, firewalls, and the "
-    "port: 8091, or 18091 with TLS (couchbases://)"
+    "port: 8091, or 18091 with TLS (couchbases://, --tls)"
 )
-"""What helps where nobody answers over HTTP."""
+"""If nobody answers over HTTP."""
 
 REACH_CURE: Final = (
     "expected a data node that this machine can reach there: check host, port and firewalls"
 )
-"""What helps where nobody answers."""
+"""If nobody answers."""
 
 
 def certificate_cure(failure: Exception) -> str:
-    """Return what helps where the server refuses the client's certificate; empty: it does not."""
+    """Return the remedy if the server refuses the client's certificate; otherwise nothing."""
     if not _REFUSED_CERTIFICATE.search(str(failure)):
         return ""
     return (
-        "expected it to take the client's certificate: name one that its authorities have signed "
-        "and that has not expired (source.tls_cert_file, source.tls_key_file)"
+        "expected the server to accept the client's certificate: set one that the server's "
+        "authorities have signed and that has not expired (source.tls_cert_file, "
+        "source.tls_key_file)"
     )
 
 
 def tls_cure(failure: Exception, port_cure: str = PORT_CURE) -> str:
-    """Return the expected encryption, and the remedy, for a failed TLS handshake.
+    """Return the expected encryption and the remedy, for a failed TLS handshake.
 
-    ``port_cure`` is the one where it may be another port that speaks TLS.
+    ``port_cure`` is the remedy if TLS may have another port.
     """
     if cure := certificate_cure(failure):
         return cure
@@ -164,15 +162,16 @@ def tls_cure(failure: Exception, port_cure: str = PORT_CURE) -> str:
             "expected a certificate of that host name, by an authority that is trusted: name its "
             "PEM file (source.tls_ca_file, --ca-file)"
         )
-    return f"maybe it speaks no TLS; {port_cure}"
+    return f"perhaps the port does not use TLS; {port_cure}"
 
 
 def spoken_instead(first_bytes: bytes) -> NodeUnavailableError | None:
-    """Return the error that a connection's first bytes mean (another protocol); None: unknown."""
+    """Return the error if a connection's first bytes belong to HTTP or TLS; otherwise None."""
     if first_bytes.startswith(b"HTTP/"):
-        return NodeUnavailableError(f"found HTTP spoken there, {PORT_CURE}")
+        return NodeUnavailableError(f"found HTTP on this port, {PORT_CURE}")
+    # These bytes begin TLS records: an alert, a handshake.
     if first_bytes.startswith((b"\x15\x03", b"\x16\x03")):
         return NodeUnavailableError(
-            f"found TLS spoken there, but the connection is not encrypted, {PORT_CURE}"
+            f"found TLS on this port, but the connection is not encrypted, {PORT_CURE}"
         )
     return None

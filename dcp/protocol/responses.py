@@ -1,8 +1,4 @@
-"""Tracks the requests that wait for their answer, by opaque.
-
-An answer that nobody waits for, or one of another opcode, breaks the protocol: from then on we
-could not tell which answer belongs to which request. BUFFER_ACK is never answered.
-"""
+"""Tracks by opaque the requests that wait for an answer."""
 
 from dataclasses import dataclass
 
@@ -13,38 +9,32 @@ from dcp.wire.vocabulary import Opcode
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """A request that was sent; ``stream`` is the opaque of the stream that it is about, if any."""
-
     opcode: int
     vbucket: int = 0
     stream: int | None = None
+    """The opaque of the stream that the request concerns, if any."""
 
 
 class PendingRequests:
-    """The requests under way on one connection."""
+    """The unanswered requests of one connection. A BUFFER_ACK has no answer."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self._waiting: dict[int, PendingRequest] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, opaque: int, request: PendingRequest) -> None:
-        """Wait for the answer to ``request``.
-
-        Raises:
-            LocalProtocolError: another request with this opaque is under way.
-        """
+        """Raises LocalProtocolError if another request with this opaque is unanswered."""
         if opaque in self._waiting:
             raise LocalProtocolError(f"request: found opaque {opaque:#x} in use")
         self._waiting[opaque] = request
 
     def take(self, answer: Frame) -> PendingRequest:
-        """Return the request that ``answer`` belongs to, and wait for it no longer.
+        """Return the request of ``answer``, and stop waiting for it.
 
-        Raises:
-            RemoteProtocolError: an answer to something that we did not ask.
+        Raises RemoteProtocolError for an answer that no request expects: afterwards nobody could
+        match answers to requests.
         """
         request = self._waiting.get(answer.opaque)
         if request is None or request.opcode != answer.opcode:
@@ -56,18 +46,16 @@ class PendingRequests:
         return self._waiting.pop(answer.opaque)
 
     def has(self, opcode: int, vbucket: int) -> bool:
-        """Return whether a request of this kind, about this vbucket, is under way."""
         waiting = self._waiting.values()
         return any(each.opcode == opcode and each.vbucket == vbucket for each in waiting)
 
     def describe(self) -> str:
-        """Name what is waited for, for a message to people."""
+        """Name the unanswered requests, for a message to people."""
         names = sorted({opcode_name(request.opcode) for request in self._waiting.values()})
         return ", ".join(names) or "nothing"
 
 
 def opcode_name(opcode: int) -> str:
-    """Return the opcode's name, or its number where we have no name for it."""
     try:
         return Opcode(opcode).name
     except ValueError:

@@ -1,7 +1,6 @@
-"""Splits the data rows of one block into runs: rows of one stream between two control frames.
+"""Splits the data rows of a block into runs: rows of one stream between two of its control frames.
 
-Rows are never looked at one by one. They are grouped by opaque and checked once, as arrays; a *run*
-is what one stream sent between two of its control frames.
+Rows are grouped by opaque and checked together, as arrays, never one by one.
 """
 
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ class RowRun:
     def __init__(
         self, rows: Column, frames: Column, seqnos: Column, vbuckets: Column, *, is_uniform: bool
     ) -> None:
-        """Take row numbers, frame numbers in the block, and what these rows have.
+        """``rows`` are row numbers, ``frames`` frame numbers in the block.
 
-        ``is_uniform``: their seqnos are known to ascend, and their vbucket to be the same.
+        ``is_uniform`` says that seqnos are known to ascend and all vbuckets to be equal.
         """
         self.rows = rows
         self.frames = frames
@@ -36,13 +35,12 @@ class RowRun:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The lowest and the highest seqno."""
         if self._is_uniform:
             return int(self.seqnos[0]), int(self.seqnos[-1])
         return int(self.seqnos.min()), int(self.seqnos.max())
 
     def check_vbucket(self, vbucket: int) -> None:
-        """Raise RemoteProtocolError unless all rows are of this vbucket."""
+        """Raise RemoteProtocolError unless all rows have this vbucket."""
         if self._is_uniform and self.vbuckets[0] == vbucket:
             return
         wrong = self.vbuckets != vbucket
@@ -53,7 +51,7 @@ class RowRun:
             )
 
     def check_ascending(self) -> None:
-        """Raise RemoteProtocolError unless each seqno is above the one before it."""
+        """Raise RemoteProtocolError unless each seqno is above the previous one."""
         if self._is_uniform:
             return
         bad = self.seqnos[1:] <= self.seqnos[:-1]
@@ -67,14 +65,14 @@ class RowRun:
 
 @dataclass(slots=True)
 class _Group:
-    """The part of the grouped rows that is one stream's; what is below ``start`` is taken."""
+    """The grouped rows of one stream; those below ``start`` are taken."""
 
     start: int
     end: int
 
 
 class BlockRows:
-    """All data rows of a block, handed out run by run."""
+    """All data rows of a block, run by run."""
 
     def __init__(self, columns: DataColumns, frames: NDArray[np.int64]) -> None:
         """``frames`` are the rows' frame numbers in the block, ascending."""
@@ -94,7 +92,7 @@ class BlockRows:
         self._is_uniform = _is_uniform(self._seqnos, self._vbuckets, starts)
 
     def take_before(self, opaque: int, frame: int | None) -> RowRun | None:
-        """Return the stream's next run, up to frame number ``frame`` (None: up to the end)."""
+        """Return the stream's next run, up to frame number ``frame``; None: up to the end."""
         group = self._groups.get(opaque)
         if group is None:
             return None
@@ -115,16 +113,15 @@ class BlockRows:
 
     @property
     def opaques(self) -> list[int]:
-        """The streams that have rows here."""
         return list(self._groups)
 
     def drop(self, run: RowRun) -> int:
-        """Leave these rows out of what is delivered; return how many they are."""
+        """Leave these rows out of ``kept``; return their number."""
         self._dropped.append(run.rows)
         return len(run.rows)
 
     def kept(self) -> DataColumns | None:
-        """Return the rows to deliver, in wire order; None where there are none."""
+        """Return the rows to deliver, in wire order; None if there are none."""
         if self._dropped:
             keep = np.ones(len(self._columns), np.bool_)
             keep[np.concatenate(self._dropped)] = False
@@ -134,23 +131,21 @@ class BlockRows:
 
 
 def _by_opaque(opaques: NDArray[np.uint32]) -> tuple[Column, Column]:
-    """Return the rows ordered by stream, in wire order within each, and where each stream begins.
-
-    One stable sort; most blocks hold long runs, which it likes.
+    """Return the rows ordered by stream, in wire order within each, and each stream's first
+    index.
     """
     size = len(opaques)
     if size == 0 or (opaques == opaques[0]).all():
         return np.arange(size, dtype=np.int64), np.arange(min(size, 1), dtype=np.int64)
+    # A stable sort is fast here: most blocks hold long runs.
     order = np.argsort(opaques, kind="stable")
     grouped = opaques[order]
     return order, np.flatnonzero(np.concatenate(([True], grouped[1:] != grouped[:-1])))
 
 
 def _is_uniform(seqnos: Column, vbuckets: Column, starts: Column) -> bool:
-    """Return whether each stream's rows are of one vbucket, with ascending seqnos.
-
-    For all streams at once: a block may have rows of hundreds.
-    """
+    """Return whether each stream's rows have one vbucket and ascending seqnos."""
+    # One check for all streams: a block may have rows of hundreds.
     bad = (seqnos[1:] <= seqnos[:-1]) | (vbuckets[1:] != vbuckets[:-1])
     bad[starts[1:] - 1] = False
     return not bad.any()

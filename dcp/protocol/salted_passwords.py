@@ -1,20 +1,20 @@
 """Caches the salted passwords of SCRAM, which cost thousands of hashes each.
 
-The nodes of a cluster tell the same salt for a user, and each tells it again at every connection:
-so the password is derived once for many connections. The result is as secret as the password.
+The nodes of a cluster use one salt per user at every connection. A salted password is as secret as
+the password.
 """
 
 import hashlib
 from typing import Final
 
 MOST_KEPT: Final = 16
-"""A server that tells another salt each time makes us forget, not grow."""
+"""The bound for a server that sends another salt each time."""
 
 _Asked = tuple[str, bytes, bytes, int]
 
 
 class SaltedPasswords:
-    """Results by hash, password, salt and iterations; for any thread."""
+    """Results by hash, password, salt and iterations. Any thread may use it."""
 
     __slots__ = ("_kept",)
 
@@ -25,11 +25,11 @@ class SaltedPasswords:
         return f"SaltedPasswords({len(self._kept)})"
 
     def derive(self, hash_name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
-        """Return PBKDF2 of a password (RFC 5802's ``Hi``)."""
+        """Return PBKDF2 of a password (``Hi`` in RFC 5802)."""
         asked = hash_name, password, salt, iterations
         kept = self._kept
         if asked not in kept:
             found = hashlib.pbkdf2_hmac(hash_name, password, salt, iterations)
             newest = list(kept.items())[-(MOST_KEPT - 1) :]
-            self._kept = kept = {**dict(newest), asked: found}  # never changed once it is seen
+            self._kept = kept = {**dict(newest), asked: found}  # another thread may read the old
         return kept[asked]

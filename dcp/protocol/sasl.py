@@ -1,10 +1,7 @@
-"""SASL from the client's side: choosing a mechanism, PLAIN in one step, SCRAM in two.
+"""SASL on the client's side: choosing a mechanism, PLAIN in one step, SCRAM in two.
 
-SCRAM's messages are the ``scramp`` library's; what takes thousands of hashes is done once for all
-connections of the same credentials (``salted_passwords.py``). The exchange is a value: each step
-returns a new one, and the nonce is an argument, so the same inputs always give the same bytes. The
-server must prove by its signature that it knows the password too; one that cannot is refused.
-Source: RFC 5802, kv_engine ``docs/sasl.md``.
+An exchange is a value, and the nonce an argument: equal inputs give equal bytes. Source: RFC 5802,
+kv_engine ``docs/sasl.md``.
 """
 
 import hmac
@@ -27,19 +24,19 @@ SCRAMP_NAMES: Final = {
     "SCRAM-SHA256": "SCRAM-SHA-256",
     "SCRAM-SHA1": "SCRAM-SHA-1",
 }
-"""Couchbase's names of the mechanisms, and scramp's; the strongest first."""
+"""Couchbase's names of the mechanisms and scramp's, the strongest first."""
 LEAST_ITERATIONS: Final = 4000
-"""What Couchbase servers up to 7.x use by default; RFC 7677 and scramp ask for 4096."""
+"""The default of Couchbase servers up to 7.x; RFC 7677 and scramp ask for 4096."""
 _SCRAMP_LEAST_ITERATIONS: Final = 4096
 
 
 def choose_mechanism(offered: bytes, allowed: tuple[str, ...]) -> str:
     """Return the strongest mechanism that is both offered and allowed.
 
-    Raises:
-        AuthenticationError: there is none. A server (or someone between us and it) that offers only
-            PLAIN does not get the password unless PLAIN is allowed.
+    Raises AuthenticationError if there is none.
     """
+    # An attacker in between may offer only PLAIN to get the password, so it must be allowed
+    # explicitly.
     names = offered.decode("ascii", "replace").split()
     for name in ALL_MECHANISMS:
         if name in allowed and name in names:
@@ -53,23 +50,24 @@ def choose_mechanism(offered: bytes, allowed: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SaslExchange:
-    """One authentication under way; ``payload`` is to be sent next."""
+    """One authentication under way."""
 
     mechanism: str
     payload: bytes = field(repr=False)
+    """To be sent next."""
     _scram: ScramClient | None = field(default=None, repr=False)
 
     @classmethod
     def start(cls, mechanism: str, credentials: Credentials, nonce: str) -> "SaslExchange":
         """Begin; ``nonce`` must be fresh, unpredictable, and printable ASCII without commas.
 
-        Raises:
-            AuthenticationError: a user name, password or nonce that SASL cannot carry.
+        Raises AuthenticationError for a user name, password or nonce that SASL cannot carry.
         """
         if not credentials.username:
-            raise AuthenticationError("found no user name, expected the user to sign in as")
+            raise AuthenticationError("found no user name, expected one")
         if mechanism == PLAIN:
             username, password = credentials.username, credentials.password.reveal()
+            # NUL separates the parts of a PLAIN message (RFC 4616).
             if "\0" in username or "\0" in password:
                 raise AuthenticationError("SASL PLAIN: found NUL in the user name or password")
             return cls(mechanism, f"\0{username}\0{password}".encode())
@@ -80,14 +78,14 @@ class SaslExchange:
             raise AuthenticationError(f"SASL {mechanism}: {printable(str(error))}") from None
 
     def answer(self, challenge: bytes) -> "SaslExchange":
-        """Return the exchange whose payload answers the server's first message.
+        """Return the exchange with the answer to the server's first message.
 
-        Raises:
-            AuthenticationError: the challenge is malformed, belongs to another exchange, or asks
-                for so few iterations that a listener could find the password.
+        Raises AuthenticationError if the challenge is malformed, belongs to another exchange, or
+        asks for too few iterations. With few an eavesdropper could find the password.
         """
         if self._scram is None:
             raise AuthenticationError(f"SASL {self.mechanism}: found a challenge, expected none")
+        # scramp's client changes with each call, but an exchange is a value.
         scram = copy(self._scram)
         try:
             _take_challenge(scram, challenge.decode())
@@ -98,10 +96,9 @@ class SaslExchange:
             ) from None
 
     def verify(self, final: bytes) -> None:
-        """Check the server's signature (PLAIN has none).
+        """Check the server's signature, which PLAIN does not have.
 
-        Raises:
-            AuthenticationError: the server does not know the password.
+        Raises AuthenticationError if the server has not proved that it knows the password.
         """
         if self._scram is None:
             return
@@ -115,7 +112,7 @@ class SaslExchange:
 
 
 class _ScramClient(ScramClient):  # type: ignore[misc]  # scramp has no types
-    """scramp's client, but for the last message: it would salt the password anew for each."""
+    """scramp's client with another last message: it takes the salted password from a cache."""
 
     def __init__(self, mechanism: str, credentials: Credentials, nonce: str) -> None:
         password = credentials.password.reveal()
@@ -140,11 +137,12 @@ class _ScramClient(ScramClient):  # type: ignore[misc]  # scramp has no types
 
 
 def _take_challenge(scram: ScramClient, message: str) -> None:
-    """Hand the challenge to scramp, also where its iterations are Couchbase's older default."""
+    """Pass the challenge to scramp, which would refuse Couchbase's older default of iterations."""
     found = re.search(r",i=([1-9][0-9]{0,8})$", message)
     iterations = int(found[1]) if found else 0
     if not found or not LEAST_ITERATIONS <= iterations < _SCRAMP_LEAST_ITERATIONS:
-        scram.set_server_first(message)  # which refuses too few, too many, and malformed ones
+        scram.set_server_first(message)  # refuses malformed messages and wrong iterations
         return
     scram.set_server_first(f"{message[: found.start()]},i={_SCRAMP_LEAST_ITERATIONS}")
+    # The proof covers the server's own message, so the real one goes back in.
     scram.server_first, scram.iterations = message, iterations

@@ -1,17 +1,8 @@
-"""Assembles snapshots: which snapshot a stream is in, and when all of it has arrived.
+"""Assembles snapshots: which snapshot a stream is in, and whether it is complete.
 
-A marker announces bounds. It is *pending* until the first item of it arrives: until then the
-consumer still stands in the old snapshot, and resumes there. Each item lies within the marker's
-bounds and above the item before it; gaps are normal (de-duplication, filters). The snapshot is
-*complete* when an item, or SEQNO_ADVANCED, reaches its end; only then may its rows be published.
-
-A new marker before the old end was reached completes nothing: the rows that wait go on waiting,
-until an end at or beyond both has been reached. (De-duplication may have moved a change that
-belongs below the new end to anywhere below the old one.)
-
-A snapshot may span branches. Which of them a position names is said in ``position.py``; ``log`` is
-always the failover log that the stream was accepted with.
-Source: kv_engine ``docs/dcp/documentation/commands/snapshot-marker.md`` and ``seqno-advanced.md``.
+A snapshot is complete when an item or SEQNO_ADVANCED reaches its end; only then may its rows be
+published. Source: kv_engine ``docs/dcp/documentation/commands/snapshot-marker.md`` and
+``seqno-advanced.md``.
 """
 
 from dataclasses import dataclass, replace
@@ -23,22 +14,25 @@ from dcp.types import FailoverLog, SnapshotRange
 
 @dataclass(frozen=True, slots=True)
 class SnapshotAssembly:
-    """The position of a stream, and the marker in force as sent (None: none came yet)."""
+    """The position of a stream, and its newest marker.
+
+    Methods take ``log``, the failover log that the producer accepted the stream with.
+    """
 
     position: Position
     marker: SnapshotRange | None = None
+    """As sent; None before the first marker."""
     flags: int = 0
 
     @property
     def is_marker_reached(self) -> bool:
-        """True if the end of the marker in force has been reached."""
         return self.marker is not None and self.position.seqno == self.marker.end
 
     def begin(self, marker: SnapshotRange, flags: int) -> "SnapshotAssembly":
-        """Put a marker into force; the position does not move.
+        """Take a marker. The position moves only with its first item: until then a resume needs the
+        old one.
 
-        Raises:
-            RemoteProtocolError: the marker ends before what was already delivered.
+        Raises RemoteProtocolError if the marker ends below the position.
         """
         if marker.end < self.position.seqno:
             raise RemoteProtocolError(
@@ -48,13 +42,13 @@ class SnapshotAssembly:
         return replace(self, marker=marker, flags=flags)
 
     def item(self, first_seqno: int, last_seqno: int, log: FailoverLog) -> "SnapshotAssembly":
-        """Take a run of items, checked to ascend, of which these are the first and the last.
+        """Take a run of ascending items, from its first and last seqno.
 
-        Raises:
-            RemoteProtocolError: they do not lie above the position and within the marker.
+        Raises RemoteProtocolError unless they lie above the position and within the marker.
         """
         if self.marker is None:
             raise RemoteProtocolError(f"item before marker: found seqno {first_seqno}")
+        # Gaps between seqnos are normal: de-duplication and filters make them.
         if first_seqno <= self.position.seqno:
             raise RemoteProtocolError(
                 f"seqno repeated or going backwards: found {first_seqno} "
@@ -71,18 +65,16 @@ class SnapshotAssembly:
         return SnapshotAssembly(position, self.marker, self.flags)
 
     def advanced(self, seqno: int, log: FailoverLog) -> "SnapshotAssembly":
-        """Take SEQNO_ADVANCED: nothing more for us up to ``seqno``.
+        """Take SEQNO_ADVANCED: there is nothing for this stream up to ``seqno``.
 
-        Where no snapshot is under way it is a complete snapshot of its own.
-
-        Raises:
-            RemoteProtocolError: it lies below the position or beyond the snapshot under way.
+        Raises RemoteProtocolError if ``seqno`` lies below the position or beyond the snapshot.
         """
         if seqno < self.position.seqno:
             raise RemoteProtocolError(
                 f"SEQNO_ADVANCED going backwards: found {seqno} after {self.position.seqno}"
             )
         bounds = self._snapshot_under_way()
+        # Between snapshots SEQNO_ADVANCED is a complete snapshot of its own.
         if bounds is None:
             return replace(self, position=Position.complete_at(log.uuid_at(seqno), seqno))
         if seqno > bounds.end:
@@ -97,6 +89,9 @@ class SnapshotAssembly:
         return None if self.position.is_complete else self.position.snapshot
 
     def _position_at(self, seqno: int, bounds: SnapshotRange, log: FailoverLog) -> Position:
+        # A new marker that comes before the old end does not complete the old snapshot.
+        # De-duplication may have moved a change from below the new end to above it, up to the old
+        # end. So rows wait until both ends are reached.
         waiting_end = 0 if self.position.is_complete else self.position.snap_end
         end = max(bounds.end, waiting_end)
         if seqno >= end:

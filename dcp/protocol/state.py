@@ -1,8 +1,4 @@
-"""The mutable state of one connection.
-
-A received block changes it in place. A block with a violation leaves it half changed: the machine
-is not used any more then (`connection.ConsumerConnection.receive`).
-"""
+"""The mutable state of one connection."""
 
 from dataclasses import dataclass, field
 
@@ -23,24 +19,17 @@ from dcp.wire.frame_info import stream_id_info
 from dcp.wire.vocabulary import Magic, Opcode
 
 StreamKey = tuple[int, int | None]
-"""(vbucket, stream id); the id is None unless the connection uses stream ids."""
+"""(vbucket, stream id). The id is None unless the connection uses stream ids."""
 
 
 @dataclass(slots=True)
 class ConnectionState:
-    """One connection: its bootstrap, windows, liveness, requests under way, streams by opaque.
+    """The bootstrap, windows, liveness, open requests and streams of one connection.
 
-    ``asked_windows`` are sizes of the streams' windows that the producer has not answered yet,
-    ``waiting_windows`` those that it is not asked for yet (see ``change_stream_window``).
-    ``closed_opaques`` are of streams that we closed and whose end the server does not announce:
-    what it had sent before it heard of that may still arrive. ``moved`` is where vbuckets stand
-    that the last blocks moved; whoever reads it clears it. With ``hands_out_frames`` items are
-    told as frames (``ItemFrames``), not as columns.
+    A block with a protocol violation leaves the state half changed; the connection is then
+    unusable.
 
-    More than 15 attributes: it is all that the functions of a connection share.
-
-    Written from outside: these functions change it (``answers.py``, ``inbound.py``,
-    ``connection.py``).
+    Written from outside: ``answers.py``, ``inbound.py`` and ``connection.py`` change it.
     """
 
     bootstrap: Bootstrap
@@ -48,21 +37,28 @@ class ConnectionState:
     liveness: Liveness
     resize: WindowResize
     hands_out_frames: bool = False
+    """Items become frames (``ItemFrames``), not columns."""
     pending: PendingRequests = field(default_factory=PendingRequests)
     streams: dict[int, Stream] = field(default_factory=dict)
+    """By opaque."""
     opaques: dict[StreamKey, int] = field(default_factory=dict)
     ended: dict[StreamKey, Stream] = field(default_factory=dict)
+    """The last state of ended streams."""
     closed_opaques: set[int] = field(default_factory=set)
+    """Streams that we closed without a STREAM_END: messages that were sent earlier may still
+    arrive."""
     outbound: list[bytes] = field(default_factory=list)
     next_opaque: int = 1
     discarded_frames: int = 0
     resize_opaque: int = 0
     asked_windows: list[int] = field(default_factory=list)
+    """Sizes of stream windows that the producer has not answered yet."""
     waiting_windows: list[int] = field(default_factory=list)
+    """Sizes of stream windows that still have to be sent."""
     moved: dict[int, Position] = field(default_factory=dict)
+    """Positions of the vbuckets that received blocks have moved; the reader clears it."""
 
     def say(self, frame: Frame) -> None:
-        """Queue a frame for sending."""
         self.outbound.append(frame.to_bytes())
 
     def ask(
@@ -76,10 +72,11 @@ class ConnectionState:
     ) -> int:
         """Send a request, wait for its answer, and return its opaque.
 
-        ``stream`` is the opaque of the stream that the request is about, if any; ``stream_id`` goes
-        into the framing extras. Opaque 0 is left to messages about the connection itself.
+        ``stream`` is the opaque of the stream that the request concerns, if any. ``stream_id`` goes
+        into the framing extras.
         """
         opaque = self.next_opaque
+        # Opaque 0 belongs to messages about the connection itself.
         self.next_opaque = opaque % U32_MAX + 1
         self.say(
             encode(
@@ -95,9 +92,9 @@ class ConnectionState:
         return opaque
 
     def resize_window(self, now: float) -> None:
-        """Keep to the window in force; tell the producer of another one if that is due."""
+        """Apply the window in force; send another size to the producer if it is due."""
         before = self.resize
-        if self.bootstrap.is_done:  # which tells the first one
+        if self.bootstrap.is_done:  # the bootstrap itself sends the first size
             self.resize = before.ask()
         if self.resize is not before:
             control = m.DcpControl(CONNECTION_WINDOW.encode(), b"%d" % self.resize.wanted_bytes)
@@ -105,21 +102,17 @@ class ConnectionState:
         self.flow.connection.resize(self.resize.window_bytes, self.resize.most_bytes, now)
 
     def change_stream_window(self, window_bytes: int) -> None:
-        """Ask for another size of the streams' windows, when the bootstrap is done.
-
-        Where streams have had none, the producer counted what it sent them and we did not. So 0 is
-        asked for first, with which it forgets that; the size follows its answer.
-        """
         self.waiting_windows.append(window_bytes)
         self.ask_stream_windows()
 
     def ask_stream_windows(self) -> None:
-        """Ask for the sizes that wait, or for what they wait for."""
         if not self.bootstrap.is_done or not self.waiting_windows:
             return
         if self.flow.counts_streams:
             sizes, self.waiting_windows = self.waiting_windows, []
         else:
+            # The producer has counted bytes by stream, and we have not. It forgets its counts when
+            # it accepts 0, so both sides then start from nothing.
             sizes = [] if self.asked_windows else [0]
         for size in sizes:
             self.asked_windows.append(size)
@@ -129,11 +122,11 @@ class ConnectionState:
     def open_stream(self, stream: Stream, filter_json: bytes) -> int:
         """Send the request of ``stream`` and return its opaque.
 
-        Raises:
-            LocalProtocolError: the vbucket (with this stream id) has a stream already.
+        Raises LocalProtocolError if the vbucket (with this stream id) has a stream.
         """
         key = (stream.vbucket, stream.stream_id)
         current = self.streams.get(self.opaques.get(key, 0))
+        # A stream that only waits for its STREAM_END does not block the next one.
         if current is not None and current.phase is not StreamPhase.DRAINING:
             raise LocalProtocolError(
                 f"vbucket {stream.vbucket}: found a stream that is {current.phase.value}, "
@@ -148,7 +141,6 @@ class ConnectionState:
         return opaque
 
     def close_stream(self, opaque: int) -> None:
-        """Send the request to end a stream; what is still on its way will be dropped."""
         stream = self.streams[opaque].close()
         self.put(opaque, stream)
         self.ask(
@@ -160,13 +152,13 @@ class ConnectionState:
         )
 
     def put(self, opaque: int, stream: Stream) -> None:
-        """Store the successor of a stream; of an ended one only its last position matters."""
         if stream.phase is not StreamPhase.ENDED:
             self.streams[opaque] = stream
             return
         self.streams.pop(opaque, None)
         self.flow.end_stream(opaque)
         key = (stream.vbucket, stream.stream_id)
+        # The vbucket's next stream may have taken its place.
         if self.opaques.get(key) == opaque:
             del self.opaques[key]
             self.ended[key] = stream
@@ -174,8 +166,7 @@ class ConnectionState:
     def stream_of(self, vbucket: int, stream_id: int | None = None) -> Stream:
         """Return the vbucket's stream, under way or ended.
 
-        Raises:
-            LocalProtocolError: there has been none on this connection.
+        Raises LocalProtocolError if this connection has had none.
         """
         key = (vbucket, stream_id)
         opaque = self.opaques.get(key)
@@ -186,7 +177,6 @@ class ConnectionState:
 
 
 def stream_request(stream: Stream, filter_json: bytes = b"") -> m.StreamRequest:
-    """Return the request that opens ``stream``."""
     position = stream.requested
     return m.StreamRequest(
         flags=stream.flags,

@@ -1,13 +1,11 @@
-"""The life of one stream: a literal transition table, and a frozen state that moves by it.
+"""The life of one stream: a table of transitions, and a frozen state that follows it.
 
     REQUESTED --ACCEPT--> OPEN --MARKER--> IN_SNAPSHOT --END--> ENDED
         |                  |  ^
         +-REFUSE-> ENDED   +--+ OSO_BEGIN .. OSO_FINISH (out-of-order snapshot)
 
-CLOSE (ours) leads to CLOSING; its answer to DRAINING where the producer promised a STREAM_END, else
-to ENDED. What arrives in CLOSING or DRAINING was on its way already: it is charged and dropped. A
-pair that the table lacks is the protocol error, ours or the peer's, depending on the origin of the
-input. Source: kv_engine ``docs/dcp/documentation/protocol-flow.md``.
+Our CLOSE leads to CLOSING. Its answer leads to DRAINING if the producer has promised a STREAM_END,
+otherwise to ENDED. Source: kv_engine ``docs/dcp/documentation/protocol-flow.md``.
 """
 
 from dataclasses import dataclass, replace
@@ -21,8 +19,6 @@ from dcp.types import END_OF_TIME, FailoverLog, SnapshotRange
 
 
 class StreamPhase(Enum):
-    """The phase of a stream's life."""
-
     REQUESTED = "requested"
     OPEN = "open"
     IN_SNAPSHOT = "in a snapshot"
@@ -33,7 +29,7 @@ class StreamPhase(Enum):
 
 
 class StreamInput(Enum):
-    """The inputs of a stream's state machine; all but CLOSE come from the producer."""
+    """The inputs of a stream's state machine. All but CLOSE come from the producer."""
 
     ACCEPT = "acceptance"
     REFUSE = "refusal"
@@ -50,6 +46,7 @@ class StreamInput(Enum):
 
 _P, _I = StreamPhase, StreamInput
 
+# A missing pair is a protocol error: ours for CLOSE, the peer's for all other inputs.
 TRANSITIONS: Final[dict[tuple[StreamPhase, StreamInput], StreamPhase]] = {
     (_P.REQUESTED, _I.ACCEPT): _P.OPEN,
     (_P.REQUESTED, _I.REFUSE): _P.ENDED,
@@ -69,6 +66,7 @@ TRANSITIONS: Final[dict[tuple[StreamPhase, StreamInput], StreamPhase]] = {
     (_P.IN_OSO, _I.OSO_FINISH): _P.OPEN,
     (_P.IN_OSO, _I.END): _P.ENDED,
     (_P.IN_OSO, _I.CLOSE): _P.CLOSING,
+    # The producer sent these messages before it read our CLOSE: they are charged and dropped.
     (_P.CLOSING, _I.ACCEPT): _P.CLOSING,
     (_P.CLOSING, _I.REFUSE): _P.CLOSING,
     (_P.CLOSING, _I.MARKER): _P.CLOSING,
@@ -88,12 +86,15 @@ TRANSITIONS: Final[dict[tuple[StreamPhase, StreamInput], StreamPhase]] = {
 }
 
 LIVE_PHASES: Final = frozenset({_P.OPEN, _P.IN_SNAPSHOT, _P.IN_OSO})
-"""Phases in which what the producer sends is for the application."""
+"""In these phases the producer's messages are for the application."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One stream. Methods return the stream as it is afterwards, and never change this one."""
+    """One stream. Methods return its next state and leave this one unchanged.
+
+    They raise RemoteProtocolError for an input that the phase does not allow.
+    """
 
     vbucket: int
     requested: Position
@@ -104,6 +105,7 @@ class Stream:
     end_seqno: int = END_OF_TIME
     failover_log: FailoverLog | None = None
     oso_highest: int = 0
+    """The highest seqno of the out-of-order snapshot under way."""
 
     @classmethod
     def request(
@@ -115,7 +117,6 @@ class Stream:
         end_seqno: int = END_OF_TIME,
         stream_id: int | None = None,
     ) -> "Stream":
-        """Return the stream of a request that is about to be sent."""
         return cls(
             vbucket,
             position,
@@ -127,41 +128,37 @@ class Stream:
 
     @property
     def position(self) -> Position:
-        """The position to resume from."""
         return self.assembly.position
 
     @property
     def is_live(self) -> bool:
-        """True if received messages are for the application."""
+        """True if the stream's messages are for the application."""
         return self.phase in LIVE_PHASES
 
     @property
     def is_closing(self) -> bool:
-        """True if we have asked for its end."""
         return self.phase in (_P.CLOSING, _P.DRAINING)
 
     @property
     def expects_order(self) -> bool:
-        """True if seqnos must ascend."""
         return self.phase is not _P.IN_OSO
 
     def accept(self, failover_log: FailoverLog) -> "Stream":
-        """The producer accepted the request."""
         return replace(self._step(_I.ACCEPT), failover_log=failover_log)
 
     def refuse(self) -> "Stream":
-        """The producer refused the request."""
         return self._step(_I.REFUSE)
 
     def begin_snapshot(self, marker: SnapshotRange, flags: int) -> "Stream":
-        """A marker came into force."""
         moved = self._step(_I.MARKER)
         if not self.is_live:
             return moved
         return replace(moved, assembly=self.assembly.begin(marker, flags))
 
     def items(self, first_seqno: int, last_seqno: int) -> "Stream":
-        """A run of items arrived that was checked to ascend (in OSO: lowest and highest)."""
+        """Take a run of ascending items; in an out-of-order snapshot its lowest and highest
+        seqno.
+        """
         moved = self._step(_I.ITEM)
         if not self.is_live:
             return moved
@@ -170,7 +167,6 @@ class Stream:
         return moved._standing_at(self.assembly.item(first_seqno, last_seqno, self._log))
 
     def advance(self, seqno: int) -> "Stream":
-        """SEQNO_ADVANCED arrived."""
         moved = self._step(_I.ADVANCED)
         if not self.is_live:
             return moved
@@ -179,11 +175,11 @@ class Stream:
         return replace(moved, assembly=self.assembly.advanced(seqno, self._log))
 
     def begin_oso(self) -> "Stream":
-        """An out-of-order snapshot starts; until it ends the position stays."""
+        """Begin an out-of-order snapshot; the position stays until its end."""
         return replace(self._step(_I.OSO_BEGIN), oso_highest=self.position.seqno)
 
     def finish_oso(self) -> "Stream":
-        """An out-of-order snapshot is complete at the highest seqno that it held."""
+        """End an out-of-order snapshot: all items up to its highest seqno have arrived."""
         moved = self._step(_I.OSO_FINISH)
         if not self.is_live or self.oso_highest == self.position.seqno:
             return moved
@@ -192,15 +188,17 @@ class Stream:
         return replace(moved, assembly=SnapshotAssembly(position))
 
     def end(self) -> "Stream":
-        """STREAM_END arrived."""
         return self._step(_I.END)
 
     def close(self) -> "Stream":
-        """We are about to send CLOSE_STREAM."""
+        """Call before sending CLOSE_STREAM.
+
+        Raises LocalProtocolError if the stream is closing already.
+        """
         return self._step(_I.CLOSE)
 
     def closed(self, *, end_follows: bool) -> "Stream":
-        """CLOSE_STREAM was answered; ``end_follows`` when a STREAM_END is still to come."""
+        """Take the answer to CLOSE_STREAM; ``end_follows`` if a STREAM_END is still to come."""
         return self._step(_I.CLOSED_END_FOLLOWS if end_follows else _I.CLOSED)
 
     def _step(self, cause: StreamInput) -> "Stream":
@@ -215,7 +213,7 @@ class Stream:
         return self if target is self.phase else replace(self, phase=target)
 
     def _standing_at(self, assembly: SnapshotAssembly) -> "Stream":
-        """Return the stream with another assembly; for each run of rows, so without ``replace``."""
+        # Each run of rows comes here, and ``replace`` is slow.
         return Stream(
             self.vbucket,
             self.requested,

@@ -1,31 +1,17 @@
-"""Declares a connection's flow control, and sizes the windows of a process by kv_engine's policies.
+"""The settings of flow control, and kv_engine's policies for the windows of a process.
 
-Q is the memory for the quota, n the consumers that are connected, lo and hi are ``size_bytes`` and
-``most_bytes``, clamp(x) is lo below lo and hi above hi. Sizes are cut to whole bytes.
+Q is the memory for the quota, n the number of connected consumers, lo ``size_bytes``, hi
+``most_bytes``. clamp(x) is lo below lo and hi above hi. Sizes are cut to whole bytes.
 
     policy       window of a consumer                                   changed for those there
     none         0: no flow control                                     never
     static       lo                                                     never
-    dynamic      clamp(percent of Q); lo instead where the sum of all   never
+    dynamic      clamp(percent of Q); lo instead if the sum of all      never
                  windows would be more than threshold_percent of Q
     aggressive   clamp(aggressive_percent of Q / n)                     as others come and go
     ratio        ratio of Q / n                                         with n, the ratio and Q
 
-- Nobody is refused: windows of lo are granted beyond any share, so their sum has no bound but the
-  number of consumers. The sum never exceeds n times the larger of lo and hi, with ``ratio`` the
-  ratio's share of Q.
-- ``aggressive`` reads its percentage once, at the start; everything else is read when a window is
-  made. A new Q waits for the next consumer to come or go, but with ``ratio``.
-- lo may be above hi, as in the engine, which is told one number after the other: what is below lo
-  becomes lo, all else at most hi. A run's settings are refused so (``FlowControlSettings``).
-- ``ratio`` is a float of 32 bits. It has no lower bound; its upper one is what a producer can be
-  told (``is_capped``; servers from 7.6 to 8.0 had none). ``override_bytes`` stands in for it.
-
-``set_quota`` and ``set_config`` are what an operator of a server may change while it runs; cases of
-policies (``tests/conformance.py``) do. A round's windows are planned once, by ``window_of_each``
-(``dcp/lake/config/flow_control_settings.py``).
-
-Percentages are computed as the engine does, in floats of 64 bits. Source: kv_engine
+Each consumer gets at least lo (except with ``ratio``), so their sum has no bound. Source: kv_engine
 ``dcp/flow-control-manager.cc`` of 6.5 (four policies, until 7.2) and of 7.6 (``ratio``).
 """
 
@@ -46,11 +32,9 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FlowSettings(Section):
-    """The windows of one connection, and when what they hold is acknowledged."""
-
     window_bytes: int = key(
         10 * _MIB,
-        "What a node may send on one connection before we acknowledge (the DCP buffer size).",
+        "Bytes that a node may send on one connection before an acknowledgement (DCP buffer size).",
         unit="bytes",
         least=0,
         most=U32_MAX,
@@ -58,19 +42,23 @@ class FlowSettings(Section):
     """0: no flow control."""
     ack_fraction: float = key(
         0.2,
-        "Acknowledge when this part of the window has been consumed …",
+        "Acknowledge when this part of the window has been consumed, or after `ack_seconds`.",
         unit="part of the window",
         least=0.01,
         most=0.9,
     )
     ack_seconds: float = key(
-        5.0, "… or when this long has passed.", unit="seconds", least=0.05, most=60
+        5.0,
+        "Acknowledge consumed bytes after this time at the latest.",
+        unit="seconds",
+        least=0.05,
+        most=60,
     )
     stream_window_bytes: int = key(
         0,
-        "A window for each vbucket's stream, beside the connection's; 0 means none. Only "
-        "producers that follow the DCP document have it (`dcplake serve`); data servers refuse it, "
-        "which is logged, and the connection's window holds alone.",
+        "A window for each vbucket's stream, in addition to the connection's; 0 means none. "
+        "`dcplake serve` supports it. Data servers refuse it, which the log shows; then only the "
+        "connection's window limits.",
         unit="bytes",
         least=0,
         most=U32_MAX,
@@ -85,8 +73,6 @@ class FlowSettings(Section):
 
 
 class WindowPolicy(StrEnum):
-    """The rule that sizes each consumer's window."""
-
     NONE = "none"
     STATIC = "static"
     DYNAMIC = "dynamic"
@@ -95,7 +81,7 @@ class WindowPolicy(StrEnum):
 
 
 _SHARED: Final = (WindowPolicy.AGGRESSIVE, WindowPolicy.RATIO)
-"""Those that give all the same, less as others come."""
+"""Policies that give all consumers the same, and less when others come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +90,18 @@ class WindowPolicySettings(Section):
 
     policy: WindowPolicy = WindowPolicy.AGGRESSIVE
     size_bytes: int = key_of(FlowSettings, "window_bytes")
+    # The engine gets the two numbers one after the other, so this one may be the smaller. A run's
+    # settings refuse that (``FlowControlSettings``).
     most_bytes: int = key(
-        50 * _MIB, "dynamic, aggressive: the most of it.", unit="bytes", least=0, most=U32_MAX
+        50 * _MIB, "dynamic, aggressive: the largest window.", unit="bytes", least=0, most=U32_MAX
     )
     percent: float = key(
         1.0, "dynamic: a new connection's part of the quota.", unit="percent", least=0, most=100
     )
     threshold_percent: float = key(
         10.0,
-        "dynamic: where all windows would be more than this part of the quota, each has "
-        "`window_bytes`.",
+        "dynamic: if all windows together would exceed this part of the quota, a new connection "
+        "has `window_bytes`.",
         unit="percent",
         least=0,
         most=100,
@@ -125,24 +113,28 @@ class WindowPolicySettings(Section):
         least=0,
         most=100,
     )
-    ratio: float = key(0.05, "The same for ratio, as the engine has it.", least=0, most=1)
+    ratio: float = key(
+        0.05, "ratio: the same part as a fraction, as the engine stores it.", least=0, most=1
+    )
     override_bytes: int = key(
-        0, "The window with ratio; 0: as the ratio says.", unit="bytes", least=0, most=U32_MAX
+        0, "ratio: a fixed window instead; 0: none.", unit="bytes", least=0, most=U32_MAX
     )
     is_enabled: bool = True
     is_capped: bool = True
+    """Limit ``ratio`` to 32 bits, which the protocol allows. Servers from 7.6 to 8.0 do not."""
 
 
+# As the engine computes: 0.05 becomes 0.05000000074505806.
 def as_float32(value: float) -> float:
-    """Return the float of 32 bits nearest to ``value``: 0.05 is 0.05000000074505806."""
+    """Return the nearest float of 32 bits, the engine's type for ``ratio``."""
     (nearest,) = struct.unpack("f", struct.pack("f", value))
     return float(nearest)
 
 
 def window_of_each(settings: WindowPolicySettings, quota_bytes: int, consumers: int) -> int:
-    """Return the window of each of so many consumers, at least one, if no others ever connected.
+    """Return the window of each of ``consumers`` consumers, at least one, if none has left.
 
-    With ``dynamic`` it is that of the last to come: those before may have another.
+    With ``dynamic`` it is the window of the last one: earlier ones may have another.
     """
     others_bytes = (consumers - 1) * _clamped(settings, settings.percent / 100 * quota_bytes)
     return _window_of_last(settings, quota_bytes, consumers, others_bytes)
@@ -151,7 +143,9 @@ def window_of_each(settings: WindowPolicySettings, quota_bytes: int, consumers: 
 def _window_of_last(
     settings: WindowPolicySettings, quota_bytes: int, consumers: int, others_bytes: int
 ) -> int:
-    """Return the window of the last of so many consumers; the others have ``others_bytes``."""
+    """Return the window of the last of ``consumers`` consumers; the others have
+    ``others_bytes``.
+    """
     if not settings.is_enabled or settings.policy is WindowPolicy.NONE:
         return 0
     if settings.policy is WindowPolicy.STATIC:
@@ -169,6 +163,7 @@ def _window_of_last(
 
 
 def _clamped(settings: WindowPolicySettings, size: float) -> int:
+    # In this order: with lo above hi, sizes below lo become lo and all others at most hi.
     if int(size) < settings.size_bytes:
         return settings.size_bytes
     return min(int(size), settings.most_bytes)
@@ -176,14 +171,13 @@ def _clamped(settings: WindowPolicySettings, size: float) -> int:
 
 @dataclass(slots=True)
 class WindowPolicies:
-    """The windows of all consumers by name. Methods return those that they changed."""
+    """The windows of all consumers by name. Methods return the windows that they changed."""
 
     settings: WindowPolicySettings
     quota_bytes: int
     _sizes: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Reject what is no amount."""
         require_unsigned("quota_bytes", self.quota_bytes, U64_MAX)
 
     @property
@@ -193,14 +187,12 @@ class WindowPolicies:
 
     @property
     def total_bytes(self) -> int:
-        """All windows together: what producers may send before anything is acknowledged."""
         return sum(self._sizes.values())
 
     def connect(self, name: str) -> dict[str, int]:
         """Give a new consumer its window.
 
-        Raises:
-            LocalProtocolError: one of this name is connected.
+        Raises LocalProtocolError if one of this name is connected.
         """
         if name in self._sizes:
             raise LocalProtocolError(f"connect: found {name!r} connected, expected a new name")
@@ -211,10 +203,9 @@ class WindowPolicies:
         return {**changed, name: size_bytes}
 
     def disconnect(self, name: str) -> dict[str, int]:
-        """Forget a consumer that is gone.
+        """Forget a consumer that has left.
 
-        Raises:
-            LocalProtocolError: none of this name is connected.
+        Raises LocalProtocolError if none of this name is connected.
         """
         if self._sizes.pop(name, None) is None:
             raise LocalProtocolError(
@@ -223,16 +214,15 @@ class WindowPolicies:
         return self._share_anew() if self.settings.policy in _SHARED else {}
 
     def set_quota(self, quota_bytes: int) -> dict[str, int]:
-        """Take another amount of memory."""
         require_unsigned("quota_bytes", quota_bytes, U64_MAX)
         self.quota_bytes = quota_bytes
         return self._reread()
 
     def set_config(self, settings: WindowPolicySettings) -> dict[str, int]:
-        """Take other numbers for the same policy.
+        """Use other numbers for the same policy.
 
-        Raises:
-            LocalProtocolError: another policy, or switched on or off: both are fixed at the start.
+        Raises LocalProtocolError for another policy, or one switched on or off: both are fixed at
+        start.
         """
         found, fixed = settings, self.settings
         if (found.policy, found.is_enabled) != (fixed.policy, fixed.is_enabled):
@@ -240,6 +230,7 @@ class WindowPolicies:
                 f"set_config: found policy {found.policy} (enabled: {found.is_enabled}), "
                 f"expected {fixed.policy} (enabled: {fixed.is_enabled}) as from the start"
             )
+        # The engine reads this percentage only at start.
         self.settings = replace(settings, aggressive_percent=fixed.aggressive_percent)
         return self._reread()
 
@@ -258,14 +249,11 @@ class WindowPolicies:
 
 
 Resize = Callable[[int], None]
-"""Gives a connection another window, of so many bytes."""
+"""Gives a connection a window of another size."""
 
 
 class SharedWindows:
-    """Connections that share a quota, each known by the command that resizes its window.
-
-    A new one may change the windows of those that are there.
-    """
+    """Connections that share a quota. A new one may change the windows of the others."""
 
     def __init__(self, settings: WindowPolicySettings, quota_bytes: int) -> None:
         self._policies = WindowPolicies(settings, quota_bytes)
@@ -273,7 +261,7 @@ class SharedWindows:
         self._numbers = count(1)
 
     def join(self, resize: Resize) -> int:
-        """Return the window of a new connection; the others are told their new sizes."""
+        """Return the window of a new connection, and resize the others."""
         name = str(next(self._numbers))
         sizes = self._policies.connect(name)
         self._tell(sizes)
@@ -281,7 +269,7 @@ class SharedWindows:
         return sizes[name]
 
     def leave(self, resize: Resize) -> None:
-        """Forget a connection that is over; the others are told their new sizes."""
+        """Forget a connection that is over, and resize the others."""
         self._tell(self._policies.disconnect(self._names.pop(resize)))
 
     def _tell(self, sizes: Mapping[str, int]) -> None:

@@ -1,18 +1,4 @@
-"""Resizes the window of a live connection: by DCP_CONTROL, one request at a time.
-
-    wanted    what the application asked for last
-    asked     what the CONTROL under way says, None while none is
-    told      what the producer has: the last size that it accepted
-
-    wanted != told, none under way   CONTROL leaves: asked = wanted
-    accepted                         told = asked
-    refused                          all stays at told; the application hears of it
-
-The window takes a new size when the CONTROL leaves, as kv_engine's consumer does: a smaller one
-lowers the threshold of acks at once, and bytes released before may be due by it. A larger one that
-is refused is taken back. Switching off and on (from and to 0) waits for the answer: what the
-producer sent before it is off, it forgets; until it is on, it ignores acks.
-"""
+"""Resizes the window of a live connection by DCP_CONTROL, one request at a time."""
 
 from dataclasses import dataclass, replace
 
@@ -20,7 +6,7 @@ from dcp.errors import LocalProtocolError
 from dcp.types import U32_MAX, require_unsigned
 
 CONNECTION_WINDOW = "connection_buffer_size"
-"""The control that tells the producer the window of the whole connection."""
+"""The control that sets the window of the whole connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +14,10 @@ class WindowResize:
     """The wanted, asked and confirmed size of one connection's window."""
 
     confirmed_bytes: int
+    """The last size that the producer accepted."""
     wanted_bytes: int
     asked_bytes: int | None = None
+    """The size in the unanswered CONTROL, if there is one."""
 
     @property
     def most_bytes(self) -> int:
@@ -38,7 +26,10 @@ class WindowResize:
 
     @property
     def window_bytes(self) -> int:
-        """The window that we keep to: the one asked for, but to and from 0 only when answered."""
+        """The window that we acknowledge by."""
+        # kv_engine's consumer, too, uses a new size as soon as it asks for it. But a change from or
+        # to 0 waits for the answer. When the producer switches off, it forgets the bytes
+        # outstanding; until it switches on, it ignores acknowledgements.
         if not self.confirmed_bytes or not self.asked_bytes:
             return self.confirmed_bytes
         return self.asked_bytes
@@ -46,24 +37,22 @@ class WindowResize:
     def want(self, window_bytes: int) -> "WindowResize":
         """Set the wanted size; the last one counts.
 
-        Raises:
-            ValueError: no size that a producer can be told.
+        Raises ValueError for a size that does not fit into 32 bits.
         """
         require_unsigned("window_bytes", window_bytes, U32_MAX)
         return replace(self, wanted_bytes=window_bytes)
 
     def ask(self) -> "WindowResize":
-        """Return the state with ``asked_bytes`` set to the size to ask for now, if one is due."""
+        """Return the state with ``asked_bytes`` set, if a request is due."""
         if self.asked_bytes is not None or self.wanted_bytes == self.confirmed_bytes:
             return self
         return replace(self, asked_bytes=self.wanted_bytes)
 
     def accepted(self) -> "WindowResize":
-        """Take the good answer to the CONTROL under way."""
         return replace(self, confirmed_bytes=self._asked(), asked_bytes=None)
 
     def refused(self) -> "WindowResize":
-        """Take the refusal of the CONTROL under way: a wish for the same is given up."""
+        """Take the producer's refusal; a wish for the refused size ends."""
         wanted = self.confirmed_bytes if self.wanted_bytes == self._asked() else self.wanted_bytes
         return replace(self, wanted_bytes=wanted, asked_bytes=None)
 

@@ -86,7 +86,7 @@ class GroupFigures:
 
 @dataclass(frozen=True, slots=True)
 class RelayFigures(Record):
-    """A relay at one instant. More than 15 attributes: one is one figure."""
+    """A relay at one instant."""
 
     metrics: ClassVar[Metrics] = {**_RELAY, **_GROUPS, **_NODES}
 

@@ -22,10 +22,7 @@ FULL_WINDOWS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings(Section):
-    """A relay of one bucket.
-
-    More than 15 attributes: one is one setting.
-    """
+    """A relay of one bucket."""
 
     subject: ClassVar[str] = "relay "
 

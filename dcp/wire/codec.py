@@ -1,10 +1,8 @@
-"""The codec: one table, one row per command, answer and message, and the two functions over it.
+"""The codec: a table with one row per command, answer and message, and two functions that use it.
 
-A row says which body class a frame becomes, how its extras are packed (several forms, told apart by
-length), and which fields its key and value fill. A part that a row does not name must be absent.
-Every opcode of ``vocabulary.py`` is in the table or in ``NOT_SUPPORTED``; a test holds it to that.
-
-Source of the layouts: kv_engine ``docs/BinaryProtocol.md``, ``docs/dcp/documentation/commands/*``,
+A part (extras, key, value) that a row does not name must be absent. A test checks that each opcode
+of ``vocabulary.py`` is in ``TABLE`` or ``NOT_SUPPORTED``. Source of the layouts: kv_engine
+``docs/BinaryProtocol.md``, ``docs/dcp/documentation/commands/*``,
 ``include/memcached/protocol_binary.h``.
 """
 
@@ -32,11 +30,11 @@ from dcp.wire.value_layouts import (
 from dcp.wire.vocabulary import Magic, Opcode, ServerOpcode, Status
 
 NOT_SUPPORTED: Final = frozenset({Opcode.DCP_FLUSH})
-"""Opcodes that exist by name only: kv_engine answers them with an error."""
+"""kv_engine defines these opcodes but answers them with an error."""
 
 
 class Side(StrEnum):
-    """The conversation that a frame belongs to; an opcode means something else in each."""
+    """The sender and kind of a frame, on which an opcode's meaning depends."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -58,12 +56,11 @@ class Extras:
     """One form of a message's extras: a struct and the fields it fills."""
 
     def __init__(self, layout: str, names: str) -> None:
-        """``layout`` is a struct format without the byte order, ``names`` its fields in order."""
+        """``layout`` is a struct format without the byte order, ``names`` are its fields."""
         self.struct = Struct(">" + layout)
         self.names = tuple(names.split())
 
     def pack(self, body: m.Body) -> bytes:
-        """Return the extras that a body has in this form."""
         if not self.names:
             return b""
         return self.struct.pack(*[getattr(body, name) for name in self.names])
@@ -74,19 +71,21 @@ NO_EXTRAS: Final = (Extras("", ""),)
 
 @dataclass(frozen=True, slots=True)
 class CodecRow:
-    """The layout of one kind of frame. ``extras`` lists the allowed forms, shortest first."""
+    """The layout of one kind of frame."""
 
     body: type[m.Body]
     extras: tuple[Extras, ...] = NO_EXTRAS
+    """The allowed forms, shortest first. The length of the extras selects one."""
     key: str | None = None
+    """The body's field that holds the key; None: the frame has no key."""
     value: ValueLayout | None = None
     optional: tuple[str, ...] = field(init=False)
-    """The fields of the body that are in some forms of the extras only where they are not None."""
+    """Fields that only some forms of the extras hold; None in the body if absent."""
     form_by_optional: dict[tuple[bool, ...], Extras] = field(init=False)
-    """The form by which of the optional fields it holds; of several ones the first."""
+    """Which optional fields are set, to the first form that holds exactly those."""
 
     def __post_init__(self) -> None:
-        """Find the optional fields: each frame that is encoded asks for them."""
+        # Computed once per row: ``encode`` needs both for each frame.
         in_forms = {name for form in self.extras for name in form.names}
         optional = tuple(
             e.name for e in fields(self.body) if e.default is None and e.name in in_forms
@@ -209,6 +208,7 @@ TABLE: Final[dict[tuple[Side, int], CodecRow]] = {
     # --- DCP data
     (Side.REQUEST, Opcode.DCP_SNAPSHOT_MARKER): CodecRow(
         m.SnapshotMarker,
+        # v2.x has only its minor version here, and its fields in the value; v1 has all fields here.
         (Extras("B", "version"), Extras("QQI", "start end flags")),
         None,
         MARKER_V2,
@@ -224,6 +224,7 @@ TABLE: Final[dict[tuple[Side, int], CodecRow]] = {
     (Side.REQUEST, Opcode.DCP_DELETION): CodecRow(
         m.Deletion,
         (
+            # v1, then v2.
             Extras("QQH", "by_seqno rev_seqno nmeta"),
             Extras("QQIB", "by_seqno rev_seqno delete_time unused"),
         ),
@@ -277,21 +278,21 @@ SPECIAL_ANSWERS: Final[dict[tuple[int, int], CodecRow]] = {
     (Opcode.SASL_STEP, Status.AUTH_CONTINUE): _SASL_ANSWER,
     (Opcode.DCP_STREAM_REQ, Status.ROLLBACK): CodecRow(m.RollbackAnswer, value=ROLLBACK_SEQNO),
 }
-"""Answers whose status is no SUCCESS and whose value still has a layout; the rest are refusals."""
+"""Answers without SUCCESS that have a layout; all others decode to ``Refusal``."""
 
 
 def decode(frame: Frame) -> m.Body:
     """Return the body of ``frame``.
 
-    An unsuccessful answer becomes a ``Refusal`` (bar ``SPECIAL_ANSWERS``); a command that the table
-    does not know becomes ``Unknown``, since a peer may be newer than we are.
+    An unsuccessful answer becomes a ``Refusal``, except for ``SPECIAL_ANSWERS``. An opcode that is
+    not in the table becomes ``Unknown``: the peer may be newer than this code.
 
     Raises:
-        FrameError: a known frame whose parts do not have the layout of its row.
+        FrameError: the parts of a known frame do not fit its row.
     """
     side = _SIDES[frame.magic]
     row = TABLE.get((side, frame.opcode))
-    # A status other than SUCCESS (0); the property would cost a call for each frame.
+    # SUCCESS is 0. Reading the ``status`` property instead would cost a call per frame.
     if frame.vbucket_or_status and frame.magic.is_response:
         row = _special_answer(side, frame.opcode, frame.status)
         if row is None:
@@ -325,11 +326,12 @@ def encode(  # noqa: PLR0913 - the header's fields, by name
 ) -> Frame:
     """Return the frame of ``body``; the inverse of ``decode``.
 
+    ``Frame.to_bytes`` checks the header's fields.
+
     Raises:
-        TypeError: ``body`` is not what the row of this opcode and status holds, or its optional
-            fields are set in a combination that no form of the extras has.
-        ValueError: a field of the body is outside its width. Of the header's fields
-            ``Frame.to_bytes`` says that.
+        TypeError: the row of this opcode and status has another body class, or no form of the
+            extras holds exactly the optional fields that are set.
+        ValueError: a field of the body does not fit its width.
     """
     extras, key, value = _parts(body, _SIDES[magic], opcode, status)
     number = status if magic.is_response else vbucket
@@ -371,7 +373,6 @@ def _form_by_length(row: CodecRow, frame: Frame) -> Extras:
 
 
 def _form_by_fields(row: CodecRow, body: m.Body) -> Extras:
-    """The form that holds exactly those optional fields which are set (are not None)."""
     if not row.optional:
         return row.extras[0]
     is_set = tuple([getattr(body, name) is not None for name in row.optional])

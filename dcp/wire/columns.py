@@ -1,11 +1,7 @@
 """Decodes mutations, deletions and expirations into columns, without an object per field.
 
-The buffer they were received in serves as the data of one Arrow array whose segments are, frame by
-frame, key, value and what lies between; Arrow's ``take`` picks keys and values out of it. The fixed
-fields are copied as blocks of bytes and then read as big-endian columns. The object decoder
-(``codec.py``) is the oracle of the tests.
-
-Layouts: kv_engine ``docs/dcp/documentation/commands/{mutation,deletion,expiration}.md``.
+Tests compare the result with ``codec.py``. Layouts: kv_engine
+``docs/dcp/documentation/commands/{mutation,deletion,expiration}.md``.
 """
 
 from collections.abc import Sequence
@@ -43,6 +39,7 @@ _EXTRAS_LENGTHS: Final = {
     int(Opcode.DCP_DELETION): (18, 21),
     int(Opcode.DCP_EXPIRATION): (20,),
 }
+# Indexed by opcode and length, so that one look-up checks all rows.
 _LEGAL_EXTRAS: Final = np.zeros((256, 256), np.bool_)
 for _opcode, _lengths in _EXTRAS_LENGTHS.items():
     _LEGAL_EXTRAS[_opcode, list(_lengths)] = True
@@ -52,23 +49,15 @@ _MUTATION_REST: Final = np.dtype([("flags", ">u4"), ("expiry", ">u4"), ("lock_ti
 _DELETE_TIME: Final = np.dtype([("delete_time", ">u4")])
 _STREAM_ID_INFO: Final = np.dtype([("head", "u1"), ("stream_id", ">u2")])
 _STREAM_ID_HEAD: Final = 0x22
-"""Frame info 2 of 2 bytes: kv_engine ``include/mcbp/codec/frameinfo.h``."""
+"""Frame info 2 of 2 bytes (kv_engine ``include/mcbp/codec/frameinfo.h``)."""
 
+# Arrow BINARY has offsets of 32 bits.
 _MAX_SEGMENTED_BYTES: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataColumns:
-    """One entry per mutation, deletion or expiration, in wire order.
-
-    ``seqno``, ``rev`` and ``cas`` are u64; ``flags``, ``expiry`` and ``lock_time`` are 0 in all but
-    mutations, ``delete_time`` (seconds since 1970) is 0 in mutations and in deletions v1.
-    ``stream_id`` is ``NO_STREAM_ID`` where the message has none. ``frame_bytes`` is the length of
-    the whole frame, which flow control charges. ``key`` is without its collection prefix, ``value``
-    and ``datatype`` are as sent (``documents.py`` decodes them). Both are Arrow BINARY.
-
-    More than 15 attributes: one is one column.
-    """
+    """One row per mutation, deletion or expiration, in wire order."""
 
     opcode: NDArray[np.uint8]
     vbucket: NDArray[np.uint16]
@@ -77,21 +66,27 @@ class DataColumns:
     seqno: NDArray[np.uint64]
     rev: NDArray[np.uint64]
     flags: NDArray[np.uint32]
+    """0 in deletions and expirations, as are ``expiry`` and ``lock_time``."""
     expiry: NDArray[np.uint32]
     lock_time: NDArray[np.uint32]
     delete_time: NDArray[np.uint32]
+    """Seconds since 1970; 0 in mutations and in deletions v1."""
     datatype: NDArray[np.uint8]
+    """As sent; ``documents.py`` decodes ``value`` by it."""
     collection_id: NDArray[np.uint32]
     stream_id: NDArray[np.int32]
+    """``NO_STREAM_ID`` if the message has none."""
     frame_bytes: NDArray[np.uint32]
+    """Length of the whole frame, which flow control charges."""
     key: pa.BinaryArray
+    """Without its collection prefix."""
     value: pa.BinaryArray
 
     def __len__(self) -> int:
         return len(self.opcode)
 
     def take(self, rows: Rows) -> "DataColumns":
-        """Return the rows of these indices, in their order; key and value are copied."""
+        """Return the rows of these indices, in their order; copies key and value."""
         indices = pa.array(rows, pa.int64())
         return DataColumns(
             *(
@@ -101,12 +96,11 @@ class DataColumns:
         )
 
     def slice(self, start: int, stop: int) -> "DataColumns":
-        """Return the rows from ``start`` to before ``stop``, not copied."""
         return DataColumns(*(column[start:stop] for column in self._columns()))
 
     @classmethod
     def joined(cls, parts: Sequence["DataColumns"]) -> "DataColumns":
-        """Return the rows of all parts, at least one, in their order; those of one as they are."""
+        """Return the rows of all parts, at least one, in their order; a single part itself."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -123,14 +117,14 @@ class DataColumns:
 
 
 def decode_columns(block: FrameBlock, rows: Rows, *, collections: bool) -> DataColumns:
-    """Decode the frames ``rows`` (ascending indices) of ``block``, all of them data messages.
+    """Decode the frames ``rows`` (ascending indices) of ``block``, which must be data messages.
 
-    ``collections`` says whether HELLO granted Collections: then keys begin with a collection id,
-    which is 0 for all otherwise.
+    ``collections`` says that HELLO granted Collections: keys then begin with a collection id.
+    Otherwise all rows have collection 0.
 
     Raises:
-        FrameError: a frame that is no data message, with extras of a wrong length, or with a key
-            that does not begin with a canonical collection id, is empty or too long.
+        FrameError: a frame that is no data message, or has extras of a wrong length; a key that
+            is empty, too long, or begins with a malformed collection id.
     """
     rows = np.asarray(rows, np.int64)
     if len(rows) and (rows[0] < 0 or rows[-1] >= len(block) or (np.diff(rows) <= 0).any()):
@@ -168,6 +162,7 @@ class _Decoding:
         key_bytes = self._header["key_length"].astype(np.int64)
         framing_bytes = np.zeros(len(rows), np.int64)
         if len(self._alternative):
+            # In alternative framing the two bytes hold two lengths.
             framing_bytes[self._alternative] = key_bytes[self._alternative] >> 8
             key_bytes[self._alternative] &= 0xFF
         self._framing_bytes = framing_bytes
@@ -179,7 +174,6 @@ class _Decoding:
             self._fail(outside, "parts that are longer than the frame")
 
     def fixed_fields(self) -> dict[str, Column]:
-        """The columns of header and extras, in native byte order."""
         header, rows = self._header, len(self._rows)
         seqnos = self._gather(self._extras_at, _SEQNOS)
         rest = np.zeros(rows, _MUTATION_REST)
@@ -189,6 +183,7 @@ class _Decoding:
             rest = self._gather(self._extras_at + 16, _MUTATION_REST)
         else:
             rest[is_mutation] = self._gather(self._extras_at[is_mutation] + 16, _MUTATION_REST)
+            # Deletions v1 (18 bytes of extras) have no delete time.
             timed = ~is_mutation & (header["extras_length"] >= 20)
             times = self._gather(self._extras_at[timed] + 16, _DELETE_TIME)
             delete_time[timed] = times["delete_time"]
@@ -208,11 +203,11 @@ class _Decoding:
         }
 
     def stream_ids(self) -> NDArray[np.int32]:
-        """The stream ids from framing extras, nearly always the one info ``22 hi lo``."""
         ids = np.full(len(self._rows), NO_STREAM_ID, np.int32)
         framed = self._alternative[self._framing_bytes[self._alternative] > 0]
         if not len(framed):
             return ids
+        # Nearly all framing extras are the one frame info ``22 hi lo``; the rest take the slow way.
         usual = framed[self._framing_bytes[framed] == _STREAM_ID_INFO.itemsize]
         infos = self._gather(self._starts[usual] + HEADER_BYTES, _STREAM_ID_INFO)
         alone = infos["head"] == _STREAM_ID_HEAD
@@ -228,7 +223,7 @@ class _Decoding:
         return ids
 
     def collection_ids(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The collection ids that keys begin with, and how many bytes each takes."""
+        """Return the collection ids that keys begin with, and the length of each in bytes."""
         empty = self._value_at == self._key_at
         if empty.any():
             self._fail_key(empty, "an empty key where a collection id must be")
@@ -236,6 +231,7 @@ class _Decoding:
         ids = (first & 0x7F).astype(np.uint64)
         lengths = np.ones(len(self._rows), np.int64)
         open_rows = np.flatnonzero(first & 0x80)
+        # Each byte has 7 bits, so a u32 takes at most 5 bytes.
         for position in range(1, 6):
             if not len(open_rows):
                 break
@@ -245,6 +241,7 @@ class _Decoding:
                 self._fail_at(int(open_rows[short][0]), "a collection id that does not end")
             octets = self._octets[at]
             not_canonical = octets == 0
+            # The fifth byte has room for 4 bits of a 32-bit id.
             if position == 4:
                 not_canonical |= (octets > 0x0F) & (octets < 0x80)
             if not_canonical.any():
@@ -256,8 +253,8 @@ class _Decoding:
         return ids.astype(np.uint32), lengths
 
     def check_key_lengths(self, collection_id: Column, prefix_bytes: Column) -> None:
-        """Refuse keys that no server can have stored; without their prefix of ``prefix_bytes``."""
         lengths = self._value_at - self._key_at - prefix_bytes
+        # The usual case: all keys fit the shorter of the two limits.
         if not len(lengths) or 1 <= lengths.min() <= lengths.max() <= MAX_KEY_BYTES_IN_COLLECTIONS:
             return
         most = np.where(collection_id == 0, MAX_KEY_BYTES, MAX_KEY_BYTES_IN_COLLECTIONS)
@@ -267,13 +264,15 @@ class _Decoding:
             self._fail_key(bad, f"a key of {lengths[row]} bytes, expected 1 to {most[row]}")
 
     def keys_and_values(self, prefix_bytes: Column) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-        """Keys behind ``prefix_bytes`` bytes of prefix, and values, each copied once.
+        """Return keys without ``prefix_bytes`` bytes of prefix, and values.
 
-        The value of a large frame that has its buffer for itself is not copied but refers to it.
+        Copies each once, except the value of a large frame that alone owns its buffer.
         """
         rows = len(self._rows)
         if rows == 0:
             return pa.array([], pa.binary()), pa.array([], pa.binary())
+        # The buffer serves as an Arrow array with three segments per frame: key, value, and the
+        # bytes up to the next key. Arrow then copies the keys and the values.
         bounds = np.empty((rows, 3), np.int32)
         bounds[:, 0] = self._key_at + prefix_bytes
         bounds[:, 1] = self._value_at
@@ -308,7 +307,7 @@ class _Decoding:
         self._fail_at(int(np.argmax(bad)), found)
 
     def _fail_key(self, bad: Column, found: str) -> NoReturn:
-        """Name the seqno too: the extras are known to be whole."""
+        """Name the seqno too: the extras are known to be complete."""
         at = int(self._extras_at[int(np.argmax(bad))])
         seqno = int.from_bytes(self._octets[at : at + 8].tobytes(), "big")
         self._fail(bad, f"at seqno {seqno} {found}")

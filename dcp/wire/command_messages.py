@@ -1,7 +1,6 @@
 """Bodies of commands and their answers: documents, connection set-up, seqnos.
 
-Field names are those of kv_engine ``docs/BinaryProtocol.md``; seqnos and uuids are unsigned 64-bit,
-expiry is in seconds.
+Field names come from kv_engine ``docs/BinaryProtocol.md``. Seqnos and uuids are unsigned 64-bit.
 """
 
 from dataclasses import dataclass, field
@@ -21,33 +20,30 @@ class KeyOnly(Body):
 
 @dataclass(frozen=True, slots=True)
 class Store(Body):
-    """SET, ADD and REPLACE. ``expiry`` up to 30 days is relative, beyond that absolute."""
+    """SET, ADD and REPLACE."""
 
     key: bytes
     value: bytes
     flags: int = 0
     expiry: int = 0
+    """Seconds from now if at most 30 days, otherwise since 1970; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touch(Body):
-    """TOUCH: a new expiry for a document."""
-
     key: bytes
     expiry: int
 
 
 @dataclass(frozen=True, slots=True)
 class GetAnswer(Body):
-    """The document; its CAS and datatype are in the envelope."""
-
     flags: int
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class MutationAnswer(Body):
-    """Answer to SET, ADD, REPLACE, DELETE; the seqno comes only with feature MUTATION_SEQNO."""
+    """Answer to SET, ADD, REPLACE and DELETE; both fields need feature MUTATION_SEQNO."""
 
     vb_uuid: int | None = None
     seqno: int | None = None
@@ -58,31 +54,29 @@ class MutationAnswer(Body):
 
 @dataclass(frozen=True, slots=True)
 class Hello(Body):
-    """HELLO: the client's name and the features it asks for."""
-
     agent: bytes
     features: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HelloAnswer(Body):
-    """The features that the server grants."""
-
     features: tuple[int, ...]
+    """The features that the server grants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text(Body):
-    """An answer that is one text or JSON document (VERSION, mechanisms, config, manifest…)."""
+    """An answer that is one text or JSON document: version, mechanisms, map, manifest."""
 
     value: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Sasl(Body):
-    """SASL_AUTH and SASL_STEP. The payload is a secret: it stays out of the repr."""
+    """SASL_AUTH and SASL_STEP."""
 
     mechanism: bytes
+    # A secret, which must not reach a log.
     payload: bytes = field(repr=False)
 
 
@@ -95,14 +89,12 @@ class SaslAnswer(Body):
 
 @dataclass(frozen=True, slots=True)
 class SelectBucket(Body):
-    """SELECT_BUCKET."""
-
     bucket: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class GetClusterConfig(Body):
-    """GET_CLUSTER_CONFIG, perhaps with the version that the client already holds."""
+    """GET_CLUSTER_CONFIG, optionally with the version that the client has."""
 
     epoch: int | None = None
     rev: int | None = None
@@ -110,17 +102,17 @@ class GetClusterConfig(Body):
 
 @dataclass(frozen=True, slots=True)
 class GetErrorMap(Body):
-    """GET_ERROR_MAP: the highest version we can read."""
-
     version: int
+    """The highest version that the client can read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClustermapNotification(Body):
-    """Server push: a new map, ``config`` empty in the brief form. Old servers send only ``rev``."""
+    """The server announces a new map. Old servers send ``rev`` without ``epoch``."""
 
     bucket: bytes
     config: bytes = b""
+    """Empty in the brief form."""
     epoch: int | None = None
     rev: int = 0
 
@@ -135,7 +127,7 @@ class Stat(Body):
 
 @dataclass(frozen=True, slots=True)
 class StatAnswer(Body):
-    """One statistic; the last answer is empty in both."""
+    """One statistic; the last answer has neither key nor value."""
 
     key: bytes = b""
     value: bytes = b""
@@ -143,14 +135,15 @@ class StatAnswer(Body):
 
 @dataclass(frozen=True, slots=True)
 class GetId(Body):
-    """GET_COLLECTION_ID and GET_SCOPE_ID: a path such as ``inventory.airport``."""
+    """GET_COLLECTION_ID and GET_SCOPE_ID."""
 
     path: bytes = b""
+    """Such as ``inventory.airport``."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdAnswer(Body):
-    """The id that a collection or scope has under the named manifest."""
+    """The id of a collection or scope in the manifest ``manifest_uid``."""
 
     manifest_uid: int
     collection_id: int
@@ -158,15 +151,11 @@ class IdAnswer(Body):
 
 @dataclass(frozen=True, slots=True)
 class IoctlGet(Body):
-    """IOCTL_GET: a question to the server itself."""
-
     name: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class IoctlSet(Body):
-    """IOCTL_SET: an order to the server itself."""
-
     name: bytes
     value: bytes = b""
 
@@ -176,7 +165,7 @@ class IoctlSet(Body):
 
 @dataclass(frozen=True, slots=True)
 class GetAllVbSeqnos(Body):
-    """GET_ALL_VB_SEQNOS, optionally by vbucket state and collection."""
+    """GET_ALL_VB_SEQNOS, optionally limited to a vbucket state and a collection."""
 
     state: int | None = None
     collection: int | None = None
@@ -184,21 +173,18 @@ class GetAllVbSeqnos(Body):
 
 @dataclass(frozen=True, slots=True)
 class AllVbSeqnos(Body):
-    """(vbucket, high seqno) pairs, ascending by vbucket."""
-
     seqnos: tuple[tuple[int, int], ...]
+    """Pairs (vbucket, high seqno), ascending by vbucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObserveSeqno(Body):
-    """OBSERVE_SEQNO for the branch ``vb_uuid``."""
-
     vb_uuid: int
 
 
 @dataclass(frozen=True, slots=True)
 class ObserveSeqnoAnswer(Body):
-    """Persisted and current seqno; format 1 (after a failover) also has the old branch's end."""
+    """Persisted and current seqno; format 1 follows a failover and has the old branch's end too."""
 
     format: int
     vb: int
@@ -211,13 +197,14 @@ class ObserveSeqnoAnswer(Body):
 
 @dataclass(frozen=True, slots=True)
 class SeqnoPersistence(Body):
-    """SEQNO_PERSISTENCE: answer once ``seqno`` is on disk."""
+    """SEQNO_PERSISTENCE: the server answers when ``seqno`` is on disk."""
 
     seqno: int
 
 
 @dataclass(frozen=True, slots=True)
 class FailoverLogAnswer(Body):
-    """The failover log as sent, newest first; answers STREAM_REQ and both GET_FAILOVER_LOGs."""
+    """Answers STREAM_REQ, DCP_GET_FAILOVER_LOG and GET_FAILOVER_LOG."""
 
     entries: tuple[FailoverEntry, ...]
+    """As sent: newest first."""

@@ -1,6 +1,6 @@
-"""Decodes values to documents: Snappy, then xattrs, then the body.
+"""Decodes values to documents: inflates Snappy, then splits off xattrs.
 
-The order is kv_engine's (``docs/Document.md``): a value is compressed as a whole, xattrs included.
+kv_engine compresses a value as a whole, xattrs included (``docs/Document.md``).
 """
 
 from dataclasses import dataclass
@@ -18,27 +18,24 @@ _XATTR: Final = int(Datatype.XATTR)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A value in its parts. ``datatype`` is that of the body: JSON or raw.
-
-    ``xattrs`` is None where the value has no section of them, and empty where that is empty.
-    """
+    """A decoded value."""
 
     datatype: int
+    """The datatype of ``body``: JSON or raw."""
     xattrs: Xattrs | None
+    """None if the value has no xattr section; empty if it has an empty one."""
     body: bytes
 
 
 def decode_document(value: bytes, datatype: int) -> Document:
     """Return the document in a value as sent.
 
-    An empty value has no layers, whatever its datatype says: connections that asked for no values
-    get the datatype of what they do not get.
-
     Raises:
         FrameError: unknown datatype bits, or a malformed or oversized layer.
     """
     if datatype & ~ALL_DATATYPE_BITS:
         raise FrameError(f"datatype: found {datatype:#04x}, expected bits of 0x07 only")
+    # A connection that asked for no values may still get the datatypes of the stored ones.
     if not value:
         return Document(datatype & _JSON, None, b"")
     if datatype & _SNAPPY:

@@ -1,4 +1,4 @@
-"""The 24-byte header and the four byte strings behind it: a frame, in both framings.
+"""A frame in its parts: the 24-byte header and four byte strings, in both framings.
 
     offset  normal framing            alternative framing (magics 0x08, 0x18)
     0       magic                     magic
@@ -12,8 +12,7 @@
     16      CAS                       CAS
     24      extras, key, value        framing extras, extras, key, value
 
-All integers are big-endian. Source: kv_engine ``docs/BinaryProtocol.md``. This file knows lengths,
-not meanings; what a frame says is the business of ``codec.py``.
+All integers are big-endian. Source: kv_engine ``docs/BinaryProtocol.md``.
 """
 
 from dataclasses import dataclass
@@ -47,20 +46,17 @@ class Header:
 
     @property
     def frame_bytes(self) -> int:
-        """Length of the whole frame on the wire; what flow control charges."""
         return HEADER_BYTES + self.body_bytes
 
 
 class Frame(NamedTuple):
-    """A frame in its parts, none of them interpreted.
-
-    ``vbucket_or_status`` is a status in responses and a vbucket id elsewhere; use the properties.
-    """
+    """A frame in its parts, undecoded."""
 
     magic: Magic
     opcode: int
     datatype: int = 0
     vbucket_or_status: int = 0
+    """A status in responses, a vbucket id in requests; ``status`` and ``vbucket`` check which."""
     opaque: int = 0
     cas: int = 0
     framing_extras: bytes = b""
@@ -70,29 +66,24 @@ class Frame(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The status of a response."""
+        """Raises ValueError for a request."""
         if not self.magic.is_response:
             raise ValueError(f"status: found a frame of magic {self.magic:#04x}, a request")
         return self.vbucket_or_status
 
     @property
     def vbucket(self) -> int:
-        """The vbucket id of a request."""
+        """Raises ValueError for a response."""
         if self.magic.is_response:
             raise ValueError(f"vbucket: found a frame of magic {self.magic:#04x}, a response")
         return self.vbucket_or_status
 
     @property
     def body_bytes(self) -> int:
-        """Length of everything behind the header."""
         return len(self.framing_extras) + len(self.extras) + len(self.key) + len(self.value)
 
     def to_bytes(self) -> bytes:
-        """Return the frame as it goes on the wire.
-
-        Raises:
-            ValueError: a field that the header has no room for.
-        """
+        """Raises ValueError if a field does not fit into the header."""
         magic, opcode, datatype, vb_status, opaque, cas, framing_extras, extras, key, value = self
         body_bytes = len(framing_extras) + len(extras) + len(key) + len(value)
         tail = len(extras), datatype, vb_status, body_bytes, opaque, cas
@@ -103,12 +94,12 @@ class Frame(NamedTuple):
                 raise self._misfit()
             else:
                 header = _NORMAL.pack(magic, opcode, len(key), *tail)
+        # ``struct`` does not name the field that is too large.
         except StructError:
             raise self._misfit() from None
         return b"".join((header, framing_extras, extras, key, value))
 
     def _misfit(self) -> ValueError:
-        """Return an error that names the field for which the header has no room."""
         is_alternative = self.magic.is_alternative
         framing_bytes, key_bytes = len(self.framing_extras), len(self.key)
         try:
@@ -117,6 +108,7 @@ class Frame(NamedTuple):
             require_unsigned("vbucket or status", self.vbucket_or_status, U16_MAX)
             require_unsigned("opaque", self.opaque, U32_MAX)
             require_unsigned("cas", self.cas)
+            # Normal framing has no room for framing extras.
             require_unsigned("framing extras length", framing_bytes, 0xFF * is_alternative)
             require_unsigned("extras length", len(self.extras), 0xFF)
             require_unsigned("key length", key_bytes, 0xFF if is_alternative else U16_MAX)

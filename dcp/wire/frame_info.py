@@ -1,9 +1,9 @@
-"""Encodes and decodes framing extras: tagged fields of the alternative framing (stream id, …).
+"""Encodes and decodes framing extras: tagged fields of the alternative framing, such as a stream
+id.
 
-Each is one byte ``id << 4 | length`` and then ``length`` bytes. A nibble of 15 is an escape: the
-next byte, plus 15, is the number; the id's escape byte comes before the length's. Unknown ids are
-kept: a peer may be newer than we are. Source: kv_engine ``docs/BinaryProtocol.md``,
-``include/mcbp/codec/frameinfo.h``.
+A field is one byte ``id << 4 | length`` and then ``length`` bytes. A nibble of 15 is an escape: the
+number is the next byte plus 15, the id's escape byte first. Unknown ids are kept, because a peer
+may be newer. Source: kv_engine ``docs/BinaryProtocol.md``, ``include/mcbp/codec/frameinfo.h``.
 """
 
 from dataclasses import dataclass
@@ -40,22 +40,22 @@ class ResponseInfo(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FrameInfo:
-    """One note: an id (``RequestInfo`` or ``ResponseInfo``, by the magic) and its bytes."""
+    """One field of the framing extras."""
 
     id: int
+    """A ``RequestInfo`` or ``ResponseInfo``, depending on the magic."""
     data: bytes = b""
 
     def __post_init__(self) -> None:
-        """Reject what the escapes have no room for."""
         require_unsigned("frame info id", self.id, _MOST)
         require_unsigned("frame info length", len(self.data), _MOST)
 
 
 def decode_frame_infos(framing_extras: bytes) -> tuple[FrameInfo, ...]:
-    """Return all notes in their order.
+    """Return all fields in their order.
 
     Raises:
-        FrameError: a note that is longer than the framing extras.
+        FrameError: a field that is longer than the framing extras.
     """
     infos: list[FrameInfo] = []
     position = 0
@@ -98,7 +98,7 @@ def stream_id_info(stream_id: int) -> bytes:
 
 
 def stream_id_of(framing_extras: bytes) -> int | None:
-    """Return the stream id in a request's framing extras, None where there is none.
+    """Return the stream id in a request's framing extras, if it has one.
 
     Raises:
         FrameError: malformed framing extras, or a stream id that is not two bytes.
@@ -107,14 +107,13 @@ def stream_id_of(framing_extras: bytes) -> int | None:
 
 
 def server_duration_of(framing_extras: bytes) -> float | None:
-    """Return the microseconds that a server reports for an answer, None where it does not.
-
-    The u16 ``n`` on the wire means ``n ** 1.74 / 2`` (kv_engine ``docs/BinaryProtocol.md``).
+    """Return the microseconds that a server reports for an answer, if it does.
 
     Raises:
         FrameError: malformed framing extras, or a duration that is not two bytes.
     """
     encoded = _u16_of(framing_extras, ResponseInfo.SERVER_DURATION, "server duration")
+    # The u16 on the wire is a compressed duration (kv_engine ``docs/BinaryProtocol.md``).
     return None if encoded is None else float(encoded**1.74 / 2)
 
 

@@ -1,11 +1,7 @@
-"""Splits chunks of bytes into whole frames.
+"""Splits the bytes of a socket into whole frames.
 
-A ``FrameSplitter`` takes what a socket gives, in any pieces, and returns ``FrameBlock``s: whole
-frames back to back in one buffer. A chunk that begins at a frame is not copied; what it ends with,
-and the chunks that complete that, are appended to one growing buffer. So a byte is copied once or
-twice however many chunks a large frame takes. A socket's reader avoids both copies: ``take_back``
-puts the beginning of a frame in front of what is read next, and ``room`` is where the rest of a
-large one belongs, so that it is held once, in a buffer of just its length.
+Each byte is copied at most twice, however many chunks a large frame takes. A socket's reader avoids
+both copies with ``take_back`` and ``room``.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,9 +24,9 @@ _BODY_AT: Final = 8
 LARGE_FRAME_BYTES: Final = 256 * 1024
 """From this length on an unfinished frame gets a buffer of its own."""
 _RUN_TRIGGER: Final = 4
-"""Frames of one length in a row after which the next ones are tried many at once."""
+"""After this number of frames of one length the splitter guesses that the next ones have it too."""
 _RUN_PROBE: Final = 1024
-"""How many of them at once; bounded, so that short runs in a long buffer stay cheap."""
+"""Frames per guess. The bound keeps a short run in a long buffer cheap."""
 
 _KNOWN_MAGIC: Final = np.isin(np.arange(256), [int(magic) for magic in Magic])
 _ALTERNATIVE_MAGIC: Final = np.isin(
@@ -50,14 +46,19 @@ HEADER_LAYOUT: Final = np.dtype(
         ("cas", ">u8"),
     ]
 )
-"""The 24 bytes; in alternative framing ``key_length`` holds the lengths of bytes 2 and 3."""
+"""The 24 bytes. In alternative framing ``key_length`` holds two bytes: the length of the framing
+extras, and the length of the key."""
 
 
 def gather(buffer: Buffer, positions: NDArray[np.int64], layout: np.dtype[Any]) -> NDArray[Any]:
-    """Return ``layout`` read from each position: one copy of its bytes each, no work per field."""
+    """Return the record at each position.
+
+    A position must leave room for a whole record.
+    """
     last = len(buffer) - layout.itemsize
     if last < 0 or not len(positions):
         return np.empty(0, layout)
+    # A record begins at every byte of this view, so numpy copies the wanted ones in one call.
     everywhere: NDArray[Any] = np.ndarray(
         (last + 1,), np.dtype((np.void, layout.itemsize)), buffer, 0, (1,)
     )
@@ -67,9 +68,10 @@ def gather(buffer: Buffer, positions: NDArray[np.int64], layout: np.dtype[Any]) 
 class FrameBlock:
     """Whole frames, back to back: frame ``i`` is ``buffer[offsets[i]:offsets[i + 1]]``.
 
-    ``offsets`` is int64 with one entry more than there are frames; the buffer may hold other bytes
-    before the first and behind the last. The buffer must not change while the block is in use, and
-    never if ``keeps_buffer``: then columns may refer to it rather than copy it.
+    ``offsets`` has one entry more than there are frames, which have at least 24 bytes each. The
+    buffer may hold other bytes before the first frame and after the last. Nobody may change the
+    buffer while the block is in use, or ever if ``keeps_buffer``: Arrow columns may then refer to
+    it.
     """
 
     __slots__ = ("_headers", "buffer", "keeps_buffer", "offsets")
@@ -77,7 +79,6 @@ class FrameBlock:
     def __init__(
         self, buffer: Buffer, offsets: NDArray[np.int64], *, keeps_buffer: bool = False
     ) -> None:
-        """Take frames of at least 24 bytes each, wherever a splitter found them."""
         if len(offsets) == 0 or offsets[-1] > len(buffer):
             raise ValueError(
                 f"frame block: found {len(offsets)} offsets into {len(buffer)} bytes, "
@@ -93,69 +94,57 @@ class FrameBlock:
 
     @classmethod
     def of(cls, frames: Iterable[bytes]) -> "FrameBlock":
-        """Return the block of frames that are whole already."""
         parts = list(frames)
         offsets = np.zeros(len(parts) + 1, np.int64)
         np.cumsum([len(part) for part in parts], out=offsets[1:])
         return cls(b"".join(parts), offsets)
 
     def frame(self, index: int) -> Frame:
-        """Return frame ``index`` (from 0) as an object.
-
-        Raises:
-            FrameError: its header is malformed.
-        """
+        """Raises FrameError if the header is malformed."""
         if not 0 <= index < len(self):
             raise IndexError(f"frame {index} of a block of {len(self)}")
         return next(self.frames(index, index + 1))
 
     def frames(self, first: int, end: int) -> Iterator[Frame]:
-        """Yield the frames from ``first`` on, up to ``end`` or the last, as objects.
-
-        Raises:
-            FrameError: the header of one is malformed.
-        """
+        """Raises FrameError if a header is malformed."""
         view = memoryview(self.buffer)
         for start, stop in pairwise(self.offsets[first : end + 1].tolist()):
             yield parse_frame(view[start:stop])
 
     @property
     def headers(self) -> NDArray[Any]:
-        """All headers as a structured array of ``HEADER_LAYOUT`` (big-endian fields)."""
+        """Headers as a structured array of ``HEADER_LAYOUT`` (big-endian fields)."""
         if self._headers is None:
             self._headers = gather(self.buffer, self.offsets[:-1], HEADER_LAYOUT)
         return self._headers
 
     @property
     def magics(self) -> NDArray[np.uint8]:
-        """Byte 0 of every frame."""
         return np.ascontiguousarray(self.headers["magic"])
 
     @property
     def opcodes(self) -> NDArray[np.uint8]:
-        """Byte 1 of every frame."""
         return np.ascontiguousarray(self.headers["opcode"])
 
     @property
     def frame_lengths(self) -> NDArray[np.int64]:
-        """Length of every frame in bytes, header included: what flow control charges for it."""
+        """Bytes of each frame, header included. Flow control charges this length."""
         return np.diff(self.offsets)
 
     @property
     def frame_bytes(self) -> int:
-        """Length of all frames together."""
         return int(self.offsets[-1] - self.offsets[0])
 
 
 class FrameSplitter:
-    """Turns a stream of bytes into blocks of whole frames; keeps the rest for the next call.
+    """Turns a stream of bytes into blocks of whole frames; keeps an unfinished frame for the next
+    call.
 
-    ``max_frame_bytes`` (header included) may be changed between calls, as a server does when a
-    connection has authenticated. It is enforced as soon as a header is there, before its body.
+    ``max_frame_bytes`` includes the header and may change between calls: a server raises it when a
+    client has authenticated. The splitter enforces it before it receives the body.
     """
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        """Start at the beginning of a connection."""
         if max_frame_bytes < HEADER_BYTES:
             raise ValueError(
                 f"max_frame_bytes: found {max_frame_bytes}, expected at least {HEADER_BYTES}"
@@ -170,49 +159,48 @@ class FrameSplitter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that were fed and belong to a frame that is not whole yet."""
+        """Bytes received of the unfinished frame."""
         return len(self._tail) if self._large is None else self._filled_bytes
 
     @property
     def unfinished_frame_bytes(self) -> int:
-        """Length of the unfinished frame when whole; 0 where its header is not there."""
+        """Full length of the unfinished frame; 0 until its header is complete."""
         is_known = self._large is not None or len(self._tail) >= HEADER_BYTES
         return self._wanted_bytes if is_known else 0
 
     @property
     def unfinished_vbucket(self) -> int | None:
-        """The vbucket of the unfinished frame; None: its header is not there, or it is no request.
-
-        What a producer sends of a stream is a request.
-        """
+        """Vbucket of the unfinished frame; None if its header is incomplete or it is no request."""
         begun = self._tail if self._large is None else self._large
+        # A producer sends the messages of a stream as requests.
         if self.unfinished_frame_bytes == 0 or begun[0] != Magic.REQUEST:
             return None
         return int.from_bytes(begun[_VBUCKET_AT : _VBUCKET_AT + 2])
 
     def room(self) -> memoryview | None:
-        """Return where the rest of a large unfinished frame is to be written; ``fill`` follows.
+        """Return a buffer for the rest of a large unfinished frame; call ``fill`` after writing to
+        it.
 
-        None where no large frame is under way: then bytes go to ``feed``.
+        None if no large frame is unfinished: then pass the bytes to ``feed``.
         """
         if self._broken is not None or (not self._tail and self._large is None):
             return None
         if self._large is None:
             if self._wanted_bytes < LARGE_FRAME_BYTES:
                 return None
-            self._large = bytearray(self._wanted_bytes)  # zero pages: memory comes as it is filled
+            self._large = bytearray(self._wanted_bytes)  # zero pages: takes memory as it fills
             self._filled_bytes = len(self._tail)
             self._large[: self._filled_bytes] = self._tail
             self._tail = bytearray()
         return memoryview(self._large)[self._filled_bytes :]
 
     def fill(self, count: int) -> FrameBlock:
-        """Take ``count`` bytes that were written into ``room``; return the frame once it is whole.
+        """Accept ``count`` bytes written into ``room``; return the frame if it is complete.
 
-        Nothing else refers to the block's buffer, nor ever will.
+        The block is the only owner of its buffer.
 
         Raises:
-            FrameError: as ``feed``.
+            FrameError: as in ``feed``.
         """
         if self._large is None or not 0 <= count <= len(self._large) - self._filled_bytes:
             raise ValueError(f"fill: found {count} bytes, expected at most what room() gave")
@@ -221,39 +209,43 @@ class FrameSplitter:
             return FrameBlock.of(())
         whole, self._large = memoryview(self._large).toreadonly(), None
         block = self._split_or_break(whole)
+        # Nobody writes to this buffer again, so columns may refer to it.
         block.keeps_buffer = True
         return block
 
     def take_back(self, buffer: memoryview) -> int:
-        """Move the beginning of an unfinished frame into ``buffer``; return its length.
+        """Move the bytes of a small unfinished frame to the front of ``buffer``; return their
+        number.
 
-        What is fed next must begin with these bytes. So what follows them in one buffer is split
-        without being copied.
+        The next ``feed`` must begin with these bytes. The caller reads the next ones behind them,
+        so that ``feed`` need not copy.
         """
         count = len(self._tail)
-        if count >= len(buffer) or self._large is not None:  # no room for more behind it
+        if count >= len(buffer) or self._large is not None:  # leaves no room behind it
             return 0
         buffer[:count] = self._tail
         self._tail = bytearray()
         return count
 
     def feed(self, data: Buffer) -> FrameBlock:
-        """Take the next bytes and return the frames they complete, perhaps none.
+        """Take the next bytes and return the frames that they complete.
 
-        The block may refer to ``data`` rather than copy it: do not change it afterwards.
+        The block may refer to ``data``: do not change it afterwards.
 
         Raises:
-            FrameError: an unknown magic, a frame beyond ``max_frame_bytes``, or parts longer than
-                their body. The position in the stream is lost then: every later call raises too.
+            FrameError: an unknown magic, a frame beyond ``max_frame_bytes``, or parts longer
+                than their body. Every later call raises too, because the position in the stream
+                is lost.
         """
         if self._broken is not None:
             raise FrameError(self._broken)
-        if self._large is not None and len(data):  # by another way than its beginning
+        if self._large is not None and len(data):  # the caller did not use room()
             self._tail, self._large = self._large[: self._filled_bytes], None
         if self._tail:
             self._tail += data
             if len(self._tail) < self._wanted_bytes:
                 return FrameBlock.of(())
+            # The block takes over this buffer; a new one holds the next unfinished frame.
             data = memoryview(self._tail).toreadonly()
             self._tail = bytearray()
         return self._split_or_break(data)
@@ -276,7 +268,7 @@ class FrameSplitter:
         return block
 
     def _check_headers(self, block: FrameBlock) -> None:
-        """Check what ``parse_header`` checks, for all frames at once; it words the error."""
+        """Check all headers at once; ``parse_header`` then words the error."""
         if len(block) == 0:
             return
         headers = block.headers
@@ -285,6 +277,7 @@ class FrameSplitter:
         alternative = _ALTERNATIVE_MAGIC[magics]
         if alternative.any():
             lengths = headers["key_length"].astype(np.int64)
+            # In alternative framing the u16 holds two lengths of a byte each.
             folded = (lengths >> 8) + (lengths & 0xFF) + headers["extras_length"]
             parts = np.where(alternative, folded, parts)
         bad = ~_KNOWN_MAGIC[magics] | (parts > headers["body_length"])
@@ -292,7 +285,7 @@ class FrameSplitter:
             self._raise_for(block.buffer, int(block.offsets[int(np.argmax(bad))]))
 
     def _check_tail(self, data: Buffer, start: int) -> None:
-        """Check as much of an unfinished frame as is there, and note how long it will be."""
+        """Check the received part of an unfinished frame, and note its full length."""
         rest = len(data) - start
         self._wanted_bytes = HEADER_BYTES
         if rest and not _KNOWN_MAGIC[data[start]]:
@@ -323,18 +316,20 @@ class FrameSplitter:
 
 
 def _find_offsets(data: Buffer, max_frame_bytes: int) -> NDArray[np.int64]:
-    """Return where whole frames begin, and behind them where the last one ends.
+    """Return the offset of each whole frame, then the end of the last one.
 
-    Lengths are followed one by one, save in runs of equal length: those are guessed, and the guess
-    is checked for many frames at once. Stops at a frame that is incomplete or too long.
+    Stops at a frame that is incomplete or too long.
     """
     runs: list[NDArray[np.int64]] = []
     offsets: list[int] = []
     position, last_length, equal = 0, 0, 0
     size = len(data)
     last_header = size - HEADER_BYTES
+    # A loop over single frames is slow in Python, and messages of one kind often have one length.
+    # So after some frames of equal length numpy checks many of the next ones at once.
     while position <= last_header:
         length = HEADER_BYTES + _read_u32(data, position + _BODY_AT)[0]
+        # ``_check_tail`` raises for a frame that is too long.
         if length > max_frame_bytes or position + length > size:
             break
         offsets.append(position)
@@ -350,13 +345,13 @@ def _find_offsets(data: Buffer, max_frame_bytes: int) -> NDArray[np.int64]:
                 runs.append(position + length * np.arange(count, dtype=np.int64))
                 offsets = []
                 position += length * count
+            # A wrong guess costs time, so the next one comes later.
             equal = 0 if count else -4 * _RUN_TRIGGER
     offsets.append(position)
     return np.concatenate([*runs, np.array(offsets, np.int64)])
 
 
 def _run_of(data: Buffer, start: int, length: int) -> int:
-    """Return how many frames from ``start`` on have exactly this length."""
     most = (len(data) - start) // length
     count = 0
     while count < most:

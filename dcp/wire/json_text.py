@@ -1,13 +1,9 @@
-"""Checks that bytes are one JSON text in UTF-8 (RFC 8259), without building a tree of it.
+"""Checks that bytes are one JSON text in UTF-8 (RFC 8259), without building Python objects.
 
-Regular expressions pass over what is small, many values at a time; a stack holds what is open of
-the rest, ``[`` and ``{``. No NaN, no Infinity, no byte order mark; names may come twice, escaped
-surrogates alone; numbers have as many digits as they like. It accepts exactly what Python's
-``json`` reads, except for the depth: there it depends on the caller's stack, here it is
-``MOST_DEPTH``.
-
-``json_steps`` yields again and again, so that its caller can give other connections their turn. Its
-memory is bounded, whatever the text is.
+It accepts what Python's ``json`` accepts, except NaN, Infinity and a byte order mark; numbers may
+have any number of digits. Lists and objects nest up to ``MOST_DEPTH``. Memory is bounded for texts
+of any size. The ``_steps`` functions yield regularly, so that a server can serve other connections
+between two steps.
 """
 
 import codecs
@@ -27,7 +23,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 MOST_DEPTH: Final = 1000
 _SHORT_BYTES: Final = 64 * 1024
-"""Of so few bytes Python's decoder makes a tree, of 2 MiB at most, in the time of one step."""
+"""Python's decoder reads so few bytes in the time of one step, into objects of at most 2 MiB."""
 _DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)
 _STEP_BYTES: Final = 64 * 1024
 _STEP_TOKENS: Final = 64
@@ -35,8 +31,8 @@ _LIST: Final = ord("[")
 _OBJECT: Final = ord("{")
 _OPENED_BY: Final = {ord("]"): _LIST, ord("}"): _OBJECT}
 
-# No quantifier is possessive: Python matches some of those wrongly before 3.11.5. Instead no two
-# alternatives inside a repetition match the same text, so that nothing is tried in two ways.
+# No quantifier is possessive: before 3.11.5 Python matches some possessive ones wrongly. Instead no
+# two alternatives inside a repetition match the same text, so that nothing is tried in two ways.
 _SPACES: Final = " \t\n\r"
 _SPACE: Final = rb"[ \t\n\r]*"
 _ESCAPE: Final = rb'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})'
@@ -49,7 +45,7 @@ _COMMA: Final = _SPACE + rb"," + _SPACE
 
 
 def _list_or_object(inner: bytes, most: int) -> bytes:
-    """Return what matches a scalar, and a list or an object of so many inner values."""
+    """Return a pattern for a scalar, or a list or object of at most ``most`` inner values."""
     value = rb"(?:" + inner + rb")"
     between = _SPACE + rb"(?:," + _SPACE + rb"(?![\]}])|(?=[\]}]))"
     items = rb"(?:" + value + between + rb"){0,%d}" % most
@@ -57,8 +53,8 @@ def _list_or_object(inner: bytes, most: int) -> bytes:
     return _SCALAR + rb"|\[" + _SPACE + items + rb"\]|\{" + _SPACE + members + rb"\}"
 
 
-# A match holds 0.7 KiB for each value until it ends. The factors 16, 4, 8 and 32 bound it to 16,384
-# values.
+# A match holds 0.7 KiB for each value until it ends. The counts 32, 8, 4 and 16 (in
+# ``_SOME_ITEMS``) limit it to 16,384 values.
 _SMALL_DEPTH: Final = 3
 _SMALL: Final = _list_or_object(_list_or_object(_list_or_object(_SCALAR, 32), 8), 4)
 _VALUE: Final = rb"(?:" + _SMALL + rb")"
@@ -72,12 +68,12 @@ _TEXT_PART: Final = _PLAIN + rb"{0,65536}(?:" + _ESCAPE + _PLAIN + rb"{0,256}){0
 
 @cache
 def _compiled(pattern: bytes) -> re.Pattern[bytes]:
-    """Compile at the first use: all take a tenth of a second, and few processes read long texts."""
+    # Compiled at first use: all patterns take 0.1 s, and few processes read long texts.
     return re.compile(pattern)
 
 
 class _Expected(Enum):
-    """The kind of token that may come next in the text."""
+    """The kind of token that may come next."""
 
     VALUE = "a value"
     MEMBER = "a name of an object, with its value"
@@ -86,15 +82,16 @@ class _Expected(Enum):
 
 
 class _NoJsonError(Exception):
-    """The text is no JSON."""
+    pass
 
 
 def is_json(value: bytes) -> bool:
-    """Return the same as ``is_json_text``, faster where the text is short."""
+    """Return the same as ``is_json_text``; faster for short texts."""
     if len(value) > _SHORT_BYTES:
         return is_json_text(value)
     try:
         text = value.decode().strip(_SPACES)
+        # Python's decoder recurses once per level, and may exceed the limit of the caller's stack.
         if is_deeper(value, MOST_TREE_DEPTH):
             return is_json_text(value)
         return _DECODER.raw_decode(text)[1] == len(text)
@@ -103,14 +100,13 @@ def is_json(value: bytes) -> bool:
 
 
 def is_json_steps(value: bytes) -> Generator[None, None, bool]:
-    """Return the same; a long value is read in steps, between which this yields."""
+    """Return ``is_json``; yields while it reads a long value."""
     if len(value) <= _SHORT_BYTES:
         return is_json(value)
     return (yield from json_steps(value))
 
 
 def is_json_text(text: bytes) -> bool:
-    """Return the result of ``json_steps``, in one go."""
     steps = json_steps(text)
     while True:
         try:
@@ -120,7 +116,8 @@ def is_json_text(text: bytes) -> bool:
 
 
 def json_steps(text: bytes) -> Generator[None, None, bool]:
-    """Return whether ``text`` is JSON; yields after every so many bytes or tokens."""
+    """Return whether ``text`` is JSON; yields after a limited number of bytes or tokens."""
+    # The patterns match bytes, and would accept malformed UTF-8 in strings.
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for first in range(0, len(text), _STEP_BYTES):
@@ -134,7 +131,7 @@ def json_steps(text: bytes) -> Generator[None, None, bool]:
 
 
 class _Reader:
-    """The reading position in a text, its open brackets, and the tokens that may come next."""
+    """The reading position, the open brackets, and the kind of token that may come next."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -143,10 +140,9 @@ class _Reader:
         self._expected = _Expected.VALUE
 
     def steps(self) -> Generator[None, None, None]:
-        """Read the text to its end; yields after every so many tokens.
+        """Read the text to its end; yields after some tokens.
 
-        Raises:
-            _NoJsonError: it is no JSON.
+        Raises _NoJsonError if the text is not JSON.
         """
         self._skip(_SPACE)
         tokens, begun_at = 0, self._at
@@ -157,13 +153,13 @@ class _Reader:
                 yield
             match self._expected:
                 case _Expected.MORE:
-                    self._go_on()
-                case _Expected.ANY if self._close():
+                    self._after_value()
+                case _Expected.ANY if self._close():  # an empty list or object
                     self._expected = _Expected.MORE
                 case _Expected.ANY:
                     self._expected = self._wanted_inside()
                 case _Expected.MEMBER if not self._is_deep and self._skip(_SOME_MEMBERS):
-                    pass  # and another one must come
+                    pass  # the comma is read: another member must follow
                 case _Expected.MEMBER:
                     yield from self._text_steps()
                     self._require(self._skip(_COLON))
@@ -180,7 +176,7 @@ class _Reader:
 
     @property
     def _is_deep(self) -> bool:
-        """True if small values may be too deep here."""
+        """True if the patterns for small values could exceed ``MOST_DEPTH`` here."""
         return len(self._open) > MOST_DEPTH - _SMALL_DEPTH
 
     def _wanted_inside(self) -> _Expected:
@@ -189,7 +185,7 @@ class _Reader:
     def _value_steps(self) -> Generator[None, None, None]:
         is_in_list = bool(self._open) and self._open[-1] == _LIST
         if is_in_list and not self._is_deep and self._skip(_SOME_ITEMS):
-            return  # and another one must come
+            return  # the comma is read: another item must follow
         if self._skip(_SCALAR if self._is_deep else _VALUE):
             self._expected = _Expected.MORE
         elif self._open_some():
@@ -199,7 +195,6 @@ class _Reader:
             self._expected = _Expected.MORE
 
     def _text_steps(self) -> Generator[None, None, None]:
-        """Read a string of any length."""
         self._require(self._text.startswith(b'"', self._at))
         self._at += 1
         while not self._text.startswith(b'"', self._at):
@@ -209,8 +204,7 @@ class _Reader:
             yield
         self._at += 1
 
-    def _go_on(self) -> None:
-        """Read what is behind a value that is part of another."""
+    def _after_value(self) -> None:
         if self._skip(_COMMA):
             self._expected = self._wanted_inside()
         else:
@@ -226,7 +220,6 @@ class _Reader:
         return True
 
     def _close(self) -> bool:
-        """Read ends of what is open, if any is here; the text may end with the last."""
         found = _compiled(_CLOSING).match(self._text, self._at)
         if found is None:
             return False

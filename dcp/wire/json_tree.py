@@ -1,8 +1,8 @@
-"""Parses JSON from outside into Python objects, within a limit of depth and one of size.
+"""Parses JSON from other processes into Python objects, within limits of depth and size.
 
-Python's ``json`` recurses once for each bracket. How deep it can go depends on the caller's own
-stack, and beyond that it raises RecursionError, which code that handles malformed text does not
-catch. The objects take many times the memory of the text, and parsing holds up other connections.
+Python's ``json`` recurses once per level, and the caller's stack decides when it raises
+RecursionError, which no caller catches. The objects take many times the memory of the text, and
+parsing blocks other connections.
 """
 
 import json
@@ -11,20 +11,20 @@ from typing import Any, Final
 import numpy as np
 
 MOST_TREE_DEPTH: Final = 500
-"""Deeper than anybody writes by hand or by program, and far from Python's limit of 1,000 calls."""
+"""No real text is this deep; Python's limit is 1,000 calls."""
 
 MOST_TREE_BYTES: Final = 8 * 1024 * 1024
 """A map of 1,024 vbuckets on 100 nodes has 100 KiB, a manifest of 1,200 collections 400 KiB."""
 
 MOST_REQUEST_JSON_BYTES: Final = 64 * 1024
-"""Of a request; all collections that a bucket may have are named in 14 KiB."""
+"""For a client's request; a filter that names 1,200 collections has 14 KiB."""
 
 
 def json_tree(text: bytes | str, most_bytes: int = MOST_TREE_BYTES) -> Any:
     """Return the Python objects of a JSON text in UTF-8.
 
     Raises:
-        ValueError: it is no JSON, or too long or too deep to be read.
+        ValueError: it is not JSON, or too long or too deep.
     """
     if len(text) > most_bytes:
         raise ValueError(f"JSON: found {len(text)} bytes, expected at most {most_bytes}")
@@ -35,12 +35,12 @@ def json_tree(text: bytes | str, most_bytes: int = MOST_TREE_BYTES) -> Any:
 
 
 def is_deeper(text: bytes, most_depth: int) -> bool:
-    """Return whether more lists and objects than that are open somewhere in the text."""
+    """Return whether more than ``most_depth`` lists and objects are open anywhere in the text."""
     if text.count(b"[") + text.count(b"{") <= most_depth:
         return False
     unescaped = np.frombuffer(text.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
-    is_outside = np.cumsum(unescaped == ord('"'), dtype=np.uint8) & 1 == 0  # of strings
-    folded = unescaped[is_outside] | 0x20  # [ is {, ] is }
+    is_outside = np.cumsum(unescaped == ord('"'), dtype=np.uint8) & 1 == 0  # outside strings
+    folded = unescaped[is_outside] | 0x20  # maps [ to { and ] to }
     brackets = folded[(folded == ord("{")) | (folded == ord("}"))]
     depths = np.cumsum(np.where(brackets == ord("{"), 1, -1), dtype=np.int32)
     return bool(depths.max(initial=0) > most_depth)

@@ -1,9 +1,8 @@
 """Encodes and decodes the collection id (unsigned LEB128) in front of a document key.
 
-Seven bits per byte, least significant group first, top bit set in all but the last byte. kv_engine
-accepts the shortest encoding only (``include/mcbp/protocol/unsigned_leb128.h``), and so do we. It
-takes keys of 1 byte or more, of clients and of other nodes alike (``daemon/mcbp_validators.cc``,
-``is_document_key_valid``): what is stored has no other, and no server can send one.
+kv_engine accepts only the shortest encoding (``include/mcbp/protocol/unsigned_leb128.h``). It
+accepts no empty key from clients or nodes (``daemon/mcbp_validators.cc``,
+``is_document_key_valid``).
 """
 
 from typing import Final
@@ -16,7 +15,7 @@ MAX_LEB128_BYTES: Final = 5
 
 
 def encode_leb128(value: int) -> bytes:
-    """Return the canonical encoding of an unsigned 32-bit integer, 1 to 5 bytes.
+    """Return the shortest encoding, 1 to 5 bytes.
 
     Raises:
         ValueError: ``value`` is no unsigned 32-bit integer.
@@ -31,16 +30,18 @@ def encode_leb128(value: int) -> bytes:
 
 
 def decode_leb128(data: bytes) -> tuple[int, int]:
-    """Return the integer that ``data`` begins with, and how many bytes it takes.
+    """Return the integer at the start of ``data``, and its length in bytes.
 
     Raises:
-        FrameError: it does not end, is not canonical, or exceeds 32 bits.
+        FrameError: it does not end, is not the shortest encoding, or exceeds 32 bits.
     """
     value = 0
     for position, octet in enumerate(data[:MAX_LEB128_BYTES]):
+        # The low 7 bits come first; the top bit says that another byte follows.
         value |= (octet & 0x7F) << (7 * position)
         if octet & 0x80:
             continue
+        # A last byte of 0 adds nothing, so a shorter encoding exists.
         if position and octet == 0:
             raise _malformed(data, "the shortest encoding")
         if value > U32_MAX:
@@ -56,17 +57,17 @@ def _malformed(data: bytes, expected: str) -> FrameError:
 
 
 def split_collection_key(wire_key: bytes) -> tuple[int, bytes]:
-    """Return collection id and logical key of a key from a connection with Collections.
+    """Return the collection id and the rest of a key that a connection with Collections received.
 
     Raises:
-        FrameError: the key does not begin with a canonical collection id.
+        FrameError: the key begins with no collection id in its shortest encoding.
     """
     collection_id, length = decode_leb128(wire_key)
     return collection_id, wire_key[length:]
 
 
 def require_key_length(key: bytes, collection_id: int) -> None:
-    """Raise FrameError for a key, without its prefix, that is empty or too long."""
+    """Raise FrameError if ``key``, without its collection prefix, is empty or too long."""
     most = MAX_KEY_BYTES_IN_COLLECTIONS if collection_id else MAX_KEY_BYTES
     if not 1 <= len(key) <= most:
         raise FrameError(f"key: found {len(key)} bytes, expected 1 to {most}")

@@ -1,7 +1,7 @@
-"""All message bodies under one name: one frozen dataclass per command, answer and DCP message.
+"""All message bodies under one name: a frozen dataclass per command, answer and DCP message.
 
-The envelope (opaque, vbucket, CAS, datatype) is the frame's; a body holds what its extras, key and
-value mean. ``codec.py`` says, in one table, which bytes become which field.
+A body holds what extras, key and value mean; ``codec.py`` maps bytes to fields. Opaque, vbucket,
+CAS and datatype belong to the frame.
 """
 
 from dcp.wire.body import (

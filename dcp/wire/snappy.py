@@ -1,7 +1,7 @@
 """Compresses and inflates Snappy raw blocks: values with datatype bit 0x02.
 
-A block begins with its inflated length as a varint; the limit is checked on that, before anything
-is inflated. Source: google/snappy ``format_description.txt``, kv_engine ``docs/BinaryProtocol.md``.
+A block begins with its inflated length as a varint. Source: google/snappy
+``format_description.txt``, kv_engine ``docs/BinaryProtocol.md``.
 """
 
 from typing import Final
@@ -19,14 +19,14 @@ MAX_INFLATED_BYTES: Final = 30 * 1024 * 1024
 
 _CODEC: Final = pa.Codec("snappy")
 _MAX_VARINT_BYTES: Final = 5
-_NULL: Final = pa.nulls(1, pa.binary())[0]  # ``pa.scalar`` imports pandas where it is installed
+_NULL: Final = pa.nulls(1, pa.binary())[0]  # ``pa.scalar`` would import pandas
 
 
 def inflated_length(block: bytes) -> int:
-    """Return the length in bytes that ``block`` says it inflates to.
+    """Return the length in bytes that ``block`` claims to inflate to.
 
     Raises:
-        FrameError: no complete varint of at most 32 bits at its start.
+        FrameError: the block does not begin with a varint of at most 5 bytes.
     """
     length = 0
     for position, octet in enumerate(block[:_MAX_VARINT_BYTES]):
@@ -40,15 +40,15 @@ def inflated_length(block: bytes) -> int:
 
 
 def inflate(block: bytes, max_inflated_bytes: int = MAX_INFLATED_BYTES) -> bytes:
-    """Return what a block was compressed from; an empty value is no block and stays empty.
-
-    A value is empty, whatever its datatype says, on connections that asked for no values.
+    """Return the inflated block; an empty one stays empty.
 
     Raises:
         FrameError: the inflated length exceeds the limit, or the block is malformed.
     """
+    # A connection that asked for no values gets empty ones, whatever their datatype says.
     if not block:
         return b""
+    # Checked before inflating: a few bytes may claim gigabytes.
     length = inflated_length(block)
     if length > max_inflated_bytes:
         raise FrameError(
@@ -65,9 +65,9 @@ def inflate(block: bytes, max_inflated_bytes: int = MAX_INFLATED_BYTES) -> bytes
 
 
 def inflated_lengths(blocks: pa.BinaryArray) -> NDArray[np.int64]:
-    """Return the length in bytes that each block says it inflates to, 0 for an empty one.
+    """Return the length in bytes that each block claims to inflate to.
 
-    It is -1 where ``inflate`` would refuse a block by that alone.
+    0 for an empty block; -1 if ``inflate`` would refuse the block because of its length.
     """
     offsets, octets = offsets_of(blocks), np.frombuffer(octets_of(blocks), np.uint8)
     at, ends = offsets[:-1].copy(), offsets[1:]
@@ -89,9 +89,9 @@ def inflated_lengths(blocks: pa.BinaryArray) -> NDArray[np.int64]:
 
 
 def inflate_column(blocks: pa.BinaryArray) -> pa.BinaryArray:
-    """Return what blocks were compressed from, in one buffer; null where ``inflate`` would raise.
+    """Return the inflated blocks in one buffer; null if ``inflate`` would raise.
 
-    The lengths that the blocks say they inflate to must be less than 2 GiB in all.
+    The claimed lengths must sum up to less than 2 GiB.
     """
     lengths = inflated_lengths(blocks)
     data = pa.allocate_buffer(int(lengths[lengths > 0].sum()))
@@ -103,6 +103,7 @@ def inflate_column(blocks: pa.BinaryArray) -> pa.BinaryArray:
         try:
             into[at : at + length] = _CODEC.decompress(octets[start:end], length, asbytes=True)
         except (pa.ArrowException, OSError):
+            # A malformed block takes no room: the next one begins at the same place.
             lengths[row] = -1
         else:
             at += length
@@ -113,6 +114,5 @@ def inflate_column(blocks: pa.BinaryArray) -> pa.BinaryArray:
 
 
 def deflate(data: bytes) -> bytes:
-    """Return ``data`` as a raw block."""
     block: bytes = _CODEC.compress(data, asbytes=True)
     return block

@@ -1,7 +1,7 @@
 """Bodies of DCP messages: opening connections and streams, snapshot markers, documents, events.
 
-Field names are those of kv_engine ``docs/dcp/documentation/commands``; seqnos, uuids and CAS are
-unsigned 64-bit, expiry and delete times are seconds since 1970.
+Field names come from kv_engine ``docs/dcp/documentation/commands``. Seqnos, uuids and CAS are
+unsigned 64-bit; expiry and delete times are seconds since 1970.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from dcp.wire.body import Body
 
 @dataclass(frozen=True, slots=True)
 class DcpOpen(Body):
-    """DCP_OPEN: the connection's unique name and flags (``OpenFlag``)."""
-
     name: bytes
+    """Unique within the node: a second connection of this name ends the first."""
     flags: int
+    """``OpenFlag`` bits."""
     reserved: int = 0
     value: bytes = b""
 
@@ -31,24 +31,20 @@ class DcpControl(Body):
 
 @dataclass(frozen=True, slots=True)
 class AddStream(Body):
-    """DCP_ADD_STREAM (cluster manager to a consumer)."""
+    """DCP_ADD_STREAM: the cluster manager makes a consumer open a stream."""
 
     flags: int
 
 
 @dataclass(frozen=True, slots=True)
 class AddStreamAnswer(Body):
-    """The opaque that the consumer will use for the stream."""
-
     stream_opaque: int
+    """The opaque that the consumer will use for the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest(Body):
-    """DCP_STREAM_REQ: resume after ``start`` on branch ``vb_uuid``, inside [snap_start, snap_end].
-
-    ``value`` is the JSON filter; it may be sent only when Collections was negotiated.
-    """
+    """DCP_STREAM_REQ: resume after ``start`` on branch ``vb_uuid``, within a snapshot."""
 
     flags: int
     start: int
@@ -57,6 +53,7 @@ class StreamRequest(Body):
     snap_start: int
     snap_end: int
     value: bytes = b""
+    """A JSON filter; allowed only if HELLO granted Collections."""
     reserved: int = 0
 
 
@@ -69,26 +66,27 @@ class RollbackAnswer(Body):
 
 @dataclass(frozen=True, slots=True)
 class BufferAck(Body):
-    """DCP_BUFFER_ACK: so many bytes were consumed. It has no answer."""
+    """DCP_BUFFER_ACK: the consumer has released ``bytes``. It has no answer."""
 
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd(Body):
-    """DCP_STREAM_END (``EndReason``)."""
-
     reason: int
+    """An ``EndReason``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMarker(Body):
-    """DCP_SNAPSHOT_MARKER; ``version`` is None in v1 and the version byte in v2.x."""
+    """DCP_SNAPSHOT_MARKER: the items from ``start`` to ``end`` are one snapshot."""
 
     start: int
     end: int
     flags: int
+    """``SnapshotFlag`` bits."""
     version: int | None = None
+    """None in v1; the minor version in v2.x."""
     max_visible_seqno: int | None = None
     high_completed_seqno: int | None = None
     timestamp: int | None = None
@@ -113,20 +111,20 @@ class Mutation(Body):
 
 @dataclass(frozen=True, slots=True)
 class Deletion(Body):
-    """DCP_DELETION; ``delete_time`` comes only with INCLUDE_DELETE_TIMES (v2)."""
-
     key: bytes
     by_seqno: int
     rev_seqno: int
     value: bytes = b""
     nmeta: int | None = None
+    """Present in v1 only."""
     delete_time: int | None = None
+    """Present in v2 only, which a consumer gets with INCLUDE_DELETE_TIMES."""
     unused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Expiration(Body):
-    """DCP_EXPIRATION: a deletion by time."""
+    """DCP_EXPIRATION: the document was deleted because its expiry passed."""
 
     key: bytes
     by_seqno: int
@@ -137,14 +135,14 @@ class Expiration(Body):
 
 @dataclass(frozen=True, slots=True)
 class SetVbucketState(Body):
-    """DCP_SET_VBUCKET_STATE (takeover only)."""
+    """DCP_SET_VBUCKET_STATE, which only takeover streams carry."""
 
     state: int
 
 
 @dataclass(frozen=True, slots=True)
 class SystemEvent(Body):
-    """DCP_SYSTEM_EVENT as sent; ``value`` is laid out by ``event`` and ``version``."""
+    """DCP_SYSTEM_EVENT as sent: ``event`` and ``version`` decide the layout of ``value``."""
 
     by_seqno: int
     event: int
@@ -171,7 +169,7 @@ class Prepare(Body):
 
 @dataclass(frozen=True, slots=True)
 class SeqnoAcknowledged(Body):
-    """DCP_SEQNO_ACKNOWLEDGED: a replica holds prepares up to here."""
+    """DCP_SEQNO_ACKNOWLEDGED: a replica holds the prepares up to ``prepared_seqno``."""
 
     prepared_seqno: int
 
@@ -196,7 +194,7 @@ class Abort(Body):
 
 @dataclass(frozen=True, slots=True)
 class SeqnoAdvanced(Body):
-    """DCP_SEQNO_ADVANCED: the stream is at ``seqno``, there was nothing for us up to here."""
+    """DCP_SEQNO_ADVANCED: the stream has reached ``seqno`` without an item for this consumer."""
 
     seqno: int
 
@@ -210,6 +208,6 @@ class OsoSnapshot(Body):
 
 @dataclass(frozen=True, slots=True)
 class CacheTransfer(Body):
-    """DCP_CACHE_TRANSFER: back-to-back cache records, not interpreted here."""
+    """DCP_CACHE_TRANSFER: cache records back to back, left undecoded."""
 
     value: bytes

@@ -1,8 +1,8 @@
-"""System events of DCP_SYSTEM_EVENT: collections and scopes that come and go.
+"""System events of DCP_SYSTEM_EVENT: collections and scopes appear and disappear.
 
-Layouts of versions 0 and 1: kv_engine ``engines/ep/src/collections/system_event_types.h``. (The
+Layouts of versions 0 and 1: kv_engine ``engines/ep/src/collections/system_event_types.h``. The
 drawing in kv_engine's ``docs/dcp/documentation/commands/system_event.md`` swaps scope and
-collection id; the code has scope first.) Version 2 is FlatBuffers and comes only when asked for.
+collection id. A producer sends version 2 (FlatBuffers) only to consumers that ask for it.
 """
 
 from dataclasses import dataclass
@@ -21,16 +21,13 @@ _ONE_ID = Struct(">QI")
 
 @dataclass(frozen=True, slots=True)
 class ManifestEvent:
-    """A change of a collection or scope, under the manifest ``manifest_uid``.
-
-    Manifest uids are those of the last complete change: when one change makes several events, only
-    the last of them carries the new uid.
-    """
+    """A change of a collection or scope."""
 
     manifest_uid: int
+    """The manifest of the last complete change: of several events of a change only the last has its
+    uid."""
 
     def __post_init__(self) -> None:
-        """Reject ids outside their width."""
         require_unsigned("manifest uid", self.manifest_uid)
         for name in ("scope_id", "collection_id", "max_ttl_seconds"):
             value = getattr(self, name, None)
@@ -40,7 +37,7 @@ class ManifestEvent:
 
 @dataclass(frozen=True, slots=True)
 class CollectionBegun(ManifestEvent):
-    """A collection was created; for an id that exists: all its older items are gone (a flush)."""
+    """A collection was created, or flushed if its id exists: then its older items are gone."""
 
     scope_id: int
     collection_id: int
@@ -58,22 +55,20 @@ class CollectionEnded(ManifestEvent):
 
 @dataclass(frozen=True, slots=True)
 class CollectionFlushed(ManifestEvent):
-    """All items of a collection are gone (retired: newer servers send ``CollectionBegun``)."""
+    """All items of a collection are gone; newer servers send ``CollectionBegun`` instead."""
 
     collection_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeCreated(ManifestEvent):
-    """A scope was created."""
-
     scope_id: int
     name: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeDropped(ManifestEvent):
-    """A scope was dropped; its collections' ends precede this."""
+    """A scope was dropped; the ends of its collections precede this event."""
 
     scope_id: int
 
@@ -89,10 +84,10 @@ _LAYOUTS: Final[dict[tuple[int, int], Struct]] = {
 
 
 def decode_system_event(event: SystemEvent) -> ManifestEvent | None:
-    """Return the event's meaning; None for kinds and versions that are newer than we are.
+    """Return the event; None for a kind or version that this code does not know.
 
     Raises:
-        FrameError: a value whose length is not that of its kind and version.
+        FrameError: the value's length does not fit kind and version.
     """
     layout = _LAYOUTS.get((event.event, event.version))
     if layout is None:
@@ -105,6 +100,7 @@ def decode_system_event(event: SystemEvent) -> ManifestEvent | None:
     uid, *ids = layout.unpack(event.value)
     match event.event:
         case SystemEventKind.BEGIN_COLLECTION:
+            # The event's key is the name of the collection.
             scope_id, collection_id, *max_ttl = ids
             return CollectionBegun(uid, scope_id, collection_id, event.key, *max_ttl)
         case SystemEventKind.END_COLLECTION:
@@ -117,7 +113,7 @@ def decode_system_event(event: SystemEvent) -> ManifestEvent | None:
 
 
 def encode_system_event(event: ManifestEvent, by_seqno: int) -> SystemEvent:
-    """Return the message that tells of ``event``; the inverse of ``decode_system_event``.
+    """Return the message of ``event``; the inverse of ``decode_system_event``.
 
     Raises:
         TypeError: not one of this file's events.

@@ -1,7 +1,4 @@
-"""Layouts of values that are structures rather than documents: logs, seqno lists, markers v2.
-
-A ``ValueLayout`` is a pair of pure functions that ``codec.py`` names in its table.
-"""
+"""Layouts of values that are structures, not documents: logs, lists of seqnos, markers v2."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -19,18 +16,18 @@ Encoder = Callable[[Any, tuple[str, ...]], bytes]
 
 @dataclass(frozen=True, slots=True)
 class ValueLayout:
-    """The layout of a value that fills the fields ``names`` of a body, in both directions."""
+    """A pair of functions that ``codec.py`` names in its table."""
 
     names: tuple[str, ...]
+    """The fields of the body that the value fills."""
     reader: Decoder
     writer: Encoder
 
     def decode(self, frame: Frame, extras: dict[str, Any]) -> dict[str, Any]:
-        """Return field values; ``extras`` are the fields read so far (markers depend on them)."""
+        """Return field values; a marker's layout depends on the version among ``extras``."""
         return self.reader(frame, self.names, extras)
 
     def encode(self, body: object) -> bytes:
-        """Return the value's bytes."""
         return self.writer(body, self.names)
 
 
@@ -97,7 +94,10 @@ VB_SEQNOS: Final = _rows_layout(
 
 
 def _pack_version(body: Any, version: int | None, versions: _Versions) -> bytes:
-    """Pack the layout of ``version``; fields that it lacks must be None, or they would be lost."""
+    """Pack the layout of ``version``.
+
+    Raises TypeError if a field is set that this version lacks: packing would lose it.
+    """
     if version not in versions:
         known = ", ".join(map(str, versions))
         raise TypeError(f"encode {type(body).__name__}: found version {version}, expected {known}")
@@ -163,4 +163,4 @@ def _write_marker(body: Any, _: tuple[str, ...]) -> bytes:
 
 
 MARKER_V2: Final = ValueLayout((), _read_marker, _write_marker)
-"""The value of a marker v2.x; empty in v1, which has all in its extras."""
+"""The value of a marker v2.x; empty in v1, which keeps all fields in its extras."""

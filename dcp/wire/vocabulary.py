@@ -12,14 +12,15 @@ MAX_FRAME_BYTES: Final = 30 * 1024 * 1024
 """kv_engine's ``max_packet_size``; a document (20 MiB) with its system xattrs (1 MiB) fits."""
 MAX_UNAUTHENTICATED_FRAME_BYTES: Final = 16 * 1024
 MAX_KEY_BYTES: Final = 250
-"""Of a document in the default collection, without its prefix (kv_engine ``limits.h``)."""
+"""In the default collection, without the prefix (kv_engine ``limits.h``)."""
 MAX_KEY_BYTES_IN_COLLECTIONS: Final = 246
-"""In all others, whatever the prefix (``dockey_view.h``, MaxCollectionsLogicalKeyLen)."""
+"""In other collections, for prefixes of any length (``dockey_view.h``,
+MaxCollectionsLogicalKeyLen)."""
 MAX_CONNECTION_NAME_BYTES: Final = 200
 
 
 class Magic(IntEnum):
-    """The first byte of a frame: who sends it, and in which framing."""
+    """The first byte of a frame: sender and framing."""
 
     ALT_REQUEST = 0x08
     ALT_RESPONSE = 0x18
@@ -98,7 +99,7 @@ class ServerOpcode(IntEnum):
 
 
 class Status(IntEnum):
-    """Statuses of a response. Unknown ones stay plain ints: servers add new ones."""
+    """Unknown statuses stay plain ints: servers add new ones."""
 
     SUCCESS = 0x00
     KEY_ENOENT = 0x01
@@ -157,7 +158,7 @@ class Status(IntEnum):
 
 
 class Datatype(IntFlag):
-    """The encoding of a value's bytes; several bits may be set at once."""
+    """The encoding of a value's bytes; several bits may be set."""
 
     RAW = 0x00
     JSON = 0x01
@@ -169,8 +170,6 @@ ALL_DATATYPE_BITS: Final = int(Datatype.JSON | Datatype.SNAPPY | Datatype.XATTR)
 
 
 class HelloFeature(IntEnum):
-    """Features that HELLO negotiates."""
-
     DATATYPE = 0x01
     TLS = 0x02
     TCP_NODELAY = 0x03
@@ -260,7 +259,7 @@ class EndReason(IntEnum):
 
 
 class VbucketState(IntEnum):
-    """States of a vbucket (SET_VBUCKET_STATE, GET_ALL_VB_SEQNOS); 0 asks for all that live."""
+    """States of a vbucket (SET_VBUCKET_STATE, GET_ALL_VB_SEQNOS). ALIVE means all but DEAD."""
 
     ALIVE = 0
     ACTIVE = 1
@@ -281,7 +280,5 @@ class SystemEventKind(IntEnum):
 
 
 class OsoFlag(IntEnum):
-    """The two ends of an out-of-order snapshot."""
-
     START = 1
     END = 2

@@ -3,7 +3,7 @@
     u32 total                                        length of all pairs together
     per pair: u32 length, name, NUL, value, NUL      ``length`` counts from name to the last NUL
 
-A name is 1 to 15 bytes; names beginning with ``_`` are the system's. Source: kv_engine
+A name has 1 to 15 bytes; a first ``_`` makes it the system's. Source: kv_engine
 ``docs/Document.md``, ``include/xattr/blob.h``, ``xattr/utils.cc``.
 """
 
@@ -16,30 +16,30 @@ from dcp.wire.json_text import is_json
 
 MAX_NAME_BYTES: Final = 15
 MAX_SYSTEM_BYTES: Final = 1024 * 1024
-"""What system xattrs may take on top of a document."""
+"""For system xattrs, in addition to the document's limit."""
 MAX_USER_BYTES: Final = 20 * 1024 * 1024
-"""What user xattrs may take: they count as part of the document."""
+"""For user xattrs, which count as part of the document."""
 
 TRANSACTION_NAME: Final = "txn"
-"""Where Couchbase's transactions stage what they may still roll back: the system's, without _."""
+"""Couchbase transactions stage their changes here: system data, although the name has no ``_``."""
 
 Xattrs = tuple[tuple[bytes, bytes], ...]
-"""Name and value of each, in their order; values are JSON text, which nobody has checked."""
+"""Names and values in their order. Values should be JSON, but nobody has checked it."""
 
 _LENGTH_BYTES: Final = 4
 
 
 def is_hidden(name: bytes) -> bool:
-    """Return whether an xattr is the system's, or a transaction's."""
+    """Return whether an xattr belongs to the system or a transaction."""
     return name.startswith(b"_") or name == TRANSACTION_NAME.encode()
 
 
 def split_xattrs(value: bytes) -> tuple[Xattrs, bytes]:
-    """Return the xattrs that ``value`` begins with, and the document body behind them.
+    """Return the xattrs at the start of ``value``, and the document body after them.
 
     Raises:
-        FrameError: lengths that do not add up, a missing NUL, an illegal name, or a section beyond
-            the limits.
+        FrameError: lengths that do not add up, a missing NUL, an illegal name, or a section
+            beyond the limits.
     """
     if len(value) < _LENGTH_BYTES:
         raise FrameError(f"xattr section: found a value of {len(value)} bytes, expected 4 or more")
@@ -93,8 +93,8 @@ def join_xattrs(xattrs: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
 def xattrs_json(xattrs: Xattrs) -> str:
     r"""Return the xattrs as one JSON object, name to value.
 
-    A value that is JSON stands there verbatim. Any other becomes a JSON string of its text, in
-    which bytes that are no UTF-8 are written as the four characters ``\xNN``.
+    A value that is JSON stays unchanged. Any other becomes a JSON string, with bytes that are not
+    UTF-8 as the four characters ``\xNN``.
     """
     members = (
         f"{json.dumps(name.decode(), ensure_ascii=False)}:{_json_of(value)}"
@@ -121,6 +121,7 @@ def _problem_of(xattrs: Xattrs) -> str | None:
         if name in names:
             return f"xattr name: found {name!r} twice, expected each name once"
         names.add(name)
+        # kv_engine charges ``txn`` to the user's limit: its name has no ``_``.
         sizes[name.startswith(b"_")] += _LENGTH_BYTES + len(name) + len(value) + 2
     for is_system, most in ((True, MAX_SYSTEM_BYTES), (False, MAX_USER_BYTES)):
         if sizes[is_system] > most:

@@ -1,8 +1,8 @@
 """Splits columns of values into xattrs and bodies, without an object per value.
 
-The first pairs of all values are read at once, then the second ones, and so on. What is seldom is
-left to ``split_xattrs``, which reads or refuses it: malformed sections, those of many pairs or of
-more than a MiB, names that are not plain ASCII, and values that are no JSON.
+It reads the first pairs of all values together, then the second pairs, and so on. It leaves rare
+values to ``split_xattrs``: malformed sections, names that are not plain ASCII, values that are not
+JSON, more than 8 pairs or 1 MiB.
 """
 
 from dataclasses import dataclass
@@ -24,40 +24,37 @@ Mask = NDArray[np.bool_]
 _MOST_PAIRS: Final = 8
 _LENGTH: Final = np.dtype(">u4")
 _NAME: Final = np.dtype([("octets", "u1", MAX_NAME_BYTES + 1)])
-"""A name, its NUL, and perhaps what follows."""
+"""A name, its NUL, and perhaps later bytes."""
 _TRANSACTION: Final = np.frombuffer(
     TRANSACTION_NAME.encode().ljust(MAX_NAME_BYTES + 1, b"\0"), np.uint8
 )
 _PLACES: Final = np.arange(MAX_NAME_BYTES + 1)
 _IS_PLAIN: Final = np.isin(np.arange(256), sorted({*range(0x20, 0x7F)} - {*b'"\\'}))
-"""Octets that stand for themselves in JSON text."""
+"""Bytes that stand for themselves in a JSON string."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitValues:
-    """Bodies, and xattrs as text of one JSON object each.
-
-    Both are null where a value was left as it is; ``xattrs`` also where none is wanted of a section
-    that is not empty.
-    """
+    """Bodies, and xattrs as one JSON object per value; both are null if the value was not split."""
 
     bodies: pa.BinaryArray
     xattrs: pa.StringArray
+    """Also null if the section has only hidden xattrs and the caller wants none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pairs:
-    """One pair each of some values, in their order; ``names`` are padded with zeros."""
+    """At most one pair per value, in the order of the values."""
 
     rows: Rows
     names: NDArray[np.uint8]
+    """Padded with zeros to 16 bytes."""
     name_at: Rows
     value_at: Rows
     value_ends: Rows
 
     @property
     def are_hidden(self) -> Mask:
-        """True where a pair is the system's, or a transaction's."""
         is_system = self.names[:, 0] == ord("_")
         are_hidden: Mask = is_system | (self.names == _TRANSACTION).all(axis=1)
         return are_hidden
@@ -73,9 +70,9 @@ class _Pairs:
 
 
 def split_column(values: pa.BinaryArray, *, system_xattrs: bool = True) -> SplitValues:
-    """Split values that begin with a section of xattrs, all of them.
+    """Split values that all begin with an xattr section.
 
-    Without ``system_xattrs`` those are left out that are hidden (`dcp.wire.xattr.is_hidden`).
+    Without ``system_xattrs`` the result leaves out hidden ones (`dcp.wire.xattr.is_hidden`).
     """
     sections = _Sections(values)
     pairs = sections.read()
@@ -86,7 +83,7 @@ def split_column(values: pa.BinaryArray, *, system_xattrs: bool = True) -> Split
 
 
 class _Sections:
-    """The sections of a column; what fails a check is not split."""
+    """The xattr sections of a column; a value that fails a check stays unsplit."""
 
     def __init__(self, values: pa.BinaryArray) -> None:
         self._buffer = octets_of(values)
@@ -103,7 +100,7 @@ class _Sections:
         self._at = at
 
     def read(self) -> list[_Pairs]:
-        """Return the pairs of all sections: the first of each, the second, and so on."""
+        """Return the first pairs of all sections, then the second pairs, and so on."""
         found: list[_Pairs] = []
         names: list[NDArray[np.uint64]] = []
         while len(rows := np.flatnonzero(self._is_split & (self._at < self._ends))):
@@ -111,6 +108,8 @@ class _Sections:
                 self._is_split[rows] = False
                 break
             pairs = self._next_pairs(rows)
+            # A padded name is two integers, which makes comparing names cheap. A section that
+            # repeats a name is malformed.
             words = np.zeros((self._rows, 2), np.uint64)
             words[pairs.rows] = pairs.names.view(np.uint64)
             for others in names:
@@ -127,6 +126,8 @@ class _Sections:
         name_bytes = np.argmin(names, axis=1)
         is_name = name_bytes[:, None] > _PLACES
         value_at = name_at + name_bytes + 1
+        # A name needs a NUL within 16 bytes, and the pair must end with one. Near the buffer's end
+        # ``_gather`` returns other bytes, so such a pair is left to ``split_xattrs``.
         is_whole = pair_ends <= self._ends[rows]
         is_whole &= name_at <= len(self._octets) - _NAME.itemsize
         is_whole &= (names.min(axis=1) == 0) & (name_bytes > 0) & (value_at < pair_ends)
@@ -139,13 +140,13 @@ class _Sections:
         return pairs.of(is_whole)
 
     def texts(self, pairs: list[_Pairs]) -> pa.StringArray:
-        """Return the objects of such pairs; their values are checked here."""
         members = [self._members(each) for each in pairs if len(each.rows)]
         rows = np.concatenate([each.rows for each in pairs] or [np.empty(0, np.int64)])
         counts = np.bincount(rows, minlength=self._rows)
         texts = pa.repeat(pa.scalar(b""), self._rows)
         if members:
             ends = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
+            # A stable sort keeps the order of each value's pairs.
             by_row = pa.concat_arrays(members).take(pa.array(np.argsort(rows, kind="stable")))
             texts = pc.binary_join(pa.ListArray.from_arrays(ends, by_row), b",")
         is_shown = self._is_split & (self._is_empty | (counts > 0))
@@ -153,7 +154,7 @@ class _Sections:
         return pc.if_else(pa.array(is_shown), objects, None).cast(pa.string())
 
     def _members(self, pairs: _Pairs) -> pa.BinaryArray:
-        """Return each pair, at least one, as a member of an object."""
+        """Return each pair, at least one, as a member of a JSON object."""
         columns = pairs.name_at, pairs.value_at - 1, pairs.value_at, pairs.value_ends
         parts = segments(self._buffer, np.stack(columns, axis=1))
         first = np.arange(0, len(parts), 4)
@@ -163,7 +164,7 @@ class _Sections:
         return pc.binary_join_element_wise(b'"', names, b'":', values, b"")
 
     def bodies(self) -> pa.BinaryArray:
-        """Return what follows the sections; that of one value is not copied."""
+        """Return the bytes after each section; a single one is not copied."""
         starts = np.where(self._is_split, self._ends, self._value_ends)
         parts = segments(self._buffer, np.stack([starts, self._value_ends], axis=1))
         if self._rows == 1 and self._is_split.all():
@@ -171,10 +172,13 @@ class _Sections:
         indices = np.arange(0, 2 * self._rows, 2)
         if self._is_split.all():
             return picked(parts, indices)
+        # The mask makes the bodies of unsplit values null.
         return parts.take(pa.array(indices, mask=~self._is_split))
 
     def _gather(self, positions: Rows, layout: np.dtype[Any]) -> NDArray[Any]:
-        """Return what is at positions, and anything for those too near to the buffer's end."""
+        """Return the records at ``positions``; arbitrary ones for positions too near to the
+        buffer's end.
+        """
         last = len(self._octets) - layout.itemsize
         if last < 0:
             return np.zeros(len(positions), layout)

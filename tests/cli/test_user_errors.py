@@ -21,7 +21,7 @@ from tests.producer.tls import TLS_FILES
 
 USER = ["--user", "tester"]
 LOGIN = "found status 0x20 AUTH_ERROR, user or password is wrong (SCRAM), expected a user"
-NO_BUCKET = "found status 0x24 EACCESS, no access, expected bucket 'nowhere' to be there, and user"
+NO_BUCKET = "found status 0x24 EACCESS, no access, expected bucket 'nowhere' to exist, and user"
 
 
 def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -154,8 +154,8 @@ def test_what_a_cluster_refuses(
     ("spoken", "expected"),
     [
         (None, "reset by peer, expected the port of the data service: 11210, or 11207 with TLS"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "found HTTP spoken there, expected the port of the"),
-        (b"\x15\x03\x01\x00\x02\x02\x46", "found TLS spoken there, but the connection is not"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "found HTTP on this port, expected the port of the"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "found TLS on this port, but the connection is not"),
         (b"", "closed the connection, expected the port of the data service: 11210, or 11207"),
     ],
 )

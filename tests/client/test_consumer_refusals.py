@@ -96,7 +96,7 @@ def test_a_lasting_refusal_ends_its_vbucket_at_the_deadline(make_cluster: MakeCl
     with consuming(cluster, chosen=settings(node_deadline_seconds=5.0)) as consumer:
         drained = Drained().run(consumer, lambda each: 1 in each.stopped)
         assert drained.stopped[1].reason is StopReason.REFUSED
-        assert "status 0x86 ETMPFAIL, not now" in drained.stopped[1].detail
+        assert "status 0x86 ETMPFAIL, a temporary failure" in drained.stopped[1].detail
         assert_same_state(cluster, drained.run(consumer, caught_up(cluster, 0)), 0)
 
 

@@ -110,7 +110,7 @@ def test_a_refused_window_is_logged_once_and_the_old_one_stays(
         record.message for record in caplog.records if "refuses a window" in record.message
     ] == [
         f"{cluster.seeds[0]} refuses a window of 200000 bytes "
-        "(status 0x04 EINVAL, it does not take what was sent): "
+        "(status 0x04 EINVAL, the request is invalid): "
         "connections keep those that they have"
     ]
 

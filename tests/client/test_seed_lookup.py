@@ -151,7 +151,7 @@ def test_the_password_is_not_sent_over_plain_http_unless_that_is_allowed(
     [
         ("reader", "default", AuthenticationError, "status 401 .*check the name 'reader'"),
         ("reader", "absent", AuthenticationError, "status 401"),
-        ("", "absent", BucketError, "status 404 .*expected bucket 'absent' to be there"),
+        ("", "absent", BucketError, "status 404 .*expected bucket 'absent' to exist"),
     ],
 )
 def test_refusals_over_http_are_told(
@@ -210,7 +210,7 @@ def test_a_port_without_http_is_told(make_cluster: MakeCluster) -> None:
     for seed in (cluster.seeds[0], cluster.tls_seeds[0]):
         with pytest.raises(NodeUnavailableError, match=f"http://{seed}/pools/default/b/default: "):
             find_seeds(over_http([seed]), quick, PLAINLY)
-    told = r"speaks no TLS; expected the HTTP port of the cluster manager: 8091, or 18091"
+    told = r"does not use TLS; expected the HTTP port of the cluster manager: 8091, or 18091"
     with pytest.raises(NodeUnavailableError, match=told) as caught:
         find_seeds(over_http(cluster.http_seeds[:1], "couchbases"), ENCRYPTED, CREDENTIALS)
     assert str(caught.value).count("expected") == 1

@@ -69,7 +69,7 @@ def test_a_refused_failover_log_costs_its_answer_alone() -> None:
     )
     connection.request_failover_log(1)
     fault = (
-        "DCP_GET_FAILOVER_LOG: found status 0x86 ETMPFAIL, not now, later perhaps, expected success"
+        "DCP_GET_FAILOVER_LOG: found status 0x86 ETMPFAIL, a temporary failure, expected success"
     )
     assert converse(connection, server) == [e.FailoverLogReceived(1, None, Status.ETMPFAIL, fault)]
 

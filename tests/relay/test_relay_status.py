@@ -104,7 +104,7 @@ def test_a_name_forges_no_line_of_the_status_nor_of_the_log(
             return any(f"wait for consumer {shown}" in line for line in lines)
 
         wait_for("it is named", is_named, PATIENCE_SECONDS)
-        assert main(["top", "--relay", relay.seeds[0], "--user", USER]) == 0
+        assert main(["top", "--relay", relay.http_seeds[0], "--user", USER]) == 0
         text = capsys.readouterr().out
         assert shown in text
         assert "\x1b" not in text

@@ -268,7 +268,7 @@ def test_metrics_say_who_gates(
     fast.run(lambda _: _is_blocked(cluster) and _waits_for(relay).startswith("slow"))
     (user,) = USERS
     monkeypatch.setenv("DCPLAKE_PASSWORD", USERS[user])
-    assert main(["top", "--relay", relay.seeds[0], "--user", user, "--metrics"]) == 0
+    assert main(["top", "--relay", relay.http_seeds[0], "--user", user, "--metrics"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
     told = {series: float(value) for series, value in (line.rsplit(" ", 1) for line in lines)}
     name, node = _waits_for(relay), cluster.seeds[0]
@@ -293,7 +293,7 @@ def test_metrics_say_who_gates(
     assert json.loads(figures)["relay"]["groups"][0]["waits_for"] == name
     names = [each["name"] for each in json.loads(figures)["connections"]]
     assert len(names) == 2 and name in names
-    assert main(["top", "--relay", relay.seeds[0], "--user", user, "--once"]) == 0
+    assert main(["top", "--relay", relay.http_seeds[0], "--user", user, "--once"]) == 0
     assert re.search(
         rf"^relay: RSS [\d,]+ of at most {bound_bytes / 2**20:,.0f} MiB$",
         capsys.readouterr().out,

@@ -1,11 +1,11 @@
 """``dcplake top``: connections, windows and stages of a run that is going on, live.
 
-Reads the live board of the lake, or asks a producer or relay; starts no Spark. Where the output is
-no terminal it shows one look.
+Reads the live board of the lake, or asks a producer or a relay; starts no Spark. Where the output
+is no terminal it shows one look.
 """
 
 import sys
-from contextlib import closing, suppress
+from contextlib import suppress
 from time import sleep
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,7 +16,6 @@ from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say, say_json
 from dcp.errors import ConfigError
 from dcp.printable import printable_lines
-from dcp.seeds import DEFAULT_BUCKET
 
 if TYPE_CHECKING:
     from dcp.cli.views.board_view import BoardView
@@ -32,16 +31,15 @@ def run(  # noqa: PLR0913  (an argument for each option)
     overrides: Overrides = None,
     producer: Annotated[
         str | None,
-        Option(metavar="HOST:PORT", help="DCP connections of a producer instead, by STAT"),
+        Option(metavar="HOST:PORT", help="DCP connections of a producer instead; its HTTP port"),
     ] = None,
     relay: Annotated[
         str | None,
-        Option(metavar="HOST:PORT", help="DCP connections of a relay instead, by STAT"),
+        Option(metavar="HOST:PORT", help="DCP connections of a relay instead; its HTTP port"),
     ] = None,
     metrics: Annotated[
         bool, Option("--metrics", help="print once, as Prometheus reads it (text format)")
     ] = False,
-    bucket: source.Bucket = DEFAULT_BUCKET,
     user: source.User = source.DEFAULT_USER,
     password_env: source.PasswordEnv = source.PASSWORD_ENV,
     tls: source.Tls = False,
@@ -61,7 +59,6 @@ def run(  # noqa: PLR0913  (an argument for each option)
             address,
             user,
             source.password_from(password_env),
-            bucket,
             encryption,
             allows_plain=settings.source.allow_plain,
             is_relay=bool(relay),
@@ -75,7 +72,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
 
 
 def _show(view: "BoardView | ProducerView", *, once: bool, metrics: bool, as_json: bool) -> int:
-    with suppress(KeyboardInterrupt), closing(view):
+    with suppress(KeyboardInterrupt):
         if metrics:
             view.refresh()
             say(view.metrics().rstrip("\n"))

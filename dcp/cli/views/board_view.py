@@ -53,9 +53,6 @@ class BoardView:
         """Return the last look as text."""
         return board_text(self._samples) if self._samples else "no task is running"
 
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 def connection_lines(samples: Sequence[TaskStats]) -> list[str]:
     """Return one line for each task, and for each of its connections, for ``dcplake status``."""

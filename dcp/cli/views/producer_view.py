@@ -1,30 +1,36 @@
 """The other side of flow control: what a producer, or a relay, tells of its DCP connections.
 
-It is asked by STAT, as a server is: group ``dcp``, and ``relay`` where there is one. Since when a
-connection has been paused is what we saw ourselves, where it is not told.
+It is asked for ``/figures.json`` at its HTTP port, which has what ``/metrics`` there has. We see
+ourselves since when a connection has been paused.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from http import HTTPStatus
+from ipaddress import ip_address
 from time import monotonic, time
 from typing import Any, Final
 
 from dcp.cli.terminal.quantities import bar, count_text, memory_text, size_text
 from dcp.cli.terminal.table import table
-from dcp.cli.views.producer_connections import connections_in
-from dcp.cli.views.server_statistics import figures_of_ours
+from dcp.client.addresses import NodeAddress
+from dcp.client.seed_lookup import ask_over_http
 from dcp.client.settings import TlsSettings
-from dcp.errors import SourceError
+from dcp.errors import ConfigError, SourceError
 from dcp.printable import printable
-from dcp.producer.kv_connection import KvConnection
-from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS
-from dcp.records import plain
+from dcp.protocol.credentials import Credentials, Secret
+from dcp.records import plain, read
 from dcp.relay.relay_figures import RelayFigures
 from dcp.seeds import parse_seed
 from dcp.server.bucket.node_figures import ConnectionFigures, ProducerFigures, node_exposition
+from dcp.wire.json_tree import json_tree
 
-_WITHOUT_STREAMS: Final = b'{"stream_format":"skip"}'
+_PATH: Final = "/figures.json"
 _TIMEOUT_SECONDS: Final = 5.0
+_EXPECTED: Final = (
+    "expected a relay or `dcplake serve`; of a Couchbase server `cbstats HOST:11210 dcp` shows the "
+    "connections"
+)
 
 
 class ProducerView:
@@ -35,59 +41,58 @@ class ProducerView:
         address: str,
         user: str,
         password: str,
-        bucket: str,
         tls: TlsSettings | None = None,
         *,
         allows_plain: bool = False,
         is_relay: bool = False,
     ) -> None:
-        """Connect, encrypted where ``tls`` is given, to a producer or a relay.
+        """Ask nobody yet.
 
-        Only then, or with ``allows_plain``, the password may be sent as it is.
+        HTTP sends the password as it is: encrypted with ``tls``, else to this machine only, unless
+        ``allows_plain``.
 
         Raises:
-            ConfigError: the address is no ``host:port``, or the file of ``tls`` cannot be used.
-            NodeUnavailableError: the node cannot be reached.
-            AuthenticationError, BucketError: user, password or bucket were refused.
+            ConfigError: the address is no ``host:port`` of HTTP, or the password may not be sent.
         """
-        self.address, self._is_relay = address, is_relay
-        context = None if tls is None else tls.context()
-        host, port = parse_seed(address, tls=tls is not None)
-        self._connection = KvConnection(host, port, _TIMEOUT_SECONDS, context)
-        try:
-            is_plain_fine = tls is not None or allows_plain
-            mechanisms = ALL_MECHANISMS if is_plain_fine else SCRAM_MECHANISMS
-            self._connection.log_in(user, password, bucket, mechanisms=mechanisms)
-        except BaseException:
-            self._connection.close()
-            raise
+        self._node = NodeAddress(*parse_seed(address, tls=tls is not None, http=True))
+        if tls is None and not allows_plain and not _is_this_machine(self._node.host):
+            raise ConfigError(
+                f"{self._node}: found HTTP without TLS, which sends the password as it is, "
+                "expected --tls or --ca-file, or --set source.allow_plain=true"
+            )
+        self.address, self._is_relay, self._tls = address, is_relay, tls
+        self._credentials = Credentials(user, Secret(password))
         self._paused: dict[str, tuple[str, int, float]] = {}
         self.connections: list[ConnectionFigures] = []
         self.relay: RelayFigures | None = None
         self.producer: ProducerFigures | None = None
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
     def refresh(self) -> None:
         """Ask once.
 
         Raises:
-            NodeUnavailableError: the node is gone.
-            SourceError: it does not tell this user, or is no relay where one is expected.
+            NodeUnavailableError: the node cannot be reached.
+            AuthenticationError: user or password were refused.
+            SecretError: a certificate's file cannot be used.
+            SourceError: it is no node of ours, or no relay where one is expected.
         """
-        told = self._connection.statistics("dcp", _WITHOUT_STREAMS)
-        self._take(connections_in(told), monotonic())
-        self.relay = figures_of_ours(self._connection, "relay", RelayFigures)
+        answer = ask_over_http(self._node, _PATH, self._tls, _TIMEOUT_SECONDS, self._credentials)
+        if answer.status != HTTPStatus.OK:
+            raise SourceError(f"{answer}, {_EXPECTED}")
+        try:
+            told = json_tree(answer.body)
+            connections = [read(ConnectionFigures, each) for each in told["connections"]]
+            relay = told.get("relay")
+            self.relay = None if relay is None else read(RelayFigures, relay)
+            self.producer = None if self.relay else read(ProducerFigures, told["producer"])
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise SourceError(f"{answer.url}: found no figures, {_EXPECTED}") from None
         if self._is_relay and self.relay is None:
             raise SourceError(
-                f"{self.address}: found a producer (it has no statistics of a relay), expected a "
+                f"{self.address}: found a producer (it has no figures of a relay), expected a "
                 "relay; --producer shows it"
             )
-        self.producer = (
-            None if self.relay else figures_of_ours(self._connection, "producer", ProducerFigures)
-        )
+        self._take(connections, monotonic())
 
     def _take(self, found: Sequence[ConnectionFigures], now: float) -> None:
         """Take over the connections that there are; what was known of others is forgotten."""
@@ -110,8 +115,9 @@ class ProducerView:
         return {"at": time(), "node": self.address, **plain(seen)}
 
     def metrics(self) -> str:
-        """Return the last look as Prometheus reads it."""
-        return node_exposition(self.connections, self.relay or self.producer)
+        """Return the last look in Prometheus' text format."""
+        process = self.relay or self.producer or ProducerFigures()
+        return node_exposition(self.connections, process)
 
     def text(self) -> str:
         """Return the last look as text."""
@@ -126,6 +132,13 @@ class ProducerView:
             parts.append(f"relay: {process_memory_text(self.relay)}")
             parts.append(table(["relay", "value"], self.relay.rows()))
         return "\n\n".join(parts)
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def process_memory_text(figures: ProducerFigures | RelayFigures) -> str:

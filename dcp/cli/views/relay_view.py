@@ -1,6 +1,7 @@
-"""Reads the statistics of a lake's source if it is a relay, for ``dcplake status``.
+"""Reads the figures of a lake's source if it is a relay, for ``dcplake status``.
 
-The lake's own seeds are asked for STAT ``relay``, with its user, certificates and mechanisms. All
+The lake's own seeds are asked for STAT ``relay``, whose answer is JSON, with the lake's user,
+certificates and mechanisms: a seed is no HTTP port, and HTTP would send the password as it is. All
 are asked at once, in threads that nobody waits for beyond a deadline: the status of a lake never
 fails, nor takes long, for what its source does.
 """
@@ -13,16 +14,17 @@ from typing import Final
 
 from dcp.cli.terminal.quantities import size_text
 from dcp.cli.views.producer_view import process_memory_text
-from dcp.cli.views.server_statistics import figures_of_ours, signed_in
+from dcp.cli.views.server_statistics import signed_in
 from dcp.client.addresses import NodeAddress
 from dcp.client.settings import ConnectionSettings
-from dcp.errors import DcplakeError
+from dcp.errors import DcplakeError, NodeUnavailableError, SourceError
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import connection_settings
 from dcp.printable import printable
 from dcp.protocol.credentials import Credentials
-from dcp.records import Record
+from dcp.records import Record, read
 from dcp.relay.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
+from dcp.wire.json_tree import json_tree
 
 _DEADLINE_SECONDS: Final = 3.0
 _MOST_SEEDS: Final = 8
@@ -30,7 +32,7 @@ _MOST_SEEDS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class SourceReport(Record):
-    """The relay statistics of the first seed that answers: none, if it is no relay.
+    """The relay's figures of the first seed that answers: none, if it is no relay.
 
     ``trouble`` says why nobody was asked, or nobody answered. In JSON, ``relay`` is as in
     ``dcplake top --json``.
@@ -109,7 +111,12 @@ class _Question(Thread):
         with signed_in(
             self.seed, self._settings, self._credentials, self._timeout_seconds
         ) as connection:
-            return figures_of_ours(connection, "relay", RelayFigures)
+            try:
+                return read(RelayFigures, json_tree(connection.statistics("relay")["relay"]))
+            except NodeUnavailableError:
+                raise
+            except (SourceError, AttributeError, KeyError, TypeError, ValueError):
+                return None  # no relay, or one of another version
 
 
 def _relay_lines(node: str, relay: RelayFigures) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""The adapters of the ports in `dcp.lake.store`: files, catalogs, and what only Spark finds."""
+"""Implements the interfaces of `dcp.lake.store` with files, catalogs and Spark."""

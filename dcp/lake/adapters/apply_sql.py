@@ -1,4 +1,4 @@
-"""Builds the SQL of an apply: from the values of a merge to one statement. No Spark."""
+"""Builds the SQL statement of an apply from the values of a merge. No Spark."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,9 +9,9 @@ from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.store.sql import at_version, i64, one_of, quoted, string, string_list, u64
 from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, RowKind, is_kind
 
-# The upper 48 bits of a CAS are nanoseconds since 1970 (kv_engine docs: hybrid logical clock). So
-# h times 65,536 nanoseconds are h * 8192 / 125 microseconds, rounded down; each part of this is
-# well below 2^63, and arithmetic of BIGINT costs a tenth of that of DECIMAL.
+# The upper 48 bits of a CAS are nanoseconds since 1970 (kv_engine docs: hybrid logical clock). If h
+# is their number, the time is h * 65,536 ns, or h * 8192 / 125 microseconds, rounded down. Each
+# part of this formula is far below 2^63, and BIGINT arithmetic costs a tenth of DECIMAL's.
 _HIGH_CAS: Final = "coalesce(shiftright(try_cast(c.cas AS BIGINT), 16), c.cas div 65536)"
 MODIFIED_AT_SQL: Final = (
     f"timestamp_micros({_HIGH_CAS} div 125 * 8192 + {_HIGH_CAS} % 125 * 8192 div 125)"
@@ -22,7 +22,7 @@ LOG_COLUMNS: Final = [
     f"{MODIFIED_AT_SQL} AS modified_at" if name == "modified_at" else f"c.{quoted(name)}"
     for name in REPLICA.names
 ]
-"""A replica's columns, of a row (``c``) of the log."""
+"""The columns of a replica, computed from a row (``c``) of the log."""
 PLACE_SQL: Final = "struct(c.seqno, c.epoch, c.round) AS place"
 _KEY: Final = (quoted("vbucket"), quoted("key"))
 
@@ -30,9 +30,10 @@ _KEY: Final = (quoted("vbucket"), quoted("key"))
 def rows_sql(
     changes_sql: str, collection_id: int, log_slice: LogSlice, ranges: Iterable[RowRange]
 ) -> str:
-    """Return the clauses that choose the document rows of some ranges (c, with the range b)."""
+    """Return the clauses that select the document rows (c) of some ranges (b)."""
     chosen = list(ranges)
-    # BIGINT is compared in a fraction of the time of DECIMAL. A seqno beyond it is above them all.
+    # Comparing BIGINT is much faster than DECIMAL. A seqno beyond BIGINT becomes NULL, which no
+    # range contains.
     fits = all(each.high < 2**63 for each in chosen)
     seqno, number = ("try_cast(c.seqno AS BIGINT)", i64) if fits else ("c.seqno", u64)
     values = ", ".join(
@@ -42,6 +43,7 @@ def rows_sql(
     )
     is_changed = one_of("c.vbucket", (each.vbucket for each in chosen))
     if not chosen:
+        # VALUES needs a row; no vbucket has this number.
         values = f"(-1, -1, {number(0)}, {number(0)}, '')"
     return f"""FROM {changes_sql} c
 JOIN (VALUES {values}) AS b(vbucket, epoch, low, high, role)
@@ -58,10 +60,10 @@ def _in_rounds(log_slice: LogSlice) -> str:
 def newest_sql(rows: str) -> str:
     """Return the relation ``touched``: a row (vbucket, key, newest) for each touched key.
 
-    ``rows`` is SQL for rows of ``vbucket``, ``key``, ``place`` and ``role`` (`Role`). A place is
-    the struct (seqno, epoch, round) of a row of the log, NULL for a row of the table. ``newest`` is
-    the place of the key's newest live row, NULL without one. A key whose rows are all published and
-    live is not touched. `dcp.lake.change_log.touched_keys.touched_by` finds the same of few rows.
+    ``rows`` is SQL for rows of ``vbucket``, ``key``, ``place`` and ``role`` (`Role`). A place is a
+    struct (seqno, epoch, round) of a log row, NULL for a row of the table. ``newest`` is the place
+    of the key's newest live row, or NULL. A key is untouched if all its rows are published and
+    live. `dcp.lake.change_log.touched_keys.touched_by` does the same for few rows.
     """
     return f"""
 SELECT vbucket, key, max(place) FILTER (WHERE role <> {string(Role.UNDONE)}) AS newest
@@ -75,8 +77,8 @@ def newest_rows_sql(
 ) -> str:
     """Return the query for the newest rows of keys, with their documents.
 
-    ``newest`` is SQL for a relation ``w`` of round, vbucket, epoch and seqno. ``condition`` lets a
-    reader of the log (``c``) skip files.
+    ``newest`` is SQL for a relation ``w`` with round, vbucket, epoch and seqno. By ``condition``, a
+    reader of the log (``c``) can skip files.
     """
     return f"""
 SELECT {", ".join(columns)}, c.kind <> '{RowKind.MUTATION}' AS deleted
@@ -105,11 +107,8 @@ def _touched_sql(
 
 
 def merge_sql(table_sql: str, source: str, merge: Merge) -> str:
-    """Return the MERGE of a source that has the made columns as well.
-
-    Only literals prune the target: its vbuckets, and its keys if that pays. A MERGE that only
-    inserts reads its source once, and does not shuffle it for a join with an empty table.
-    """
+    """Return the MERGE of a source that includes the made columns."""
+    # Delta skips files of the target only by literals: its vbuckets, and its keys if that pays.
     pruning = one_of("t.vbucket", merge.vbuckets)
     if merge.keys:
         pruning += f" AND t.key IN ({string_list(merge.keys)})"
@@ -120,6 +119,7 @@ def merge_sql(table_sql: str, source: str, merge: Merge) -> str:
     matched = f"""
 WHEN MATCHED AND s.deleted THEN DELETE
 WHEN MATCHED THEN UPDATE SET {assignments}"""
+    # A MERGE that only inserts reads its source once, without a shuffle for a join with the table.
     return f"""
 MERGE{" WITH SCHEMA EVOLUTION" if merge.extends else ""} INTO {table_sql} t USING {source} s
 ON t.vbucket = s.vbucket AND t.key = s.key AND {pruning}{"" if merge.only_inserts else matched}
@@ -128,7 +128,7 @@ WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(names)})
 
 
 def rewritten_sql(held_sql: str, source: str) -> str:
-    """Return the query for all rows of a table behind a merge."""
+    """Return the query for all rows of a table after a merge."""
     kept, written = (", ".join(f"{side}.{name}" for name in _NAMES) for side in "ts")
     return f"""(
 SELECT {kept} FROM {held_sql} t
@@ -137,7 +137,7 @@ UNION ALL SELECT {written} FROM {source} s WHERE NOT s.deleted)"""
 
 
 def merge_source_sql(table_sql: str, rows: LogRows, held_version: int) -> str:
-    """Return the query for the rows to merge: each touched key once, with its fate."""
+    """Return the query for the rows to merge: each touched key once, with its row or deletion."""
     changes_sql, ranges = at_version(rows.changes_sql, rows.log_version), rows.log_slice.ranges
     single = [each for each in ranges if each.vbucket in rows.without_repeats]
     parts = [_single_rows(changes_sql, rows, single)] if single else []

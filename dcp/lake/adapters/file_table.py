@@ -1,7 +1,6 @@
-"""A table whose files this process reads by delta-rs, and commits itself; Spark does the rest.
+"""A table that this process reads with delta-rs and commits to itself. Spark does the rest.
 
-delta-rs reads a table in a folder of this machine or in an object store in milliseconds, and this
-process needs no JVM.
+delta-rs reads a table in a folder or an object store within milliseconds, and needs no JVM.
 """
 
 import logging
@@ -35,45 +34,44 @@ from dcp.lake.tables.history import metadata_json
 _COORDINATED: Final = frozenset(
     {"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"}
 )
-"""Features of tables whose newest commits only their catalog knows: Spark asks it."""
+"""Features of tables whose newest commits only a catalog knows; Spark asks the catalog."""
 
 _NAME: Final = "t"
 
 _MISTAKES: Final = (AssertionError, AttributeError, LookupError, NameError, TypeError)
-"""Classes of mistakes in our program. (pyarrow derives some of its own errors from them.)"""
+"""Exceptions that show a mistake in our program, unless they are pyarrow's own subclasses."""
 
 _LOG = logging.getLogger(__name__)
 _left_to_spark: Final[set[str]] = set()
-"""Tables that a line of the log named at INFO."""
+"""Tables for which a message at level INFO has been logged."""
 
 _Found = TypeVar("_Found")
 _Asked = TypeVar("_Asked", bound=Callable[..., Any])
 
 
 class _OnlySparkError(Exception):
-    """The files are readable, but Spark has to commit to them."""
+    """delta-rs can read the files, but only Spark can commit to the table."""
 
 
 _USUAL: Final = (TableNotFoundError, _OnlySparkError)
-"""What makes us ask Spark without anything being wrong with the table."""
+"""Reasons to use Spark that are no fault of the table."""
 
 
 class _UnreadableError(Exception):
-    """The cause is a failure to read the table, as its rows were taken."""
+    """A read failed while the caller took rows; ``__cause__`` is the failure."""
 
 
 def _or_spark(by_files: _Asked) -> _Asked:
-    """Let Spark do what the files do not allow; what it says of damaged ones users look up.
+    """Decorate a method: if it fails on the files, Spark does the work instead.
 
-    Raises:
-        SetupError, SecretError, LakeError, Exception: see `FileTable.leave_files`.
+    The method raises the errors of `FileTable.leave_files`.
     """
 
     @wraps(by_files)
     def ask(table: "FileTable", /, *asked: Any, **named: Any) -> Any:
         try:
             return by_files(table, *asked, **named)
-        except Exception as failure:  # of many classes, not all of them documented
+        except Exception as failure:  # of many classes, some undocumented
             table.leave_files(failure)
         return getattr(SparkTable, by_files.__name__)(table, *asked, **named)
 
@@ -82,18 +80,18 @@ def _or_spark(by_files: _Asked) -> _Asked:
 
 @dataclass(frozen=True, slots=True)
 class FileTable(SparkTable):
-    """A table at a place that delta-rs opens; what is not here Spark does."""
+    """A table at a place that delta-rs can open. Spark runs all other methods."""
 
     place: TablePlace
     forget: Callable[[], object] = field(repr=False, compare=False)
-    """Lets a catalog be asked for the table's place anew."""
+    """Forgets the place, so that the catalog is asked again."""
 
     def leave_files(self, failure: Exception) -> None:
-        """Return if Spark may do what failed; the catalog, if one has the table, is asked anew.
+        """Return if Spark may succeed instead; the catalog, if there is one, is asked again.
 
         Raises:
             SetupError, SecretError, Exception: see `leave_to_spark`.
-            LakeError: there is no table, and no catalog that may have it elsewhere.
+            LakeError: the table does not exist, and no catalog may have it elsewhere.
         """
         if isinstance(failure, DcplakeError):
             raise failure
@@ -103,7 +101,7 @@ class FileTable(SparkTable):
             try:
                 is_missing = not self.place.has_delta_log()
                 may_have_data = is_missing and self.place.has_data()
-            except Exception as refusal:  # of many classes, not all of them documented
+            except Exception as refusal:  # of many classes, some undocumented
                 leave_to_spark(refusal, self.where)
             else:
                 if is_missing:
@@ -119,7 +117,7 @@ class FileTable(SparkTable):
         if not dry_run:
             try:
                 self.place.tidy_delta_log()
-            except Exception as failure:  # of many classes, not all of them documented
+            except Exception as failure:  # of many classes, some undocumented
                 leave_to_spark(failure, self.where)
         return found
 
@@ -128,16 +126,18 @@ class FileTable(SparkTable):
         if self.remembered.is_absent(self.sql):
             return False
         is_new, begun_at = self.sql not in self.remembered, self.cached_reads.tick()
-        if not is_new or self.place.has_delta_log():  # one request instead of three
+        # If this process has read the table, catching up is one request. Looking for a log and
+        # opening it would be three.
+        if not is_new or self.place.has_delta_log():
             try:
                 self._newest()
-            except Exception:  # of many classes, not all of them documented
+            except Exception:  # of many classes, some undocumented
                 if is_new or self.place.has_delta_log():
                     raise
             else:
                 return True
         if self.path is None:
-            raise TableNotFoundError(self.where)  # a catalog may have it elsewhere by then
+            raise TableNotFoundError(self.where)  # the catalog may have moved it
         self.remembered.note_absent(self.sql, begun_at)
         return False
 
@@ -180,7 +180,7 @@ class FileTable(SparkTable):
         try:
             for batch in self._execute(statement, None):
                 yield from batch.to_pylist()
-        except Exception as failure:  # of many classes, not all of them documented
+        except Exception as failure:  # of many classes, some undocumented
             raise _UnreadableError from failure
 
     @_or_spark
@@ -209,7 +209,7 @@ class FileTable(SparkTable):
         if self.exists():
             return
         with self.cached_reads.committing():
-            # Files of rows are of a table that has lost its log: Spark tells what is there.
+            # Data without a log belongs to a table that has lost it. Spark's error says more.
             if self.place.has_data() or not self.place.can_commit():
                 raise _OnlySparkError
             commit_table(self.place, columns, cluster_by, properties)
@@ -260,10 +260,13 @@ class FileTable(SparkTable):
 
 
 def leave_to_spark(failure: Exception, where: str) -> None:
-    """Return if Spark may do what delta-rs or obstore failed to do; log why, at INFO once a table.
+    """Return if Spark may succeed where delta-rs or obstore failed; log the failure.
+
+    The level is INFO once for each table, then DEBUG.
 
     Raises:
-        SetupError, SecretError: the store does not answer, or refuses us, and so would Spark.
+        SetupError, SecretError: the store does not answer, or denies access, so Spark would fail,
+            too.
         Exception: the failure itself, if it is a mistake in our program.
     """
     is_ours = isinstance(failure, _MISTAKES) and not isinstance(failure, pa.ArrowException)

@@ -1,4 +1,4 @@
-"""Gives Spark the rows of a merge, with the columns that are made of them."""
+"""Provides the rows of a merge to Spark, with the columns that are made from them."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,7 +24,7 @@ _MADE: Final = "_dcplake_made"
 
 @contextmanager
 def merged_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator[str]:
-    """Give SQL for the rows of a merge: the name of a view, or a query."""
+    """Yield SQL for the rows of a merge: the name of a view, or a query."""
     with ExitStack() as stack:
         arrow = arrow_settings(merge.largest_bytes)
         stack.enter_context(session_settings_for_a_while(spark, arrow))
@@ -40,7 +40,7 @@ def merged_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator
 
 @contextmanager
 def written_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator[str]:
-    """Give SQL for the rows that a merge inserts and updates; for all rows if it rewrites."""
+    """Yield SQL for the rows that a merge writes: all rows of the table if it rewrites."""
     if not merge.rewrites:
         with merged_rows(spark, table_sql, merge) as source:
             yield f"(SELECT * EXCEPT (deleted) FROM {source} WHERE NOT deleted)"
@@ -53,16 +53,16 @@ def written_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterato
 def _made_sql(spark: "SparkSession", source: str, made: MadeColumns) -> str:
     """Return the query for the rows of ``source`` with made columns.
 
-    Spark leaves out unneeded columns: where a MERGE looks for matching rows, it reads no document.
+    Spark skips unneeded columns, so a MERGE reads no document while it looks for matching rows.
     """
-    from pyspark.sql.pandas.functions import arrow_udf  # an apply of few rows does without
+    from pyspark.sql.pandas.functions import arrow_udf  # an apply of few rows does not need it
 
     make, kind = made.make, pa.struct(list(made.schema))
 
     def of_rows(datatypes: pa.Array, values: pa.Array) -> pa.Array:
         return pa.StructArray.from_arrays(make(datatypes, values), fields=list(kind))
 
-    # Its stub demands the third argument, of which its code warns: type hints are enough.
+    # Its stub demands a third argument, but its code warns about that: type hints suffice.
     function = arrow_udf(of_rows, spark_type(kind))  # type: ignore[call-overload]
     spark.udf.register(_FUNCTION, function)
     columns = ", ".join(f"{_MADE}.{name} AS {name}" for name in made.schema.names)

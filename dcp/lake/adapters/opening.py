@@ -1,7 +1,6 @@
-"""Opens a lake by its settings, to read it or to be its one writer.
+"""Opens a lake from its settings, for reading or as its single writer.
 
-This is the one place that knows where a lake is, whether it has a lock, and which Spark session
-works on it.
+This module chooses the place of a lake, its lock, and the Spark session that works on it.
 """
 
 import threading
@@ -54,11 +53,11 @@ def lake_location(settings: Settings) -> LakeLocation:
 def opened_lake(
     settings: Settings, spark: "SparkSession | None" = None, *, writer: str = ""
 ) -> Iterator[LakeTables]:
-    """Open the lake of these settings; the first need of Spark starts it: see `opened_store`.
+    """Open the lake of these settings; see `opened_store` for the arguments.
 
     Raises:
-        LakeError: there is none, the table is foreign, or of another format version.
-        FencedError, SetupError, ConfigError: as of `opened_store`.
+        LakeError: there is no lake, or the table is foreign or of another format version.
+        FencedError, SetupError, ConfigError: see `opened_store`.
     """
     with opened_store(settings, spark, writer=writer) as store:
         yield open_lake(store)
@@ -74,22 +73,22 @@ def opened_store(
     is_long: Callable[[], bool] = lambda: False,
     stop: threading.Event | None = None,
 ) -> Iterator[SparkStore]:
-    """Give the store of a lake, which need not exist; its session starts when it is needed.
+    """Yield the store of a lake, which need not exist. Spark starts when it is needed.
 
     Args:
-        settings: all of them.
-        spark: work in a session beside this one; None builds or takes over one.
-        writer: the command that is the lake's one writer meanwhile; it holds a local lake's lock,
-            unless settings forbid locks. Empty: it only reads.
-        makes_lake: whether it makes the lake; else no folder is made for the lock either.
-        is_long: asked when Spark starts: see `jvm_options`.
-        stop: once it is set, Spark's start raises StoppedError.
+        settings: all settings.
+        spark: a session to work beside; None starts a session, or works beside an active one.
+        writer: the command that is the lake's single writer in the block. It holds a local lake's
+            lock, unless settings forbid locks. Empty for a reader.
+        makes_lake: the command may make the lake, and so the folder for the lock.
+        is_long: called when Spark starts; see `jvm_options`.
+        stop: once it is set, starting Spark raises StoppedError.
 
     Raises:
-        LakeLockedError: another process is the writer; names the process.
-        SetupError: the lock file cannot be made.
-        ConfigError: ``spark`` would hand the password to strangers, write other file names,
-            overwrite others' commits on S3, or has a log store there that settings do not name.
+        LakeLockedError: another process is the writer; the message names it.
+        SetupError: the lock file cannot be opened.
+        ConfigError: ``spark`` would give the password to strangers, write other file names, or
+            overwrite commits of others on S3; or it has a log store that the settings lack.
     """
     location = lake_location(settings)
     has_lock = bool(writer) and settings.lake.lock and location.root is not None
@@ -99,9 +98,9 @@ def opened_store(
 
 
 def store_without_spark(settings: Settings) -> SparkStore:
-    """Return the store of a lake for readers beside Spark, or before it.
+    """Return the store of a lake for readers that must not start Spark.
 
-    It raises NeedsSparkError if Spark alone can read the lake.
+    It raises NeedsSparkError if only Spark can read the lake.
     """
     return SparkStore(refuse_to_start, lake_location(settings))
 
@@ -113,9 +112,9 @@ def spark_of(
     is_long: Callable[[], bool] = lambda: False,
     stop: threading.Event | None = None,
 ) -> StartSpark:
-    """Return a function that returns the session to work in: see `opened_store`.
+    """Return a function that returns the session to work in; see `opened_store`.
 
-    The first call makes it, once for all threads.
+    Its first call makes the session. All threads share it.
     """
 
     def check(session: "SparkSession") -> None:
@@ -148,7 +147,7 @@ def spark_of(
 
 
 def _refuse_unknown_log_store(session: "SparkSession", location: LakeLocation) -> None:
-    """Else Spark would commit by it, and this process without it: see `options_of_delta_rs`."""
+    """Refuse a log store with which Spark would commit in another way than this process."""
     chosen = log_store_of(session, str(location))
     if chosen != LOG_STORE and location.place(CHANGES_TABLE) is not None:
         raise ConfigError(
@@ -160,11 +159,11 @@ def _refuse_unknown_log_store(session: "SparkSession", location: LakeLocation) -
 
 
 class NeedsSparkError(LakeError):
-    """Only Spark can read this lake, and there is none."""
+    """Only Spark can read this lake, and the caller must not start it."""
 
 
 def refuse_to_start() -> "SparkSession":
-    """Refuse: see `store_without_spark`."""
+    """Raise NeedsSparkError; see `store_without_spark`."""
     raise NeedsSparkError(
         "this lake cannot be read without Spark, expected tables in a folder or an object store, "
         "with whole Delta logs; dcplake status starts Spark and says more"
@@ -176,7 +175,7 @@ def session(
 ) -> "SparkSession":
     """Return the Spark session of these settings, or one beside ``spark`` or an active one.
 
-    Its JVM keeps to the memory of docs/reference/memory.md, and has the options of `jvm_options`.
+    Its JVM has the memory of docs/reference/memory.md and the options of `jvm_options`.
 
     Raises:
         ConfigError: the heap is too small for the tasks of a local master.
@@ -204,10 +203,10 @@ def session(
 
 
 def refuse_open_password(spark: "SparkSession", source: SourceSettings) -> None:
-    """Refuse a foreign session that would hand the password to strangers.
+    """Raise ConfigError for a foreign session that would give the password to strangers.
 
-    A ``spark.executorEnv`` setting becomes a part of every task. Spark's processes serve tasks and
-    settings to any client, unless they authenticate each other.
+    A ``spark.executorEnv`` setting is part of every task. Unless Spark's processes authenticate
+    each other, they serve tasks and settings to any client.
     """
 
     def is_on(key: str) -> bool:

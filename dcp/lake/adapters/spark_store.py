@@ -1,4 +1,4 @@
-"""The store of a lake in files: tasks of Spark write them, and delta-rs reads them where it can."""
+"""The store of a lake: Spark's tasks write its files, and delta-rs reads them if it can."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,13 +55,13 @@ _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
 
 _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
-"""A task writes a batch of that size at once and frees it (docs/reference/memory.md)."""
+"""Row groups of this size bound the memory of a task (docs/reference/memory.md)."""
 
 
 _RECEIVED: Final = "dcplake_received_rows"
 
 _ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
-"""Such a task holds no window of a connection, which leaves room for row groups that read well."""
+"""Such a task has no flow control window, so that memory is left for larger row groups."""
 
 _CHANGES: Final = "changes"
 _LOG = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SparkStore:
-    """A lake at ``location``; the first call of ``start_spark`` starts Spark."""
+    """A lake at ``location``. The first call of ``start_spark`` starts Spark."""
 
     start_spark: StartSpark
     location: LakeLocation
@@ -78,7 +78,7 @@ class SparkStore:
     )
     """See `SparkTable`."""
     located: dict[str, Located] = field(default_factory=dict, repr=False, compare=False)
-    """Places of existing tables by name, until their files become unreadable."""
+    """The places of existing tables by name. `FileTable.leave_files` removes an entry."""
 
     @property
     def spark(self) -> "SparkSession":
@@ -89,7 +89,7 @@ class SparkStore:
         return session_slots(self.spark)
 
     def table(self, name: str) -> SparkTable:
-        """Return a table by its files, or by Spark if only Spark finds it, or may make it."""
+        """Return a table that uses its files, or Spark if only Spark can find or make it."""
         located = self._located(name)
         if located is None or located.place is None:
             return self._by_spark(name)
@@ -113,7 +113,7 @@ class SparkStore:
         )
 
     def _located(self, name: str) -> Located | None:
-        """Return where a table is; None if a catalog has no such table."""
+        """Return the place of a table; None if a catalog has no such table."""
         if (known := self.located.get(name)) is not None:
             return known
         if self.location.root is not None:
@@ -136,9 +136,9 @@ class SparkStore:
         place = self.location.place_at(Path(path) if scheme == "file" else at)
         try:
             is_read = place is not None and self._by_files(name, place).read_log() is not None
-        except StoreUnavailableError:  # what is there is not known then
+        except StoreUnavailableError:  # the table's state is unknown
             raise
-        except SetupError as refusal:  # a catalog may lend Spark other credentials
+        except SetupError as refusal:  # a catalog may give other credentials to Spark
             _LOG.debug("%s: only Spark reads %s: %s", table.where, at, refusal)
             is_read = False
         # Another log store may keep the newest commits elsewhere, or overwrite ours.
@@ -167,7 +167,7 @@ class SparkStore:
         return file_content(self.spark, f"{located.location}/{name}")
 
     def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
-        # In a catalog Spark looks up each table.
+        # In a catalog, Spark looks each table up.
         if self.location.root is None or not self.is_remote:
             return [do(item) for item in items]
         begun_at = self.cached_reads.begun_at()
@@ -179,7 +179,7 @@ class SparkStore:
         return at_once(do_in_read, items)
 
     def prepare(self) -> None:
-        """Make the catalog's schema if it is missing; try a store on S3 where Spark commits."""
+        """Make the catalog's schema if it is missing. If Spark commits to S3, test the store."""
         located, schema = self._located(_CHANGES), self.location.schema
         if schema is not None and located is None:
             self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(schema)}")
@@ -197,9 +197,9 @@ class SparkStore:
         return in_pool(self.spark, name)
 
     def place_of_files(self, name: str) -> TablePlace | None:
-        """Return the place for tasks' files of an existing table.
+        """Return the place where tasks may write files for an existing table.
 
-        None if only Spark can append to it.
+        None if only Spark can append to the table.
         """
         table = self.table(name)
         if not isinstance(table, FileTable) or (read := table.read_log()) is None:
@@ -209,7 +209,7 @@ class SparkStore:
         try:
             if not takes_files(table.place, read):
                 return None
-        except StoreUnavailableError:  # Spark could not write to it either
+        except StoreUnavailableError:  # Spark could not write either
             raise
         except SetupError as failure:
             if self.location.schema is None:
@@ -219,9 +219,9 @@ class SparkStore:
         return table.place
 
     def _require_same_place(self, name: str, table: FileTable) -> None:
-        """Raise LakeError if the catalog has moved a table since it was looked up."""
+        """Raise LakeError if the catalog has moved a table after it was looked up."""
         before, now = self.located.pop(name, None), self._located(name)
-        if before is None:  # another thread asks the catalog anew
+        if before is None:  # another thread is asking the catalog
             return
         if now is None or now.location != before.location:
             self.located.pop(name, None)
@@ -233,12 +233,10 @@ class SparkStore:
             )
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> NewRows:
-        """Lets tasks write files of the log if they can.
-
-        That costs a fraction of handing rows to Spark's JVM, and the commit needs no Spark either.
-        """
+        """Return rows that tasks write as files of the log, if they can."""
         spark, settings = self.spark, FEW_ROWS if are_few else {}
         each_task = spark.range(0, tasks, 1, tasks)
+        # That costs a fraction of passing rows to Spark's JVM, and the commit needs no Spark.
         if (place := self.place_of_files(_CHANGES)) is not None:
             read_log = self.table(_CHANGES).read_log
             return TaskFiles(each_task, receive, place, _FILES, settings, read_log)
@@ -254,7 +252,7 @@ class SparkStore:
 
         def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                known = batch.cast(REPLICA)  # elements of arrays have other names
+                known = batch.cast(REPLICA)  # Spark names the elements of arrays differently
                 yield known if made is None else made.added_to(known)
 
         table_sql = self.location.table_sql(table)
@@ -282,7 +280,7 @@ class SparkStore:
 
 @dataclass(frozen=True, slots=True)
 class SparkRows:
-    """Rows of ``changes`` that Spark appends; each attempt makes them anew."""
+    """Rows of ``changes`` that Spark appends. Each attempt makes them again."""
 
     frame: "DataFrame"
     table: SparkTable
@@ -290,11 +288,11 @@ class SparkRows:
 
     def append(
         self,
-        read_version: Callable[[], int],  # Delta looks for the version itself
+        read_version: Callable[[], int],  # unused: Delta finds the version itself
         transaction: Transaction,
         metadata: Mapping[str, Any],
     ) -> None:
         self.frame.createOrReplaceTempView(_RECEIVED)
-        # Delta looks up the newest transaction id, which reads the table's whole state.
+        # Delta looks the newest transaction id up, for which it reads the table's whole state.
         with session_settings_for_a_while(self.frame.sparkSession, {**FEW_JOBS, **self.settings}):
             self.table.append_found(f"SELECT * FROM {_RECEIVED}", {}, transaction, metadata)

@@ -1,8 +1,8 @@
-"""The tables that Spark alone finds, and the statements that Spark alone runs, for all tables.
+"""The statements that only Spark runs, and the tables that only Spark finds.
 
-Delta's protocol for changes (clustering, deletion vectors, conflicts with other writers) is
-Spark's. To read is slower by far than by delta-rs, and goes wherever Spark finds a table; what it
-says of a damaged log is what users look up.
+Spark implements Delta's protocol for changes (clustering, deletion vectors, conflicts with other
+writers). It reads far slower than delta-rs, but any table that it can find. Its messages about a
+damaged log are the ones that users look up.
 """
 
 import logging
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 StartSpark = Callable[[], "SparkSession"]
-"""Returns a session; the first call starts Spark, if it does not run."""
+"""Returns a session. The first call starts Spark if it is not running."""
 
 _MISSING: Final = frozenset(
     {
@@ -67,19 +67,19 @@ _MISSING: Final = frozenset(
     }
 )
 _REDACTED: Final = "*********(redacted)"
-"""Spark shows this for a value that may be a secret, or has ``url`` in it or in its key."""
+"""Spark shows this for a possible secret, and for a value whose text or key contains ``url``."""
 
 _IS_TABLE: Final = re.compile(r"^Type: (?:MANAGED|EXTERNAL)$", re.MULTILINE)
 _LOCATION: Final = re.compile(r"^Location: (.+)$", re.MULTILINE)
-"""A line of a catalog's answer about a table."""
+"""Lines in a catalog's answer about a table."""
 
 _GLOB: Final = re.compile(r"[][{}*?\\]")
-"""Spark's readers of files take these characters of a path for a pattern; a backslash ends that."""
+"""Spark's file readers take these characters as patterns; a backslash escapes them."""
 
 _LOG = logging.getLogger(__name__)
 
 _TOLD_BY_DELTA: Final = ("delta.feature.", "delta.min", "option.")
-"""Spark lists properties with these beginnings among a table's own; they cannot be set."""
+"""Spark lists properties with these prefixes as a table's own, but they cannot be set."""
 
 _FORMAT_CHECK: Final = "spark.databricks.delta.formatCheck.enabled"
 _RETENTION_CHECK: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
@@ -91,7 +91,7 @@ _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelis
 _CLUSTER_LISTING_TASKS: Final = 64
 
 _VACUUM_LOOKS: Final = (1, 16)
-"""So many of the newest commits are searched for the end of a VACUUM: others may have committed."""
+"""The numbers of newest commits to search for the end of a VACUUM: others may have committed."""
 
 _REWRITTEN: Final = "dcplake_rows_of_rewritten_table"
 _APPENDED: Final = "dcplake appended rows"
@@ -99,7 +99,7 @@ _Found = TypeVar("_Found")
 
 
 def no_table(where: str, *, may_have_data: bool) -> LakeError:
-    """Return the error for a missing table; files of its rows may be there without a log."""
+    """Return the error for a missing table; ``may_have_data``: data without a log may be there."""
     found = f"{where}: found no Delta table there, expected one"
     if not may_have_data:
         return LakeError(
@@ -115,25 +115,22 @@ def no_table(where: str, *, may_have_data: bool) -> LakeError:
 
 @dataclass(frozen=True, slots=True)
 class SparkTable:
-    """A table by its name in Spark's SQL.
-
-    More than 20 public methods: one for each thing that anybody asks of a table or does to it.
-    """
+    """A table by its name in Spark's SQL."""
 
     sql: str
     where: str
     start_spark: StartSpark
     path: str | None
-    """Spark finds the table here without a catalog."""
+    """The table's path, with which Spark finds it without a catalog; None for a catalog's."""
     remembered: RememberedTables = field(repr=False, compare=False)
-    """An open lake shares it, so that an unchanged log is not read again."""
+    """The tables that this process has read. An open lake shares it with all its tables."""
 
     @property
     def cached_reads(self) -> CachedReads:
         return self.remembered.cached_reads
 
     def commits_held_back(self) -> AbstractContextManager[object]:
-        """Keep this process's commits of files from coming between those of a statement."""
+        """Keep this process's own commits from coming between those of a Spark statement."""
         return nullcontext()
 
     def exists(self) -> bool:
@@ -151,10 +148,10 @@ class SparkTable:
         return True
 
     def location(self) -> str | None:
-        """Return the place of a catalog table's files.
+        """Return the place of a catalog table's files; None if the catalog has no such table.
 
-        Empty if the catalog does not tell, or has a view; None if there is no table. Usually this
-        runs no job, and reads nothing of the table.
+        Empty if it is a view, or the catalog does not return the place. Usually this runs no job,
+        and reads no file of the table.
         """
         spark, (schema, _, name) = self.start_spark(), self.sql.replace("`", "").rpartition(".")
         try:
@@ -165,7 +162,7 @@ class SparkTable:
             if told is None or not _IS_TABLE.search(told):
                 return None if told is None else ""
             [location] = _LOCATION.findall(told)
-        except (PySparkException, ValueError) as failure:  # a comment may have such a line, too
+        except (PySparkException, ValueError) as failure:  # a comment may contain such a line
             if isinstance(failure, PySparkException) and failure.getCondition() in _MISSING:
                 return None
             return self._described_location()
@@ -182,7 +179,7 @@ class SparkTable:
 
     def properties(self) -> dict[str, str]:
         with self._reading() as spark:
-            # DESCRIBE DETAIL counts the table's files as well: a Spark job after each commit.
+            # DESCRIBE DETAIL also counts the table's files, which is a Spark job after each commit.
             shown = spark.sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
             if all(row["value"] != _REDACTED for row in shown):
                 return {row["key"]: row["value"] for row in shown}
@@ -198,15 +195,15 @@ class SparkTable:
             return TableSize(int(self._detail("numFiles")), int(self._detail("sizeInBytes")))
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return None: Spark does not tell."""
+        """Return None: Spark does not return it."""
         return None
 
     def read_log(self) -> "StoredTable | None":
-        """Return the table as delta-rs read it; None if only Spark reads it."""
+        """Return the table as delta-rs has read it; None if only Spark can read it."""
         return None
 
     def columns(self, version: int | None = None) -> pa.Schema:
-        from pyspark.sql.pandas.types import to_arrow_schema  # not where Spark is not needed
+        from pyspark.sql.pandas.types import to_arrow_schema  # only if Spark is needed
 
         with self._there() as spark:
             schema = spark.sql(f"SELECT * FROM {at_version(self.sql, version)} LIMIT 0").schema
@@ -220,7 +217,7 @@ class SparkTable:
             try:
                 told_of = spark.sql(f"DESCRIBE HISTORY {self.sql} LIMIT {limit}")
             except Exception:  # Spark's own class, or the bridge's
-                self.properties()  # of a damaged log this says more
+                self.properties()  # if the log is damaged, this raises a better error
                 raise
             rows = told_of.selectExpr(
                 "version",
@@ -279,7 +276,7 @@ class SparkTable:
                     f"{clustered} TBLPROPERTIES ({property_list(properties)})"
                 ).collect()
             except PySparkException:
-                # Another driver's creation came between; the check of what is there now decides.
+                # Another driver may have made the table first; the caller checks it.
                 if not self.exists():
                     raise
 
@@ -414,7 +411,7 @@ class SparkTable:
     @committing
     def merge(self, merge: Merge, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
         spark = self.start_spark()
-        # Without deletion vectors it writes whole files anew: then one task is too few.
+        # Without deletion vectors, Spark rewrites whole files, and one task would be too slow.
         keeps_files = self.properties().get(DELETION_VECTORS) == "true"
         is_small = keeps_files and not isinstance(merge.rows, LogRows)
         settings = FEW_JOBS_TO_JOIN if is_small else {}
@@ -435,7 +432,7 @@ class SparkTable:
                 frame = frame.withMetadata(name, {"comment": comment})
             frame.createOrReplaceTempView(_REWRITTEN)
             try:
-                # What is replaced loses its properties and its clustering, unless they are named.
+                # Replacing a table removes its properties and clustering, unless they are named.
                 spark.sql(
                     f"CREATE OR REPLACE TABLE {self.sql} USING delta "
                     f"CLUSTER BY ({', '.join(REPLICA_CLUSTERING)}) TBLPROPERTIES ({listed}) "
@@ -463,7 +460,7 @@ class SparkTable:
         self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
     ) -> int:
         spark = self.start_spark()
-        # By default it lists folders in 10,000 tasks, whatever the size of the table.
+        # By default, VACUUM lists folders in 10,000 tasks, whatever the table's size.
         tasks = 2 * session_slots(spark) or _CLUSTER_LISTING_TASKS
         settings = {_LISTING_TASKS: str(tasks), _RETAIN_IGNORED: "false"}
         longer = "" if hours is None else f" RETAIN {hours} HOURS"
@@ -472,10 +469,9 @@ class SparkTable:
         return len(files) if dry_run else self._deleted_files()
 
     def _deleted_files(self) -> int:
-        """Return how many files the newest VACUUM deleted, by its commits.
+        """Return how many files the newest VACUUM deleted, from its commits.
 
-        Raises:
-            LakeError: Spark was told not to write that down.
+        It raises LakeError if a setting of Spark suppresses these commits.
         """
         for limit in _VACUUM_LOOKS:
             for commit in self.commits(limit):
@@ -493,17 +489,17 @@ class SparkTable:
         )
 
     def _remove_unfinished_log(self) -> None:
-        """Remove the log that a driver left when it died while it made the table.
+        """Remove the log of a driver that died while it made the table.
 
-        Spark takes any file or folder below a path for a table, and would not make one.
+        Spark takes any file or folder at a path for a table, and would not make one.
         """
         if self.path is not None:
-            with suppress(Py4JError):  # Spark tells what else is there
+            with suppress(Py4JError):  # if something else is there, CREATE TABLE reports it
                 remove_hidden_files(self.start_spark(), f"{self.path}/{DELTA_LOG}")
 
     @contextmanager
     def _there(self) -> Iterator["SparkSession"]:
-        """Give a session that reads the table; Spark's words for a missing table become ours."""
+        """Yield a session to read the table; a missing table becomes our error."""
         try:
             with delta_errors():
                 yield self.start_spark()
@@ -514,7 +510,7 @@ class SparkTable:
 
     @contextmanager
     def _reading(self) -> Iterator["SparkSession"]:
-        """Do the same; all of Spark's errors become one line."""
+        """Like `_there`; all errors of Spark become ours, in one line."""
         with spark_errors(self.where), self._there() as spark:
             yield spark
 
@@ -529,7 +525,7 @@ class SparkTable:
     def _own_times(self, versions: list[int]) -> dict[int, int]:
         """Return the commits' own times: milliseconds by version.
 
-        DESCRIBE HISTORY tells the times of their files, which change in a copy of the table.
+        DESCRIBE HISTORY returns the times of the files, which change in a copy of the table.
         """
         log = _escaped_glob(f"{self._detail('location')}/{DELTA_LOG}")
         files = [f"{log}/{commit_name(version)}" for version in versions]

@@ -1,6 +1,6 @@
-"""Rows that Spark tasks write into data files of a table, each task into one.
+"""Rows that Spark's tasks write into data files of a table, one file for each task.
 
-The driver hears of the files alone and commits them (`dcp.lake.store.file_commit`).
+The driver gets only the list of files, and commits them (`dcp.lake.store.file_commit`).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _told_errors() -> Iterator[None]:
-    """Let the driver hear in one line which machine does not reach the store."""
+    """Raise a store's failure as one line that names the task's machine."""
     try:
         yield
     except Exception as failure:
@@ -40,7 +40,7 @@ def _told_errors() -> Iterator[None]:
 
 
 class TaskFiles:
-    """The data files of one statement, which a Spark job writes at their first use."""
+    """The data files of one statement. A Spark job writes them at their first use."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class TaskFiles:
         read_log: "Callable[[], StoredTable | None]" = lambda: None,
         operation: Operation = Operation.WRITE,
     ) -> None:
-        """Each task of ``frame`` writes ``rows``' result for its batches at ``place``.
+        """Each task of ``frame`` writes the result of ``rows`` for its batches to ``place``.
 
-        ``settings`` apply to the session while the job runs. ``read_log`` may know the table, so
-        that a commit need not read it again.
+        ``settings`` apply to the session while the job runs. ``read_log`` returns the table if it
+        has been read, so that a commit need not read it.
         """
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -74,7 +74,7 @@ class TaskFiles:
         self._written: list[DataFile] | None = None
 
     def written(self) -> list[DataFile]:
-        """Return the files; the first call runs the job."""
+        """Return the files. The first call runs the job."""
         if self._written is None:
             with session_settings_for_a_while(self._frame.sparkSession, self._settings):
                 self._written = [DataFile(**row.asDict()) for row in self._frame.collect()]

@@ -1,7 +1,7 @@
-"""Sets session settings that fence one statement and mark its commit, and makes views for one.
+"""Sets session settings that fence a statement and describe its commit, and makes its views.
 
-Delta reads them for *every* write of the session, so they are set for one statement and put back as
-they were, whatever happens.
+Delta reads the settings for *every* write of the session. They are therefore set for one statement,
+and always restored.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,13 +22,13 @@ from dcp.lake.tables.schema import spark_ddl
 _DELTA: Final = "spark.databricks.delta."
 
 FEW_JOBS: Final = {"spark.sql.adaptive.enabled": "false"}
-"""Session settings for a statement on little data: with others each stage is its own job."""
+"""Session settings for a statement on little data: adaptive execution makes each stage a job."""
 
 FEW_ROWS: Final = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Session settings for a statement on few rows: Spark interprets their projections.
 
-It would write and compile Java for them in every task: more work than the rows are. Scans and
-filters are compiled all the same.
+Otherwise, every task compiles Java code for them, which costs more than the rows. Scans and filters
+are compiled in any case.
 """
 
 FEW_JOBS_TO_JOIN: Final = {
@@ -36,7 +36,7 @@ FEW_JOBS_TO_JOIN: Final = {
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.shuffle.partitions": "1",
 }
-"""The same for a join: each broadcast would be a job, too, and each partition a file."""
+"""The same for a join: a broadcast is also a job, and each partition makes a file."""
 
 _MISSING_VERSION: Final = (
     "DELTA_VERSION_NOT_FOUND",
@@ -56,11 +56,11 @@ def fenced(
     metadata: Mapping[str, Any],
     also: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """Fence the statements within by ``transaction``, which must be above the last one.
+    """Fence the statements in the block by ``transaction``, which must be above the last one.
 
-    A statement with a stale version does nothing and raises nothing: read the commit back. The
-    source of a MERGE within is not copied to disk first: it must give the same rows every time.
-    ``also`` are further settings for the same statements. Raises what `delta_errors` does.
+    A statement with an outdated version does nothing and raises nothing: read the commit back. The
+    source of a MERGE is not materialised, so it must return the same rows every time. ``also`` are
+    further settings for these statements. Raises the errors of `delta_errors`.
     """
     app_id, version = transaction
     settings = {
@@ -76,10 +76,7 @@ def fenced(
 
 @contextmanager
 def delta_errors() -> Iterator[None]:
-    """Raise the port's errors for those of Delta; pass on any other.
-
-    The class of Delta's error depends on where Spark's bridge met it; in tasks, and under Spark
-    Connect, only the text has its condition.
+    """Replace Delta's errors by the errors of `dcp.lake.store.table`; pass any other on.
 
     Raises:
         CommitConflictError, MissingVersionError: see `dcp.lake.store.table`.
@@ -89,6 +86,8 @@ def delta_errors() -> Iterator[None]:
     except DcplakeError:
         raise
     except Exception as error:
+        # The class of Delta's error depends on where Spark's bridge met it. In tasks, and under
+        # Spark Connect, only the text contains the condition.
         condition = error.getCondition() if isinstance(error, PySparkException) else None
         text = f"{condition or ''} {error}"
         if CONFLICT.search(text):
@@ -102,9 +101,9 @@ def delta_errors() -> Iterator[None]:
 def described(
     spark: SparkSession, metadata: Mapping[str, Any], also: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Name the owner in the commits of the statements within; fences nothing.
+    """Put ``metadata`` into the commits of the statements in the block, without a fence.
 
-    ``also`` are further settings for the same statements. Raises what `delta_errors` does.
+    ``also`` are further settings for these statements. Raises the errors of `delta_errors`.
     """
     named = {_DELTA + "commitInfo.userMetadata": metadata_json(metadata)}
     with delta_errors(), session_settings_for_a_while(spark, {**named, **(also or {})}):
@@ -130,8 +129,8 @@ def session_settings_for_a_while(
 
 @contextmanager
 def memory_view(spark: SparkSession, name: str, table: pa.Table) -> Iterator[str]:
-    """Give the SQL name of a view of ``table``, which exists for the statements within."""
-    # PySpark 4.2 loses every row behind an empty chunk.
+    """Yield the SQL name of a view of ``table``, which exists inside the block."""
+    # PySpark 4.2 loses all rows after an empty chunk.
     frame = spark.createDataFrame(table.combine_chunks(), spark_ddl(table.schema))
     frame.createOrReplaceTempView(quoted(name))
     try:

@@ -1,8 +1,4 @@
-"""Applies pending changes to the replica tables of one lake, and keeps the status of each table.
-
-Tables that are due are applied to side by side, each by a thread with a Spark session of its own,
-since what fences a statement is a setting of its session.
-"""
+"""Applies pending changes to a lake's replica tables and remembers the status of each table."""
 
 import logging
 import threading
@@ -46,7 +42,7 @@ class Pending:
     table_rows: int
     age_seconds: float
     takes_back: bool = False
-    """It removes rows that the source lost, or changes stale vbuckets: that never waits."""
+    """The apply removes rows that the source lost, or changes stale vbuckets: it never waits."""
 
 
 def is_apply_due(settings: ApplySettings, pending: Pending) -> bool:
@@ -70,12 +66,11 @@ def pending_of(
     to_round: int | None = None,
     now: datetime | None = None,
 ) -> Pending:
-    """Return the changes that an apply to a round (the newest) would publish, and the age of the
-    first.
+    """Return the changes that an apply up to ``to_round`` (default: the newest) would publish.
 
-    Rows older than the last apply count if their snapshot has ended since. Rows that still wait for
-    that do not: an apply cannot take them. An age that the history no longer tells is infinite: a
-    log keeps twice the horizon.
+    A row counts once its snapshot is complete, even if an earlier apply passed the row's round.
+    ``age_seconds`` belongs to the first pending round. It is infinite if Delta's history has
+    forgotten that round: the log keeps twice the horizon.
     """
     newest_commits = history(lake.changes)
     if to_round is None:
@@ -99,14 +94,14 @@ def pending_of(
 _LOG = logging.getLogger(__name__)
 
 TABLES_AT_ONCE: Final = 4
-"""So many tables are applied to at once: their MERGEs share the cores, and the driver's memory."""
+"""The most tables that are applied to at once. Their MERGEs share the cores and driver memory."""
 
 
 class Applier:
     """Applies pending changes to its replica tables.
 
-    Each MERGE first asks ``may_publish`` (`dcp.lake.quality.gate`). The thread that plans rounds
-    calls `know` and `learn`. The thread that applies, perhaps another, calls `apply`.
+    Each MERGE first asks ``may_publish`` (`dcp.lake.quality.gate`). The planning thread calls
+    `know` and `learn`. The applying thread, which may be another one, calls `apply`.
     """
 
     def __init__(
@@ -119,6 +114,8 @@ class Applier:
         may_publish: Callable[[LakeTables, MergePlan], bool],
     ) -> None:
         self._lake = lake
+        # Each thread needs its own Spark session: the transaction id that fences a MERGE is a
+        # setting of the session.
         self._lakes = [lake.beside() for _ in range(TABLES_AT_ONCE)]
         self._rule = rule
         self._contracts = ContractBook(rule.contracts_folder)
@@ -126,17 +123,19 @@ class Applier:
         self._observer = observer
         self._guard = guard
         self._may_publish = may_publish
+        # The round of each table that ``may_publish`` refused.
         self._withheld: dict[str, int] = {}
         self._small_files = SmallFiles()
         self._quiet = QuietTables()
         self._waiting: deque[ReplicaTable] = deque()
-        self._lock = threading.Lock()  # of the next one, which is replaced as a whole
+        # Guards writes of `_newest`. Readers need no lock: a write replaces the whole mapping.
+        self._lock = threading.Lock()
         self._newest: Mapping[str, AppliedVersion] = {}
         self.replicas: tuple[ReplicaTable, ...] = ()
 
     @property
     def applied_round(self) -> int:
-        """The round that all tables hold; 0 if one holds none yet."""
+        """The round that all tables have reached; 0 if a table has had no apply."""
         held = (self._newest.get(each.name) for each in self.replicas)
         return min((0 if each is None else each.to_round for each in held), default=0)
 
@@ -155,9 +154,9 @@ class Applier:
     def learn(
         self, replicas: Iterable[ReplicaTable] | None = None, lake: LakeTables | None = None
     ) -> None:
-        """Read the tables' status; write an audit that a dead driver left out.
+        """Read the tables' status, and write each audit that a dead driver left out.
 
-        ``lake`` is the one of the thread that calls this: by default of the one that plans.
+        ``lake`` belongs to the calling thread. By default it is the planning thread's.
         """
         lake = lake or self._lake
         with lake.read_once():
@@ -168,14 +167,14 @@ class Applier:
                     write_audit(lake, status)
 
     def learn_anew(self) -> None:
-        """Read the tables' status, in the thread that applies."""
+        """Like `learn`, for a call from the applying thread."""
         self.learn(lake=self._lakes[0])
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
-        """Apply the pending changes up to ``to_round``, the newest one, if it is due.
+        """Apply the pending changes of each due table, up to round ``to_round``.
 
-        ``force`` makes it due unless `when` is never. A failure of one table is raised when the
-        running applies have ended.
+        ``force`` makes every table due, unless `when` is never. If a table fails, the call raises
+        the error after the running applies have ended.
         """
         with self._lake.read_once():
             for replica in self.replicas:
@@ -183,7 +182,7 @@ class Applier:
             if self._rule.when == ApplyWhen.NEVER:
                 return []
             self._quiet.begin_pass(self.replicas)
-            # As a whole: if a question fails, none of them waits twice.
+            # In one step: if `_is_quiet` fails, no table gets into the queue twice.
             self._waiting.extend(
                 [each for each in self.replicas if not self._is_quiet(each, to_round)]
             )
@@ -196,7 +195,7 @@ class Applier:
             beside = [in_thread(partial(work, lake)) for lake in others]
             try:
                 made = work(first)
-            except Exception:  # a KeyboardInterrupt waits for nothing
+            except Exception:  # a KeyboardInterrupt must not wait for the other threads
                 wait(beside)
                 raise
             wait(beside)
@@ -219,13 +218,14 @@ class Applier:
                     version = self._apply(lake, replica, to_round, budget, force=force)
             except BaseException as failure:
                 self.leave_the_rest()
-                _LOG.debug("%s: %s", replica.name, failure)  # of several, one is raised
+                _LOG.debug("%s: %s", replica.name, failure)  # `apply` raises only one of several
                 raise
             if version is not None:
                 made.append(version)
         return made
 
     def _is_quiet(self, replica: ReplicaTable, to_round: int) -> bool:
+        # The quality gate has judged this round; its answer would be the same.
         if self._withheld.get(replica.name) == to_round:
             return True
         return self._rounds_behind(replica, to_round) < EMPTY_ROUNDS and self._quiet.is_quiet(
@@ -252,6 +252,8 @@ class Applier:
         *,
         force: bool,
     ) -> AppliedVersion | None:
+        # Read before planning: if somebody writes meanwhile, the noted version is outdated and
+        # the next pass looks again.
         seen_version = history(lake.table(replica.name), 1)[0].version
         if not force and self._rule.when != ApplyWhen.EVERY_ROUND:
             pending = pending_of(lake, replica, to_round)

@@ -1,12 +1,7 @@
-"""Writes the audit of rollbacks: key by key what an apply undid, in the lake's table ``undone``.
+"""Writes the audit of rollbacks: the table ``undone`` lists each key that an apply took back.
 
-It is the difference of two versions of the replica, the one before the apply and the apply's own,
-written after it. A driver that dies between the two leaves no gap: the next one writes the audit of
-the newest apply if it is missing, before it applies again; both versions are the newest then, so
-they can be read. Where a flush or drop was undone it reads the version gone back to as well, which
-may be gone by then: without it, a key that it had and that was written anew at once is not listed.
-It is written once: its transaction id is (lake, ``undone`` and the table's own
-id; version).
+The audit compares the replica's versions before and after the apply. If the driver dies after the
+apply, the next driver writes the missing audit before it applies again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,17 +27,20 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 def write_audit(
     lake: LakeTables, status: ReplicaStatus, keys: Collection[str] | None = None
 ) -> None:
-    """Write the keys that a table's newest apply took back, unless there are none or it is done.
+    """Write the audit of a table's newest apply, unless it exists or the apply took nothing back.
 
-    ``keys``, if given, are all that the apply touched: then no others are read.
+    ``keys``, if given, are all keys that the apply touched; the audit then reads no others.
     """
     applied = status.applied
     if applied is None or not applied.undone:
         return
     commit = status.commit_history.commit(applied.version)
     if commit is None:
-        return  # older than the history: it was the newest one then, and written before the next
-    # A table that was dropped and made again counts its versions anew, and is another one.
+        # The history has forgotten the commit. While it was the newest apply, a driver wrote its
+        # audit: that always precedes the next apply.
+        return
+    # A table that is dropped and made again gets a new id and version 0. With the id in the
+    # transaction's name, Delta skips only audits that exist.
     table_id = lake.table(applied.table).table_id()
     app_id = f"{lake.identity.lake_id}:{AUDIT_TABLE}:{table_id}"
     audit = lake.table(AUDIT_TABLE)
@@ -65,13 +63,16 @@ def write_audit(
         except MissingVersionError:
             if is_last:
                 raise
+            # VACUUM has deleted the version that an undone flush or drop went back to. Without it,
+            # the audit lacks keys that the version held and that were written again at once.
             audited = replace(audited, applied=replace(applied, revived=()))
         except CommitConflictError:
             if is_last:
                 raise
         else:
             return
-        # Another driver wrote in the same moment: if it was this audit, Delta skips the next try.
+        # Another driver committed in the same moment. If it wrote this audit, Delta skips the
+        # retry.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +80,22 @@ class Audited:
     applied: AppliedVersion
     time: datetime
     states: Mapping[int, VbucketProgress]
-    """The vbuckets' states in the round that the table held before."""
+    """The vbuckets' states in the round that the table held before the apply."""
     keys: Collection[str] | None = None
-    """Its keys, if they are few."""
+    """All keys that the apply touched, if they are few."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """One of the relations that an audit compares: rows of some versions of a table."""
+    """One side of the comparison: rows of some versions of a table."""
 
     table: Table
     columns: pa.Schema
     queries: Sequence[tuple[int | None, Statement]]
-    """By version; None: the newest one."""
+    """(version, query); None is the newest version."""
 
     def rows(self) -> pa.Table | None:
-        """Return the rows; None if they are more than an apply holds in memory."""
+        """Return the rows; None if they exceed the memory limit of an apply."""
         found = [
             self.table.bounded_query(query, self.columns, version, ROW_BUDGET.bytes)
             for version, query in self.queries
@@ -108,10 +109,10 @@ class _Relation:
 
 
 def _relations(lake: LakeTables, audited: Audited) -> dict[str, _Relation]:
-    """Return the relations of an audit by the names of their views.
+    """Return the relations that the audit compares, by the names of their views.
 
-    The old rows of the vbuckets that were taken back, their new rows, and their published deletions
-    in the rounds that the apply read. If a flush or drop was undone, the keys that it had ended.
+    They are the old and new rows of the undone vbuckets, and the published deletions of the rounds
+    that the apply read. If the apply undid a flush or drop, the keys that it had ended come too.
     """
     applied = audited.applied
     table = lake.table(applied.table)
@@ -147,7 +148,7 @@ def _relations(lake: LakeTables, audited: Audited) -> dict[str, _Relation]:
 
 
 def _few_rows(relations: Mapping[str, _Relation], audited: Audited) -> dict[str, pa.Table] | None:
-    """Return the rows of an audit's relations; None if they are too many for this process."""
+    """Return the rows of an audit's relations; None if they exceed this process's limit."""
     tables = (relations[name].table for name in (_BEFORE, _DELETIONS))
     if not audited.keys and any(each.size().bytes > ROW_BUDGET.bytes for each in tables):
         return None
@@ -160,18 +161,18 @@ def _few_rows(relations: Mapping[str, _Relation], audited: Audited) -> dict[str,
 
 
 def audit_sql(relations: Mapping[str, str], audited: Audited) -> str:
-    """Return the query for the keys that an apply took back, from SQL for its relations.
+    """Return the query for the keys that an apply took back, given SQL for each relation.
 
     An old row was undone if it lies above the fork. A key that only the new rows have was deleted
-    on the dead branch in two cases. Its row lies at or below the fork, or the log has a published
-    deletion of it above the fork.
+    on the dead branch in two cases: its row lies at or below the fork, or the log has a published
+    deletion of the key above the fork.
 
     An undone flush or drop had ended the keys of the older version. If only the new rows have such
-    a key, the undoing brought it back, whatever its row is.
+    a key, the apply brought it back.
 
-    The fork of a replaced vbucket is unknown. There a row was undone if its key has no row, or an
-    older one. A key that only the new rows have was deleted on the dead branch if its row lies at
-    or below the last read seqno.
+    The fork of a replaced vbucket is unknown. There a row was undone if its key has no new row, or
+    an older one. A key that only the new rows have was deleted on the dead branch if its row lies
+    at or below the last read seqno.
     """
     applied = audited.applied
     undone = ", ".join(
@@ -182,6 +183,7 @@ def audit_sql(relations: Mapping[str, str], audited: Audited) -> str:
         f"({vbucket}, {state.epoch}, {u64(state.complete_seqno)})"
         for vbucket, state in sorted(audited.states.items())
     )
+    # VALUES needs a row; no vbucket has this number.
     positions = positions or f"(-1, -1, {u64(0)})"
     time = audited.time.astimezone(UTC)
     values = {

@@ -1,13 +1,11 @@
-"""Decides what events of a collection do to the row ranges of an apply. No Spark.
+"""Decides how flushes and drops of a collection change the row ranges of an apply. No Spark.
 
-An event that ends a collection's documents is live or dead by the same definition as a document,
-and takes effect with the snapshot that carries it. Where it is live the collection was empty at its
-seqno: that is a state of the vbucket like the one that a version of the replica holds, and newer.
-So:
+An event that ends a collection's documents is live or dead by the same rule as a document. It takes
+effect with the snapshot that carries it. At the seqno of a live event the collection was empty:
 
-* a live one that is not published yet: what the table has goes, what is live above it comes.
-* a live one that is published, above the version to go back to: nothing of that version is needed.
-* a dead one that was published: it is undone, so every row of the version to go back to returns.
+* A live event that is not published: the table's rows go, and the live rows above it come.
+* A live event that is published, above the version to go back to: no row of that version returns.
+* A dead event that was published is undone: every row of the version to go back to returns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,9 +20,9 @@ from dcp.lake.store.log_slice import Role, RowRange
 class ClearedRanges:
     ranges: Sequence[RowRange]
     clears: bool = False
-    """The vbucket's rows of the collection leave the table."""
+    """The collection's rows of the vbucket leave the table."""
     base_is_empty: bool = False
-    """No row of the base is needed."""
+    """The apply needs no row of the base."""
     revives: bool = False
     """All rows of the base return, and all live rows above it."""
 
@@ -32,7 +30,8 @@ class ClearedRanges:
 def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -> ClearedRanges:
     """Apply the events of a vbucket's collection to its row ranges above a base.
 
-    Events outside the ranges are in the base already, dead and never published, or not complete.
+    It ignores events outside the ranges. The base includes them, or they are dead and unpublished,
+    or their snapshot is incomplete.
     """
     roles = {
         event: role
@@ -41,7 +40,7 @@ def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -
     }
     live = [event for event, role in roles.items() if role is not Role.UNDONE]
     revives = Role.UNDONE in roles.values()
-    # Live seqnos ascend over all epochs, so the newest event is the one with the highest.
+    # Live seqnos ascend over all epochs, so the newest event has the highest seqno.
     newest_live = max(live, key=lambda event: event.seqno, default=None)
     if newest_live is not None:
         cut = (
@@ -54,7 +53,7 @@ def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -
         if roles[newest_live] is Role.FRESH:
             rows = [each for each in ranges if each.role is not Role.UNDONE]
             return ClearedRanges(rows, clears=True, base_is_empty=True)
-    if revives:  # of what is published and live, the dead event may have taken any row
+    if revives:  # the dead event may have removed any published live row
         ranges = [
             replace(each, role=Role.FRESH) if each.role is Role.KEPT else each for each in ranges
         ]
@@ -67,11 +66,11 @@ def keeps_dropped_rows(
     epoch_before: int,
     forks: Sequence[Fork],
 ) -> bool:
-    """Return whether a vbucket keeps its rows although it was streamed again from its beginning.
+    """Return whether a vbucket that streams again from its beginning keeps its rows.
 
-    It does if the newest event is a drop that keeps them: of the new stream, with these row ranges,
-    or else of the epochs up to ``epoch_before``, the last one before the vbucket began anew.
-    ``forks`` are all of them.
+    It does if the newest event is a drop that keeps them. That event belongs to the new stream
+    (``ranges``), or to an epoch up to ``epoch_before``, the last one before the new beginning.
+    ``forks`` are all forks of the vbucket.
     """
     told = [
         event

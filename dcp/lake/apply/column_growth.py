@@ -1,4 +1,4 @@
-"""Decides which columns documents make: types grow by the values that were seen. No Spark."""
+"""Decides which columns documents get: types grow with the values that were seen. No Spark."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -11,19 +11,19 @@ from dcp.lake.config.contracts import column_name, refusal_of, same_name_key
 from dcp.lake.tables.typed_columns import paths_of
 
 MOST_COLUMNS: Final = 1000
-"""Fields beyond so many get no column: if names are data, a contract says so (``.*``)."""
+"""Further fields get no column. If names are data, a contract can say so (``.*``)."""
 
 _NUMBER_TYPES: Final = (pa.int32(), pa.int64(), pa.decimal128(MOST_DIGITS, 0), pa.float64())
-"""The types for the kinds in `NUMBERS`."""
+"""The types for the kinds in `NUMBERS`, from the narrowest to the widest."""
 
 
 def grown(
     document: pa.StructType, seen: Seen, *, adds: bool = True, keeps_empty: bool = False
 ) -> pa.StructType:
-    """Return columns for the old columns and the seen values.
+    """Return the old columns, grown by the seen values.
 
-    ``adds``: fields become columns, and numbers widen. ``keeps_empty``: fields that never have a
-    value are in the type, too, as pyarrow reads them.
+    With ``adds``, new fields become columns and numbers widen. With ``keeps_empty``, the type also
+    has the fields that never hold a value, as pyarrow reads them.
     """
     room = MOST_COLUMNS - sum(1 for _ in paths_of(document))
     return _Growth(room, adds, keeps_empty).of_object(document, seen)
@@ -41,12 +41,13 @@ class _Growth:
             field = fields[name]
             fields[name] = field.with_type(self.of_known(field.type, seen.fields[name]))
         taken = {same_name_key(column_name(each)) for each in known}
-        # Of an object whose names are data there may be more than there is room for: it comes last.
+        # An object whose names are data may have more fields than fit, so it comes last.
         new = seen.spellings(taken).values() if self.adds else ()
         for spellings in sorted(new, key=lambda each: (_values(each[0][1]), each[0][0])):
             for name, each in spellings:
                 if self.room <= 0 or name in fields or refusal_of(name) is not None:
                     continue
+                # On a copy: a field that gets no type must not use up room.
                 kind = replace(self).of_new(each)
                 if kind is not None:
                     fields[name] = pa.field(name, kind)
@@ -83,7 +84,7 @@ class _Growth:
             return pa.bool_()
         if kinds <= set(NUMBERS):
             return _number_type(seen, least=1)
-        return pa.string()  # of several types, too: a text holds any of them
+        return pa.string()  # also for mixed kinds: a text holds any value
 
 
 def _empty_type(seen: Seen) -> pa.DataType:
@@ -109,7 +110,7 @@ def _number_type(seen: Seen, least: int) -> pa.DataType:
 def _widened(known: pa.DataType, seen: Seen) -> pa.DataType:
     """Return a type for a column's values and the seen numbers.
 
-    A decimal rounds numbers with more digits behind the point, so these widen it as well.
+    A decimal would round numbers with more fraction digits, so those widen it as well.
     """
     if pa.types.is_integer(known):
         return _number_type(seen, _NUMBER_TYPES.index(known))

@@ -1,17 +1,8 @@
-"""Brings a replica table from the round it stands at to a later one, in one commit: a MERGE.
+"""Brings a replica table to a later round in one commit, usually a MERGE.
 
-(The first one, into an empty table, inserts: `first_rows`. Where all rows get other
-typed columns, the table is written anew.)
-
-The fence is a Delta transaction id. Its application is the lake and the table, its version is one
-above the version of the newest apply or RESTORE. A driver with a stale plan can never publish it,
-and a table that was restored to an older apply goes on from there. Delta skips a stale MERGE
-silently, so the commit is read back. The commit names the version it was made on: every later apply
-finds a foreign write that came right before it.
-
-An apply is a deterministic function of ``changes``: repeating it after a crash is harmless. It
-reads the version of ``changes`` that it was planned on, so that a driver which is stopped between
-plan and MERGE misses nothing of what maintenance cleans meanwhile.
+An apply is a deterministic function of ``changes``, so that repeating it after a crash is harmless.
+The commit names the table version that it was made on. Every later apply finds a foreign write that
+came right before it.
 """
 
 from dataclasses import replace
@@ -32,20 +23,20 @@ from dcp.lake.tables.typed_columns import DOC, TypedColumns
 from dcp.records import plain
 
 _ATTEMPTS: Final = 5
-"""A MERGE is tried so often while maintenance rewrites the table under it."""
+"""Maintenance may rewrite the table during each MERGE; after so many attempts the apply fails."""
 
 
 def run_apply(lake: LakeTables, plan: MergePlan, writer_id: str) -> AppliedVersion:
     """Commit a plan and return its version.
 
-    If maintenance (OPTIMIZE, say) rewrites the table during the MERGE, nothing is written and the
-    plan still holds: it is tried again, a few times.
+    If maintenance (such as OPTIMIZE) rewrites the table during the MERGE, Delta writes nothing and
+    the plan still holds: the function tries it again a few times.
 
     Raises:
-        FencedError: another driver applied to the table since the plan was made.
-        ForeignWriteError: somebody else changed the table since. Found before anything is written,
-            or right after a MERGE that met the change.
-        LakeError: the table was restored to another version since the plan was made, or it was
+        FencedError: another driver applied to the table after the plan was made.
+        ForeignWriteError: somebody else changed the table after the plan was made. The function
+            finds it before it writes, or right after a MERGE that met the change.
+        LakeError: the table was restored to another version after the plan was made, or it was
             rewritten during every attempt; nothing was written.
     """
     failure: Exception | None = None
@@ -82,11 +73,11 @@ def _add_columns(table: Table, columns: TypedColumns) -> None:
 
 
 def first_rows(lake: LakeTables, plan: MergePlan) -> NewRows | None:
-    """Return the rows of a plan for its empty table; None if they must be merged.
+    """Return the rows of a plan for its empty table; None if the plan needs a MERGE.
 
-    Spark chooses them, as for any apply, and its tasks write the table's data files themselves.
-    Rows that the driver holds are few: they are merged. So are rows with fields that the table's
-    columns lack, since files do not change the columns.
+    Spark selects the rows, and its tasks write the table's data files themselves. A plan whose few
+    rows are in the driver is merged. So is one whose fields the table lacks, since adding files
+    does not change columns.
     """
     changes_columns = plan.typed.change in (ColumnChange.EXTEND, ColumnChange.REWRITE)
     if not plan.is_first or plan.rows is not None or changes_columns:
@@ -95,9 +86,9 @@ def first_rows(lake: LakeTables, plan: MergePlan) -> NewRows | None:
 
 
 def _checked_history(lake: LakeTables, plan: MergePlan) -> CommitHistory:
-    """Return the table's history; its newest version has the rows that the plan was made on.
+    """Return the table's history, if its newest version has the rows that the plan was made on.
 
-    A later apply passes: the fence keeps this one from being published on top of it.
+    A later apply passes this check: its transaction id keeps the plan from being published.
     """
     commit_history = conclusive_history(lake, plan.held.table)
     if not plan.log_slice.begins_anew:
@@ -117,13 +108,15 @@ def _checked_history(lake: LakeTables, plan: MergePlan) -> CommitHistory:
 def _commit(
     lake: LakeTables, plan: MergePlan, writer_id: str, first: NewRows | None
 ) -> Exception | None:
-    """Commit, and return the failure, which does not say that it did not commit."""
+    """Commit, and return the error, if any. The commit may have succeeded in spite of an error."""
     metadata = plain(plan.held.after(plan.log_slice))
     metadata |= {
         "lake": lake.identity.lake_id,
         "base": metadata.pop("version"),
         "writer": writer_id,
     }
+    # The version is one above the newest apply or RESTORE. Delta therefore skips the MERGE of a
+    # driver whose plan is outdated, and a table restored to an older apply goes on from there.
     transaction = f"{lake.identity.lake_id}:{plan.held.table}", plan.since_version + 1
     try:
         if first is None:
@@ -132,7 +125,7 @@ def _commit(
         else:
             first.append(lambda: plan.held.version, transaction, metadata)
         reached("apply.committed")
-    except Exception as error:  # Spark's own class, or the bridge's: the history decides
+    except Exception as error:  # Spark's own class, or the bridge's: `_read_back` decides
         return error
     return None
 
@@ -140,7 +133,10 @@ def _commit(
 def _read_back(
     lake: LakeTables, plan: MergePlan, writer_id: str, failure: Exception | None
 ) -> AppliedVersion | None:
-    """Return the MERGE's result by the history; None if it may be tried again."""
+    """Return the version that the history shows for the MERGE; None if it may be tried again.
+
+    Delta skips an outdated MERGE without an error, so only the history tells.
+    """
     table_sql = lake.table_sql(plan.held.table)
     try:
         commit_history = conclusive_history(lake, plan.held.table)

@@ -1,4 +1,4 @@
-"""Reads the days and times of many texts at once, as `dcp.lake.apply.json_documents` reads each."""
+"""Parses many texts of days and times at once, by the rules of `dcp.lake.apply.json_documents`."""
 
 from typing import Final
 
@@ -17,17 +17,16 @@ _ZONE: Final = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
 
 
 def days_of(texts: pa.StringArray) -> pa.Date32Array:
-    """Raise ValueError if a text names no day."""
+    """Raise ValueError if a text is not a day."""
     return pc.replace_substring_regex(texts, _BASIC_DAY, r"\1-\2-\3").cast(pa.date32())
 
 
 def times_of(texts: pa.StringArray) -> pa.TimestampArray:
-    """Return the times of texts with a clock, up to microseconds, of any year.
+    """Return the times of texts that have a clock time of at most microseconds, of any year.
 
-    Raises:
-        ValueError: a text names none, or one that must be read alone.
+    It raises ValueError if a text is no time, or if only the parser for single texts can read it.
     """
-    # Small letters are t and z; the basic form is brought to the extended one.
+    # RFC 3339 allows t and z. The basic form (20260131T...) becomes the extended one.
     told = pc.replace_substring_regex(pc.ascii_upper(texts), _BASIC_TIME, r"\1-\2-\3T\4:\5:\6\7\8")
     if not _all(pc.match_substring_regex(told, f"{_DAY_AND_CLOCK}{_ZONE}?$")):
         raise ValueError("another text")
@@ -37,7 +36,7 @@ def times_of(texts: pa.StringArray) -> pa.TimestampArray:
 
 
 def require_partial_days(texts: pa.StringArray) -> None:
-    """Raise ValueError if a text names no year, month or day."""
+    """Raise ValueError if a text is not a year, month or day."""
     lengths = pc.utf8_length(texts)
     texts.filter(pc.equal(lengths, len("2026-01-31"))).cast(pa.date32())
     years = pc.utf8_slice_codeunits(texts, 0, len("2026"))

@@ -1,8 +1,7 @@
-"""Reads JSON documents one by one: the definition of what is in them.
+"""Parses JSON documents one by one: this defines the content of a document.
 
-A document is an object in UTF-8 by RFC 8259. Of a name that comes twice the last value counts. Half
-of a surrogate pair is no character: it is read as U+FFFD. Numbers are kept as they stand there, as
-``bytes``, so that none loses a digit.
+A document is an RFC 8259 object in UTF-8. If a name comes twice, its last value counts. Half of a
+surrogate pair is read as U+FFFD. Numbers stay ``bytes``, so that none loses a digit.
 """
 
 import json
@@ -16,7 +15,7 @@ from dcp.wire.json_tree import is_deeper
 _WHITESPACE: Final = b" \t\r\n"
 
 MOST_NESTED: Final = 400
-"""The most levels of objects and arrays in a document: recursion walks values."""
+"""The most nested objects and arrays of a document: the code walks values by recursion."""
 
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{8}")
 _ZONE: Final = r"(?:[Zz]|([+-])([0-9]{2})(?::?([0-9]{2}))?)?"
@@ -28,13 +27,13 @@ _BASIC: Final = re.compile(
     r"([0-9]{8})"
     rf"(?:[Tt]([0-9]{{2}})(?:([0-9]{{2}})(?:([0-9]{{2}})(?:\.([0-9]{{1,9}}))?)?)?{_ZONE})?"
 )
-"""A column for days or times takes these texts, if the calendar has them (`day_of`)."""
+"""The texts that a date or time column takes, if the calendar has them (`day_of`)."""
 
 _PARTIAL: Final = re.compile(r"[0-9]{4}(?:-[0-9]{2}(?:-[0-9]{2})?)?")
 
 FIRST_SECOND: Final = -62_135_596_800
 LAST_SECOND: Final = 253_402_300_799
-"""The years 1 to 9999, in seconds since 1970."""
+"""The years 1 to 9999, in seconds since 1970: a Spark timestamp holds no others."""
 
 DAY_SECONDS: Final = 86_400
 _UNIX_EPOCH: Final = date(1970, 1, 1)
@@ -44,11 +43,11 @@ _ESCAPES: Final = re.compile(
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     r"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
-"""An escaped backslash, a surrogate pair, or half of one: UTF-8 itself has none."""
+"""An escaped backslash, a surrogate pair, or half of a pair. Plain UTF-8 has no surrogates."""
 
 
 def parse_object(document: bytes) -> dict[str, Any] | None:
-    """Return the content of a document; None if it is no JSON object."""
+    """Return the content of a document; None if it is not a JSON object."""
     if not looks_like_object(document):
         return None
     try:
@@ -73,7 +72,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def looks_like_object(document: bytes) -> bool:
-    """Return whether a document may be an object, by its ends, of at most `MOST_NESTED` levels."""
+    """Return whether a document has an object's first and last byte, and is not nested too deep."""
     text = document.strip(_WHITESPACE)
     return text[:1] == b"{" and text[-1:] == b"}" and not is_deeper(text, MOST_NESTED)
 
@@ -97,29 +96,20 @@ def _json(value: Any) -> str:
 
 
 def day_of(text: str) -> date:
-    """Return the day that a text names.
-
-    Raises:
-        ValueError: it names no day of the calendar.
-    """
+    """Raise ValueError if the calendar has no such day."""
     return date.fromisoformat(whole_match(_DATE, text)[0])
 
 
 def partial_day_of(text: str) -> str:
-    """Return a text that names a year, a month or a day.
-
-    Raises:
-        ValueError: it names none of the calendar.
-    """
+    """Return the text if it is a year, month or day of the calendar; else raise ValueError."""
     date.fromisoformat(f"{whole_match(_PARTIAL, text)[0]}-01-01"[: len("2026-01-31")])
     return text
 
 
 def micros_of(text: str) -> int:
-    """Return the time that a text names, in microseconds since 1970.
+    """Return a time in microseconds since 1970.
 
-    Raises:
-        ValueError: it names no time of the calendar and clock, or one that no column holds.
+    It raises ValueError if the calendar or clock has no such time, or if no column can hold it.
     """
     found = _BASIC.fullmatch(text) or whole_match(_EXTENDED, text)
     hour, minute, second, zone_hour, zone_minute = (
@@ -143,7 +133,7 @@ def whole_match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 
 def holds_value(value: Any) -> bool:
-    """Return whether a value holds more than null, so that a column of it would not be empty."""
+    """Return whether a value holds anything but null, at any depth."""
     if isinstance(value, dict):
         return any(map(holds_value, value.values()))
     return any(map(holds_value, value)) if isinstance(value, list) else value is not None

@@ -1,6 +1,6 @@
-"""Decides which rows of the log an apply publishes, and from which older versions lost rows come.
+"""Selects the log rows that an apply publishes, and the older versions that give lost rows back.
 
-The rules are in `dcp.lake.apply.slice_rules`. Only a read shows that a version is there.
+`dcp.lake.apply.slice_rules` has the rules; this module reads the facts from the lake.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,14 +29,14 @@ from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 LARGE_DOCUMENT_BYTES: Final = MEBIBYTE
-"""Spark also takes documents of rounds with a larger one: thousands are decoded at once."""
+"""Spark reads rounds with a larger document: this process would decode thousands at once."""
 
 
 class LakeReplicaFacts:
-    """The facts of one replica, read from its lake on demand.
+    """The facts about one replica, read from its lake on demand.
 
-    Only the keys to read from an old version show whether it can be read. It counts as readable
-    until a read puts it into ``unreadable``.
+    Only a read of the needed keys shows whether an old version is readable. A version counts as
+    readable until such a read fails and puts it into ``unreadable``.
     """
 
     def __init__(self, lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus) -> None:
@@ -66,7 +66,7 @@ class LakeReplicaFacts:
     def older_versions(self) -> Sequence[AppliedVersion]:
         """Return the newest version of each older state of the table, newest first.
 
-        Time travel needs the history, so versions that it forgot are missing.
+        Time travel needs Delta's history, so versions that it has forgotten are missing.
         """
         table, version = self._replica.name, self._status.version
         commits = history(self._lake.table(table), WHOLE)
@@ -77,6 +77,7 @@ class LakeReplicaFacts:
             origin = commit_history.origin(commit.version)
             if origin in seen:
                 continue
+            # Maintenance commits share the rows of an older commit, their origin.
             seen.add(origin)
             applied = applied_at(table, commit_history, commit.version)
             if applied is not None and commit_history.defect(commit.version) is None:
@@ -91,15 +92,16 @@ class LakeReplicaFacts:
     def try_to_read(
         self, restored: Mapping[int, int], read: Callable[[int, Sequence[int]], object]
     ) -> bool:
-        """Read some vbuckets of the versions that restore them; return whether all could be read.
+        """Read vbuckets of the versions that restore them; return whether every read succeeded.
 
-        No cheaper look finds the files that VACUUM has deleted. ``restored`` are versions by
-        vbucket. If ``read`` fails for that reason, they are noted as unreadable.
+        ``restored`` maps vbuckets to versions. If VACUUM has deleted a version's files, it notes
+        the vbuckets as unreadable. No cheaper check finds that.
         """
         before = len(self.unreadable)
         for version in sorted(set(restored.values()) - {EMPTY_TABLE}):
             vbuckets = sorted(vb for vb, found in restored.items() if found == version)
             if not _can(read, version, vbuckets):
+                # One by one: the missing file may belong to a single vbucket.
                 self.unreadable |= {
                     (version, vbucket)
                     for vbucket in vbuckets
@@ -129,13 +131,13 @@ def _can(
 
 @dataclass(frozen=True, slots=True)
 class MergeInput:
-    """A slice of the log for an apply, which goes back to readable versions alone."""
+    """A log slice for an apply. Each version that it goes back to is readable."""
 
     log_slice: LogSlice
     touched: Touched | None
-    """None: too many keys for this process, or only the table's rows tell them."""
+    """None if the keys are too many for this process, or only the table has them."""
     olds: Sequence[pa.Table | None] = field(repr=False)
-    """The rows of lost keys in the versions that it goes back to; None for too many bytes."""
+    """Rows of lost keys, one table for each read old version; None if they have too many bytes."""
 
 
 def merge_input(
@@ -146,9 +148,10 @@ def merge_input(
     log_version: int,
     budget: RowBudget,
 ) -> MergeInput | None:
-    """Return the slice that brings a replica to a round by old versions that can be read.
+    """Return the slice that brings a replica to a round through readable old versions.
 
-    Only the keys tell which old rows it needs; each failure rules a version out.
+    Which old rows it needs depends on the keys. Each failed read rules a version out, and the
+    function decides again.
     """
     facts, table = LakeReplicaFacts(lake, replica, status), lake.table(replica.name)
     while True:
@@ -200,9 +203,9 @@ def slice_to_publish(
     to_round: int,
     facts: LakeReplicaFacts | None = None,
 ) -> LogSlice | None:
-    """Return the slice that brings a replica to ``to_round``; None if nothing is to be done.
+    """Return the slice that brings a replica to ``to_round``; None if it has nothing to do.
 
-    Rows that waited at the last apply count: their snapshot may have ended since.
+    Rows whose snapshot was incomplete at the last apply count: the snapshot may be complete.
     """
     if status.round >= to_round:
         return None

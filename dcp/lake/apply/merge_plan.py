@@ -1,6 +1,6 @@
-"""The plan of one apply of a replica table: one MERGE, as pure data. No Spark.
+"""The plan of one apply to a replica table, as pure data. No Spark.
 
-The rules that decide it are in `dcp.lake.apply.slice_rules`.
+`dcp.lake.apply.slice_rules` has the rules that decide its slice of the log.
 """
 
 from dataclasses import dataclass, field
@@ -18,12 +18,12 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.printable import number_ranges
 
 TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
-"""A key that the MERGE names costs about as much as reading so much of its vbucket."""
+"""Naming a key in the MERGE costs about as much as reading so many bytes of its vbucket."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowBudget:
-    """The driver's memory limits for one apply; beyond them Spark's tasks read the rows."""
+    """The driver's memory limits for one apply. Beyond them, Spark's tasks read the rows."""
 
     rows: int = 20_000
     """Limits the references to all changed rows."""
@@ -40,27 +40,27 @@ ROW_BUDGET: Final = RowBudget()
 @dataclass(frozen=True, slots=True)
 class MergePlan:
     held: AppliedVersion
-    """What the table holds, in the version that the plan was made on."""
+    """The state of the table in the version that the plan was made on."""
     collection_id: int
     log_slice: LogSlice
     touched: Touched | None = field(repr=False)
-    """Empty if the table is only moved on. None: Spark finds the keys."""
+    """Empty if the apply only moves the table's round on. None: Spark finds the keys."""
     since_version: int
-    """The apply or RESTORE that the table stands at; the fence counts it."""
+    """The version of the table's newest apply or RESTORE; the transaction id counts from it."""
     log_version: int
-    """The version of ``changes`` that is read, so that later cleaning takes nothing away."""
+    """The version of ``changes`` to read. A cleaning during the apply cannot take rows from it."""
     names_keys: bool = False
     rows: pa.Table | None = field(default=None, repr=False, compare=False)
-    """The merged rows (`dcp.lake.change_log.touched_keys.MERGE_SOURCE`). None: a query, as they are
-    many.
+    """The rows to merge, in the columns of `dcp.lake.change_log.touched_keys.MERGE_SOURCE`.
+    None: there are many, and Spark reads them by a query.
     """
     without_repeats: frozenset[int] = frozenset()
-    """In these vbuckets the query need not look for the newest row of each key."""
+    """Vbuckets in which each key has one row, so that the query need not pick the newest."""
     is_first: bool = False
-    """No commit has changed a row of the table: it is empty."""
+    """No commit has changed a row of the table, so it is empty."""
     typed: TypedPlan = UNTYPED
     largest_bytes: int = DOCUMENT_BYTES
-    """The size of the largest document that it may read."""
+    """The size of the largest document that the apply may read."""
 
     @property
     def to_round(self) -> int:

@@ -1,9 +1,9 @@
-"""Plans an apply in four steps, each of which decides one thing.
+"""Plans an apply in four steps.
 
-1. `merge_input`: the rows of the log that are published, and the versions that give lost rows.
-2. `typed_plan`: the typed columns that the contract demands; documents may add some (`evolve`).
-3. `commit_reason`: whether the table gets a commit.
-4. `_merged_rows`: whether this process holds the rows, or Spark reads them.
+1. `merge_input` selects the log rows to publish, and the versions that give lost rows back.
+2. `typed_plan` finds the typed columns of the contract; with `evolve`, documents may add some.
+3. `commit_reason` decides whether the table gets a commit.
+4. `_merged_rows` decides whether this process holds the rows, or Spark reads them.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.schema import REPLICA
 
 EMPTY_ROUNDS: Final = 100
-"""After so many rounds without rows for a table, an apply without rows moves it on."""
+"""After so many rounds without rows for a table, a commit without rows moves its round on."""
 
 
 class CommitReason(StrEnum):
@@ -56,23 +56,23 @@ def plan_merge(
     budget: RowBudget = ROW_BUDGET,
     contract: Contract | None = None,
 ) -> MergePlan | None:
-    """Return the plan that brings ``replica`` to ``to_round``; None if it is not due
-    (`commit_reason`).
+    """Return the plan that brings ``replica`` to ``to_round``; None if it waits (`commit_reason`).
 
-    The plan holds no more than ``budget``. A table whose typed columns differ from its ``contract``
-    is written anew, at its present round if no later one brings it a row.
+    The plan holds at most ``budget``. A table whose typed columns differ from ``contract`` is
+    rewritten, at its present round if no later one brings a row.
 
     Raises:
-        ForeignWriteError: somebody else changed the table's rows, since our last apply or right
+        ForeignWriteError: somebody else changed the table's rows after our last apply, or right
             before it.
         LakeError: the log contradicts itself (see `dcp.lake.apply.slice_rules.slice_between`).
     """
     status = replica_status(lake, replica)
-    # Read before anything else of the log: a cleaning is noted before it is done, so that either
-    # its note is seen, or the rows are in this version.
+    # Before any other read of the log. A cleaning notes its round, then deletes rows. So either
+    # `merge_input` sees the note, or this version still has the rows.
     log_version = history(lake.changes)[0].version
     found = merge_input(lake, replica, status, to_round, log_version, budget)
-    if found is None or not found.log_slice.begins_anew:  # else no matter what rows there are
+    # A slice that begins anew replaces all rows, so a foreign write does not matter.
+    if found is None or not found.log_slice.begins_anew:
         status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
     is_applied = status.applied is not None
     typed = typed_plan(lake.table(replica.name), contract, is_applied=is_applied)
@@ -149,7 +149,7 @@ def commit_reason(
         log_slice, touched = found.log_slice, found.touched
         if touched is None or touched or log_slice.stale != held.stale:
             return CommitReason.ROWS
-        # The branch of a rollback is dead: it would be searched again with each round.
+        # Without a commit, every round would search the dead branch of a rollback again.
         if log_slice.undone or log_slice.to_round - held.to_round >= EMPTY_ROUNDS:
             return CommitReason.MOVE
     has_rows = found is not None or is_applied
@@ -189,7 +189,10 @@ def _with_rows(
 
 
 def _with_columns(lake: LakeTables, plan: MergePlan) -> MergePlan:
-    """Let the typed columns grow by the plan's documents; one that widens, by all of the table."""
+    """Let the typed columns grow by the plan's documents.
+
+    If a column widens, all rows are rewritten, so all of the table's documents count.
+    """
     columns = plan.typed.columns
     if columns is None:
         return plan
@@ -205,7 +208,7 @@ def _with_columns(lake: LakeTables, plan: MergePlan) -> MergePlan:
 
 
 def _pays_to_name(lake: LakeTables, replica: ReplicaTable, touched: Touched) -> bool:
-    """Return whether naming the keys costs less than joining their vbuckets."""
+    """Return whether naming the keys costs less than joining all rows of their vbuckets."""
     if not touched:
         return False
     share = len(touched.vbuckets) / lake.identity.vbucket_count

@@ -1,7 +1,7 @@
 """Finds the replicas for which new rounds brought nothing, with one query for all of them.
 
-Of a bucket with many collections few change in a round. To plan an apply of each of the others
-would cost some queries a table.
+In a bucket with many collections, few of them change in a round. Planning an apply costs some
+queries for each table.
 """
 
 from collections.abc import Sequence, Set
@@ -13,21 +13,21 @@ from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 
 ASKED_AT_ONCE: Final = 50
-"""One pass asks so many tables whether somebody else changed them: a request each."""
+"""The most tables that one pass checks for foreign writes: each check is a request."""
 
 
 class QuietTables:
-    """Replicas known to have nothing pending, for one driver; shared by its threads.
+    """The replicas that are known to have nothing pending, for one driver. Its threads share it.
 
-    A pass asks up to `ASKED_AT_ONCE` tables whether somebody else changed them. In a lake with more
-    tables they take turns.
+    A pass checks up to `ASKED_AT_ONCE` tables for foreign writes. If a lake has more, they take
+    turns.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int]] = {}
-        """A table's version, and the round up to which it has nothing pending."""
+        """By table: its version, and the round up to which it has nothing pending."""
         self._touched: dict[tuple[int, int], Set[int] | None] = {}
-        """What `_touched` found last."""
+        """The last result of the function `_touched`, by its rounds."""
         self._next = 0
         self._asked: Set[ReplicaTable] = frozenset()
 
@@ -41,10 +41,10 @@ class QuietTables:
     def note(
         self, lake: LakeTables, replica: ReplicaTable, round_number: int, version: int
     ) -> None:
-        """Note that a table's version lacks nothing up to a round, and has no stale vbucket.
+        """Note that a version of a table lacks no row up to a round, and has no stale vbucket.
 
-        If rows of that round wait for the end of their snapshot, some may be this table's: then it
-        notes nothing.
+        If rows of that round wait for the end of their snapshot, some may belong to this table.
+        Then it notes nothing.
         """
         states = states_at(lake, round_number).values()
         if all(state.first_pending_round is None for state in states):
@@ -64,14 +64,14 @@ class QuietTables:
         ids = self._touched[rounds]
         if ids is None or replica.collection_id in ids:
             return False
-        self._seen[replica.name] = version, to_round  # the next pass asks for less
+        self._seen[replica.name] = version, to_round  # the next query then covers fewer rounds
         return True
 
 
 def _touched(lake: LakeTables, after_round: int, to_round: int) -> Set[int] | None:
-    """Return the collections with documents in rounds after one, up to another.
+    """Return the collections that got documents after one round, up to another.
 
-    None: any may have some, since a vbucket was rolled back or a collection began or ended.
+    None: any collection may have. A vbucket was rolled back, or a collection began or ended.
     """
     before, now = states_at(lake, after_round), states_at(lake, to_round)
     for vbucket, state in now.items():

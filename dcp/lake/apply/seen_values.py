@@ -1,4 +1,4 @@
-"""Looks at JSON documents: which values there are at which path. No Spark."""
+"""Collects the kinds of values that JSON documents hold at each path. No Spark."""
 
 import math
 import re
@@ -16,23 +16,23 @@ from dcp.lake.config.contracts import MOST_LEVELS, same_name_key
 from dcp.lake.config.json_paths import FieldName
 
 MOST_FIELDS: Final = 100_000
-"""More fields are not looked at: objects whose names are data may have any number."""
+"""Further fields are ignored: objects whose names are data may have any number."""
 
 MOST_DIGITS: Final = 38
 
 NUMBERS: Final = ("int", "bigint", "decimal(38,0)", "double")
-"""Kinds of numbers: whole ones by the narrowest type that holds them, and all others."""
+"""Kinds of numbers: integers by the narrowest type that holds them, and all other numbers."""
 
 NUMERIC_TEXT: Final = "number in a text"
-"""The kind of a text that is a number in JSON's form: `00501` and `+49` are other texts."""
+"""The kind of a text that is a JSON number; `00501` and `+49` are not."""
 
 YEAR_TEXT: Final = "year or number in a text"
-"""The kind of a text of four digits that is a number in JSON's form, too."""
+"""The kind of a text of four digits, which may be a year or a JSON number."""
 
 PARTIAL_DATE: Final = "partial date"
 
 BEYOND_DOUBLE: Final = "number beyond a double"
-"""The kind of a number that only a text or a decimal holds."""
+"""The kind of a number that only a text or a decimal can hold."""
 
 _NUMERIC_TEXT: Final = re.compile(
     r"-?(?:0|[1-9][0-9]{0,99})(?:\.[0-9]{1,99})?(?:[eE][+-]?[0-9]{1,3})?"
@@ -43,31 +43,31 @@ _YEAR_TEXT: Final = re.compile("[1-9][0-9]{3}")
 _LARGEST: Final = Context(prec=1000)
 
 Digits = tuple[int, int]
-"""Of a number: those before the point, and those behind it."""
+"""The digits of a number before and after the decimal point."""
 
 Place = tuple[str, ...]
-"""A value's place: the key of its document, and the steps of its path from ``$`` on."""
+"""A value's place: the key of its document, and the steps of its path below ``$``."""
 
 
 @dataclass(slots=True)
 class Seen:
     kinds: Counter[str] = field(default_factory=Counter)
     digits: Digits = (0, 0)
-    """The most digits of a number before the point, and behind it."""
+    """The most digits that a number has before, and after, the decimal point."""
     text_digits: Digits = (0, 0)
     examples: dict[str, Place] = field(default_factory=dict)
-    """By kind, the place of the first such value that `add` was told."""
+    """By kind, the place of the first such value that `add` got with a place."""
     values: int = 0
     """The number of values that are not null."""
     fields: dict[str, Self] = field(default_factory=dict)
     elements: Self | None = None
-    """The elements of arrays or, if `names_are_data`, the values of objects."""
+    """The elements of arrays; if `names_are_data`, the values of objects."""
     names_are_data: bool = False
     room: list[int] = field(default_factory=lambda: [MOST_FIELDS])
-    """How many fields may still be added; the paths of a document share it."""
+    """The number of fields that may still be added. All paths of a document share this list."""
 
     def expect(self, kind: pa.DataType) -> Self:
-        """Make place for a column's fields, and return itself."""
+        """Add the fields of a column without values, and return ``self``."""
         if pa.types.is_struct(kind):
             for each in kind:
                 self._field(each.name).expect(each.type)
@@ -77,7 +77,7 @@ class Seen:
         return self
 
     def add(self, value: Any, level: int = 1, place: Place | None = None) -> None:
-        """Add a value; None as its ``place`` keeps no examples."""
+        """Add a value. Without ``place``, it keeps no example."""
         if value is None:
             return
         self.values += 1
@@ -115,6 +115,7 @@ class Seen:
 
     def count(self, values: pa.Array) -> None:
         self.values += len(values) - values.null_count
+        # `flatten` respects nulls of the parent, unlike `field`.
         if pa.types.is_struct(values.type):
             for each, inner in zip(values.type, values.flatten(), strict=True):
                 self._field(each.name).count(inner)
@@ -133,9 +134,9 @@ class Seen:
             self._element().merge(other.elements)
 
     def spellings(self, without: Collection[str] = ()) -> dict[str, list[tuple[str, Self]]]:
-        """Return fields by the names that Spark takes for one, the most frequent spelling first.
+        """Return fields by the name that Spark compares, with the most frequent spelling first.
 
-        ``without`` are keys of names (`same_name_key`) to leave out.
+        ``without`` are compared names (`same_name_key`) to leave out.
         """
         found: dict[str, list[tuple[str, Self]]] = {}
         for name, each in self.fields.items():
@@ -146,7 +147,7 @@ class Seen:
         return found
 
     def _field(self, name: str) -> Self:
-        """Return a field; without room for it, one that is forgotten."""
+        """Return the field of a name; if there is no room, a new one that is not kept."""
         if self.names_are_data:
             return self._element()
         found = self.fields.get(name)
@@ -176,7 +177,7 @@ _READERS: Final = (("date", day_of), ("timestamp", micros_of), (PARTIAL_DATE, pa
 
 
 def _text_kind(text: str) -> str:
-    if text[:4].isdecimal():  # as each day and time begins
+    if text[:4].isdecimal():  # every day and time begins so
         for kind, read in _READERS:
             with suppress(ValueError):
                 read(text)
@@ -193,7 +194,7 @@ def most_digits(one: Digits, two: Digits) -> Digits:
 
 
 def _digits(given: Decimal) -> tuple[Decimal, Digits]:
-    """Return a number without zeros at its end, and its digits before and behind the point."""
+    """Return a number without trailing zeros, and its digits before and after the point."""
     number = given.normalize(_LARGEST)
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int), "JSON has no infinity"

@@ -1,21 +1,20 @@
-"""Decides which rows of the log bring a replica to a later round. Pure, no Spark.
+"""Decides which rows of the log bring a replica to a later round. No Spark.
 
-For each vbucket the replica stands at a (epoch, complete seqno) and shall come to b:
+For each vbucket the replica stands at a position a (epoch, complete seqno) and shall come to b:
 
 * a is on b's branch: publish the live rows above a, up to b.
-* a is on a dead branch that leaves b's branch at E > 0: the *base* is the newest older version of
-  the replica that is on b's branch. The apply touches each key that has a published dead row or a
-  new row. Such a key gets its newest live row above the base. Without one it gets its row of the
-  base. Without either it is deleted. Seqnos of the table are not compared: those of a new branch
-  may be lower.
-* E is 0: the replica's rows of the vbucket stay, *stale*, until the new history is whole. Then it
-  replaces them.
-* no base can be read: the empty table of the beginning is the base if the log is whole. Else the
-  vbucket is stale, and the next round streams it again from its beginning.
+* a is on a dead branch that leaves b's branch at a seqno E > 0: the *base* is the newest older
+  version of the replica that is on b's branch. The apply touches each key that has a published dead
+  row or a new row. The key gets its newest live row above the base, else its row of the base. A key
+  with neither is deleted. Seqnos of the table do not matter: a new branch may have lower ones.
+* E is 0: the replica's rows of the vbucket stay *stale* until the new history is whole. Then the
+  new history replaces them.
+* No base is readable: if the log is whole, the base is the empty table of the beginning. Otherwise
+  the vbucket is stale, and the next round streams it again from its beginning.
 
-Flushes and drops of the replica's collection then change what the ranges mean (`clearing_rules`).
+Flushes and drops of the replica's collection then change the ranges (`clearing_rules`).
 
-What decides is read through `ReplicaFacts`, so that a model in memory can take Delta's place.
+The rules read facts through `ReplicaFacts`, so that a model in memory can replace Delta.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,18 +31,18 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 
 _VERSIONS_AT_ONCE: Final = 16
 _UNREADABLE_MOST: Final = 3
-"""After so many unreadable versions the others are not tried: they are older."""
+"""After so many unreadable versions the search ends: the remaining versions are older."""
 
 
 class ReplicaFacts(Protocol):
-    """The facts about one replica and the log from which a slice is decided."""
+    """The facts about one replica and the log that decide a slice."""
 
     @property
     def cleaned_round(self) -> int:
-        """Up to this round the log may lack published rows; 0 if it is whole."""
+        """The log may lack published rows up to this round; 0 if it is whole."""
 
     def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
-        """Return every vbucket's state after some rounds; none at all after round 0."""
+        """Return every vbucket's state after each given round. Round 0 has no states."""
 
     def forks(
         self, after_round: int, to_round: int, vbuckets: Collection[int]
@@ -54,32 +53,33 @@ class ReplicaFacts(Protocol):
     ) -> Sequence[CollectionEvent]: ...
 
     def older_versions(self) -> Sequence[AppliedVersion]:
-        """Return the versions that may still be readable, newest first."""
+        """Return the versions that may be readable, newest first."""
 
     def may_be_readable(self, version: int, vbucket: int) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
+    """The position of one vbucket in a version of the replica."""
+
     round: int
     state: VbucketProgress
     version: int = EMPTY_TABLE
 
     @property
     def first_round(self) -> int:
-        """The oldest round that may have rows which it lacks."""
+        """The oldest round with rows that this position may lack."""
         return self.state.first_pending_round or self.round + 1
 
     def is_live(self, to: VbucketProgress, forks: Iterable[Fork]) -> bool:
-        """Return whether it is on the history of ``to``; ``forks`` are those since then."""
+        """Return whether it is on the history of ``to``; ``forks`` are the later ones."""
         return is_live(self.state.epoch, self.state.complete_seqno, to.epoch, forks)
 
 
 def slice_between(held: AppliedVersion, to_round: int, facts: ReplicaFacts) -> LogSlice:
     """Return the slice that brings a replica from ``held`` to ``to_round``.
 
-    Raises:
-        LakeError: the log contradicts itself.
+    It raises LakeError if the log contradicts itself.
     """
     return _Decision(held, to_round, facts).log_slice()
 
@@ -87,7 +87,7 @@ def slice_between(held: AppliedVersion, to_round: int, facts: ReplicaFacts) -> L
 class _Decision:
     def __init__(self, held: AppliedVersion, to_round: int, facts: ReplicaFacts) -> None:
         self._facts = facts
-        self._cleaned_round = facts.cleaned_round  # asked once: it is a statement on the lake
+        self._cleaned_round = facts.cleaned_round  # read once: each read queries the lake
         self._held = held
         self._to_round = to_round
         self._states: dict[int, Mapping[int, VbucketProgress]] = {}
@@ -109,7 +109,7 @@ class _Decision:
             forks = self._forks_after(vbucket, old)
             _require_consistent(old.state, new, forks)
             is_live = old.is_live(new, forks)
-            is_short = old.round < self._cleaned_round  # the log lacks what it needs
+            is_short = old.round < self._cleaned_round  # cleaning may have taken needed rows
             anew = any(fork.seqno == 0 for fork in forks)
             if self._begins_anew or (anew and (is_short or not is_live)):
                 self._replace_when_whole(old, new, forks)
@@ -130,12 +130,12 @@ class _Decision:
             begins_anew=self._begins_anew,
         )
 
-    # --- each way
+    # --- the ways of a vbucket
 
     def _publish(
         self, base: _Standing, old: _Standing, new: VbucketProgress, forks: Sequence[Fork]
     ) -> None:
-        """Take the rows from a base on; rows that were published since are kept or undone."""
+        """Take the rows above a base; rows that have been published are kept or undone."""
         if base is old and not forks and not may_have_rows(old.state, new, old.round):
             return
         if base.round < self._cleaned_round:
@@ -151,6 +151,7 @@ class _Decision:
             self._cleared.append(new.vbucket)
         if base is old:
             return
+        # The old position is on a dead branch: the vbucket goes back to the base.
         version = EMPTY_TABLE if found.base_is_empty else base.version
         if found.revives and version != EMPTY_TABLE:
             self._revived.append(new.vbucket)
@@ -161,6 +162,7 @@ class _Decision:
     def _replace_when_whole(
         self, old: _Standing, new: VbucketProgress, forks: Sequence[Fork]
     ) -> None:
+        # A vbucket may begin anew more than once; only the last beginning counts.
         beginning = max((fork for fork in forks if fork.seqno == 0), key=lambda fork: fork.epoch)
         if not new.is_whole or beginning.round <= self._cleaned_round:
             self._stale[new.vbucket] = old.round
@@ -179,6 +181,7 @@ class _Decision:
 
     def _undo(self, undo: Mapping[int, _Standing]) -> None:
         bases = self._bases(undo)
+        # If the log is whole, the empty table is a base; if not, `_publish` makes them stale.
         if baseless := sorted(undo.keys() - bases.keys()):
             self._learn([BEGINNING], baseless)
             bases |= {v: self._standing(v, BEGINNING) for v in baseless}
@@ -213,9 +216,9 @@ class _Decision:
         return found
 
     def _live_base(self, vbucket: int, version: AppliedVersion) -> _Standing | None:
-        """Return a version's state of a vbucket, if it is live and older than the held one.
+        """Return a version's position of a vbucket, if it is live and older than the held one.
 
-        After a RESTORE, versions of later rounds say nothing of the table's rows.
+        After a RESTORE, versions of later rounds do not describe the table's rows.
         """
         standing = self._standing(vbucket, version)
         if standing.round >= self._held.round_of(vbucket):
@@ -223,7 +226,7 @@ class _Decision:
         forks = self._forks_after(vbucket, standing)
         return standing if standing.is_live(self._after[vbucket], forks) else None
 
-    # --- what is known
+    # --- known facts
 
     def _standing(self, vbucket: int, version: AppliedVersion) -> _Standing:
         number = version.round_of(vbucket)
@@ -235,9 +238,9 @@ class _Decision:
         return [fork for fork in forks if standing.round < fork.round <= self._to_round]
 
     def _learn_where_from(self) -> bool:
-        """Learn the states at both ends and the forks between; return whether all begins anew.
+        """Read the states at both ends and the forks between; return whether all begins anew.
 
-        Then the states that the replica holds do not matter: a damaged log may have lost them.
+        If all begins anew, the replica's old states do not matter. A damaged log may lack them.
         """
         held_rounds = {self._held.to_round, *self._held.stale.values()}
         lost: LakeError | None = None
@@ -271,9 +274,9 @@ class _Decision:
         return list(self._facts.forks(min(moved.values()), self._to_round, sorted(moved)))
 
     def _learn_events(self, bases: Mapping[int, _Standing]) -> None:
-        """Read the events of the collection above some states; usually none.
+        """Read the collection's events above some positions. Usually there are none.
 
-        A vbucket that began anew needs all events: a drop whose rows were kept may be long past.
+        A vbucket that began anew needs all events: a drop that kept its rows may be long ago.
         """
         first_rounds: dict[int, int] = {}
         for vbucket, base in bases.items():
@@ -301,8 +304,8 @@ def row_ranges(
 ) -> list[RowRange]:
     """Return the rows above a base that are published at ``old``, live at ``new``, or both.
 
-    ``forks`` are the vbucket's since the base. Epochs before the base's have none: their rows above
-    its complete seqno were dead then.
+    ``forks`` are the vbucket's forks after the base. An epoch older than the base needs none: its
+    rows above the base's complete seqno were dead at that time.
     """
     ranges: list[RowRange] = []
     low = base.complete_seqno
@@ -322,7 +325,7 @@ def row_ranges(
 
 
 def may_have_rows(old: VbucketProgress, new: VbucketProgress, from_round: int) -> bool:
-    """Return whether the log can hold rows of this vbucket to publish, in the same epoch.
+    """Return whether the log can have rows to publish for this vbucket, within one epoch.
 
     Such a row is a document, or the flush or drop of a collection.
     """
@@ -333,16 +336,16 @@ def may_have_rows(old: VbucketProgress, new: VbucketProgress, from_round: int) -
 
 
 def oldest_pending_round(states: Iterable[VbucketProgress], otherwise: int) -> int:
-    """Return the oldest round with a row that waits in one of these states, or an older one.
+    """Return the oldest round with a row that waits in one of these states, or an older round.
 
-    From the round ``otherwise`` on, all rounds are read anyway.
+    The caller reads all rounds from ``otherwise`` on anyway.
     """
     pending = (state.first_pending_round for state in states)
     return min([otherwise, *(number for number in pending if number)])
 
 
 def _require_consistent(old: VbucketProgress, new: VbucketProgress, forks: Sequence[Fork]) -> None:
-    # What was before a fork at 0 does not matter, nor whether the log still tells it.
+    # A fork at 0 replaces all earlier rows, so the log need not have the epochs before it.
     anew = max((fork.epoch for fork in forks if fork.seqno == 0), default=0)
     begun = {fork.epoch for fork in forks if fork.epoch >= anew}
     expected = set(range(max(anew, old.epoch + 1), new.epoch + 1))

@@ -1,7 +1,6 @@
-"""Runs the applies of a continuous run in a thread of their own, while it receives rounds.
+"""Runs the applies of a continuous run in their own thread, while the run receives rounds.
 
-Rounds are submitted to it. Of those that come while an apply is under way, only the newest is
-used.
+While an apply runs, only the newest submitted round is kept for the next one.
 """
 
 import logging
@@ -15,13 +14,13 @@ _Result = TypeVar("_Result")
 
 
 def in_thread(call: Callable[[], _Result]) -> "Future[_Result]":
-    """Begin a call in a daemon thread: a process that ends does not wait for it."""
+    """Start a call in a daemon thread, so that a process can end without waiting for it."""
     future: Future[_Result] = Future()
 
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as failure:  # it is for whoever asks for the result
+        except BaseException as failure:  # `result` raises it in the thread that asks
             future.set_exception(failure)
 
     Thread(target=run, daemon=True).start()
@@ -32,10 +31,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class ApplyThread:
-    """Applies in its own thread, while its context lasts.
+    """Applies in its own thread while its context is open.
 
-    The context's end waits until the submitted rounds are applied. After an error it calls
-    ``leave_the_rest``, which lets ``apply`` end early, and waits for that.
+    Leaving the context waits until the submitted rounds are applied. After an error, it calls
+    ``leave_the_rest``, which makes ``apply`` end early, and waits for that.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class ApplyThread:
     ) -> None:
         self._apply = apply
         self._leave_the_rest = leave_the_rest
-        self._changed = Condition()  # guards the three below
+        self._changed = Condition()  # guards the three attributes below
         self._wanted: int | None = None
         self._is_busy = False
         self._is_leaving = False
@@ -58,7 +57,7 @@ class ApplyThread:
         failure: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Wait for the thread, unless the process is to end at once."""
+        """Wait for the thread, unless an interrupt ends the process."""
         with self._changed:
             self._is_leaving = True
             if failure is not None:
@@ -68,7 +67,7 @@ class ApplyThread:
             self._end.result()
             return
         self._leave_the_rest()
-        if isinstance(failure, Exception):  # else the process is to end at once
+        if isinstance(failure, Exception):  # a KeyboardInterrupt waits for nothing
             another = self._end.exception()
             if another is not None and another is not failure:
                 _LOG.warning("an apply failed, too: %s", another)

@@ -1,11 +1,10 @@
-"""Makes typed columns of JSON documents. No Spark.
+"""Makes typed columns from JSON documents. No Spark.
 
-The columns are a function of the document and its contract, nothing else. So they are computed of
-whatever rows an apply writes, those that a rollback brings back included.
+The columns depend on the document and its contract only. An apply can therefore compute them for
+any row that it writes, including rows that a rollback brings back.
 
-There are two ways. The rules are those of `Rules`, which takes documents one by one. Where
-documents fit, pyarrow reads many of them at once with a tenth of the work (`Together`), and
-that gives the same. Where it says no, fewer are tried together, and in the end one by one.
+`Rules` defines the result, one document at a time. `Together` lets pyarrow read many documents at
+a tenth of the cost, with the same result. If some misfit, smaller parts are tried, then `Rules`.
 """
 
 import pickle
@@ -53,22 +52,22 @@ from dcp.lake.tables.typed_columns import (
 from dcp.wire.vocabulary import Datatype
 
 MOST_VIOLATIONS: Final = 1000
-"""The most violations that are told of one document."""
+"""The most violations that are recorded for one document."""
 
 _FOUND_MAX: Final = 200
-"""A violation shows so many characters of the found value."""
+"""The most characters of a value that a violation shows."""
 
 _AT_ONCE: Final = 256
-"""So many documents are read together: a call of pyarrow costs as much as reading 50 small ones."""
+"""The documents that are read together: one call of pyarrow costs as much as 50 small documents."""
 _ONE_BY_ONE: Final = 16
-"""So few documents are read one by one if they do not all fit."""
+"""A part of at most so many documents is read one by one if they do not all fit."""
 _PARTS: Final = 4
 
 _LARGEST: Final = sys.float_info.max
 
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _ONLY_PYARROW: Final = (b"NaN", b"Inf")
-"""pyarrow reads these numbers, which JSON does not have."""
+"""pyarrow reads these as numbers, but JSON does not allow them."""
 
 _TIME: Final = SCALARS["timestamp"]
 _MILLIS: Final = SCALARS["timestamp_ms"]
@@ -82,6 +81,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def typed_arrays(columns: TypedColumns, datatypes: pa.Array, values: pa.Array) -> list[pa.Array]:
+    """Return the columns ``doc`` and ``violations`` for rows, in their order."""
     doc, kind = table_type(columns.document), TYPED.field(VIOLATIONS).type
     together, rules = Together(columns), Rules(columns)
     candidates = json_objects(datatypes, values)
@@ -97,13 +97,13 @@ def typed_arrays(columns: TypedColumns, datatypes: pa.Array, values: pa.Array) -
         fitting = zip(contents, violations, strict=True)
         fit = [each for each, misfits in fitting if misfits is None]
         together.learn(fit)
-        if len(fit) == len(part):  # pyarrow does not know a form of theirs
+        if len(fit) == len(part):  # all are valid: they have a time format that pyarrow lacks
             together.read_times_otherwise()
         made.append(pa.array(documents, doc))
         told.append(pa.array(violations, kind))
     if len(objects) == len(candidates):
         return [pa.concat_arrays(made), pa.concat_arrays(told)]
-    # The others follow, and then each is brought to its place; they have no column.
+    # Rows that are no objects get null in ``doc``. They are appended, then moved to their places.
     rows = zip(candidates, datatypes.to_pylist(), values.to_pylist(), strict=True)
     others = [rules.no_object(flag, value or b"") for each, flag, value in rows if each is None]
     made.append(pa.nulls(len(others), doc))
@@ -130,7 +130,7 @@ def made_columns(columns: TypedColumns) -> MadeColumns:
 
 
 def see_written(store: LakeStore, table: str, merge: Merge, columns: TypedColumns) -> Seen:
-    """Return the values in the documents that a merge would write."""
+    """Return the kinds of values in the documents that a merge would write."""
 
     def see(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = pickle.dumps(see_documents(columns, batches))
@@ -144,7 +144,7 @@ def see_written(store: LakeStore, table: str, merge: Merge, columns: TypedColumn
 
 
 def json_objects(datatypes: pa.Array, values: pa.Array) -> list[bytes | None]:
-    """Return the documents that look like JSON objects, None for all others."""
+    """Return each value that may be a JSON object; None for the others."""
     return [
         value
         if datatype == Datatype.JSON and value is not None and looks_like_object(value)
@@ -156,7 +156,7 @@ def json_objects(datatypes: pa.Array, values: pa.Array) -> list[bytes | None]:
 def in_parts(
     documents: Sequence[bytes], read: Callable[[Sequence[bytes]], _Read | None]
 ) -> Iterator[tuple[Sequence[bytes], _Read | None]]:
-    """Give documents in parts, each with ``read``'s result; None: read it one by one."""
+    """Yield parts of the documents with ``read``'s result; None: read the part one by one."""
     waiting = _parts(documents, _AT_ONCE)
     while waiting:
         part = waiting.pop()
@@ -174,12 +174,14 @@ def _parts(documents: Sequence[bytes], size: int) -> list[Sequence[bytes]]:
 def _read_together(
     documents: Sequence[bytes], schema: pa.Schema, unexpected: str
 ) -> pa.RecordBatch | None:
-    """Read documents that look like objects by pyarrow, a row for each; None: it cannot read all.
+    """Let pyarrow read documents that look like objects; None if it cannot read all of them.
 
-    Each begins with ``{`` and ends with ``}``, so a cut in one cannot continue in the next one.
+    Each document begins with ``{`` and ends with ``}``. Text cut within one document can therefore
+    not go on in the next one.
     """
     joined = b"\n".join(documents)
-    if joined.count(b"\n") >= len(documents):  # a tab is allowed where a newline is
+    # pyarrow splits documents at newlines. JSON allows a tab wherever it allows a newline.
+    if joined.count(b"\n") >= len(documents):
         joined = b"\n".join(each.replace(b"\n", b"\t") for each in documents)
     if any(number in joined for number in _ONLY_PYARROW):
         return None
@@ -192,12 +194,12 @@ def _read_together(
         )
     except (ValueError, pa.ArrowException):
         return None
-    # One block is one batch. There are more rows where a document is several.
+    # One block gives one batch. More rows mean that a value contains several objects.
     return table.to_batches()[0] if table.num_rows == len(documents) else None
 
 
 def _pyarrow_type(kind: pa.DataType, times_are_texts: bool) -> pa.DataType:
-    """Return the type in which pyarrow reads values: it has no dates in JSON."""
+    """Return the type that pyarrow reads from JSON: it reads no dates."""
     if pa.types.is_struct(kind):
         fields = [(each.name, _pyarrow_type(each.type, times_are_texts)) for each in kind]
         return pa.struct(fields)
@@ -213,8 +215,8 @@ def _pyarrow_type(kind: pa.DataType, times_are_texts: bool) -> pa.DataType:
 class Together:
     """Reads many documents at once, if all of them fit their columns.
 
-    A field without a column may matter. Then this learns, from documents that were read one by one,
-    which fields have no value. With ``evolves`` it also learns the columns that they shall get.
+    A contract may report fields without a column. Then this learns from documents that were read
+    one by one which fields never hold a value. With ``evolves`` it also learns new columns.
     """
 
     def __init__(self, columns: TypedColumns, *, evolves: bool = False) -> None:
@@ -224,7 +226,7 @@ class Together:
         self._unexpected = "error" if self._is_strict else "ignore"
         self._learnt, self._next = 0, 1
         self._has_times = any(path.kind == _TIME for path in paths_of(columns.document))
-        # pyarrow reads no maps: the fields that have some are read one by one.
+        # pyarrow reads no maps from JSON. Fields with maps are read one by one.
         self._walks = {
             each.name: _of_type(
                 each.type, (FieldName(each.name),), is_strict=columns.tells_new_fields
@@ -244,7 +246,7 @@ class Together:
         ]
 
     def __call__(self, documents: Sequence[bytes]) -> pa.StructArray | None:
-        """Return the column ``doc`` of documents that look like objects; None: not all fit."""
+        """Return the column ``doc`` for documents that look like objects; None if one misfits."""
         batch = _read_together(documents, self._schemas[0], self._unexpected)
         parsed = [parse_object(each) for each in documents] if self._walks and batch else []
         contents = [each for each in parsed if each is not None]
@@ -275,16 +277,16 @@ class Together:
         return pa.StructArray.from_arrays(columns, fields=list(self._stored))
 
     def read_times_otherwise(self) -> None:
-        """Let pyarrow read times as texts from now on, or no longer.
+        """Switch between pyarrow's own parser of times and reading times as texts.
 
-        Itself it reads the usual form alone, with less work.
+        pyarrow's parser is cheaper but knows the usual format only.
         """
         self._schemas.reverse()
 
     def learn(self, contents: Sequence[dict[str, Any] | None]) -> None:
-        """Expect in further documents the fields of some that were read one by one.
+        """Expect in further documents the fields of documents that were read one by one.
 
-        It learns whenever those have doubled: objects whose names are data have many fields.
+        It learns each time their number has doubled: objects whose names are data have many fields.
         """
         if not self._is_strict:
             return
@@ -304,10 +306,9 @@ def _has_map(kind: pa.DataType) -> bool:
 
 
 def _fitted(found: pa.Array, kind: pa.DataType, stored: pa.DataType) -> pa.Array:
-    """Return pyarrow's values of a contract's type as the table stores them.
+    """Convert pyarrow's values to the type that the table stores.
 
-    Raises:
-        ValueError: a value does not fit.
+    It raises ValueError if a value does not fit.
     """
     if pa.types.is_struct(kind):
         columns = [
@@ -319,7 +320,7 @@ def _fitted(found: pa.Array, kind: pa.DataType, stored: pa.DataType) -> pa.Array
         values = _fitted(found.values, kind.value_type, stored.value_type)
         return pa.ListArray.from_arrays(found.offsets, values, stored, mask=found.is_null())
     if pa.types.is_decimal(kind):
-        found.validate(full=True)  # more digits are let pass where others are missing behind them
+        found.validate(full=True)  # pyarrow accepts too many whole digits if the fraction is short
         return found
     if pa.types.is_floating(kind):
         return _all_within(found, found, -_LARGEST, _LARGEST)
@@ -347,10 +348,10 @@ def _all_within(values: pa.Array, numbers: pa.Array, least: float, most: float) 
 
 
 _Notes = dict[str, tuple[Any, str]]
-"""By path, the first value that does not fit, and the expectation."""
+"""By path: the first value that does not fit, and the expected type."""
 
 _Walk = Callable[[Any, _Notes], Any]
-"""Returns a value's result; None if the value does not fit, which it notes."""
+"""Converts a value. If the value does not fit, it returns None and notes the misfit."""
 
 
 class Rules:
@@ -382,7 +383,7 @@ class Rules:
 
 
 def _of_type(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _Walk:
-    """Return a function that makes a column's value; ``is_strict``: it notes further fields."""
+    """Return a function that converts values; with ``is_strict`` it also notes unknown fields."""
     leaves = [(str(path), type_name(path.kind)) for path in paths_of(kind, steps)]
     make = _maker(kind, steps, is_strict=is_strict)
 
@@ -403,7 +404,7 @@ def _note(notes: _Notes, path: str, found: Any, expected: str) -> None:
 
 
 def _maker(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _Walk:
-    """Return the same for a value that is not null; a misfit raises one of two errors."""
+    """Return a function that converts values other than null, and raises an error on a misfit."""
     if pa.types.is_struct(kind):
         walks = {
             each.name: _of_type(each.type, (*steps, FieldName(each.name)), is_strict=is_strict)

@@ -1,7 +1,6 @@
-"""Decides which typed columns an apply writes, and what that asks of the table.
+"""Decides which typed columns an apply writes, and how the table must change for them.
 
-By its contract and the columns that the table has; with the mode ``evolve`` also by the
-documents that the apply brings.
+The contract and the table's columns decide; in mode ``evolve`` also the documents of the apply.
 """
 
 import logging
@@ -34,19 +33,19 @@ _LOG: Final = logging.getLogger(__name__)
 class ColumnChange(StrEnum):
     NONE = "none"
     ADD = "add"
-    """The table has no rows yet: the columns are added before the first ones."""
+    """The table has no rows, so that the columns are added before the first ones."""
     EXTEND = "extend"
     """The MERGE adds fields."""
     REWRITE = "rewrite"
-    """All rows are written anew: the contract is another one, or a column widens."""
+    """All rows are rewritten: the contract has changed, or a column widens."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedPlan:
-    """The typed columns that an apply writes, and the resulting change of the table's columns."""
+    """The typed columns that an apply writes, and how the table's columns change."""
 
     columns: TypedColumns | None = None
-    """None: no typed columns. If ``change`` is `REWRITE`, the table loses those that it has."""
+    """None: no typed columns. If ``change`` is `REWRITE`, the table loses its typed columns."""
     change: ColumnChange = ColumnChange.NONE
     is_typed: bool = False
     """The table has typed columns."""
@@ -60,7 +59,7 @@ UNTYPED: Final = TypedPlan()
 
 
 def typed_plan(table: Table, contract: Contract | None, *, is_applied: bool) -> TypedPlan:
-    """Return a contract's demand; ``is_applied``: the table has had an apply."""
+    """Return the plan by the contract alone; ``is_applied``: the table has had an apply."""
     columns = table.columns()
     found = columns.field(DOC) if DOC in columns.names else None
     if contract is None:
@@ -78,7 +77,7 @@ def typed_plan(table: Table, contract: Contract | None, *, is_applied: bool) -> 
 
 def with_documents(plan: TypedPlan, columns: TypedColumns, seen: Seen) -> TypedPlan:
     document = grown(columns.document, seen)
-    if not document.num_fields:  # no document has a field: there is no column to write
+    if not document.num_fields:  # no document has a field that can become a column
         return replace(plan, columns=None) if plan.is_typed else UNTYPED
     made = replace(columns, document=document)
     change = plan.change
@@ -96,17 +95,13 @@ class ContractBook:
     """The contracts of ``apply.contracts_folder``, and the names of the lake's collections."""
 
     def __init__(self, folder: str) -> None:
-        """Read the contracts.
-
-        Raises:
-            ConfigError: the folder is missing, or a file in it is no contract of a table.
-        """
+        """Raise ConfigError if the folder is missing, or a file in it is no valid contract."""
         self._contracts = load_contracts(folder) if folder else None
         for contract in (self._contracts or {}).values():
             refuse_own_columns(contract)
         self._known: set[str] = set()
         self._without_columns: set[str] = set()
-        """Contracts with a warning that their documents have no field for a column."""
+        """Contracts whose documents had no field for a column; a warning has been logged."""
 
     def contract_of(self, lake: LakeTables, replica: ReplicaTable) -> Contract | None:
         if not self._contracts:
@@ -117,7 +112,7 @@ class ContractBook:
         return self._contracts.get(replica.collection)
 
     def name_arrays(self, lake: LakeTables, replica: ReplicaTable) -> None:
-        """Note in a table which arrays its contract gives views: readers have no contracts."""
+        """Store in the table's properties which arrays get views: readers have no contracts."""
         contract = self.contract_of(lake, replica)
         if contract is None:
             return
@@ -126,11 +121,7 @@ class ContractBook:
             table.set_properties(changed)
 
     def refuse_loss(self, table: str, typed: TypedPlan) -> None:
-        """Refuse a plan that takes typed columns from a table because no folder is named.
-
-        Raises:
-            ConfigError: it is such a plan.
-        """
+        """Raise ConfigError if a plan takes typed columns away because no folder is configured."""
         if self._contracts is None and typed.rewrites:
             raise ConfigError(
                 f"apply.contracts_folder: found no folder, but the table {table} has typed "

@@ -1,8 +1,8 @@
-"""Maps versions of a replica table to the rounds they hold: from its history and the log's index.
+"""Maps versions of a replica table to the rounds that they hold.
 
-The history is the truth; where Delta's log cleanup took an apply, a heartbeat after it repeats what
-that said. Its index are the ``applied`` rows of ``changes``, which the first round that is planned
-after an apply writes; a reader of the index may find it behind the truth, never ahead of it.
+The table's history decides. If Delta's log cleanup has removed an apply's commit, a later heartbeat
+commit repeats its content. The ``applied`` rows of ``changes`` are an index of the history; it may
+lag behind the history, but is never ahead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,23 +22,23 @@ from dcp.records import plain, read
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """The status of a replica table: the apply whose rows it has, and its history."""
+    """A replica table's history, and the apply whose rows the table has."""
 
     table: str
     applied: AppliedVersion | None
-    """None before the first apply; after a RESTORE it is not the newest apply."""
+    """None before the first apply. After a RESTORE it may be older than the newest apply."""
     since_version: int
-    """The apply's own version, or the RESTORE's; -1 before the first apply."""
+    """The version of that apply, or of the RESTORE to it; -1 before the first apply."""
     commit_history: CommitHistory
 
     @property
     def round(self) -> int:
-        """The round that the table holds; 0 before the first apply."""
+        """The round that the table has reached; 0 before the first apply."""
         return self.held.to_round
 
     @property
     def held(self) -> AppliedVersion:
-        """The apply whose rows the newest version has, under that version."""
+        """The apply whose rows the newest version has, with the newest version's number."""
         return replace(self.applied or BEGINNING, table=self.table, version=self.version)
 
     @property
@@ -47,9 +47,9 @@ class ReplicaStatus:
 
 
 def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -> ReplicaStatus:
-    """Return a replica table's status, by its history, or by the index if that is cleaned.
+    """Return a replica table's status, from its history, or from the index if that is cleaned.
 
-    ``window`` is the least number of commits in the history, if there are as many.
+    It reads at least ``window`` commits, if the table has so many.
     """
     commit_history = conclusive_history(lake, replica.name, window)
     since = commit_history.since()
@@ -62,7 +62,7 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -
     if (told := commit_history.heartbeat_content(commit_history.newest)) is not None:
         since = int(told["since"]) if since is None else since
         return ReplicaStatus(replica.name, applied_of_heartbeat(told), since, commit_history)
-    # A table that was dropped and made again may have older rows with higher versions there.
+    # A table that was dropped and made again may have index rows with higher versions.
     indexed = [each for each in indexed_applied(lake, [replica.name], 0) if each.version <= origin]
     applied = indexed[-1] if indexed else None
     if since is None:
@@ -71,9 +71,9 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -
 
 
 def applied_at(table: str, commit_history: CommitHistory, version: int) -> AppliedVersion | None:
-    """Return the apply whose rows a version has, sound or not; None if the history tells none.
+    """Return the apply whose rows a version has, valid or not; None if the history has lost it.
 
-    If log cleanup took its commit, a heartbeat may repeat its content.
+    If log cleanup has removed the commit, a heartbeat may repeat its content.
     """
     origin = commit_history.commit(commit_history.origin(version))
     if origin is not None:
@@ -83,10 +83,10 @@ def applied_at(table: str, commit_history: CommitHistory, version: int) -> Appli
 
 
 def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) -> dict[int, int]:
-    """Return the vbuckets whose rows a table shows as of an older round, and that round.
+    """Return the vbuckets whose rows a table shows as of an older round, with that round.
 
-    These are the stale ones of its newest version. Vbuckets that began anew since and are not
-    complete join them.
+    These are the stale vbuckets of its newest version, and vbuckets that began at 0 again and are
+    not complete.
     """
     held = status.held
     anew = (vb for vb, state in newest.items() if state.epoch > FIRST_EPOCH and not state.is_whole)
@@ -97,7 +97,7 @@ def conclusive_history(lake: LakeTables, table: str, window: int = FEW) -> Commi
     """Return a table's history, as far back as its newest version needs."""
     for limit in (window, max(window, WINDOW)):
         commit_history = CommitHistory(tuple(history(lake.table(table), limit)))
-        # Of a table with a defect the message names an older version that is sound.
+        # The error message about a defect names an older valid version, so it needs more history.
         if commit_history.is_conclusive and (
             limit > FEW or commit_history.defect(commit_history.newest) is None
         ):
@@ -125,21 +125,21 @@ def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
 
 
 def applied_of_heartbeat(told: Mapping[str, Any]) -> AppliedVersion | None:
-    """Return the apply that a heartbeat repeats; None if there was none yet."""
+    """Return the apply that a heartbeat repeats; None if the table had no apply."""
     return read(AppliedVersion, told) if "to_round" in told else None
 
 
 def unindexed_applied(
     lake: LakeTables, replicas: Iterable[ReplicaTable]
 ) -> tuple[AppliedVersion, ...]:
-    """Return the applies that ``changes`` does not list yet, oldest first: for the next round.
+    """Return the applies that ``changes`` does not list, oldest first, for the next round.
 
-    A RESTORE is listed as well, with the round that it took the table back to: a table's newest row
-    tells its round. Every round lists the missing ones, so only applies since the last round can be
-    missing. So it looks back over few commits of each table, and over more if none of those is
-    listed.
+    A RESTORE counts as an apply to the round that it took the table back to. Readers of the index
+    take a table's round from its newest row.
     """
     names = [replica.name for replica in replicas]
+    # Every round lists the missing applies, so that few recent commits suffice. If none of them is
+    # listed, the search goes further back.
     found_in = lake.store.for_each(lambda table: _recent(lake, table, FEW), names)
     recent = dict(zip(names, found_in, strict=True))
     listed = _listed(lake, recent)
@@ -153,7 +153,7 @@ def unindexed_applied(
 def _listed(
     lake: LakeTables, recent: Mapping[str, Sequence[AppliedVersion]]
 ) -> frozenset[AppliedVersion]:
-    """Return the applies that ``changes`` lists: a later round lists an apply to a round."""
+    """Return the applies that ``changes`` lists. An apply to round n is listed after round n."""
     rounds = [each.to_round for made in recent.values() for each in made]
     if not rounds:
         return frozenset()

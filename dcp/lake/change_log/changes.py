@@ -1,7 +1,7 @@
-"""The change log: append a round to it, and read what it says about rounds and positions.
+"""Appends rounds to the change log ``changes``, and reads its newest round.
 
 An append is a compare-and-set: its Delta transaction id is (lake id, round), and rounds are
-consecutive. Delta skips an append with a stale number *silently*, so every append is read back.
+consecutive. Delta skips an outdated append without an error, so each append reads the history back.
 """
 
 import secrets
@@ -27,29 +27,25 @@ from dcp.lake.tables.history import (
 from dcp.lake.tables.lake_tables import LakeTables
 
 _ATTEMPTS: Final = 5
-"""An append is tried so often while maintenance changes the log under it."""
+"""Maintenance may change the log during each append; after so many attempts the round fails."""
 
 _APPEND: Final = "append"
-"""A round's commit has the random id of its append under this name.
+"""The commit metadata's name for the random id of an append.
 
-A store may carry out a PUT after its driver took it for failed, and went on with another append.
+An object store may carry out a PUT after the driver took it for failed and tried another append.
 """
 
 _committed_writers: set[str] = set()
-"""Writers of this process that have committed a round; the newest commits may not tell."""
+"""Drivers of this process that have committed a round; recent commits may not show it."""
 
 
 def latest_round(lake: LakeTables) -> int:
-    """Return the newest committed round; 0 without one."""
+    """Return the newest committed round; 0 if there is none."""
     return newest_round(lake, history(lake.changes))
 
 
 def newest_round(lake: LakeTables, commits: Sequence[TableCommit]) -> int:
-    """Return the newest round; looks further than ``commits`` only if they hold none.
-
-    Long maintenance can push our commits out of the window, and log retention out of the history.
-    Then the rows themselves tell.
-    """
+    """Return the newest round; it reads further back only if ``commits`` hold no round."""
     found = history_until(
         lake.changes, lambda told: any(each.round is not None for each in told), commits
     )
@@ -58,6 +54,7 @@ def newest_round(lake: LakeTables, commits: Sequence[TableCommit]) -> int:
             return commit.round
     if reaches_creation(found):
         return 0
+    # Long maintenance and log retention can remove all our commits from the history.
     [row] = lake.changes.rows("coalesce(max(round), 0) AS round", "true")
     return int(row["round"])
 
@@ -65,12 +62,13 @@ def newest_round(lake: LakeTables, commits: Sequence[TableCommit]) -> int:
 def round_time(
     lake: LakeTables, round_number: int, newest_commits: Sequence[TableCommit]
 ) -> datetime | None:
-    """Return when a round was committed; looks as far back as it can be, then at everything.
+    """Return the commit time of a round; None if the history has forgotten it.
 
-    None if the history no longer tells: a log keeps twice the horizon.
+    The log keeps twice the horizon.
     """
     commits = newest_commits
     newest = newest_round(lake, newest_commits)
+    # Each round is a commit, so the first limit nearly always suffices.
     for limit in (newest - round_number + WINDOW, WHOLE):
         for commit in commits:
             if commit.round == round_number:
@@ -84,21 +82,21 @@ def round_time(
 def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None = None) -> None:
     """Raise LakeError if somebody else changed rows of ``changes``.
 
-    ``commits`` are its newest ones, if the caller has them; it looks further if it must.
+    ``commits`` are its newest commits, if the caller has them. The function reads more if needed.
     """
     found = history_until(lake.changes, is_conclusive, commits)
     refuse_tampering(str(lake.location), lake.changes_sql, log_tampering(found))
 
 
 def commits_of_driver(lake: LakeTables, writer_id: str) -> Sequence[TableCommit]:
-    """Return the newest commits of ``changes``, for a driver that is about to add one.
+    """Return the newest commits of ``changes``, for a driver that is about to append.
 
     Raises:
-        FencedError: another driver alternates with this one.
+        FencedError: another driver writes to the lake at the same time.
     """
     commits: Sequence[TableCommit] = history(lake.changes)
     has_committed = writer_id in _committed_writers
-    if has_committed:  # there may be much maintenance since
+    if has_committed:  # maintenance may have added many commits after it
         commits = history_until(lake.changes, lambda told: any(c.writer for c in told), commits)
     refuse_other_writer(commits, writer_id, has_committed=has_committed)
     return commits
@@ -112,17 +110,17 @@ def append_round(
     *,
     verify: bool = True,
 ) -> TableCommit:
-    """Commit a round, its rows and its positions, in one append that only one driver can win.
+    """Commit a round, with its rows and positions, in one append that only one driver can win.
 
-    ``writer_id`` is the random id of this driver. ``verify``: the round must be the next one of an
-    undamaged log.
+    ``writer_id`` is the random id of this driver. With ``verify``, the round must be the next one
+    of an undamaged log.
 
     Raises:
-        FencedError: another driver committed this round, or alternates with this one.
+        FencedError: another driver committed this round, or writes at the same time.
         LakeError: the round is not the next one, somebody else changed rows of the log, or
             maintenance changed it during every attempt; nothing was committed.
-        StoreUnavailableError: an earlier append of this driver, which had failed, committed this
-            round.
+        StoreUnavailableError: an earlier append of this driver, which seemed to have failed, has
+            committed this round.
     """
     append_id = secrets.token_hex(8)
     metadata: dict[str, Any] = {"lake": lake.identity.lake_id, "round": round_number}
@@ -131,12 +129,12 @@ def append_round(
     if verify:
         refuse_wrong_round(newest_round(lake, commits), round_number, commits, writer_id)
         refuse_tampered_log(lake, commits)
-        # So that a change of rows that slips in between is found by the next round.
+        # If somebody changes rows between this check and the commit, the next round finds it.
         metadata["base"] = commits[0].version
     transaction = lake.identity.lake_id, round_number
 
     def read_version() -> int:
-        """Return the version whose history says that the round is the next one."""
+        """Return the newest version, if its history makes this round the next one."""
         lake.store.cached_reads.read_anew()
         commits = history(lake.changes)
         newest = newest_round(lake, commits)
@@ -151,7 +149,7 @@ def append_round(
             with lake.store.cached_reads.committing():
                 rows.append(read_version, transaction, metadata)
             reached("round.committed")
-        except Exception as error:  # Spark's own class, or the bridge's: the history decides
+        except Exception as error:  # Spark's own class, or the bridge's: `_read_back` decides
             failure = error
         if (commit := _read_back(lake, round_number, writer_id, append_id, failure)) is not None:
             return commit
@@ -185,12 +183,12 @@ def _read_back(
     append_id: str,
     failure: Exception | None,
 ) -> TableCommit | None:
-    """Return the commit of an append, which may have reported a failure nevertheless.
+    """Return the commit of an append. It may exist although the append raised ``failure``.
 
-    None if it may be tried again: another commit came first, and it was no round.
+    None if the append may be tried again: another commit came first, and it was not a round.
     """
     try:
-        # Another driver's rounds may have followed ours.
+        # Other drivers may have committed later rounds.
         commits = history_until(
             lake.changes, lambda told: any(1 <= (each.round or 0) <= round_number for each in told)
         )

@@ -1,11 +1,8 @@
-"""Reads the events of collections from the log, and what becomes of dropped collections' rows.
+"""Reads the events of collections from the log, and the policies for rows of dropped collections.
 
-The log has the begin, flush or drop of a collection once for each vbucket, at a place in its
-history, which a rollback may undo. What becomes of the rows of a dropped collection is decided
-once: the first round that receives the drop in some vbucket records it, and it holds for all
-vbuckets, also for those that receive the drop later or again. (A collection that is made again has
-another id.) The uid of the manifest would not tell two drops of one collection apart: a node that
-skips a manifest gives the drop another uid than the other nodes do.
+The log has a begin, flush or drop of a collection once for each vbucket, at a seqno that a rollback
+may undo. The policy for a dropped collection's rows is recorded once, by the first round that
+receives the drop in a vbucket. It holds for all vbuckets, even if they receive the drop later.
 """
 
 import json
@@ -30,9 +27,9 @@ _DROP: Final = SystemEventKind.END_COLLECTION.name
 
 @dataclass(frozen=True, slots=True)
 class CollectionEvent:
-    """The begin, flush or drop of a collection in one vbucket, as a round of the log has it.
+    """The begin, flush or drop of a collection in one vbucket, as the log records it.
 
-    At the source no document of the collection at a lower seqno is left after it.
+    After it, the source has no document of the collection with a lower seqno.
     """
 
     collection_id: int
@@ -41,7 +38,7 @@ class CollectionEvent:
     seqno: int
     round: int
     keeps: bool = False
-    """It is a drop, and the rows of the documents stay in the lake."""
+    """True for a drop after which the collection's rows stay in the lake."""
 
 
 def collection_events(
@@ -69,16 +66,16 @@ def collection_events(
 
 
 def is_undone(event: CollectionEvent, forks: Iterable[Fork]) -> bool:
-    """Return whether a rollback has undone an event; ``forks`` are all those of its vbucket.
+    """Return whether a rollback has undone an event; ``forks`` are all forks of its vbucket.
 
-    To read a vbucket again from its beginning undoes nothing: the new history tells the event
-    again, or may have forgotten it.
+    Streaming a vbucket again from its beginning undoes no event. The new history has the event too,
+    or may have forgotten it.
     """
     return any(fork.epoch > event.epoch and 0 < fork.seqno < event.seqno for fork in forks)
 
 
 def undone_by_sql(forks: str, event: str) -> str:
-    """Return the condition that a rollback has undone an event: `is_undone` in SQL.
+    """Return `is_undone` as an SQL condition.
 
     ``forks`` is an array of structs, ``event`` a struct or table, each with ``epoch`` and
     ``seqno``.
@@ -89,13 +86,13 @@ def undone_by_sql(forks: str, event: str) -> str:
 def newest_event(
     events: Iterable[CollectionEvent], forks: Sequence[Fork]
 ) -> CollectionEvent | None:
-    """Return the newest event of a collection in a vbucket that no rollback has undone."""
+    """Return a collection's newest event in a vbucket that no rollback has undone."""
     left = (event for event in events if not is_undone(event, forks))
     return max(left, key=lambda event: (event.epoch, event.seqno), default=None)
 
 
 def kept_vbuckets(lake: LakeTables, to_round: int) -> dict[int, frozenset[int]]:
-    """Return the vbuckets in which rows of dropped collections stay, by the collection's id."""
+    """By id of a dropped collection, return the vbuckets in which its rows stay."""
     policies = dropped_policies(lake)
     collection_ids = [each for each, policy in policies.items() if policy is DroppedPolicy.KEEP]
     if not collection_ids:
@@ -115,12 +112,14 @@ def kept_vbuckets(lake: LakeTables, to_round: int) -> dict[int, frozenset[int]]:
     return {collection_id: frozenset(found) for collection_id, found in kept.items()}
 
 
+# The collection's id identifies a drop: a new collection of the same name has another id. The
+# manifest's uid does not, because a node that skips a manifest gives the drop another uid.
 _POLICY: Final = "policy"
 _IS_DECISION: Final = f"{is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NULL"
 
 
 def policies_to_batch(policies: Mapping[int, DroppedPolicy], round_number: int) -> pa.RecordBatch:
-    """Return the rows that record what becomes of dropped collections' rows, by their ids."""
+    """Return the rows that record the policy for each dropped collection, by its id."""
     rows = [
         {
             "round": round_number,
@@ -134,10 +133,10 @@ def policies_to_batch(policies: Mapping[int, DroppedPolicy], round_number: int) 
 
 
 def begin_text(collection_id: int) -> str:
-    """Return the ``detail`` of an event that a stream from 0 leaves out: the collection is there.
+    """Return the ``detail`` of a begin at seqno 0, for a collection whose begin no stream sends.
 
-    The begin of the default collection is in no stream. So if its drop was lost, nothing else tells
-    that it is there again. The event is at seqno 0: no document is below it.
+    No stream sends the begin of the default collection. If the log has lost its drop, only this
+    event shows that the collection exists. No document has a seqno below 0.
     """
     event = SystemEventKind.BEGIN_COLLECTION.name
     return json.dumps({"event": event, "collection_id": collection_id})
@@ -150,7 +149,7 @@ def dropped_policies(lake: LakeTables) -> dict[int, DroppedPolicy]:
 
 
 def kept_sql(changes_sql: str) -> str:
-    """Return the array of the dropped collections whose rows stay, as a scalar subquery."""
+    """Return a scalar subquery: the array of the dropped collections whose rows stay."""
     return (
         f"(SELECT collect_set(collection_id) FROM {changes_sql} WHERE {_IS_DECISION} "
         f"AND get_json_object(detail, '$.{_POLICY}') = {string(DroppedPolicy.KEEP)})"
@@ -158,7 +157,7 @@ def kept_sql(changes_sql: str) -> str:
 
 
 def ends_documents_sql(changes_sql: str) -> str:
-    """Return the condition that a row is an event after which no older document is left."""
+    """Return the condition that a row is an event that ends all older documents."""
     is_drop = f"get_json_object(detail, '$.event') = {string(_DROP)}"
     return (
         f"{is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NOT NULL AND collection_id IS NOT NULL "

@@ -1,8 +1,8 @@
-"""Reads and writes the lake's table ``control``: what was asked of its driver, and what came of it.
+"""Reads and writes the lake's table ``control``: requests to its driver, and the answers.
 
-A request is a row; whoever may write to the lake may insert one, in SQL too. The driver of the lake
-looks for new ones before each round and answers with further rows of the same id. No row is ever
-changed, so the table also tells who did what, and when.
+A request is a row; anybody who may write to the lake can insert one, also in SQL. The driver looks
+for requests before each round, and answers with rows of the same id. Rows never change, so that the
+table shows who did what, and when.
 """
 
 import json
@@ -37,12 +37,12 @@ class ActionState(StrEnum):
     INCOMPLETE = "incomplete"
     """Ended; ``detail`` names its failures."""
     REFUSED = "refused"
-    """It cannot be done; ``detail`` says why."""
+    """The driver cannot do it; ``detail`` says why."""
     CANCELLED = "cancelled"
 
 
 _VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
-"""Requests with these ends change nothing."""
+"""Requests in these states change nothing."""
 
 _NOBODY: Final = "(not told)"
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
@@ -61,11 +61,11 @@ class Action:
     state: ActionState = ActionState.REQUESTED
     detail: str = ""
     is_to_be_cancelled: bool = False
-    """A cancel of it has no answer yet; of an ended request it is to be refused."""
+    """A cancel request for it has no answer. If it has ended, the driver refuses that cancel."""
     begun_round: int = 0
-    """The newest round when a driver began it."""
+    """The newest round at the time when a driver began it."""
     begun_detail: str = ""
-    """The driver's note when it began it."""
+    """The driver's note at the time when it began it."""
 
     @classmethod
     def requested(cls, action: str, vbuckets: str | None, options: Mapping[str, Any]) -> "Action":
@@ -86,7 +86,7 @@ def _user() -> str:
 
 
 class Control:
-    """The requests of one lake; reads the table again only if it has a new version."""
+    """The requests of one lake. It reads the table only if the table has a new version."""
 
     def __init__(self, lake: LakeTables) -> None:
         self._lake = lake
@@ -104,10 +104,10 @@ class Control:
         return self._actions
 
     def action(self, action_id: str) -> Action:
-        """Return one request.
+        """Return a request by its id.
 
         Raises:
-            LakeError: there is none of that id.
+            LakeError: no request has this id.
         """
         for each in self.actions():
             if each.id == action_id:
@@ -133,10 +133,10 @@ class Control:
 
 
 def actions_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
-    """Return the requests that the rows of ``control`` make, oldest first.
+    """Return the requests in the rows of ``control``, oldest first.
 
     Rows without an id belong to no request; a row with an unknown state has no effect. A cancel
-    that comes before its request is a request of its own, to be refused.
+    without a request before it is a request itself, to be refused.
     """
     by_id: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda each: each["time"] or _LONG_AGO):
@@ -159,7 +159,7 @@ def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
     for row in rows:
         detail, is_answer = row["detail"] or "", row["state"] in _ANSWERS
         if row["action"] == CANCEL:
-            cancels += -1 if is_answer else 1  # counted: clocks may put an answer before its cancel
+            cancels += -1 if is_answer else 1  # a count, since clocks may order an answer first
             if not is_cancel:
                 continue
         if not is_answer or not action.is_open:
@@ -178,7 +178,7 @@ def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
 
 
 def pause_of(actions: Sequence[Action]) -> Action | None:
-    """Return the newest pause that no resume followed; those to be cancelled do not count."""
+    """Return the newest pause without a later resume; pauses to be cancelled do not count."""
     held: Action | None = None
     for action in actions:
         is_void = action.state in _VOID or (action.is_open and action.is_to_be_cancelled)

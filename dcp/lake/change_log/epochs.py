@@ -1,8 +1,8 @@
-"""Defines live history and dead branches of a vbucket, by its epochs. No Spark.
+"""Defines the live history and the dead branches of a vbucket, by its epochs. No Spark.
 
-Every restart of a vbucket (after a rollback, or for a resync) begins a new epoch of it, at a fork
-seqno. A row, or what a version of a replica holds, (epoch g, seqno s) is *live* when s <= the fork
-seqno of every later epoch; what is not live is on a dead branch.
+Each restart of a vbucket (after a rollback, or for a resync) begins a new epoch at a fork seqno.
+A row at (epoch g, seqno s) is *live* if s <= the fork seqno of every later epoch. All other rows
+are on dead branches.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -21,7 +21,7 @@ from dcp.types import U64_MAX
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The start of an epoch, in a round: history of earlier epochs beyond ``seqno`` is dead."""
+    """The start of an epoch: rows of earlier epochs above ``seqno`` are dead."""
 
     vbucket: int
     epoch: int
@@ -36,7 +36,7 @@ class Fork:
 
 
 def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
-    """Return the newest live seqno of ``epoch``, by one vbucket's forks."""
+    """Return the newest live seqno of ``epoch``; ``forks`` belong to one vbucket."""
     later = (fork.seqno for fork in forks if epoch < fork.epoch <= newest_epoch)
     return min(later, default=U64_MAX)
 
@@ -44,9 +44,9 @@ def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
 def begun_anew(
     rounds: Mapping[int, int], forks: Iterable[Fork], cleaned_round: int
 ) -> frozenset[int]:
-    """Return the vbuckets whose history begins at 0 after their round and is complete in the log.
+    """Return the vbuckets whose history begins again at 0 after their round, complete in the log.
 
-    A beginning in a cleaned round may lack rows: that vbucket must begin once more.
+    A beginning in a cleaned round may lack rows, so that its vbucket must begin once more.
     """
     return frozenset(
         fork.vbucket
@@ -62,9 +62,9 @@ def is_live(epoch: int, seqno: int, newest_epoch: int, forks: Iterable[Fork]) ->
 
 
 def dead_by_sql(fork: str, row: str) -> str:
-    """Return the condition by which a fork kills a row, of one vbucket: `is_live` in SQL.
+    """Return the SQL condition by which a fork kills a row of the same vbucket; see `is_live`.
 
-    Both are names of structs or tables with ``epoch`` and ``seqno``.
+    Both arguments are names of structs or tables with ``epoch`` and ``seqno``.
     """
     return f"{fork}.epoch > {row}.epoch AND {row}.seqno > {fork}.seqno"
 
@@ -72,13 +72,11 @@ def dead_by_sql(fork: str, row: str) -> str:
 def forks_between(
     lake: LakeTables, after_round: int, to_round: int, vbuckets: Collection[int]
 ) -> list[Fork]:
-    """Return the forks of some vbuckets in the rounds after one, up to another; oldest first.
-
-    A ``rollback`` row that starts an epoch carries that epoch and, as ``seqno``, its fork seqno. A
-    row that only records the producer's order carries no seqno.
-    """
+    """Return the forks of vbuckets in the rounds above one, up to another; oldest first."""
     if not vbuckets or after_round >= to_round:
         return []
+    # A ``rollback`` row that starts an epoch has the epoch and its fork seqno. A row that only
+    # records the producer's order has no seqno.
     rows = lake.changes.rows(
         "DISTINCT vbucket, epoch, seqno, round, coalesce(detail, '') AS reason",
         f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL AND epoch > {FIRST_EPOCH} "
@@ -98,7 +96,7 @@ def rollback_rows(lake: LakeTables) -> list[dict[str, Any]]:
 def live_complete_seqnos(
     lake: LakeTables, states: Collection[VbucketProgress], bounds: Mapping[int, int], to_round: int
 ) -> dict[int, int]:
-    """Return vbuckets' newest live snapshot ends at or below their bounds, if there are any."""
+    """Return each vbucket's newest live snapshot end at or below its bound, if it has one."""
     if not states:
         return {}
     forked = [state.vbucket for state in states if state.epoch > FIRST_EPOCH]
@@ -140,9 +138,9 @@ def changed_collections(lake: LakeTables, after_round: int, to_round: int) -> fr
 def first_rounds_after(
     lake: LakeTables, held: Mapping[int, int], newest_round: int
 ) -> dict[int, int]:
-    """Return the first round above ``held`` in which a collection has rows, by its id.
+    """By collection id, return the first round above ``held`` in which the collection has rows.
 
-    ``held`` is a round by a collection's id. Collections without such rows are left out.
+    ``held`` maps collection ids to rounds. Collections without such rows are left out.
     """
     behind = " OR ".join(
         f"(collection_id = {int(collection_id)} AND round > {int(number)})"

@@ -1,10 +1,8 @@
 """The driver's last look at the cluster, and its last hours, in a small file of the lake.
 
-A bucket without changes has no rounds, so its tables cannot tell a driver that looks and finds
-nothing from one that died. And rounds of hours are too many to read for a picture. So a driver
-notes both, at most once a minute (`dcp.lake.run.look_notes`): one request to an object store, and
-no commit. The note only informs. Where it cannot be written or read, readers go by the newest
-round.
+A bucket without changes has no rounds, so that an idle driver looks like a dead one. A driver
+therefore writes this note at most once a minute (`dcp.lake.run.look_notes`). It only informs: if it
+cannot be read, readers use the newest round.
 """
 
 import json
@@ -33,26 +31,26 @@ MINUTES_KEPT: Final = 6 * 60
 
 @dataclass(frozen=True, slots=True)
 class Minute(Record):
-    """The work of a driver in a minute; a minute in which nobody looked at the cluster has none."""
+    """The driver's work in one minute. A minute without a look at the cluster has no entry."""
 
     minute: int
-    """Since 1970, in UTC."""
+    """Minutes since 1970, in UTC."""
     rounds: int = 0
     rows: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    """Of its rounds together."""
+    """The seconds that its rounds took together."""
     longest_round: float = 0.0
-    """Seconds, as are the next two."""
+    """In seconds, like the next two fields."""
     longest_apply: float = 0.0
     lag: float = 0.0
-    """How long the oldest received change had waited for its apply, at most."""
+    """The longest time that the oldest received change had waited for its apply."""
     rollbacks: int = 0
     full: Mapping[str, float] = field(default_factory=dict)
-    """By stage: for how many of the rounds' seconds flow control's buffers were full."""
+    """By stage: the seconds of the rounds during which flow control's buffers were full."""
 
     def plus(self, later: "Minute") -> "Minute":
-        """Return the same minute with what else the driver did in it."""
+        """Return the same minute with further work of the driver added."""
         stages = self.full.keys() | later.full.keys()
         return Minute(
             self.minute,
@@ -71,7 +69,7 @@ class Minute(Record):
         )
 
     def told(self) -> dict[str, Any]:
-        """Return it without default values: most minutes of a quiet bucket are a number."""
+        """Return the fields that differ from their defaults, which most do not."""
         unset = plain(Minute(0))
         found = {name: value for name, value in self.to_json().items() if value != unset[name]}
         return found | {"minute": self.minute}
@@ -80,28 +78,28 @@ class Minute(Record):
 @dataclass(frozen=True, slots=True)
 class LastLook(Record):
     time: datetime
-    """A driver asked the cluster then what it holds."""
+    """The time when a driver last asked the cluster for its seqnos."""
     next_seconds: float
     """The driver looks again within this time; 0: it has ended."""
     behind: int = 0
-    """Seqnos that the lake lacked then."""
+    """The seqnos that the lake lacked at that time."""
     machine: str = ""
-    """The driver's machine; empty if only the newest round tells of the look."""
+    """The driver's machine; empty if only the newest round shows the look."""
     pid: int = 0
-    """The driver's process there."""
+    """The driver's process id on that machine."""
     minutes: Annotated[tuple[Minute, ...], UNSTORED] = ()
-    """The last hours, oldest first."""
+    """The minutes of the last hours, oldest first."""
 
     @classmethod
     def now(cls, time: datetime, rounds: RoundSettings, behind: int) -> "LastLook":
-        """Return a look of this process."""
+        """Return a look by this process."""
         return cls(time, _next_seconds(rounds), behind, _machine(), os.getpid())
 
     def age_seconds(self, at: datetime) -> float:
         return max(0.0, (at - self.time).total_seconds())
 
     def is_overdue(self, at: datetime) -> bool:
-        """Return whether nobody drives the lake: what the cluster holds is unknown then."""
+        """Return whether no driver has looked in time: the lake's lag is then unknown."""
         return self.age_seconds(at) > self.next_seconds
 
     def told(self, at: datetime) -> str:
@@ -115,27 +113,27 @@ def note_look(store: LakeStore, look: LastLook) -> None:
     told = {**look.to_json(), "minutes": [each.told() for each in look.minutes]}
     try:
         store.note(_NAME, json.dumps(told, separators=(",", ":")).encode())
-    except Exception as failure:  # of many classes: the note must not end a run
+    except Exception as failure:  # of many classes: a failed note must not end the run
         _LOG.info("%s: cannot note the last look: %s", store.location, failure)
 
 
 def noted_look(store: LakeStore) -> LastLook | None:
-    """Return the last look that a driver noted; None if none can be read."""
+    """Return the last look that a driver noted; None if no note can be read."""
     try:
         if (content := store.noted(_NAME)) is None:
             return None
         told: Any = json_tree(content)
         minutes = tuple(read(Minute, each) for each in told.get("minutes", ()))
         return replace(read(LastLook, told), minutes=minutes)
-    except Exception as failure:  # of many classes: the lake itself may be readable
+    except Exception as failure:  # of many classes: the lake itself may still be readable
         _LOG.info("%s: cannot read the last look: %s", store.location, failure)
         return None
 
 
 def last_look(store: LakeStore, round_at: datetime | None) -> LastLook | None:
-    """Return the last look that the note, or the newest round, tells of; None without either.
+    """Return the last look, from the note or the newest round; None if there is neither.
 
-    ``round_at`` is the time of the newest round: its driver had looked shortly before.
+    ``round_at`` is the time of the newest round; its driver looked shortly before it.
     """
     by_round = None if round_at is None else LastLook(round_at, _next_seconds(RoundSettings()))
     if (noted := noted_look(store)) is None:
@@ -150,9 +148,9 @@ def _next_seconds(rounds: RoundSettings) -> float:
 
 
 def _machine() -> str:
-    """Return the name of this machine, and in Linux of the world of its process ids.
+    """Return this machine's name and, on Linux, its namespace of process ids.
 
-    A container may have the name of its host.
+    A container may share its host's name, but not its process ids.
     """
     try:
         return f"{socket.gethostname()} {Path('/proc/self/ns/pid').readlink()}"

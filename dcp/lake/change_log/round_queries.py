@@ -1,6 +1,6 @@
-"""Reads the records of committed rounds, and caches the newest ones of an open lake.
+"""Reads the records of committed rounds.
 
-A round never changes once it is committed, so an open lake remembers the newest ones it has read.
+A committed round never changes, so that an open lake keeps the newest records that it has read.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,14 +22,14 @@ from dcp.lake.tables.vbucket_state import VbucketProgress
 _Found = TypeVar("_Found")
 
 REMEMBERED_ROUNDS: Final = 8
-"""Enough for the newest round and the newest applies of tables applied to at once."""
+"""Enough for the newest round, and for the newest applies of the tables in work at once."""
 
 
 def round_records(lake: LakeTables, rounds: Collection[int]) -> dict[int, RoundRecord]:
-    """Return the records of some rounds, by number; one query reads all that are not remembered.
+    """Return the records of rounds, by number. One query reads all that are not in memory.
 
     Raises:
-        LakeError: a round is missing, or its position vector is not whole.
+        LakeError: a round is missing, or lacks the position of a vbucket.
     """
     remembered = lake.remembered_rounds
     known = {0: BEFORE_THE_FIRST, **remembered}
@@ -45,12 +45,12 @@ def round_record(lake: LakeTables, round_number: int) -> RoundRecord:
 
 
 def states_at(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
-    """Return every vbucket's state after a round; empty for round 0. See `round_records`."""
+    """Return every vbucket's state after a round; empty for round 0."""
     return round_record(lake, round_number).states
 
 
 def largest_document_bytes(lake: LakeTables, rounds: Collection[int]) -> int:
-    """Return the size of the largest document of some rounds; the greatest possible if unknown."""
+    """Return the size of the largest document in rounds; the upper limit if it is unknown."""
     known = {**lake.remembered_rounds}
     if all(number in known for number in rounds):
         return max(known[number].largest_bytes for number in rounds)
@@ -87,12 +87,10 @@ def states_left(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProg
 def reports_since(
     lake: LakeTables, first_round: int, remember: Collection[int] = ()
 ) -> dict[int, Sequence[VbucketReport]]:
-    """Return the reports of a round and all later ones, by round.
+    """Return the reports of ``first_round`` and all later rounds, by round.
 
-    The same query reads the records of the rounds to ``remember``, for `round_records`.
-
-    Raises:
-        LakeError: as of `round_records`.
+    The same query reads the records of the rounds to ``remember``, for later calls of
+    `round_records`. It raises like `round_records`.
     """
     told = f"({is_kind(RowKind.STATUS)} AND round >= {int(first_round)})"
     missing = {number for number in remember if number and number not in lake.remembered_rounds}
@@ -113,10 +111,9 @@ def reports_since(
 
 
 def newest_item_counts(lake: LakeTables, to_round: int, count: int) -> list[tuple[int, int]]:
-    """Return the newest ``count`` rounds with document rows up to a round, and each one's number of
-    rows.
+    """Return the newest ``count`` rounds with document rows up to a round, newest first.
 
-    The newest comes first.
+    Each comes with its number of document rows.
     """
     rows = lake.changes.rows(
         "round, count(*) AS found",
@@ -132,7 +129,7 @@ def take_items(
     last_round: int,
     take: Callable[[Iterable[Mapping[str, Any]]], _Found],
 ) -> _Found:
-    """Return ``take``'s result on the document rows of some rounds; see `Table.take_rows`."""
+    """Return ``take``'s result on the document rows of some rounds (`Table.take_rows`)."""
     return lake.changes.take_rows(
         "round, kind, vbucket, seqno, cas, key, value",
         f"round BETWEEN {int(first_round)} AND {int(last_round)} AND {is_kind(*ITEM_KINDS)}",
@@ -143,7 +140,7 @@ def take_items(
 def _remember(lake: LakeTables, records: Mapping[int, RoundRecord]) -> None:
     lake.remembered_rounds.update(records)
     for number in sorted([*lake.remembered_rounds])[:-REMEMBERED_ROUNDS]:
-        lake.remembered_rounds.pop(number, None)  # another thread may be quicker
+        lake.remembered_rounds.pop(number, None)  # another thread may have removed it
 
 
 _REPORT_COLUMNS: Final = "round, kind, vbucket, detail"

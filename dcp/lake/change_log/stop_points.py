@@ -1,11 +1,11 @@
-"""Named steps of a run at which a test can kill or pause it, to prove that nothing is lost.
+"""Named steps of a run at which a test can kill or pause it, to prove that it loses nothing.
 
-``DCPLAKE_STOP_AT=<step>[:<count>]=<kill|pause>[@<file>]`` acts when the step is reached for the
-``count``-th time (1 if left out), or each time (0). ``kill`` sends this process SIGKILL. ``pause``
-waits until the file is gone. The file is made first, and where it exists already nothing happens:
-so a step in a task that Spark tries again stops one process only. The variable may list several,
-with commas between them, for threads that are each at a step of their own. Without it nothing
-happens at all.
+``DCPLAKE_STOP_AT=<step>[:<count>]=<kill|pause>[@<file>]`` acts when the run reaches the step for
+the ``count``-th time (default 1), or each time (0). ``kill`` sends SIGKILL to this process.
+``pause`` makes the file, and waits until somebody deletes it. If the file already exists, nothing
+happens: if Spark retries a task, the step stops only one process.
+
+The variable may list several steps with commas between them, for threads at different steps.
 """
 
 import os
@@ -30,7 +30,7 @@ STEPS: Final = (
     "erase.applied",  # a replica lacks the documents; the log and the files have them
     "erase.log",  # the log lacks them, too
     "erase.purged",  # no file holds them; the request has no answer
-    "audit.committed",  # what the apply took back is written down (only after a rollback)
+    "audit.committed",  # the audit is durable (only after a rollback)
 )
 VARIABLE: Final = "DCPLAKE_STOP_AT"
 _PAUSE_LIMIT_SECONDS: Final = 1800.0
@@ -44,10 +44,10 @@ _reached: dict[str, int] = {}
 
 
 def reached(step: str) -> None:
-    """Note that ``step`` is reached; stop here if the environment asks for it.
+    """Note that the run has reached ``step``; stop here if the environment asks for it.
 
     Raises:
-        ConfigError: the variable names an unknown step or action, or no file to wait for.
+        ConfigError: the variable names an unknown step or action, or lacks the file for a pause.
     """
     wanted = os.environ.get(VARIABLE)
     if not wanted:

@@ -1,8 +1,7 @@
-"""Detects changes that others made to a lake's tables, by their histories. No Spark.
+"""Detects changes that others made to a lake's tables, from their histories. No Spark.
 
-``changes`` is append-only but for our own cleaning: any other change of its rows makes the lake's
-state untrue, and stops every run. A VACUUM that kept less than the horizon took files of old
-versions: only a rollback that needs one of them fails, so that is a warning.
+Except for our cleaning, ``changes`` is append-only: any other change of its rows stops every run. A
+VACUUM that kept less than the horizon only causes a warning: a rollback may need a deleted file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,27 +23,27 @@ class Tampering:
     commit: TableCommit
     harm: str
     sound_version: int | None = None
-    """The version to take the table back to, if that helps."""
+    """The version to restore the table to, if that helps."""
 
     def __str__(self) -> str:
         return f"table {self.table}: {self.commit} {self.harm}"
 
 
 def log_tampering(commits: Sequence[TableCommit]) -> Tampering | None:
-    """Return the damage to the rows of ``changes``; None if all rows are ours.
+    """Return the foreign change of the rows of ``changes``; None if all rows are ours.
 
-    They must be those of our newest round or cleaning, made on the rows of its base. A RESTORE that
-    takes a foreign change back mends the table; one that takes rounds back harms it. Every round
-    checks this before its commit, so all before the newest round is sound.
+    The rows must be those of our newest round or cleaning, which must build on the rows of its base
+    version. A RESTORE that undoes a foreign change repairs the table; one that undoes rounds
+    damages it.
 
-    Args:
-        commits: newest first; they must reach back to the newest round's ``read_version``, or be
-        all.
+    ``commits`` come newest first. They must reach back to the ``read_version`` of the newest round,
+    or be all commits.
     """
     if not commits:
         return None
     commit_history = CommitHistory(tuple(commits))
     ours = next((commit for commit in commits if commit.is_log_write), None)
+    # Every round checks this before it commits, so that all rows before our newest write are ours.
     left_at = -1 if ours is None else ours.version
     if not commit_history.have_same_rows(commit_history.newest, left_at):
         culprit = _culprit(commit_history, left_at, commit_history.newest + 1)
@@ -78,7 +77,7 @@ def refuse_tampering(place: str, changes_sql: str, found: Tampering | None) -> N
 def refuse_log_behind(place: str, newest_round: int, replicas: Mapping[str, ReplicaStatus]) -> None:
     """Raise LakeError if ``changes`` ends before the round that a replica holds.
 
-    That is so after ``changes`` alone was put back from a copy: its own history does not tell.
+    This happens if somebody puts back a copy of ``changes`` alone; its own history shows nothing.
     """
     for table, status in replicas.items():
         if status.round > newest_round:
@@ -93,11 +92,10 @@ def refuse_log_behind(place: str, newest_round: int, replicas: Mapping[str, Repl
 def short_vacuums(
     table: str, commits: Iterable[TableCommit], horizon: Horizon, now: datetime
 ) -> tuple[Tampering, ...]:
-    """Return the VACUUMs that took files of versions within the horizon, newest first.
+    """Return the VACUUMs that deleted files of versions within the horizon, newest first.
 
-    Neither who ran them matters, nor the horizon at that time. Every
-    VACUUM in a session of dcplake has a commit. Elsewhere Delta writes none for a VACUUM on S3,
-    unless ``spark.databricks.delta.vacuum.logging.enabled`` is set: those go unseen.
+    A VACUUM in a session of dcplake always makes a commit. Elsewhere on S3, Delta makes none unless
+    ``spark.databricks.delta.vacuum.logging.enabled`` is set, so this cannot see it.
     """
     found = []
     for commit in commits:

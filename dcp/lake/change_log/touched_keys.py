@@ -1,4 +1,4 @@
-"""Reads the rows of a slice of the change log: keys in narrow columns, and documents by key."""
+"""Reads rows of a slice of the change log: first keys in narrow columns, then documents by key."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from dcp.wire.vocabulary import REPEATING
 
 @dataclass(frozen=True, slots=True, order=True)
 class RowPlace:
-    """The place of a row in one vbucket of the log; of the live rows of a key the last one wins."""
+    """The place of a row in one vbucket's log. Among a key's live rows, the greatest place wins."""
 
     seqno: int
     epoch: int
@@ -25,11 +25,13 @@ class RowPlace:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Every key that an apply touches."""
+    """All keys that an apply touches."""
 
     newest: Mapping[tuple[int, str], RowPlace | None] = field(default_factory=dict)
-    """By vbucket and key, the place of the newest live row of the slice. A key without one is
-    *lost*: it gets its row of the version that its vbucket goes back to, or goes.
+    """By vbucket and key: the place of the newest live row in the slice.
+
+    A key without such a row is *lost*. It gets its row from the version that its vbucket goes back
+    to, or is deleted.
     """
 
     def __len__(self) -> int:
@@ -51,7 +53,7 @@ class Touched:
 def touched_by(rows: Iterable[Mapping[str, Any]]) -> Touched:
     """Return the keys that few rows of a slice touch, from the rows' roles (`Role`).
 
-    `dcp.lake.adapters.apply_sql.newest_sql` finds the same of many.
+    `dcp.lake.adapters.apply_sql.newest_sql` does the same for many rows.
     """
     newest: dict[tuple[int, str], RowPlace | None] = {}
     touched: set[tuple[int, str]] = set()
@@ -66,7 +68,7 @@ def touched_by(rows: Iterable[Mapping[str, Any]]) -> Touched:
 
 
 MERGE_SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
-"""The columns of a replica, and whether its row of that key goes."""
+"""The columns of a replica, and whether the apply deletes the key's row."""
 
 _NARROW: Final = pa.schema(
     [
@@ -79,7 +81,7 @@ _MARKER: Final = pa.schema(
     [CHANGES.field(name) for name in ("vbucket", "epoch", "snap_end", "snap_flags")]
 )
 _MOST_MARKERS: Final = 100_000
-"""With more markers, snapshots are too small for this search to pay."""
+"""If the slice has more markers, its snapshots are too small for `vbuckets_without_repeats`."""
 _NEWEST: Final = MERGE_SOURCE.remove(MERGE_SOURCE.get_field_index("modified_at"))
 
 
@@ -98,10 +100,10 @@ def count_rows(changes: Table, collection_id: int, log_slice: LogSlice) -> tuple
 def few_touched(
     changes: Table, version: int, collection_id: int, log_slice: LogSlice, most: int
 ) -> Touched | None:
-    """Return the keys that a slice touches, from at most ``most`` rows of the log.
+    """Return the keys that a slice touches, if the log has at most ``most`` such rows.
 
-    None if they are more, or if rows of the table decide (`LogSlice.emptied`, `LogSlice.revived`).
-    Reads narrow columns only, of a ``version`` of ``changes``.
+    None if it has more, or if rows of the table decide (`LogSlice.emptied`, `LogSlice.revived`).
+    The query reads narrow columns only, from a ``version`` of ``changes``.
     """
     if log_slice.emptied or log_slice.revived:
         return None
@@ -120,15 +122,15 @@ def few_touched(
 
 
 def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) -> frozenset[int]:
-    """Return the vbuckets in which no key has two rows in a slice, as far as that is known.
+    """Return the vbuckets that certainly have no key twice in a slice.
 
-    A snapshot holds each key once, unless its marker says otherwise (change streams). So a vbucket
-    qualifies if all its rows are of one snapshot, also one that came in parts. Each part begins
-    with its own marker, and all end at the same seqno. Had a key of an earlier part changed since,
-    its row would lie beyond that seqno.
+    A snapshot holds each key once, unless its marker allows repeats (change streams). So a vbucket
+    qualifies if all its rows belong to one snapshot, even if the snapshot came in parts. Each part
+    begins with a marker, and all markers name the same end seqno. If a key of an earlier part had
+    changed, its new row would lie beyond that seqno.
 
-    This holds on one branch, and here is only one. If a node's history differs below a snapshot's
-    end, the node refuses to go on inside it (`dcp.protocol.position`), and another epoch begins.
+    The slice must lie on one branch. If a node's history differs below a snapshot's end, the node
+    refuses to continue inside it (`dcp.protocol.position`), and another epoch begins.
     """
     ranges = {each.vbucket: each for each in log_slice.ranges if each.role == Role.FRESH}
     only_adds = not (log_slice.undone or log_slice.emptied or log_slice.revived)
@@ -161,7 +163,7 @@ def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) 
 def newest_rows(
     changes: Table, version: int, collection_id: int, touched: Touched, most_bytes: int
 ) -> pa.Table | None:
-    """Return the newest rows of touched keys, as `MERGE_SOURCE`; None: more than ``most_bytes``."""
+    """Return the newest rows of touched keys, as `MERGE_SOURCE`; None if beyond ``most_bytes``."""
     places = [(vb, place) for (vb, _), place in touched.newest.items() if place is not None]
     if not places:
         return MERGE_SOURCE.empty_table()
@@ -185,7 +187,8 @@ def newest_rows(
     )
     if found is None:
         return None
-    # As `dcp.lake.adapters.apply_sql.MODIFIED_AT_SQL` does.
+    # The formula of `dcp.lake.adapters.apply_sql.MODIFIED_AT_SQL`: the CAS is in nanoseconds, and
+    # its lowest 16 bits are a logical counter.
     times = [(int(cas) >> 16 << 16) // 1000 for cas in found["cas"].to_pylist()]
     at = MERGE_SOURCE.get_field_index("modified_at")
     return found.add_column(

@@ -1,16 +1,16 @@
-"""Decides which rows of ``changes`` no rollback or apply can need any more. No Spark.
+"""Decides which rows of ``changes`` no rollback or apply can need. No Spark.
 
-Rows are judged by what the replicas held at the horizon, never by their age. Let R be the oldest
-round that a version of any replica within the horizon stands at, the one that was current when it
-began included. Whatever is rolled back within the horizon is undone from one of these versions, and
-the log adds to it only what that version lacks. So a document row may go when it came up to R and
-lies at or below ``complete`` of its vbucket, in that round's epoch or before, at R and at the round
-of every replica when the horizon began. Later rounds ask for less: what they complete is more, and
-where a rollback takes them back, what follows is of a newer epoch.
+The versions of the replicas at the horizon decide, not the age of rows. Let R be the oldest round
+that a version of any replica within the horizon holds; the version at the horizon's start counts. A
+rollback within the horizon restores one of these versions, and takes from the log only the rows
+that this version lacks. So a document row may go under two conditions. It came up to round R. It
+lies at or below ``complete`` of its vbucket, in that epoch or before, both at R and at the round of
+every replica at the horizon's start. Later rounds need less: they complete more, and after a
+rollback the rows belong to a newer epoch.
 
-What finds versions and branches stays for ever: ``complete``, ``rollback``, ``applied``,
-``system_event`` rows.
-``position`` and ``status`` rows stay from the oldest round that such a version still reads on.
+Rows that find versions and branches stay for ever: ``complete``, ``rollback``, ``applied``,
+``system_event``. ``position`` and ``status`` rows stay from the oldest round that such a version
+still reads.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -38,11 +38,11 @@ class CleaningPlan:
     keep_positions_from: int
     """Position and status rows of earlier rounds go."""
     seqnos: tuple[int, ...]
-    """By vbucket, for all of them: documents above this seqno stay."""
+    """For every vbucket, in order: documents above this seqno stay."""
     epochs: tuple[int, ...]
-    """By vbucket, for all of them: documents of later epochs stay."""
+    """For every vbucket, in order: documents of later epochs stay."""
     replicas: tuple[ReplicaTable, ...]
-    """Their documents may go."""
+    """Documents of these replicas may go."""
 
     def documents_sql(self) -> str:
         seqnos = ", ".join(map(u64, self.seqnos))
@@ -63,7 +63,7 @@ class CleaningPlan:
 
 
 class CleaningDeferredError(Exception):
-    """Its text says why nothing may be removed."""
+    """Its text gives the reason why nothing may be removed."""
 
 
 def versions_within(
@@ -72,10 +72,10 @@ def versions_within(
     horizon_start: datetime,
     indexed: Sequence[AppliedVersion],
 ) -> list[AppliedVersion]:
-    """Return the applies that the versions of a replica within the horizon stand at.
+    """Return the applies whose rows the versions of a replica within the horizon have.
 
-    ``indexed`` are the table's rows in the log's index, oldest first. They reach farther back than
-    the history.
+    ``indexed`` are the table's ``applied`` rows in the log, oldest first. They reach farther back
+    than the history.
     """
     first = version_at(commit_history.commits, horizon_start)
     if first is None:

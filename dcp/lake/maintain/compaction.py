@@ -1,7 +1,7 @@
 """Compacts tables (OPTIMIZE) and deletes files that no kept version needs (VACUUM).
 
-VACUUM goes by the table property that holds the horizon, and is not run where that is not right. Of
-the tables that only grow it keeps what Delta keeps by default, a week.
+VACUUM goes by the table property that holds the horizon; it does not run while that property is
+wrong. For tables that only grow it keeps Delta's default, a week.
 """
 
 import logging
@@ -27,16 +27,16 @@ _LOG = logging.getLogger(__name__)
 COMMITS: Final = 64
 
 MOST_BYTES: Final = 256 * MEBIBYTE
-"""Larger tables, never sorted, wait for `dcplake maintain`: OPTIMIZE rewrites them whole."""
+"""A larger table that was never sorted waits for `dcplake maintain`: OPTIMIZE rewrites it whole."""
 
 _LOOK_BACK: Final = (COMMITS // 2, COMMITS, 4 * COMMITS)
-"""So many of the newest commits are searched for an OPTIMIZE: others may come between."""
+"""Numbers of newest commits to search for an OPTIMIZE, one after the other."""
 
 
 class SmallFiles:
     """Compacts tables while a driver runs: each round and each apply adds small files.
 
-    What a MERGE reads grows with them, and so does Delta's own log.
+    A MERGE reads more with each file, and Delta's own log grows.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class SmallFiles:
 
 
 _MANY_FILES: Final = 64
-"""A table that only grows is compacted at so many files."""
+"""A table that only grows is compacted when it has this many files."""
 
 
 def optimize(work: MaintenanceWork) -> Iterator[StepReport]:

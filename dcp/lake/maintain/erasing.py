@@ -1,8 +1,8 @@
 """Takes documents with all their versions out of a lake's tables and files.
 
-Rows that the newest version lacks stay in files for time travel, and behind deletion vectors. So
-each changed table is rewritten where it must be, and the files of older versions are deleted. A
-rollback that would need one of those reads its vbucket anew.
+Older versions and deletion vectors keep rows in files. So files with such rows are rewritten, and
+the files of older versions are deleted. A rollback that would need an older version reads its
+vbucket anew.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ from dcp.records import UNSTORED, Record
 _ROW: Final = pa.schema([CHANGES.field(name) for name in ("vbucket", "epoch", "seqno")])
 _PLACE: Final = pa.schema([REPLICA.field("vbucket")])
 _VALUE: Final = {"value": "X''", "xattrs": "NULL", "datatype": "0", "detail": "NULL"}
-"""A row of ``changes`` whose value a rule has dropped has these columns."""
+"""The columns of a row of ``changes`` whose value a privacy rule has dropped."""
 _HAS_VALUE: Final = "(value <> X'' OR xattrs IS NOT NULL)"
 
 
@@ -48,9 +48,9 @@ class ErasedDocuments(Record):
     lost_versions: Mapping[str, int] = field(default_factory=dict)
     """By replica, the number of older versions that cannot be read afterwards."""
     at_source: int = 0
-    """So many documents are at the source, as far as the lake knows."""
+    """The number of documents that are at the source, as far as the lake knows."""
     pending: int = 0
-    """Rows that wait for the end of their snapshot."""
+    """The number of rows that wait for the end of their snapshot."""
 
     def __str__(self) -> str:
         rows = ", ".join(f"{count:,} in {table}" for table, count in self.rows.items())
@@ -58,7 +58,7 @@ class ErasedDocuments(Record):
         return f"keys of {self.erasure.collection}: {keys}; rows: {rows or 'none'}"
 
     def price(self) -> list[str]:
-        """Return what an erasure costs, a sentence for each loss."""
+        """Return the losses of an erasure, a sentence for each."""
         lines = [
             f"table {table}: older versions that can no longer be read: {count:,}"
             for table, count in self.lost_versions.items()
@@ -71,7 +71,7 @@ class ErasedDocuments(Record):
 
 
 def replicas_of_erasure(lake: LakeTables, erasure: Erasure) -> tuple[ReplicaTable, ...]:
-    """Return the tables of a collection, those of dropped ones of the same name among them."""
+    """Return the tables of a collection, also those of dropped collections with its name."""
     return tuple(each for each in replicas_in(lake) if each.collection == erasure.collection)
 
 
@@ -85,7 +85,9 @@ def find_documents(
     to_round: int,
     states: Mapping[int, VbucketProgress],
 ) -> ErasedDocuments:
-    """Look the documents up; ``states`` are those of ``to_round``, the newest round."""
+    """Find the rows of the documents; ``states`` are the vbuckets' at ``to_round``, the newest
+    round.
+    """
     replicas = replicas_of_erasure(lake, erasure)
     rows: dict[str, int] = {}
     log_rows = lake.changes.found_by_spark(_ROW, _log_condition(erasure, replicas)).to_pylist()
@@ -115,9 +117,11 @@ def find_documents(
 def erase_rows(
     lake: LakeTables, erasure: Erasure, replicas: Sequence[ReplicaTable], to_round: int
 ) -> dict[str, int]:
-    """Take the documents out of all tables but the replicas; return the rows by table.
+    """Take the documents out of all tables except the replicas; return the numbers of rows by
+    table.
 
-    ``to_round`` is the newest round that the log may lack document rows of; it is noted already.
+    The lake must have noted that the log may lack document rows up to ``to_round``
+    (`record_cleaned_round`).
     """
     read_version = history(lake.changes, 1)[0].version
     ours = maintenance_metadata(lake, ERASE)
@@ -143,7 +147,7 @@ def erase_rows(
 
 
 def purge_tables(lake: LakeTables, replicas: Iterable[ReplicaTable]) -> int:
-    """Delete the files of older versions; return how many there were."""
+    """Delete the files of older versions; return their number."""
     ledgers = (each for each in (AUDIT_TABLE, QUALITY_TABLE) if lake.table(each).exists())
     tables = (CHANGES_TABLE, *(each.name for each in replicas), *ledgers)
     ours = maintenance_metadata(lake, ERASE)
@@ -156,7 +160,7 @@ class FileSearch(Record):
 
     files: int
     found: Mapping[str, Sequence[str]]
-    """By table, the files that hold one."""
+    """By table, the files that hold one of the documents."""
 
     def __str__(self) -> str:
         if not self.found:

@@ -1,14 +1,14 @@
 """Keeps the rollback horizon during a run: properties, heartbeats, and a tampering check.
 
-A heartbeat is a new version of a quiet table with the same rows. Delta's log cleanup takes versions
-by the age of their commit (`dcp.lake.tables.horizon`). Before an apply changes a table whose newest
-version is old, a heartbeat gives the rows that it replaces a version of their own, which is then
-young enough to be read for the whole horizon. It is an append without rows, kept from being dropped
-by its Delta transaction id; two drivers may make one at once.
+A heartbeat is a new version of a quiet table with the same rows. Delta's log cleanup removes
+versions by the age of their commit (`dcp.lake.tables.horizon`). Before an apply changes a table
+whose newest version is old, a heartbeat gives the present rows a young version, which stays
+readable for the whole horizon. It is an append without rows; its Delta transaction id keeps Delta
+from dropping it. Two drivers may make one at once.
 
-The driver looks at ``changes`` before it plans a round, and at the replicas before it applies to
-them. The first time it reads the properties and histories of all tables; later it reads nothing
-until a heartbeat may be due.
+The driver checks ``changes`` before it plans a round, and a replica before it applies to it. The
+first check reads the properties and histories of all tables. Later checks read nothing until a
+heartbeat may be due.
 """
 
 import logging
@@ -36,9 +36,10 @@ _LOG = logging.getLogger(__name__)
 def keep_retention(
     lake: LakeTables, replicas: Iterable[ReplicaTable], horizon: Horizon
 ) -> dict[str, str]:
-    """Make Delta keep ``changes`` and the replicas for the horizon; return the changes by table.
+    """Make Delta keep ``changes`` and the replicas for the horizon; log and return the changes by
+    table.
 
-    Somebody may have changed the properties, or the setting, since the last run. Logs changes, too.
+    Somebody may have changed the properties or the setting since the last run.
     """
     told = {}
     for table, wrong in wrong_properties(lake, replicas, horizon).items():
@@ -73,9 +74,9 @@ def recorded_horizon(lake: LakeTables) -> Horizon:
 
 
 _LOOK_BACK: Final = 500
-"""So many commits of a replica are searched for a VACUUM that kept too little.
+"""The number of a replica's commits to search for a VACUUM that kept too little.
 
-Nobody needs old versions of ``changes``: its VACUUMs do no harm.
+Nobody needs old versions of ``changes``, so its VACUUMs do no harm.
 """
 
 
@@ -92,7 +93,8 @@ class HorizonGuard:
         self._has_looked = False
 
     def check(self) -> bool:
-        """Keep the horizon of ``changes``, and at first of all tables; return if it got a beat.
+        """Keep the horizon of ``changes``, the first time of all tables; return whether it got a
+        heartbeat.
 
         Raises:
             LakeError: somebody changed rows of ``changes``, or restored an older state.
@@ -116,10 +118,11 @@ class HorizonGuard:
         keep_retention(lake, replicas, self._horizon)
 
     def look_at(self, replica: ReplicaTable | None, lake: LakeTables) -> bool:
-        """Keep the horizon of a replica, or of ``changes`` for None; return whether it got a beat.
+        """Keep the horizon of a replica, or of ``changes`` for None; return whether it got a
+        heartbeat.
 
-        The thread that applies to a replica calls this in its session: a beat names the rows'
-        apply. The newest version's age is asked for only if it may be old.
+        The thread that applies to a replica calls this in its own session. It reads the newest
+        version's age only if that version may be old.
         """
         table = CHANGES_TABLE if replica is None else replica.name
         begin = datetime.now(UTC) - timedelta(seconds=self._horizon.heartbeat_seconds)
@@ -139,10 +142,10 @@ def newest_commit_time(lake: LakeTables, table: str) -> datetime:
 
 
 def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
-    """Give a replica, or ``changes`` for None, a new version with the same rows; return if it did.
+    """Give a replica, or ``changes`` for None, a new version with the same rows; return success.
 
-    It makes none if another commit came at the same moment: that serves as well. Nor does it after
-    a foreign change of rows, since a heartbeat would hide that commit.
+    It makes none if another commit came at the same moment, which serves as well. It makes none
+    after a foreign change of rows: a heartbeat would hide that commit.
 
     Raises:
         LakeError: somebody else changed rows of ``changes``.

@@ -1,7 +1,7 @@
 """Maintenance of a lake: table properties, heartbeats, cleaning of the log, OPTIMIZE and VACUUM.
 
-Nothing here removes what a rollback within the horizon may need; what would is refused, with its
-cost. Each commit says that it is ours.
+No step removes what a rollback within the horizon may need; a shorter time is refused, with its
+cost. Each commit names dcplake.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,22 +43,22 @@ def maintain(
 ) -> list[StepReport]:
     """Maintain the lake of these settings, with its lock held.
 
-    The horizon is the larger one of ``lake.horizon_hours`` and of the newest run's horizon: only a
-    run makes it shorter.
+    The horizon is the larger of ``lake.horizon_hours`` and the newest run's horizon: only a run
+    makes it shorter.
 
     Args:
-        settings: only those of the lake and of Spark matter.
-        steps: some of `STEPS`, in their order; None means all.
+        settings: only the sections of the lake and of Spark matter.
+        steps: some of `STEPS`, which run in their order; None means all.
         retain_hours: keep more than the horizon.
-        dry_run: write nothing, and only report the plan.
+        dry_run: write nothing, and report the plan.
         spark: the session to use; None builds or takes over one.
         told: called after each step on each table.
 
     Raises:
         ConfigError: ``retain_hours`` is below the horizon; names the cost.
         LakeError: there is no lake, or somebody else changed the log.
-        FencedError: a driver works on the lake; or it committed in the moment of a step, which was
-            left after all others were done.
+        FencedError: a driver works on the lake; or it committed in the moment of a step. That step
+            was left, all others are done.
     """
     with opened_lake(settings, spark, writer="" if dry_run else "dcplake maintain") as lake:
         horizon = max(
@@ -87,7 +87,7 @@ def work_on(
     now: datetime | None = None,
     dry_run: bool = False,
 ) -> MaintenanceWork:
-    """Return the work on a lake; VACUUM alone goes by the real time, whatever ``now`` says."""
+    """Return the work on a lake. VACUUM goes by the real time, the other steps by ``now``."""
     kept_seconds = horizon.seconds if retain_hours is None else retain_hours * HOUR_SECONDS
     now = now or datetime.now(UTC)
     if kept_seconds >= horizon.seconds:

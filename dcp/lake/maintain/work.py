@@ -30,7 +30,7 @@ class MaintenanceWork:
 
     @property
     def ledgers(self) -> tuple[str, ...]:
-        """The other existing tables; nobody goes back in them."""
+        """The other existing tables; nobody reads old versions of them."""
         return tuple(name for name in LEDGERS if self.lake.table(name).exists())
 
     def commits(self, replica: ReplicaTable) -> list[TableCommit]:
@@ -41,7 +41,9 @@ class MaintenanceWork:
 
 
 def maintenance_metadata(lake: LakeTables, step: str) -> dict[str, Any]:
-    """Return a commit's own words on maintenance; they name no writer, for it changes no row."""
+    """Return a maintenance commit's metadata. It names no writer, since the commit changes no
+    row.
+    """
     return {"lake": lake.identity.lake_id, "maintenance": step}
 
 
@@ -52,7 +54,7 @@ class StepReport(Record):
     summary: Annotated[str, "told"]
     done: bool = False
     is_left: Annotated[bool, UNSTORED] = False
-    """True: a driver committed in the same moment, so that the step was not done."""
+    """True: the step was not done, because a driver committed in the same moment."""
     figures: Annotated[Mapping[str, int], SPREAD] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -60,9 +62,9 @@ class StepReport(Record):
 
 
 def unless_driver_writes(step: str, table: str, statement: Callable[[], StepReport]) -> StepReport:
-    """Return a statement's report, or that a driver wrote at the same moment.
+    """Return a statement's report, or the report that a driver wrote in the same moment.
 
-    Only lakes without a lock file can come to this; nothing was written then.
+    This happens only to lakes without a lock file. Then nothing was written.
     """
     try:
         return statement()

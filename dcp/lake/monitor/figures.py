@@ -1,6 +1,6 @@
-"""Reads a lake's figures in full, from its own tables, and tells them as JSON and as a page.
+"""Reads a lake's figures in full from its own tables, and renders them as JSON and as a page.
 
-A reader that lives on reads again only what has changed, so that it may be asked every few seconds.
+A reader that stays alive reads only what has changed, so it can be asked every few seconds.
 """
 
 import json
@@ -28,10 +28,10 @@ from dcp.lake.task_board.task_stats import WAITED_FOR
 from dcp.records import SPREAD, UNSTORED, plain
 
 ROUNDS_SHOWN: Final = 30
-"""So many of the newest rounds are told one by one; fewer at first, if they have many vbuckets."""
+"""The number of newest rounds in the figures; fewer at first, if they have many vbuckets."""
 
 _REPORTS_READ: Final = 3000
-"""A first look reads about so many reports of vbuckets, in tens of milliseconds."""
+"""A first look reads about this many reports of vbuckets, in tens of milliseconds."""
 _FEWEST_ROUNDS: Final = 3
 
 
@@ -47,9 +47,9 @@ class Lag:
     """The changes that a replica table lacks."""
 
     reached: Mapping[int, int]
-    """By vbucket, the seqno up to which it lacks nothing; rounds without rows for it count."""
+    """By vbucket, the seqno up to which the table is complete; rounds without rows for it count."""
     since: datetime | None
-    """When the lake first knew of the oldest change that it lacks; None if it lacks none."""
+    """When the lake learned of the oldest missing change; None if none is missing."""
 
     def seqnos(self, highs: Mapping[int, int]) -> int:
         return sum(max(0, high - self.reached.get(vb, 0)) for vb, high in highs.items())
@@ -62,13 +62,13 @@ class Lag:
 class RoundFigures:
     round: int
     time: datetime | None
-    """None if the history no longer tells."""
+    """None if the history has forgotten it."""
     rows: int
     bytes: int
     vbuckets: int
     rollbacks: int
     window_full: Mapping[str, float]
-    """The part of the time in which nodes could send nothing, by stage (empty: unknown)."""
+    """The share of the time in which nodes could send nothing, by stage (empty: unknown)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +84,22 @@ class FullFigures(LakeFigures):
     tables: tuple[TableFigures, ...]
 
     def lag_seqnos(self, table: str, at: datetime) -> int | None:
-        """Return the seqnos that a replica table lacks, of those that the lake knows of.
+        """Return the number of known seqnos that a replica table lacks.
 
-        None if it lacks none and nobody drives the lake: the cluster may hold more.
+        None if it lacks none and nobody drives the lake: then the cluster may hold more.
         """
         lacking = self.lags[table].seqnos(self.highs)
         return lacking if lacking or self.is_driven(at) else None
 
     def lag_seconds(self, table: str, at: datetime) -> float | None:
-        """Return how long the oldest change that a replica table lacks is known; None as above."""
+        """Return for how long the oldest missing change is known; None as for `lag_seqnos`."""
         lacking = self.lags[table].seconds(at)
         return lacking if lacking or self.is_driven(at) else None
 
     def seeing(self, targets: Mapping[int, int], since: datetime) -> "FullFigures":
         """Return the figures for a driver that knows higher seqnos of some vbuckets.
 
-        ``since`` is when it asked the cluster, or long ago.
+        ``since`` is when the driver asked the cluster, or a time long ago.
         """
         highs = {**self.highs}
         for vbucket, target in targets.items():

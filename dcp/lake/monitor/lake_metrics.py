@@ -1,7 +1,7 @@
 """Exports a lake's figures in Prometheus' text format.
 
-Labels are bounded: bucket, lake, tables, reasons, stages. A time is a metric of its own, and no
-age: what reads a file of metrics may read it late.
+Labels are bounded: bucket, lake, tables, reasons, stages. Metrics give times, not ages: a file of
+metrics may be read late.
 """
 
 from collections import Counter
@@ -17,18 +17,18 @@ from dcp.lake.query.lake_figures import ReplicaFigures
 from dcp.prometheus import exposition_of
 
 _Figure = float | datetime | None
-"""A time is told in seconds since 1970; None is not told."""
+"""Times become seconds since 1970; None is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeMetric:
-    """A metric of a lake; its name tells its type (`dcp.prometheus.Metrics`)."""
+    """A metric of a lake; its type follows from its name (`dcp.prometheus.Metrics`)."""
 
     meaning: str
     find: Callable[[FullFigures, datetime], Iterable[tuple[str, _Figure]]]
     """Finds the figures, as of a time, each with the value of its label."""
     label: str = ""
-    """Empty: there is none, and its value is empty, too."""
+    """Empty: the metric has no label, and the label's value is empty, too."""
 
 
 def _of_lake(meaning: str, figure: Callable[[FullFigures], _Figure]) -> LakeMetric:

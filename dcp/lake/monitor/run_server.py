@@ -25,7 +25,7 @@ from dcp.lake.tables.lake_tables import open_lake
 from dcp.types import U16_MAX
 
 _KEPT_SECONDS: Final = 1.0
-"""Whoever asks more often gets the same figures."""
+"""Questions within this time get the same figures."""
 
 _LOCAL: Final = "127.0.0.1"
 _JSON: Final = "application/json"
@@ -35,7 +35,7 @@ _ADDRESS: Final = re.compile(
 
 
 class RunFigures:
-    """The figures of a lake that a run writes to, for several threads that ask."""
+    """The figures of a lake during a run, for several threads that ask."""
 
     def __init__(self, store: LakeStore, watch: RunWatch) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Notes a run's progress by what its observer hears, for those who ask whether it goes on."""
+"""Notes a run's progress from its observer's events, for health checks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Health(Record):
 
 
 class RunWatch(Observer):
-    """Passes on its events, and tells from any thread how the run stands."""
+    """Passes events on, and reports from any thread how the run stands."""
 
     def __init__(
         self, inner: Observer, rounds: RoundSettings, clock: Callable[[], float] = monotonic
@@ -85,7 +85,7 @@ class RunWatch(Observer):
         self._inner.ended()
 
     def waiting(self, seconds: float, reason: str) -> None:
-        """Note the reason of a wait; a pause is as good as progress."""
+        """Note the reason of a wait. A pause counts as progress."""
         if reason.startswith(PAUSED):
             self._move()
         self._reason = "" if reason == NEXT_ROUND else reason

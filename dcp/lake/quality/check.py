@@ -35,7 +35,7 @@ from dcp.lake.tables.schema import REPLICA
 
 _COUNT: Final = pa.schema([("documents", pa.int64())])
 _CACHED_BYTES: Final = 256 * MEBIBYTE
-"""Larger sets of rows are read from the table for each statement; in files they are smaller."""
+"""Each statement reads larger sets of rows from the table again: in files they are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class RowsToCheck:
     """By vbucket, its complete seqno."""
     scope: CheckScope = CheckScope.WHOLE
     since: PassedCheck | None = None
-    """This check goes on from that one."""
+    """The check whose version this check goes on from."""
     unchanged: Mapping[int, int] = field(default_factory=dict)
-    """By vbucket: rows up to this seqno were the same in `since`, and are left out."""
+    """By vbucket: rows up to this seqno are the same in `since`, and are left out."""
     facts: Mapping[str, Any] | None = None
     """Facts about the table for a suite (`TABLE_FACTS`), if there is one."""
     row_bytes: float = inf
@@ -65,8 +65,8 @@ def check_replica(
 ) -> QualityReport:
     """Check a replica's newest version with ``suite``, by default the installed one.
 
-    Checks the rows that changed since the newest version that passed it. Checks all rows if there
-    is none, or with ``whole_table``.
+    It checks the rows that changed since the newest version that passed. Without such a version, or
+    with ``whole_table``, it checks all rows.
 
     Raises:
         LakeError: there is no such table, or it lacks columns of a replica.
@@ -181,7 +181,7 @@ def check_version(spark: SparkSession, replica: RowsToCheck, suite: QualitySuite
 
 @contextmanager
 def _cached(frame: DataFrame) -> Iterator[None]:
-    """Let Spark keep rows: else each statement would look for them, and join them, anew."""
+    """Let Spark keep rows; otherwise each statement would find and join them again."""
     frame.persist()
     try:
         yield

@@ -1,10 +1,10 @@
 """Runs a suite with Great Expectations, quietly and in few Spark jobs.
 
-Of expectations about rows there are two passes. The first asks only whether each expectation holds:
-Great Expectations computes all of them that look at one row at a time in a single aggregation, so a
-sound table's documents are read once, however many expectations there are, and its keys once more
-for uniqueness. Only those that do not hold are run again for their counts and a few of the rows.
-Facts about a table are one row of pandas: no Spark job.
+Expectations about rows run in two passes. The first pass asks only whether each expectation holds.
+Great Expectations computes all of them that look at one row at a time in a single aggregation. So
+the documents of a sound table are read once, and its keys once more for uniqueness. The second pass
+runs only the failed ones, for their counts and a few rows. Facts about a table are one row of
+pandas, without a Spark job.
 
 Nothing leaves the process: the context lives in memory, and analytics are off.
 """
@@ -46,10 +46,9 @@ def run_suite(
 ) -> tuple[tuple[ExpectationResult, ...], Any]:
     """Run a suite over ``rows``, and over ``facts`` about the table.
 
-    Returns the outcome of each expectation, in the suite's order, and Great Expectations' own.
-    ``rows`` must hold the suite's columns already. Without facts the expectations about them are
-    left out. An expectation that cannot be computed gives a result with a problem, and never counts
-    as held.
+    Returns the result of each expectation, in the suite's order, and Great Expectations' own.
+    ``rows`` must have the suite's columns. Without facts the expectations about them are left out.
+    An expectation that cannot be computed has a problem in its result, and never counts as held.
     """
     import pandas as pd
 

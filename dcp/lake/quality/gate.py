@@ -17,11 +17,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class QualityGate:
-    """Checks the rows of each apply before its MERGE; without a suite it lets all pass.
+    """Checks the rows of each apply before its MERGE. Without a suite every apply passes.
 
     Held rows wait in ``changes``. A later round may bring better ones, so its apply checks again.
-    The table ``quality`` and the log get a report whenever other expectations break than the time
-    before.
+    The table ``quality`` and the log get a report when other expectations fail than at the last
+    check.
     """
 
     def __init__(self, suite: QualitySuite | None) -> None:
@@ -55,7 +55,7 @@ class QualityGate:
         return False
 
     def refuse_withheld(self) -> None:
-        """Refuse to call a run done while an apply is held back.
+        """Raise if an apply is held back, so that no run reports success.
 
         Raises:
             QualityError: names the tables and the broken expectations.

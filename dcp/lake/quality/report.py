@@ -28,7 +28,7 @@ class ExpectationResult:
     name: str
     says: str
     violations: int | None
-    """How many rows break it; None if it is about the table, or could not run."""
+    """The number of rows that break it; None for a fact about the table, or if it could not run."""
     samples: tuple[Mapping[str, Any], ...] = ()
     """A few of the rows that break it, by their identifying columns."""
     problem: str = ""

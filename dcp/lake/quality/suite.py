@@ -1,10 +1,9 @@
 """Data-quality suites as data: a Great Expectations suite in JSON, read and checked.
 
-Few things are ours, all in the places that the format leaves to its users: ``meta.columns`` of
-the suite maps the name of a further true-or-false column to its SQL expression, and ``meta`` of an
-expectation holds ``name`` (what a report calls it), ``says`` (the rule in words), ``severity`` and
-``about``: the rows, or facts about the table as a whole (`TABLE_FACTS`).
-``docs/howto/quality.md`` shows how to add to a suite.
+dcplake uses the two places that the format leaves to its users. ``meta.columns`` of the suite maps
+the name of an added true-or-false column to its SQL expression. ``meta`` of an expectation has
+``name`` (for reports), ``says`` (the rule in words), ``severity`` and ``about``: the rows, or facts
+about the whole table (`TABLE_FACTS`). ``docs/howto/quality.md`` shows how to add to a suite.
 """
 
 import json

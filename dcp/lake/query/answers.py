@@ -1,4 +1,4 @@
-"""Answers one SQL statement of a user: its rows, or one line that says what is wrong."""
+"""Answers one SQL statement of a user: its rows, or one line with the fault."""
 
 import re
 from collections.abc import Iterator
@@ -20,13 +20,13 @@ _NO_PYTHON_VALUE: Final = "NOT_IMPLEMENTED"
 _AS_STRING: Final = "; this type has no value in Python: cast it to STRING"
 
 _CONTEXT_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""PySpark's; they print each error with its stack, as JSON, to standard error."""
+"""PySpark's loggers: they print each error with its stack, as JSON, to standard error."""
 
 _MESSAGE_CHARACTERS: Final = 2000
 _PLACE: Final = re.compile(r"\n== SQL(?: \((line [^\n]*)\))? ==")
-"""Spark's message cites the statement from here on, and holds nothing else after it."""
+"""Spark's message cites the statement from here to its end."""
 _PLAN: Final = re.compile(r"(?:; line \d+ pos \d+|SQLSTATE: \w{5})(?=;\n)")
-"""Stands before the query plan that Spark adds to the errors of its analysis."""
+"""Precedes the query plan that Spark adds to errors of its analysis."""
 
 # Spark goes on with a comment behind a backslash at a line's end: such a comment is not skipped.
 _BLANK: Final = r"(?:\s|--[^\\\r\n]*[\r\n])*"
@@ -38,15 +38,15 @@ _PARSE_PLACE: Final = re.compile(r" \(line \d+, pos(?:ition)? \d+\)$")
 
 
 def refuse_writing(spark: SparkSession, statement: str) -> None:
-    """Refuse a statement that may do anything but read, by Spark's own parser, without running it.
+    """Refuse a statement that may write, by Spark's own parser, without running it.
 
-    Two proofs. A statement that begins with SELECT, SHOW or DESCRIBE can be nothing else. And only
-    a query can stand in brackets after ``WITH name AS``: no INSERT behind a WITH, no script, no
-    EXECUTE IMMEDIATE. EXPLAIN is no proof by itself: Spark runs what EXECUTE IMMEDIATE is given in
-    order to explain it. This guards against mistakes, not against functions that a query may call.
+    Two proofs count. A statement that begins with SELECT, SHOW or DESCRIBE only reads. And only a
+    query can stand in brackets after ``WITH name AS``: this excludes INSERT behind a WITH, scripts
+    and EXECUTE IMMEDIATE. EXPLAIN proves nothing: to explain EXECUTE IMMEDIATE, Spark runs its
+    argument. The check prevents mistakes; it does not restrict the functions that a query calls.
 
     Raises:
-        ConfigError: it may write, or Spark does not understand it.
+        ConfigError: the statement may write, or Spark does not understand it.
     """
     explained = _EXPLAIN.match(statement)
     rest = statement[explained.end() :] if explained else statement
@@ -69,22 +69,22 @@ def answer(spark: SparkSession, question: str) -> DataFrame:
 
     Raises:
         ConfigError: Spark does not understand it; the message is Spark's own, on one line, without
-            its stack. Most errors of a statement's values appear in `first_rows` only.
-        DcplakeError: Spark failed for another reason than the statement.
+            its stack. Most errors in values appear only in `first_rows`.
+        DcplakeError: Spark failed for a reason outside the statement.
     """
     with errors_on_one_line():
         return spark.sql(question)
 
 
 def first_rows(found: DataFrame, count: int) -> list[Row]:
-    """Return the first rows of an answer: Spark computes it now.
+    """Compute an answer, and return its first rows.
 
     Times and dates, at any depth, are texts as ``2026-01-31T10:00:00.25+00:00``: in UTC, and of any
-    year. Python's own end with the year 9999, and PySpark's have the machine's zone.
+    year. Python's own times end with the year 9999, and PySpark's have the machine's zone.
 
     Raises:
         ConfigError: the statement divides by zero, casts an unfit value and the like.
-        DcplakeError: Spark failed for another reason than the statement.
+        DcplakeError: Spark failed for a reason outside the statement.
     """
     with errors_on_one_line():
         kinds = found.schema
@@ -99,11 +99,11 @@ def first_rows(found: DataFrame, count: int) -> list[Row]:
 
 @contextmanager
 def errors_on_one_line() -> Iterator[None]:
-    """Turn Spark's errors of a statement into one line, in its words.
+    """Turn Spark's errors of a statement into one line, in Spark's words.
 
     Raises:
         ConfigError: the statement is wrong.
-        DcplakeError: Spark failed for another reason than the statement.
+        DcplakeError: Spark failed for a reason outside the statement.
     """
     try:
         with _context_loggers_silent():
@@ -154,7 +154,7 @@ def _hint(error: PySparkException) -> str:
 
 
 def one_line(message: str) -> str:
-    """Return Spark's message without stack, plan and citation, but with the place that it names."""
+    """Return Spark's message with the place of the fault, without stack, plan and citation."""
     text = message.split("\n\nJVM stacktrace", 1)[0].split("\n\tat ", 1)[0]
     place = ""
     if cited := _PLACE.search(text):

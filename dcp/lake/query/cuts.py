@@ -1,13 +1,13 @@
 """Finds consistent cuts of a lake: versions of all its tables that hold the same round.
 
-Each replica is applied in a commit of its own, so the newest versions of two replicas may hold
-different rounds, and a join of them two states of the same vbucket. A version holds the round that
-it was applied to, and each later one up to which nothing of its collection was completed, taken
-back or cleared. The same rules decide that as for the next apply (`dcp.lake.apply.slice_rules`).
-They are asked for the newest round and for those that some table was applied to, newest first:
-tables that all hold another round hold one of these by the same versions.
+Each replica is applied in its own commit. So the newest versions of two replicas may hold different
+rounds, and a join may show two states of one vbucket. A version holds the round of its apply. It
+also holds later rounds in which nothing of its collection was completed, taken back or cleared; the
+rules of the next apply decide that (`dcp.lake.apply.slice_rules`).
 
-A version with stale vbuckets holds no round: it shows those as they were at an older one.
+Candidates are the newest round and the rounds of all applies, newest first: tables that hold any
+other round in common hold one of these with the same versions. A version with stale vbuckets holds
+no round, since those show an older one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,13 +40,13 @@ _READ: Final = pa.schema([CHANGES.field("vbucket")])
 
 @dataclass(frozen=True, slots=True)
 class Cut(Record, Shown):
-    """Versions of all tables at which every vbucket stands at its complete seqno of one round."""
+    """Versions of all tables in which every vbucket shows its complete seqno of one round."""
 
     round: int
     time: datetime | None
-    """The round's commit; None if Delta's log no longer tells."""
+    """When the round was committed; None if Delta's log has forgotten it."""
     versions: Mapping[str, int]
-    """By table: the replicas, and ``changes``, which has no later round."""
+    """By table: the replicas, and the version of ``changes`` that ends with the round."""
 
     def views_sql(self, lake: LakeTables) -> list[str]:
         return [
@@ -63,12 +63,12 @@ class Cut(Record, Shown):
 def find_cut(
     lake: LakeTables, round_number: int | None = None, as_of: datetime | None = None
 ) -> Cut:
-    """Return the cut at a round; by default the newest cut, of rounds up to ``as_of`` if given.
+    """Return the cut at a round. Without a round: the newest cut, or the newest one at ``as_of``.
 
     Raises:
-        ConfigError: there is no such round, or none at that moment.
-        LakeError: the tables hold no such round in common, or it cannot be read any more; others
-            changed the log or a replica, or a replica is gone.
+        ConfigError: there is no such round, or no round at that moment.
+        LakeError: the tables have no such round in common, or its files are gone; or others changed
+            the log or a replica; or a replica is missing.
     """
     commits = history(lake.changes, WHOLE)
     refuse_tampered_log(lake, commits)
@@ -103,13 +103,15 @@ class _Replica:
 
     @cached_property
     def older(self) -> Sequence[AppliedVersion]:
-        """The newest version of each older state, and the table as it was made."""
+        """The newest version of each older state, and the empty table of the beginning."""
         commits = history(self._lake.table(self.name), WHOLE)
         beginning = [BEGINNING] if reaches_creation(commits) else []
         return [*self._facts.older_versions(), *beginning]
 
     def version_holding(self, number: int) -> int | None:
-        """Return a version that holds a round, the newest one if it does; None if none does."""
+        """Return a version that holds a round, preferably the newest one; None if no version
+        does.
+        """
         newest = self.status.held
         if self.status.commit_history.defect(newest.version) is None and self._holds(
             newest, number
@@ -141,7 +143,7 @@ def _last_round(
     round_number: int | None,
     as_of: datetime | None,
 ) -> int:
-    """Return the wanted round, or the newest one by then, whose positions are left."""
+    """Return the wanted round, or the newest one at ``as_of``, if its positions are left."""
     newest = newest_round(lake, commits)
     if not newest:
         raise LakeError(f"{lake.location}: found no round, expected one; {_CURE}")
@@ -162,7 +164,7 @@ def _last_round(
 
 
 def _rounds(replicas: Sequence[_Replica], last: int) -> Iterator[int]:
-    """Yield the rounds to ask for, newest first; older versions are read if the first is no cut."""
+    """Yield the candidate rounds, newest first. Older versions are read only if the first fails."""
     yield last
     held = {replica.status.round for replica in replicas}
     held |= {each.to_round for replica in replicas for each in replica.older}

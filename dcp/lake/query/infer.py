@@ -1,6 +1,6 @@
-"""Proposes a contract from a table's documents: a type for each path, and what would not fit.
+"""Proposes a contract from a table's documents: a type for each path, and the misfits.
 
-Counts values, not documents: an array has many at one path.
+It counts values, not documents: an array has many values at one path.
 """
 
 import re
@@ -32,11 +32,13 @@ from dcp.lake.tables.schema import ROW_COLUMNS
 from dcp.wire.vocabulary import Datatype
 
 _DOMINANT: Final = 0.9
-"""A type that fits this share of the values is proposed, and the others would not fit."""
+"""It proposes a type that fits this share of the values. The others are misfits."""
 
 _MAP_FIELDS: Final = 50
 _MAP_SHARE: Final = 0.1
-"""An object with more fields is proposed as a map if most of them are in fewer objects."""
+"""It proposes a map for an object with more fields if most fields occur in a smaller share of the
+objects.
+"""
 
 _TAKES: Final[Mapping[str, tuple[str, ...]]] = {
     "boolean": ("boolean",),
@@ -46,14 +48,14 @@ _TAKES: Final[Mapping[str, tuple[str, ...]]] = {
     "date": ("date",),
     "timestamp": ("timestamp",),
 }
-"""The kinds of values that a proposed type is meant for, narrowest type first."""
+"""The kinds of values for each type, narrowest type first."""
 
 _KINDS_OF_VALUES: Final = {
     **dict.fromkeys((*NUMBERS, BEYOND_DOUBLE), "number"),
     NUMERIC_TEXT: "numeric text",  # and years where there are no dates
     **{kind: kind for kind in ("boolean", "object", "array")},
 }
-"""What people call the kinds in `Seen`; all others are texts."""
+"""Readable names for the kinds in `Seen`; all others are texts."""
 
 _NO_COLUMN: Final = re.compile(r"[\s,;{}()=\x00-\x1f\x7f-\x9f]+")
 
@@ -62,16 +64,16 @@ _NO_COLUMN: Final = re.compile(r"[\s,;{}()=\x00-\x1f\x7f-\x9f]+")
 class ProposedColumn:
     path: str
     kind: str
-    """Empty: the path leads to an object or array with paths of its own, and has an alias."""
+    """Empty: the path leads to an object or array with paths of its own, and only has an alias."""
     alias: str
     """Empty: the column has the name of its field."""
     values: int
     misfits: Mapping[str, int]
-    """By kind, the number of values that would not fit."""
+    """By kind, the number of values that do not fit."""
 
     @property
     def entry(self) -> str | dict[str, str]:
-        """The contract's text or table for the path."""
+        """The contract's text or table for this path."""
         if not self.alias:
             return self.kind
         return {"as": self.alias, **({"type": self.kind} if self.kind else {})}
@@ -95,13 +97,13 @@ def _toml(entry: str | dict[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MixedKinds:
-    """A path whose values are of several kinds, as numbers and texts."""
+    """A path whose values have several kinds, as numbers and texts."""
 
     path: str
     counts: Mapping[str, int]
     """By kind, the number of values, the most frequent first."""
     examples: Mapping[str, Place]
-    """Where the first value of a kind is."""
+    """By kind, the place of the first value."""
 
     def __str__(self) -> str:
         most, *others = (
@@ -135,10 +137,10 @@ class ProposedContract:
 
 
 def place_of_new_contract(folder: str, collection: str) -> Path:
-    """Return the file for a collection's contract, in a folder that has none of it.
+    """Return the file for a new contract of a collection.
 
     Raises:
-        ConfigError: no folder is named, the folder has a contract of the collection, or a file of
+        ConfigError: no folder is named; the folder has a contract of the collection, or a file of
             that name; or another file in it is no contract.
     """
     if not folder:
@@ -159,14 +161,14 @@ def place_of_new_contract(folder: str, collection: str) -> Path:
 
 
 def infer_contract(lake: LakeTables, collection: str, documents: int) -> ProposedContract:
-    """Return a contract that fits most of the documents of a collection's table.
+    """Return a contract that fits most documents of a collection's table.
 
-    Reads at most ``documents`` of them. If the collection was made again, it takes the newest
-    table.
+    It reads at most ``documents`` of them. If a collection was dropped and made again, it reads the
+    newest table.
 
     Raises:
-        ConfigError: that is no collection's name.
-        LakeError: the lake has no table of it.
+        ConfigError: no collection has this name.
+        LakeError: the lake has no table of the collection.
     """
     require_collection(collection, "dcplake schema infer")
     there = replicas_in(lake)
@@ -192,7 +194,7 @@ def infer_contract(lake: LakeTables, collection: str, documents: int) -> Propose
 
 
 def propose_contract(collection: str, documents: Iterable[tuple[str, bytes]]) -> ProposedContract:
-    """Return a contract that fits most of some documents, which come with their keys."""
+    """Return a contract that fits most of these documents; each comes with its key."""
     root, read, others = Seen(), 0, 0
     for key, document in documents:
         read += 1
@@ -218,7 +220,7 @@ class _Proposal:
     mixed: list[MixedKinds]
 
     def add(self, seen: Seen, steps: tuple[Step, ...], alias: str) -> None:
-        """Propose columns for what is at a path; ``alias`` is that of the path's last field."""
+        """Propose columns for the values at a path; ``alias`` belongs to the path's last field."""
         total, path = seen.kinds.total(), path_text(steps)
         if (mixed := _mixed(path, seen)) is not None:
             self.mixed.append(mixed)
@@ -267,7 +269,9 @@ def _mixed(path: str, seen: Seen) -> MixedKinds | None:
 
 
 def _below(seen: Seen, total: int, *, is_top: bool) -> Iterator[tuple[Step, Seen, str]]:
-    """Give the steps from a path on, what is there, and the alias of a field, if it needs one."""
+    """Yield the next steps from a path, the values there, and the alias of a field that needs
+    one.
+    """
     if seen.kinds["array"] >= _DOMINANT * total and seen.elements and seen.elements.kinds:
         yield Wildcard.ELEMENTS, seen.elements, ""
     elif seen.kinds["object"] >= _DOMINANT * total and _is_map(seen):
@@ -283,7 +287,7 @@ def _below(seen: Seen, total: int, *, is_top: bool) -> Iterator[tuple[Step, Seen
 
 
 def _aliases(seen: Seen, *, is_top: bool) -> dict[str, str]:
-    """Return another name for each field of an object whose name no column has, or another has."""
+    """Return an alias for each field whose name no column can have, or another column has."""
     others: list[str] = []
     taken = set(ROW_COLUMNS) if is_top else set()
     for key, spellings in seen.spellings().items():

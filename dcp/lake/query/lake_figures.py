@@ -1,6 +1,6 @@
 """Reads a lake's figures from its newest round and from the histories of its tables.
 
-The cluster is not asked: what it holds is known as of the newest round's plan.
+It does not ask the cluster: the newest round's plan says what the cluster held.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,11 +26,11 @@ class ReplicaFigures:
     round: int
     """The round of its last apply."""
     applied_at: datetime | None
-    """None before the first apply, or if the history no longer tells."""
+    """None before the first apply, or if the history has forgotten it."""
     defect: str
-    """The foreign commit that stops every apply; empty if all is well."""
+    """The foreign commit that stops every apply; empty if there is none."""
     stale: tuple[int, ...]
-    """It shows these vbuckets as of an older round, until they are whole again."""
+    """The table shows an older round of these vbuckets until they are whole again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +42,23 @@ class LakeFigures:
     vbuckets: int
     round: int
     waiting: Annotated[tuple[int, ...], UNSTORED]
-    """The newest rows of these vbuckets wait for a snapshot's end."""
+    """Vbuckets whose newest rows wait for the end of a snapshot."""
     stuck: Annotated[tuple[VbucketReport, ...], UNSTORED]
-    """The vbuckets that the newest round could not bring further, with its reason."""
+    """Vbuckets that the newest round could not advance, each with its reason."""
     rollbacks: int
-    """Rollbacks that producers ordered so far; each order is for one vbucket."""
+    """The number of rollbacks that producers ordered; each order is for one vbucket."""
     replicas: tuple[ReplicaFigures, ...]
     round_at: datetime | None
-    """None before the first round, or if the history no longer tells."""
+    """None before the first round, or if the history has forgotten it."""
     last_look: LastLook | None
-    """None if no driver has looked at the cluster yet."""
+    """None if no driver has looked at the cluster."""
 
     def is_driven(self, at: datetime) -> bool:
-        """Return whether a driver watches the cluster; else what that holds is unknown."""
+        """Return whether a driver watches the cluster. Otherwise the cluster's state is unknown."""
         return self.last_look is not None and not self.last_look.is_overdue(at)
 
     def parts(self) -> dict[str, Any]:
-        """Return these fields by name, to make an object that has more."""
+        """Return the fields by name, for the constructor of a class with more fields."""
         return {each.name: getattr(self, each.name) for each in fields(LakeFigures)}
 
 
@@ -67,7 +67,7 @@ def lake_figures(
     commits: Sequence[TableCommit],
     statuses: Mapping[ReplicaTable, ReplicaStatus],
 ) -> LakeFigures:
-    """Return the figures, by the newest commits of ``changes`` and the status of each replica.
+    """Return the figures from the newest commits of ``changes`` and the status of each replica.
 
     Raises:
         LakeError: the newest round's record is damaged.

@@ -1,10 +1,9 @@
-"""Makes a lake's tables known under their plain names, and its views, in a session.
+"""Makes a lake's tables and views known under their plain names in a session.
 
-A folder lake's tables get their names in a database of their own, in the session's catalog where
-that one ends with the session; so ``docs VERSION AS OF 3`` works as it does in a catalog schema.
-A catalog that outlives the session (Hive, Unity) is other people's: nothing is made in it, and the
-names are temporary views. Nothing that somebody else made is ever dropped or replaced, except
-temporary views of the same names in the same session.
+The tables of a lake in a folder get a database of their own, if the session's catalog ends with the
+session; so ``docs VERSION AS OF 3`` works as in a catalog schema. A catalog that outlives the
+session (Hive, Unity) belongs to others: there the names are temporary views. dcplake never drops or
+replaces what somebody else made, except temporary views of the same names in the same session.
 """
 
 import tempfile
@@ -35,11 +34,11 @@ from dcp.lake.tables.lake_tables import (
 _SESSION_CATALOG: Final = "spark_catalog"
 
 _NAMING: Final = threading.Lock()
-"""Held while a user's session has other settings: two threads would put back each other's."""
+"""Held while a user's session has other settings. Two threads would restore each other's."""
 
 
 def show_for_queries(lake: LakeTables) -> LakeTables:
-    """Name the lake's tables and make its views, in its own session; return the lake."""
+    """Name the lake's tables and make its views in its own session; return the lake."""
     replicas = replicas_in(lake)
     name_tables(lake, replicas)
     register_views(lake, replicas)
@@ -47,10 +46,10 @@ def show_for_queries(lake: LakeTables) -> LakeTables:
 
 
 def show_to_user(lake: LakeTables, user: SparkSession) -> LakeTables:
-    """Do the same in a user's session, by temporary views; return the lake in that session.
+    """Do the same in a user's session by temporary views; return the lake in that session.
 
-    Meanwhile the session has the settings of `REQUIRED_SPARK`, which a view keeps; afterwards its
-    own.
+    The session has the settings of `REQUIRED_SPARK` meanwhile, which a view keeps. Afterwards it
+    has its own again.
     """
     replicas = replicas_in(lake)
     theirs = replace(lake, store=SparkStore(lambda: user, lake.location))
@@ -82,7 +81,9 @@ def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
 
 
 def name_tables_in_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
-    """Make them known by temporary views, which leave the session's schema and catalog alone."""
+    """Name the tables by temporary views, which leave the session's schema and catalog
+    unchanged.
+    """
     for table in _shown_tables(lake, replicas):
         lake.spark.sql(
             f"CREATE OR REPLACE TEMPORARY VIEW {quoted(table)} AS "
@@ -96,7 +97,7 @@ def _shown_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> list[st
 
 
 def catalog_ends_with_session(spark: SparkSession) -> bool:
-    """Return whether the session's catalog is in memory: names in it affect nobody else."""
+    """Return whether the session's catalog is in memory, so that its names affect nobody else."""
     return (
         spark.conf.get("spark.sql.catalogImplementation", "in-memory") == "in-memory"
         and spark.conf.get(f"spark.sql.catalog.{_SESSION_CATALOG}", "") == DELTA_CATALOG

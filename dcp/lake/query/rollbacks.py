@@ -1,4 +1,4 @@
-"""Reads a lake's rollbacks and the rows they undid, for ``dcplake rollbacks``."""
+"""Reads a lake's rollbacks and the rows that they undid, for ``dcplake rollbacks``."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ NEWEST: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Epoch(Record):
-    """The beginning of a vbucket's epoch: with the order that it follows."""
+    """The beginning of a vbucket's epoch, with the rollback order that caused it."""
 
     vbucket: int
     epoch: int
@@ -48,16 +48,16 @@ class UndoneKey(Record):
     table: str
     version: int
     restored_version: int
-    """Its row came from this version; 0: the empty table, -1: the vbucket was replaced."""
+    """The version that its row comes from; 0: the empty table, -1: the vbucket was replaced."""
     round: int
     time: datetime
     vbucket: int
     fork_seqno: int
     key: str
     before: DocumentState | None
-    """None if there was no document."""
+    """None if the key had no document."""
     after: DocumentState | None
-    """None if there is no document."""
+    """None if the key has no document."""
 
 
 def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
@@ -77,7 +77,7 @@ def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:
 
 
 def undone_keys(lake: LakeTables, count: int = NEWEST) -> tuple[list[UndoneKey], int]:
-    """Return the keys that were taken back, newest applies first, and their number."""
+    """Return the keys that rollbacks took back, newest applies first, and their total number."""
     if not lake.table(AUDIT_TABLE).exists():
         return [], 0
     audit = lake.table(AUDIT_TABLE)

@@ -1,4 +1,4 @@
-"""Reads the status of a lake: its figures, its documents, and what to warn of."""
+"""Reads the status of a lake: figures, number of documents, warnings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,23 +23,23 @@ from dcp.records import UNSTORED, plain
 
 @dataclass(frozen=True, slots=True)
 class LakeStatus(LakeFigures, Shown):
-    """The figures, and what only `dcplake status` asks."""
+    """The figures, and the facts that only `dcplake status` shows."""
 
     at: datetime
-    """Ages count from here."""
+    """Ages count from this time."""
     place: str
     documents: Annotated[Mapping[str, int], UNSTORED]
     """By table."""
     undecodable_values: Annotated[Mapping[str, int], UNSTORED]
-    """By table: documents whose value is as it was sent."""
+    """By table: documents whose value is stored as it was sent."""
     horizon_seconds: float = 0.0
-    """Rollbacks can be undone as far back."""
+    """Rollbacks over this time can be undone."""
     warnings: tuple[str, ...] = ()
     """Foreign changes that shorten the horizon, or damage the log."""
     requests: tuple[Action, ...] = ()
-    """Requests of the table ``control`` that are not done."""
+    """Open requests of the table ``control``."""
     paused: str = ""
-    """Says that the lake is paused, and by whom; empty if it is not."""
+    """Names who paused the lake; empty if it is not paused."""
 
     def to_json(self) -> dict[str, Any]:
         shown = ("id", "action", "state", "vbuckets", "who")
@@ -157,7 +157,7 @@ def _warnings(
     newest: int,
     replicas: Mapping[ReplicaTable, ReplicaStatus],
 ) -> Iterator[str]:
-    """Name all that the next run would refuse or warn of; refuse nothing here."""
+    """Yield everything that the next run would refuse or warn of. Refuses nothing itself."""
     try:
         refuse_tampered_log(lake, commits)
         statuses = {replica.name: status for replica, status in replicas.items()}

@@ -1,4 +1,4 @@
-"""Reads the newest document changes of a lake, as they become durable."""
+"""Reads the newest document changes of a lake, for ``dcplake tail``."""
 
 import heapq
 import itertools
@@ -29,9 +29,9 @@ class Change:
 
 
 def newest_changes(lake: LakeTables, count: int) -> tuple[int, list[Change]]:
-    """Return the latest round, and the last ``count`` changes up to it, oldest first.
+    """Return the newest round, and the last ``count`` changes up to it, oldest first.
 
-    Two queries, however many rounds it takes: the rounds' numbers of changes, then the rows.
+    It takes two queries: one for the rounds' numbers of changes, one for the rows.
     """
     with lake.read_once():
         newest = latest_round(lake)

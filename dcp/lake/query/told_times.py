@@ -1,6 +1,6 @@
-"""Tells the times in an answer as texts: in UTC, and of any year.
+"""Turns the times in an answer into texts: in UTC, and of any year.
 
-Python's own end with the year 9999, and PySpark's have the machine's zone.
+Python's own times end with the year 9999, and PySpark's have the machine's zone.
 """
 
 from typing import Any, Final
@@ -35,7 +35,7 @@ def with_times_as_texts(frame: DataFrame) -> DataFrame:
 
 
 def told_times(value: Any, kind: DataType) -> Any:
-    """Return a value of ``kind`` with its times in ISO 8601; times with a zone end in +00:00."""
+    """Return a value of ``kind`` with its times in ISO 8601. Times with a zone end in +00:00."""
     match value, kind:
         case None, _:
             return None

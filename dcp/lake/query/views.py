@@ -1,19 +1,19 @@
 """Registers the views of a lake: documents, pending changes, positions, rounds.
 
-In a catalog schema they are made there, once; for a folder they are temporary views of the session.
-``rounds`` reads Delta's history, which no view can, so it is always a view of the session and shows
-the rounds up to its registration. ``pending_changes`` knows the applies up to its registration, and
-later ones as soon as a round lists them: make it anew to see at once what an apply left.
+In a catalog schema the views are permanent; for a folder they are temporary views of the session.
+``rounds`` reads Delta's history, which no permanent view can read: it is always a view of the
+session, and shows the rounds up to its registration. ``pending_changes`` knows the applies up to
+its registration, and later ones after a round has listed them.
 
     documents, documents_variant, docs_live    for ``docs``; with the suffix ``__scope__collection``
-                                               for the replica of another collection
-    documents_typed, docs_NAME                 the same, of a replica with typed columns: those, and
-                                               the elements of an array (``view`` in its contract)
+        for the replica of another collection
+    documents_typed, docs_NAME                 for a replica with typed columns: those columns, and
+        the elements of an array (``view`` in its contract)
     pending_changes, positions, rounds, epochs, rollbacks, row_history, stale_vbuckets,
     dropped_collections, quarantine
 
-``stale_vbuckets`` knows the applies up to its registration, too, ``quarantine`` the tables that had
-typed columns then, and ``documents_typed`` and ``docs_NAME`` those columns.
+``stale_vbuckets``, ``quarantine``, ``documents_typed`` and ``docs_NAME`` also show what was true at
+their registration.
 """
 
 from collections.abc import Sequence
@@ -53,8 +53,8 @@ def register_views(
 ) -> list[str]:
     """Make or renew all views and the function ``vbucket_of(key)``; return the views' names.
 
-    With ``temporary``, the views of a lake in a catalog schema are temporary views of the session.
-    The replica tables must exist (`dcp.lake.tables.lake_tables.ensure_replicas`).
+    With ``temporary``, the views of a lake in a catalog schema are temporary, too. The replica
+    tables must exist (`dcp.lake.tables.lake_tables.ensure_replicas`).
     """
     views = lake_views(lake, replicas)
     for name, query in views.items():
@@ -115,10 +115,10 @@ def _typed_views(
 
 
 def rounds(lake: LakeTables) -> DataFrame:
-    """Return the rounds that the history still knows: number, version, time, size, vbuckets.
+    """Return the rounds in the history: number, version, time, size, vbuckets.
 
-    ``rows`` are documents, ``bytes`` theirs on the wire, as a run reports them. ``stored_bytes`` is
-    the commit's size. ``vbuckets`` counts those that brought a document.
+    ``rows`` counts documents, ``bytes`` their bytes on the wire, as a run reports them.
+    ``stored_bytes`` is the commit's size. ``vbuckets`` counts vbuckets that brought a document.
     """
     commits = [
         (

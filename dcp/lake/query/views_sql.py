@@ -1,7 +1,7 @@
 """Builds the SQL of the lake's views. No Spark.
 
-All of them find the rounds they need by themselves, so that a view once made stays right. Views of
-keys begin with the key and its document, and end with the row's place in the history.
+The views find the rounds that they need in the log, so a permanent view stays right. Views of keys
+begin with key and document, and end with the row's place in the history.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -44,7 +44,9 @@ VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
 _LAYERS: Final = int(Datatype.SNAPPY | Datatype.XATTR)
 
 AS_SENT_SQL: Final = "datatype > 1"
-"""True for a value that could not be decoded, and is as it was sent (`dcp.lake.tables.schema`)."""
+"""True for a value that could not be decoded and is stored as it was sent
+(`dcp.lake.tables.schema`).
+"""
 
 _TEXT: Final = "try_validate_utf8(CAST(value AS STRING))"
 _NULL_REASON: Final = f"""CASE WHEN document IS NOT NULL THEN NULL
@@ -83,10 +85,10 @@ _ROLLBACKS: Final = pa.schema(
 
 
 def documents_sql(table_sql: str) -> str:
-    """Return the documents with their JSON as text; NULL comes with the reason.
+    """Return the documents with their JSON as text. A column gives the reason for each NULL.
 
-    The JSON bit is the server's own finding: it parses the values that it stores. Without the bit
-    the text is parsed here.
+    The server sets the JSON bit after it has parsed a value. Without the bit the view parses the
+    text.
     """
     text = (
         f"IF(datatype = {int(Datatype.JSON)} OR try_parse_json({_TEXT}) IS NOT NULL, {_TEXT}, NULL)"
@@ -95,14 +97,14 @@ def documents_sql(table_sql: str) -> str:
 
 
 def documents_variant_sql(table_sql: str) -> str:
-    """Return the documents as VARIANT; NULL comes with the reason."""
+    """Return the documents as VARIANT. A column gives the reason for each NULL."""
     return _documents_sql(table_sql, f"try_parse_json({_TEXT})")
 
 
 def _documents_sql(table_sql: str, document: str) -> str:
     """Return the documents, decoded ones also in another form.
 
-    ``xattrs`` is a map of their names to their values: a string as it is, others as JSON.
+    ``xattrs`` maps names to values: strings as they are, others as JSON.
     """
     return f"""
 SELECT key, document, {_NULL_REASON}, value, {_METADATA}
@@ -112,7 +114,7 @@ FROM (SELECT *, IF({AS_SENT_SQL}, NULL, {document}) AS document FROM {table_sql}
 def documents_typed_sql(table_sql: str, document: pa.StructType) -> str:
     """Return the documents of a table with typed columns: a column for each field of ``doc``.
 
-    One that has the name of another column of the view is shown as ``doc_name``.
+    A field with the name of another column of the view appears as ``doc_name``.
     """
     fields = _fields(document, DOC, ROW_COLUMNS)
     return f"SELECT key, {fields}{VIOLATIONS}, value, {_METADATA} FROM {table_sql}"
@@ -135,8 +137,8 @@ def _fields(kind: pa.StructType, struct_sql: str, others: Collection[str]) -> st
 def elements_sql(table_sql: str, document: pa.StructType, steps: Sequence[Step]) -> str | None:
     """Return the elements of an array in ``doc``, a row for each; None if there is no such array.
 
-    ``position`` is that in the array, from 0. Of an array in arrays the positions of those come
-    before it, each named by its field: ``orders_position``.
+    ``position`` counts from 0. For an array inside arrays, their positions come before it, each
+    named by its field: ``orders_position``.
     """
     kind: pa.DataType = document
     source, field, views = DOC, "", ""
@@ -172,7 +174,7 @@ def elements_sql(table_sql: str, document: pa.StructType, steps: Sequence[Step])
 def quarantine_sql(tables: Mapping[str, str]) -> str:
     """Return the values that do not fit the contracts: a row for each document and path.
 
-    ``tables`` are those with typed columns: the SQL name of each, by its name.
+    ``tables`` maps the names of tables with typed columns to their SQL names.
     """
     parts = [
         f"SELECT key, each.path, each.found, each.expected, {string(name)} AS table, vbucket, seqno"
@@ -193,11 +195,11 @@ WHERE {is_kind(RowKind.POSITION)} AND round = {_newest_round(changes_sql)}"""
 def pending_changes_sql(
     changes_sql: str, replicas: Sequence[ReplicaTable], held: Mapping[str, AppliedVersion]
 ) -> str:
-    """Return the live rows of the log that are not yet in their replica table.
+    """Return the live rows of the log that their replica table lacks.
 
-    ``state`` is ``complete`` if an apply may publish the row, ``incomplete`` if it waits for its
-    snapshot's end. The log's index of applies is behind an apply until a round is planned after it.
-    So ``held`` gives each table's present round. A table holds nothing live of a stale vbucket.
+    ``state`` is ``complete`` if an apply may publish the row, ``incomplete`` if the row waits for
+    the end of its snapshot. The log lists an apply only with the next round, so ``held`` gives each
+    table's present round. A table holds no live row of a stale vbucket.
     """
     branches = [
         f"""
@@ -217,22 +219,21 @@ SELECT c.key, c.value, c.kind,
 
 
 def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> str:
-    """Return the replica overlaid with the complete changes that are not applied yet.
+    """Return the replica overlaid with the complete changes that no apply has published yet.
 
     A complete flush or drop ends all rows of table and overlay at lower seqnos. The overlay starts
-    at the ``log_from_round`` of the newest row in the log's index of applies. It can hold changes
-    that the table has already: of an unlisted version, or of a round with rows that waited. They
-    are the newest of their keys, so the result is the same.
+    at the ``log_from_round`` of the newest listed apply. It can hold changes that the table already
+    has: of an unlisted version, or of a round with waiting rows. These are the newest of their
+    keys, so the result is the same.
 
-    A vbucket that must be taken back first, or is stale, has no overlay. It shows the table's rows
+    A vbucket that must be taken back first, or is stale, has no overlay: it shows the table's rows
     until the next apply.
 
-    The log is named before the table, and a query takes its versions in that order. An apply
-    between the two makes the index seem behind, which does no harm. In the other order, an apply
-    and the round that lists it could come between, and their changes would be in neither.
+    A query takes the versions of the log and of the table in the order of their names here. The log
+    comes first: an apply between the two makes its list seem late, which does no harm. In the other
+    order an apply and its round could come between, and their changes would be in neither.
 
-    After a RESTORE of the table the index is ahead of it until the next apply or round lists its
-    version.
+    After a RESTORE the list is ahead of the table until the next apply or round.
     """
     touched = newest_sql(
         f"SELECT c.vbucket, c.key, {PLACE_SQL}, {string(Role.FRESH)} AS role "
@@ -255,11 +256,11 @@ LEFT ANTI JOIN ({cleared}) e ON t.vbucket = e.vbucket AND t.seqno < e.cleared_se
 
 
 def dropped_collections_sql(changes_sql: str, replicas: Sequence[ReplicaTable]) -> str:
-    """Return the tables whose collections were dropped: a row for each.
+    """Return the tables of dropped collections, a row for each.
 
-    ``dropped_in_round`` is the first round that brought the drop. ``vbuckets`` counts those whose
-    newest live event of the collection it is; one that began anew has its drop until its new
-    history tells otherwise. ``keeps_rows`` tells whether the policy keeps the rows.
+    ``dropped_in_round`` is the first round that brought the drop. ``vbuckets`` counts vbuckets
+    whose newest live event of the collection is the drop. A vbucket that began anew keeps its drop
+    until its new history shows otherwise. ``keeps_rows`` is the policy's decision.
     """
     drop = f"get_json_object(detail, '$.event') = {string(SystemEventKind.END_COLLECTION.name)}"
     tables = ", ".join(f"({string(each.name)}, {each.collection_id})" for each in replicas)
@@ -283,11 +284,10 @@ GROUP BY t.table, t.collection_id"""
 def row_history_sql(changes_sql: str) -> str:
     """Return every received version of every document, over all branches, each once.
 
-    ``delete_time`` is when the server made a tombstone, in seconds since 1970, 0 if it does not
-    tell; NULL for mutations. ``is_live`` is false on a dead branch; ``died_in_round`` is the round
-    whose new epoch left the branch. ``cleared_at_seqno`` is the flush or drop of its collection
-    that ended it, on its own history, and ``cleared_in_round`` the round that brought that; NULL
-    without one.
+    ``delete_time`` is when the server made a tombstone, in seconds since 1970; 0: the server did
+    not say; NULL for mutations. ``is_live`` is false on a dead branch, and ``died_in_round`` is the
+    round whose new epoch left that branch. ``cleared_at_seqno`` is the flush or drop that ended the
+    row on its own history, and ``cleared_in_round`` its round; NULL without one.
     """
     died = f"array_min(filter(b.forks, f -> {dead_by_sql('f', 'c')}))"
     # What was undone before the row died did not end it; what came on other branches neither.
@@ -319,7 +319,7 @@ FROM (SELECT *, {cleared} AS cleared
 
 
 def epochs_sql(changes_sql: str) -> str:
-    """Return the beginnings of epochs; one after a rollback has the order that it followed.
+    """Return the beginnings of epochs, each with the rollback order that caused it, if any.
 
     History goes on at ``fork_seqno``: rows of earlier epochs above it are dead.
     """
@@ -340,7 +340,7 @@ GROUP BY f.vbucket, f.epoch, f.seqno, f.round, f.detail"""
 
 
 def rollbacks_sql(audit_sql: str | None) -> str:
-    """Return the keys that rollbacks took back; ``audit_sql`` is None if there was none."""
+    """Return the keys that rollbacks took back; ``audit_sql`` is None if there was no rollback."""
     if audit_sql is None:
         return _no_rows(_ROLLBACKS)
     return f"SELECT {', '.join(map(quoted, _ROLLBACKS.names))} FROM {audit_sql}"
@@ -349,8 +349,8 @@ def rollbacks_sql(audit_sql: str | None) -> str:
 def stale_vbuckets_sql(changes_sql: str, shown: Mapping[str, Mapping[int, int]]) -> str:
     """Return the vbuckets that a replica shows in an old state, with their old branch.
 
-    They wait for the first complete snapshot after they began anew. ``shown`` are rounds by table
-    and vbucket.
+    They wait for the first complete snapshot of their new history. ``shown`` gives the rounds by
+    table and vbucket.
     """
     stale = [
         f"({string(table)}, {vbucket}, CAST({number} AS BIGINT))"
@@ -374,8 +374,8 @@ def _no_rows(schema: pa.Schema) -> str:
 def vbucket_of_sql(vbucket_count: int) -> str:
     """Return the body of the SQL function ``vbucket_of(key)`` for values of the column ``key``.
 
-    Couchbase's CRC rule. On a literal it folds to a literal, so ``WHERE vbucket = vbucket_of('k')
-    AND key = 'k'`` reads the files of one vbucket only.
+    It is Couchbase's CRC rule. A literal argument gives a literal, so ``WHERE vbucket =
+    vbucket_of('k') AND key = 'k'`` reads the files of one vbucket only.
     """
     prefix = string(ESCAPE_PREFIX)
     binary = (
@@ -390,7 +390,7 @@ def _newest_round(changes_sql: str) -> str:
 
 
 def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str) -> str:
-    """Return a field of the newest row in the log's index of applies; 0 before the first."""
+    """Return a field of the newest listed apply; 0 before the first."""
     return (
         f"(SELECT coalesce(max_by(applied.{field}, struct(round, applied.version)), 0) "
         f"FROM {changes_sql} "
@@ -399,9 +399,9 @@ def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str) -> str:
 
 
 def _live_rows(changes_sql: str, replica: ReplicaTable) -> str:
-    """Return FROM … WHERE … for the live document rows (c) that the replica can lack.
+    """Return FROM … WHERE … for the live document rows (c) that the replica may lack.
 
-    Rows that a complete flush or drop ended are not among them. ``b`` are the vbucket's bounds.
+    Rows that a complete flush or drop ended are excluded. ``b`` holds the vbucket's bounds.
     """
     return f"""
 FROM {changes_sql} c
@@ -413,15 +413,14 @@ WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {replica.collection_id}
 
 
 def _bounds(changes_sql: str, replica: ReplicaTable) -> str:
-    """Return SELECT … of the bounds of each vbucket's live rows that the replica can lack.
+    """Return SELECT … of the bounds of each vbucket's live rows that the replica may lack.
 
-    Only scalar subqueries let a reader skip the older files, and each costs a look at the table's
-    file list. So there is one, for the first round, and the bounds come from the rows of the same
-    rounds. So does the newest apply: a later round lists it. A fork of an earlier round kills only
-    rows of still earlier ones.
+    Only a scalar subquery lets a reader skip older files, and each costs a look at the table's file
+    list. So there is one, for the first round; the bounds and the newest apply come from the rows
+    of the same rounds. A fork of an earlier round kills only rows of still earlier ones.
 
-    ``must_go_back`` says that the replica's rows are not live: a later fork lies below them, or the
-    vbucket is stale. ``cleared_seqno`` is that of the newest complete and live flush or drop of the
+    ``must_go_back``: the replica's rows are not live, since a later fork lies below them or the
+    vbucket is stale. ``cleared_seqno`` is the newest complete and live flush or drop of the
     collection, or 0.
     """
     is_apply = f"{is_kind(RowKind.APPLIED)} AND applied.table = {string(replica.name)}"

@@ -28,7 +28,9 @@ def constant_column(value: Any, kind: pa.DataType, rows: int) -> pa.Array:
 
 
 def nullified(column: pa.Array, present: NDArray[np.bool_]) -> pa.Array:
-    """Return a column without nulls, not copied, with nulls where ``present`` is false."""
+    """Return a column without nulls as one with nulls for rows outside ``present``; copies no
+    values.
+    """
     if present.all():
         return column
     bits = np.concatenate([np.zeros(column.offset, np.bool_), present])

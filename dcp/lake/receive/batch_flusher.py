@@ -1,18 +1,18 @@
-"""Collects a task's rows into batches for Spark, and decides when they are flushed.
+"""Collects a task's rows into batches for Spark, and decides when to flush them.
 
 The rows are flushed as soon as one of these holds:
 
-    they are none                               only bytes are to be released: that happens at once
-    they are ``batch_rows``                     Spark takes no more at once
-    they are ``batch_bytes``, as sent           likewise; rows that inflate to more are more batches
+    there are none                              only bytes are to be released: that happens at once
+    there are ``batch_rows``                    Spark takes no more at once
+    there are ``batch_bytes``, as sent          likewise; rows that inflate to more are more batches
     they hold too much of a connection's window the node has no room, and waits for the flush
     they hold too much of a stream's window     the stream waits likewise (``flush_bytes``)
-    ``batch_seconds`` are over                  a node that sends little would hold its rows back
+    ``batch_seconds`` are over                  a node that sends little would delay its rows
 
 A flush gives Spark all collected rows, one batch after the other. It releases their deliveries when
-Spark has taken the last batch. So a node waits for the rows that Spark holds, and for nothing else:
-a document larger than a batch passes, and so does a delivery larger than its window. This module
-uses neither sockets nor Spark.
+Spark has taken the last batch. So a node waits only for the rows that Spark holds. A document
+larger than a batch passes, and so does a delivery larger than its window. This module uses neither
+sockets nor Spark.
 """
 
 from collections.abc import Callable, Iterator
@@ -79,7 +79,9 @@ class BatchFlusher:
         return window.taken - window.given >= self._flow.flush_bytes(window.size_bytes)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield all held batches; the request for the next one says that Spark took the last."""
+        """Yield all held batches. The request for the next batch shows that Spark took the last
+        one.
+        """
         receipts, self._receipts = self._receipts, []
         self._gathered.clear()
         for receipt in receipts:

@@ -1,10 +1,10 @@
 """Builds Arrow batches of ``changes`` from stream events: documents columnwise.
 
-Documents are millions, all else is a few rows for each snapshot and vbucket. An Arrow column costs
-as much for one row as for hundreds, so deliveries wait as they came, and each column is built once,
-of all that waits. Values wait as they were sent, too: of those that are decoded as much as a batch
-holds at once, by what they inflate to. Rows are given to Spark in batches of limited rows, one
-after the other. What is as large as a batch by itself is not joined with others, and so not copied.
+There are millions of documents, and a few other rows for each snapshot and vbucket. An Arrow column
+costs as much for one row as for hundreds. So deliveries wait as they came, and each column is built
+once, from all that wait. Values wait as sent, too: one batch's bytes of them are decoded at once,
+counted after inflation. Spark gets batches with a limited number of rows, one after the other. A
+document as large as a batch is not joined with others, and so not copied.
 """
 
 from collections import deque
@@ -95,9 +95,9 @@ class VbucketCounts:
         key_bytes: pa.BinaryArray,
         detail: pa.StringArray,
     ) -> None:
-        """Count documents, at least one; the last two are the columns of ``changes``.
+        """Count at least one document; ``key_bytes`` and ``detail`` are columns of ``changes``.
 
-        ``document_bytes`` are their stored sizes, for later readers.
+        ``document_bytes`` are the stored sizes, for later readers.
         """
         # A vbucket's documents mostly follow one another: sums of such runs are soon made.
         starts = np.flatnonzero(np.diff(vbuckets, prepend=~vbuckets[:1]))
@@ -111,7 +111,7 @@ class VbucketCounts:
                 np.add.at(counts, vbuckets[is_set], 1)
 
     def of(self, vbucket: int) -> dict[str, int]:
-        """Return a vbucket's counters by their names, which are those of its report."""
+        """Return a vbucket's counters by their names in its report."""
         return {name: int(counts[vbucket]) for name, counts in vars(self).items()}
 
 
@@ -142,9 +142,9 @@ _Rows = Mapping[str, Sequence[pa.Array]]
 class _Part:
     columns: DataColumns
     epochs: NDArray[np.int32]
-    """The epoch of each document when it came."""
+    """The epoch of each document at its arrival."""
     uuids: NDArray[np.uint64]
-    """The branch of each document when it came."""
+    """The branch of each document at its arrival."""
     has_layers: bool
     value_bytes: int
     """The size of the decoded values."""
@@ -172,7 +172,7 @@ class _Part:
 
 
 class BatchBuilder:
-    """Collects rows until a batch is due; counts the documents that it puts into batches."""
+    """Collects rows until a batch is due; counts the documents in its batches."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class BatchBuilder:
         private: PrivateValues | None = None,
     ) -> None:
         self.private = private
-        """Takes values out of the documents; None: there are no rules."""
+        """Takes private values out of the documents; None without rules."""
         self._round = round_number
         self._branches = branches
         self._batch_rows = batch_rows
@@ -198,7 +198,7 @@ class BatchBuilder:
         self.counts = VbucketCounts()
 
     def add_documents(self, columns: DataColumns) -> None:
-        """Add documents of the branches that are known now."""
+        """Add documents of the branches that are known at this moment."""
         epochs = self._branches.epochs(columns.vbucket)
         uuids = self._branches.uuids(columns.vbucket, columns.seqno)
         self._parts.append(_Part.of(columns, epochs, uuids))
@@ -215,7 +215,7 @@ class BatchBuilder:
         self.rows += 1
 
     def add_stream_event(self, event: Event) -> None:
-        """Add an event's row, if it has one; documents come another way."""
+        """Add an event's row, if it has one. Documents come by `add_documents`."""
         match event:
             case SnapshotStarted():
                 self.add_event(
@@ -253,10 +253,10 @@ class BatchBuilder:
                 yield whole.slice(start, self._batch_rows)
 
     def _runs(self) -> deque[list[_Part]]:
-        """Group the parts that are to be joined; the last run may be empty.
+        """Group the parts that become one table; the last run may be empty.
 
-        A run with values to decode has at most a batch's bytes. Without any, it has all gathered
-        parts.
+        A run with values to decode has at most a batch's bytes. A run without such values has all
+        collected parts.
         """
         is_decoded = any(part.has_layers for part in self._parts)
         runs: deque[list[_Part]] = deque([[]])
@@ -321,9 +321,8 @@ class BatchBuilder:
         }
 
     def _stored(self, parts: Sequence[_Part]) -> list[StoredDocuments]:
-        """Decode the documents of a run, all at once or none if no value needs it.
-
-        Their private values are taken out.
+        """Decode the documents of a run, all at once or none if no value needs it, and take private
+        values out.
         """
         columns = [part.columns for part in parts]
         if any(part.has_layers for part in parts):
@@ -341,7 +340,9 @@ class BatchBuilder:
 
 
 def _values(columns: DataColumns) -> pa.BinaryArray:
-    """Null instead of an empty value, except in mutations: there it is the document."""
+    """Return the values with null for an empty one, except in mutations: there it is the
+    document.
+    """
     is_mutation = columns.opcode == Opcode.DCP_MUTATION
     if is_mutation.all():
         return columns.value

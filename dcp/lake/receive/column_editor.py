@@ -1,12 +1,12 @@
-"""Replaces members of objects in whole columns of JSON texts; all other bytes stay as they are.
+"""Replaces members of objects in whole columns of JSON texts; all other bytes stay unchanged.
 
-The parser reads each text once, checks it, and tells which members it has. Their places follow from
-the quotes of all texts: in JSON without a backslash each quote begins or ends a string, in turns. A
-name that a document has once is the name of the member that the parser found.
+The parser reads each text once, checks it, and returns its members. The quotes of all texts give
+their places: in JSON without a backslash the quotes begin and end strings in turns. A name that
+occurs once in a document is the name of the member that the parser found.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.lake.config.json_paths import FieldName, Step
-from dcp.lake.receive.json_editor import Edit, drop
+from dcp.lake.receive.json_editor import Edit
 from dcp.wire.binary_column import octets_of, offsets_of, segments
 
 Places = NDArray[np.int64]
 Rows = NDArray[np.bool_]
 """A mask."""
 
-_PIECE_BYTES: Final = 2**19  # what is made of a piece stays in the processor's cache
+_PIECE_BYTES: Final = 2**20  # what is made of a piece stays in the processor's cache
 _QUOTE: Final = ord('"')
 _COLON: Final = ord(":")
 _COMMA: Final = ord(",")
@@ -38,29 +38,29 @@ _ENCODER: Final = msgspec.json.Encoder()
 @dataclass(frozen=True, slots=True)
 class _Member:
     names: tuple[bytes, ...]
-    """The names on the way to it, as JSON writes them between quotes."""
+    """The names on the path to it, as JSON writes them between quotes."""
     value_of: Callable[[Any], Any]
-    """Gets its value from a parsed document."""
+    """Gets the member's value from a parsed document."""
     edit: Edit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """A member of some documents: their rows, and its places in their texts."""
+    """A member of some documents: their rows, and the member's places in their texts."""
 
     rows: Places
     names: Places
-    """Where the names begin."""
+    """The begins of the names."""
     begins: Places
-    """Where the values begin."""
+    """The begins of the values."""
     ends: Places
-    texts: list[bytes | None]
-    """What replaces the values; None drops the member."""
+    texts: Sequence[bytes | None]
+    """The replacements of the values; None drops the member."""
 
 
 class ColumnEditor:
     def __init__(self, edits: Mapping[tuple[str, ...], Edit]) -> None:
-        """Take edits by the names on the way to a member, none inside another.
+        """``edits`` are by the names on the path to a member; no member is inside another.
 
         No name has a character that JSON writes with a backslash.
         """
@@ -74,7 +74,7 @@ class ColumnEditor:
 
     @classmethod
     def of(cls, edits: Mapping[tuple[Step, ...], Edit]) -> "ColumnEditor | None":
-        """Return the editor for some paths; None if one of them is not of members alone."""
+        """Return the editor for some paths; None if a path has a step that is no member."""
         found: dict[tuple[str, ...], Edit] = {}
         for steps, edit in edits.items():
             names = tuple(step.name for step in steps if isinstance(step, FieldName))
@@ -87,10 +87,10 @@ class ColumnEditor:
         return cls(found)
 
     def edited(self, texts: pa.BinaryArray) -> tuple[pa.BinaryArray, Rows]:
-        """Return the edited texts, and which of them need another editor: they are as they were.
+        """Return the edited texts, and the mask of unchanged texts that need another editor.
 
-        Those have a backslash, a name twice or an array on the way to a member, or are no JSON. It
-        depends on no other text whether a text is one of them.
+        Those have a backslash, a name twice, or an array on the path to a member, or are no JSON.
+        Other texts of the column do not matter for that.
         """
         bounds, octets = offsets_of(texts), octets_of(texts)
         is_left = np.zeros(len(texts), np.bool_)
@@ -122,10 +122,9 @@ class ColumnEditor:
     def _cuts(
         self, octets: bytes, bounds: Places
     ) -> tuple[Places, Places, Places, list[bytes], Rows]:
-        """Return what is to be replaced, in ascending order.
+        """Return the replacements in ascending order: row, begin, end and text of each.
 
-        That is, for each piece of text its row, begin, end and replacement; then the rows that are
-        left to another editor.
+        The last result is the mask of the rows that need another editor.
         """
         is_left = _with(octets, ord("\\"), bounds)
         documents = self._decoded(octets, bounds, is_left)
@@ -148,7 +147,9 @@ class ColumnEditor:
         return *_in_order(names, members), is_left
 
     def _decoded(self, octets: bytes, bounds: Places, is_left: Rows) -> list[Any]:
-        """Parse texts, but those that are left; leave what is no JSON, or of another shape."""
+        """Parse the texts outside ``is_left``; add texts that are no JSON, or of another shape, to
+        it.
+        """
         decode, view, documents = self._decoder.decode, memoryview(octets), []
         begin, *ends = bounds.tolist()
         for row, end in enumerate(ends):
@@ -162,7 +163,7 @@ class ColumnEditor:
 
 
 class _Names:
-    """The texts between quotes, of JSON without a backslash."""
+    """The texts between quotes, in JSON without a backslash."""
 
     def __init__(self, octets: bytes, bounds: Places, is_left: Rows) -> None:
         self.octets = octets
@@ -179,12 +180,12 @@ class _Names:
         self._lengths = self._closing - self._opening - 1
 
     def places(self, name: bytes) -> tuple[Places, Places]:
-        """Return how often each row has a name, and which text between quotes it is last."""
+        """Return how often each row has a name, and the index of its last occurrence between
+        quotes.
+        """
         which = np.flatnonzero(self._lengths == len(name))
-        if name:
-            which = which[self.array[self._closing[which] - 1] == name[-1]]
-            each = self._opening[which, None] + np.arange(1, len(name) + 1)
-            which = which[(self.array[each] == np.frombuffer(name, np.uint8)).all(axis=1)]
+        for before, octet in enumerate(reversed(name), start=1):  # names often begin alike
+            which = which[self.array[self._closing[which] - before] == octet]
         which = which[self.array[self.behind_spaces(self._closing[which] + 1)] == _COLON]
         rows = np.searchsorted(self._bounds, self._opening[which], "right") - 1
         place = np.zeros(len(self._bounds) - 1, np.int64)
@@ -192,7 +193,7 @@ class _Names:
         return np.bincount(rows, minlength=len(place)), place
 
     def member(self, places: Places, is_left: Rows, values: list[Any], edit: Edit) -> _Found:
-        """Edit a member in the rows where it has a place and that are not left."""
+        """Edit a member in the rows outside ``is_left`` that have a place for it."""
         rows = np.flatnonzero((places >= 0) & ~is_left)
         at = places[rows]
         begins = self.behind_spaces(self.behind_spaces(self._closing[at] + 1) + 1)
@@ -201,15 +202,13 @@ class _Names:
         ends[is_text] = self._closing[at[is_text] + 1] + 1
         for number in np.flatnonzero(~is_text).tolist():
             ends[number] = begins[number] + len(bytes(values[rows[number]]))
-        texts: list[bytes | None] = [None] * len(rows)
-        if edit is not drop:
-            octets = self.octets
-            spans = zip(begins.tolist(), ends.tolist(), strict=True)
-            texts = [edit(octets[begin:end]) for begin, end in spans]
+        octets = self.octets
+        spans = zip(begins.tolist(), ends.tolist(), strict=True)
+        texts = edit([octets[begin:end] for begin, end in spans])
         return _Found(rows, self._opening[at], begins, ends, texts)
 
     def behind_spaces(self, places: Places) -> Places:
-        """Return the first places that are no space, at or behind these."""
+        """Return the first non-space places at or after these."""
         for _ in range(_SPACES_AT_ONCE):
             is_space = _IS_SPACE[self.array[places]]
             if not is_space.any():
@@ -219,7 +218,7 @@ class _Names:
         return np.array([match.end() for match in found if match is not None], np.int64)
 
     def before_spaces(self, places: Places) -> Places:
-        """Return the places behind the last ones that are no space, before these."""
+        """Return the places after the last non-space before these."""
         for _ in range(_SPACES_AT_ONCE):
             is_space = _IS_SPACE[self.array[places - 1]]
             if not is_space.any():
@@ -238,30 +237,27 @@ def _in_order(
     begins = np.concatenate([each.begins for each in found])
     ends = np.concatenate([each.ends for each in found])
     texts = [text for each in found for text in each.texts]
-    is_dropped = np.array([text is None for text in texts], np.bool_)
     order = np.argsort(begins, kind="stable")
-    rows, begins, ends, is_dropped = rows[order], begins[order], ends[order], is_dropped[order]
-    if is_dropped.any():
-        starts = np.concatenate([each.names for each in found])[order]
-        dropped_begins, dropped_ends = _with_commas(names, starts, ends, is_dropped)
-        begins = np.where(is_dropped, dropped_begins, begins)
-        ends = np.where(is_dropped, dropped_ends, ends)
+    rows, begins, ends = rows[order], begins[order], ends[order]
+    if None in texts:
+        which = np.flatnonzero(np.array([text is None for text in texts], np.bool_)[order])
+        starts = np.concatenate([each.names for each in found])[order[which]]
+        begins[which], ends[which] = _with_commas(names, starts, ends[which])
     return rows, begins, ends, [texts[number] or b"" for number in order.tolist()]
 
 
-def _with_commas(
-    names: _Names, begins: Places, ends: Places, is_dropped: Rows
-) -> tuple[Places, Places]:
-    """Return members that are dropped together with one of their commas.
+def _with_commas(names: _Names, begins: Places, ends: Places) -> tuple[Places, Places]:
+    """Return the places to cut for dropped members, given in order: each with one comma.
 
-    It is the comma behind the member. If all members behind it are dropped, it is the one before.
+    It is the comma after the member. If all members after it are dropped, it is the comma before
+    it.
     """
     array = names.array
     after = names.behind_spaces(ends)
     has_comma = array[after] == _COMMA
     follows = np.where(has_comma, names.behind_spaces(after + has_comma), -1)
     is_last = ~has_comma
-    is_next_dropped = is_dropped[1:] & has_comma[:-1] & (follows[:-1] == begins[1:])
+    is_next_dropped = follows[:-1] == begins[1:]
     while (more := is_next_dropped & is_last[1:] & ~is_last[:-1]).any():
         is_last[:-1] |= more
     before = names.before_spaces(begins)
@@ -274,7 +270,7 @@ def _between_quotes(name: str) -> bytes:
 
 
 def _with(octets: bytes, octet: int, bounds: Places) -> Rows:
-    """Return which texts have an octet."""
+    """Return the mask of texts that have an octet."""
     found = np.zeros(len(bounds) - 1, np.bool_)
     if octet in octets:
         places = np.flatnonzero(np.frombuffer(octets, np.uint8) == octet)

@@ -1,18 +1,18 @@
 """The Spark data source ``dcp``: reads a bucket's current documents, without a lake.
 
-    spark.read.format("dcp").option("seeds", "host:11210").option("bucket", "b")
-        .option("username", "u").option("password_env", "CB_PASSWORD").load()
+    spark.read.format("dcp").option("seeds", "host:11210").option("bucket", "b") .option("username",
+        "u").option("password_env", "CB_PASSWORD").load()
 
 Options are the keys of the configuration's ``source`` section, and any other setting as
 ``section.key``. The password is no option, since Spark would carry it to each task: tasks find it
 in the environment or the file that ``password_env`` or ``password_file`` names.
 
-Each vbucket is read to a snapshot end, so its documents are a state that existed. Nothing is kept:
-a lake is filled by rounds (`dcp.lake.run.replicate`). Unlike a round this read is all or nothing: a
-vbucket that cannot be read to its end fails it.
+Each vbucket is read to a snapshot end, so its documents are a state that existed. Nothing is
+stored; rounds fill a lake (`dcp.lake.run.replicate`). Unlike a round this read is all or nothing:
+it fails if a vbucket cannot be read to its end.
 
-PySpark finds the format by itself, in ``pyspark_dcp``. It looks with the Python of
-``PYSPARK_PYTHON``, else with the ``python3`` of the path, so that one must have dcplake.
+PySpark finds the format in ``pyspark_dcp``. It looks with the Python of ``PYSPARK_PYTHON``, else
+with the ``python3`` of the path: that one must have dcplake.
 """
 
 from collections.abc import Iterator, Mapping
@@ -84,7 +84,7 @@ def current_documents(changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def _is_current(heads: pa.Table) -> NDArray[np.bool_]:
-    """Return for each row whether it has its key's newest state, not flushed or dropped."""
+    """Return for each row whether it is its key's newest state, and was not flushed or dropped."""
     seqnos = pc.cast(heads["seqno"], pa.uint64()).fill_null(0).to_numpy()
     rows = heads.drop_columns("seqno").to_pandas().assign(seqno=seqnos)
     ends = rows[rows["kind"].eq(RowKind.SYSTEM_EVENT) & rows["collection_id"].notna()]
@@ -150,7 +150,7 @@ class DcpReader(DataSourceReader):
         self._access = access
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the reading of all that the cluster holds now; each value is a `TaskPlan`.
+        """Plan the read of the cluster's present documents; each value is a `TaskPlan`.
 
         Raises:
             NodeUnavailableError: some vbuckets cannot be read.

@@ -1,7 +1,7 @@
 """Decodes document values for the lake (Snappy, xattrs); undecodable ones stay as sent.
 
-Whole columns are decoded at once. The decoder of one document (``documents.py``) has the last word:
-it gets what the decoders of columns could not decode.
+Whole columns are decoded at once. Values that the decoders of columns cannot decode go to the
+decoder of one document (``documents.py``), which decides.
 """
 
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ class StoredDocuments:
 
     @property
     def document_bytes(self) -> NDArray[np.int64]:
-        """The size of each: of its frame, or of value and xattrs if they are larger."""
+        """The size of each document: of its frame, or of value and xattrs if they are larger."""
         lengths = _lengths(self.columns.value)
         if self.xattrs.null_count < len(self.xattrs):
             lengths += _lengths(self.xattrs)
@@ -49,7 +49,7 @@ class StoredDocuments:
 
 
 def layered_rows(columns: DataColumns) -> Mask:
-    """Return which values need decoding, by their datatypes."""
+    """Return the mask of values that need decoding, by their datatypes."""
     return columns.datatype > _JSON  # its only bit that says nothing of how it is sent
 
 
@@ -63,7 +63,7 @@ def inflated_bytes(columns: DataColumns) -> NDArray[np.int64]:
 def stored_documents(columns: DataColumns, *, system_xattrs: bool = True) -> StoredDocuments:
     """Inflate values and split off their xattrs.
 
-    Without ``system_xattrs`` it leaves out ``txn`` and names that begin with ``_``.
+    Without ``system_xattrs`` the result lacks ``txn`` and names that begin with ``_``.
     """
     nothing = pa.nulls(len(columns), pa.string())
     if not layered_rows(columns).any():

@@ -1,8 +1,8 @@
-"""Resolves what becomes of the rows of dropped collections: by id, from names of the settings.
+"""Resolves the policy for rows of dropped collections: by id, from the names in the settings.
 
-The event of a drop has ids only, and what was dropped is in no manifest any more. So names come
-from the manifests that a driver sees, and of earlier times from the tables that the lake lists.
-What the log has recorded of a collection's drop holds whatever the settings say.
+The event of a drop has ids only, and no manifest names a dropped collection. So the names come from
+the manifests that a driver has seen, and from the lake's list of tables. A policy that the log has
+recorded for a drop holds whatever the settings say.
 """
 
 import json
@@ -25,16 +25,16 @@ class DroppedPolicies:
     by_collection: Mapping[int, DroppedPolicy] = field(default_factory=dict)
     """Collections with a policy of their own, by id."""
     met: frozenset[str] = frozenset()
-    """Names of the settings for which a scope or collection was found."""
+    """Names of the settings with a known scope or collection."""
     recorded: Mapping[int, DroppedPolicy] = field(default_factory=dict)
-    """Those of collections whose drop the log has, by id."""
+    """The policies of collections whose drop is in the log, by id."""
     recorded_up_to: int = 0
     """The newest round with events of collections when ``recorded`` was read."""
     present: frozenset[int] = frozenset()
     """Collections of ``recorded`` that the bucket has: their drop was lost."""
 
     def undecided(self, dropped: Collection[int]) -> dict[int, DroppedPolicy]:
-        """Return the policies, by id, of those dropped collections of which the log has none."""
+        """Return the policies, by id, of dropped collections without a recorded one."""
         return {
             each: self.by_collection.get(each, self.default)
             for each in dropped
@@ -53,7 +53,8 @@ class DroppedPolicies:
         return replace(self, by_collection=by_collection, met=self.met | met)
 
     def refuse_unknown(self, rules: PolicySettings, collections: Collections) -> None:
-        """Refuse a name that no scope or collection has or had: a drop would follow another policy.
+        """Refuse a name without a scope or collection, past or present: a drop would follow another
+        policy.
 
         Raises:
             ConfigError: there is such a name. ``collections`` are the present ones.

@@ -1,11 +1,11 @@
 """Replaces values inside JSON texts, by path; the rest of a text keeps its meaning.
 
-A path is a sequence of steps (`dcp.lake.config.json_paths.json_path`). Each step but ``[*]`` goes
-through arrays, too, and ``[*]`` is also a value that is no array: ``$.lines.email`` and
-``$.lines[*].email`` are the email of each line, or of the only one.
+A path is a sequence of steps (`dcp.lake.config.json_paths.json_path`). Each step except ``[*]``
+goes through arrays, too; for ``[*]`` a value that is no array is its own only element. So
+``$.lines.email`` and ``$.lines[*].email`` are the email of each line, or of the only one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,8 +13,8 @@ import msgspec
 
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard
 
-Edit = Callable[[bytes], bytes | None]
-"""Gets the text of a JSON value; returns the text that replaces it, None to drop it."""
+Edit = Callable[[Sequence[bytes]], Sequence[bytes | None]]
+"""Gets the texts of JSON values; returns a replacement for each, None to drop the value."""
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -23,8 +23,8 @@ _ENCODER: Final = msgspec.json.Encoder()
 _SPACE: Final = b" \t\r\n"
 
 
-def drop(_: bytes) -> None:
-    """Drop the value: the edit of the action ``drop``."""
+def drop(values: Sequence[bytes]) -> list[None]:
+    return [None] * len(values)
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +48,7 @@ class _Node:
 
 
 class JsonEditor:
-    """Edits texts of JSON by fixed paths. An edit of a whole value covers edits of its parts."""
+    """Edits JSON texts by fixed paths. An edit of a whole value covers edits of its parts."""
 
     def __init__(self, edits: Mapping[tuple[Step, ...], Edit]) -> None:
         self._root = _Node()
@@ -59,10 +59,10 @@ class JsonEditor:
             node.edit = edit
 
     def edited(self, text: bytes) -> bytes | None:
-        """Return the text with the edits, None if the whole of it is dropped.
+        """Return the edited text; None if all of it is dropped.
 
         Raises:
-            ValueError: the text is no JSON, or deeper than the parser goes.
+            ValueError: the text is no JSON, or nested deeper than the parser goes.
         """
         try:
             return _edited(text, [self._root])
@@ -71,13 +71,15 @@ class JsonEditor:
 
 
 def _edited(text: bytes | msgspec.Raw, nodes: list[_Node]) -> bytes | None:
-    """Make the edits of several nodes in one pass; that of the first node with one covers all."""
+    """Make the edits of several nodes in one pass. The first node with an edit of the whole covers
+    all.
+    """
     plain = bytes(text).lstrip(_SPACE)
     if not plain.startswith(b"["):
         nodes = _with_elements(nodes)
     for node in nodes:
         if node.edit is not None:
-            return node.edit(bytes(_ANYTHING.decode(text)))
+            return node.edit([bytes(_ANYTHING.decode(text))])[0]
     if plain.startswith(b"{"):
         members = _OBJECT.decode(plain)
         for name in list(members):
@@ -94,7 +96,7 @@ def _edited(text: bytes | msgspec.Raw, nodes: list[_Node]) -> bytes | None:
 
 
 def _with_elements(nodes: list[_Node]) -> list[_Node]:
-    """Add the nodes of ``[*]``: what is no array counts as its only element."""
+    """Add the nodes of ``[*]``: a value that is no array counts as its only element."""
     found = nodes
     while more := _known([node.elements for node in found if node.elements not in found]):
         found = _known([*more, *found])

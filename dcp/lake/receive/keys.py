@@ -1,13 +1,13 @@
-r"""Encodes document keys as STRING, injectively, whatever their bytes are.
+r"""Encodes document keys of any bytes as STRING, injectively.
 
 Delta can neither cluster by BINARY nor keep statistics on it, so ``key`` is STRING. A DCP key is
 any 0..250 bytes. The rule (PostgreSQL's notation for bytes):
 
-* a key that is UTF-8 and does not begin with ``\x`` is itself;
-* any other key is ``\x`` and its bytes in lower-case hexadecimal; ``key_bytes`` holds the bytes.
+* a key that is UTF-8 and does not begin with ``\x`` is itself; * any other key is ``\x`` and its
+bytes in lower-case hexadecimal; ``key_bytes`` holds the bytes.
 
-No two keys share a string: what begins with ``\x`` is always the second form. NUL and the empty key
-are valid UTF-8 and stay themselves.
+No two keys share a string: a string that begins with ``\x`` is always the second form. NUL and the
+empty key are valid UTF-8 and stay themselves.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
 """Takes private values out of documents, by the rules of the section ``privacy``.
 
-A task does this before it builds batches: nothing that is written ever holds the values. Rules are
-found by a collection's names. A collection that is neither in the manifest nor began in the task's
-streams gets the rules of all collections: it hides too much rather than too little.
+A task does this before it builds batches, so no written file ever has the values. The rules go by a
+collection's names. A collection outside the manifest that did not begin in the task's streams gets
+the rules of all collections: that hides too much rather than too little.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +39,8 @@ Rows = NDArray[np.bool_]
 """A mask."""
 
 _JSON: Final = int(Datatype.JSON)
+_QUOTE: Final = ord('"')
+_BACKSLASH: Final = ord("\\")
 _HASH_BYTES: Final = 16
 _KEY_ID_BYTES: Final = 4
 DROPPED: Final = "the value is dropped: [privacy] has rules for it, and it cannot be parsed"
@@ -48,14 +50,15 @@ DROPPED: Final = "the value is dropped: [privacy] has rules for it, and it canno
 class _TextEdit:
     """The edits of whole texts."""
 
-    edit: Edit
+    edit: Callable[[bytes], bytes | None]
+    """Raises ValueError: the text cannot be parsed."""
     columns: ColumnEditor | None = None
-    """Makes the same edits of most texts, many at once."""
+    """Makes the same edits in most texts, many at once."""
 
     @classmethod
     def of(cls, edits: Mapping[tuple[Step, ...], Edit]) -> "_TextEdit":
         if edits.get(()) is drop:  # it needs no parser
-            return cls(drop)
+            return cls(_drop)
         return cls(JsonEditor(edits).edited, ColumnEditor.of(edits))
 
 
@@ -66,10 +69,14 @@ class _CollectionRules:
     below: frozenset[Step]
     """The xattrs inside which there are edits."""
     keys: tuple[tuple[str, _TextEdit], ...]
-    """Regular expressions of keys, and the edit of the documents that they find.
+    """Regular expressions of keys, and the edit for the documents of matching keys.
 
-    The first that finds a key covers all others, and edits by paths.
+    The first one that matches covers all others, and edits by paths.
     """
+
+
+def _drop(_: bytes) -> None:
+    return None
 
 
 def _refuse(_: bytes) -> None:
@@ -85,7 +92,7 @@ class PrivateValues:
     def __init__(
         self, settings: PrivacySettings, kept_out: Mapping[str, frozenset[str]] | None = None
     ) -> None:
-        """Take the rules; read the key of hashes, if a rule hashes.
+        """Take the rules; read the key of hashes if a rule needs it.
 
         Args:
             settings: the rules.
@@ -100,10 +107,10 @@ class PrivateValues:
         self._other_hashes = hashes_of(self._kept_out, self._kept_out)
         self._edits: dict[PrivateAction, Edit] = {
             PrivateAction.DROP: drop,
-            PrivateAction.MASK: masked,
+            PrivateAction.MASK: masks,
         }
         if settings.hashes:
-            self._edits[PrivateAction.HASH] = hashed_with(settings.hash_key())
+            self._edits[PrivateAction.HASH] = hashes_with(settings.hash_key())
         self._names: Mapping[int, Sequence[str]] = {}
         self._rules: dict[int, _CollectionRules | None] = {}
         self._others = self._compiled(tuple(settings.parsed()))
@@ -146,7 +153,7 @@ class PrivateValues:
         """Return decoded documents without the private values.
 
         Raises:
-            TaskError: a value cannot be parsed, and the settings say that this fails.
+            TaskError: a value cannot be parsed, and ``privacy.unparsable`` is fail.
         """
         collection_ids = stored.columns.collection_id
         for collection_id in np.unique(collection_ids).tolist():
@@ -158,12 +165,13 @@ class PrivateValues:
         return stored
 
     def _kept(self, stored: StoredDocuments, hashes: frozenset[str], rows: Rows) -> StoredDocuments:
-        """Return the documents without values and xattrs of keys that are kept out."""
-        keys = key_columns(stored.columns.key)[0].to_pylist()
-        found = np.fromiter((key_hash(key) in hashes for key in keys), np.bool_, len(keys)) & rows
+        """Return the documents, those of kept-out keys without values and xattrs."""
+        keys = key_columns(stored.columns.key)[0].filter(pa.array(rows)).to_pylist()
+        found = np.zeros(len(rows), np.bool_)
+        found[rows] = [key_hash(key) in hashes for key in keys]
         if not found.any():
             return stored
-        stored = self._with_documents(stored, found, _TextEdit(drop))
+        stored = self._with_documents(stored, found, _TextEdit(_drop))
         return replace(stored, xattrs=_nulled(stored.xattrs, found))
 
     def _edited(
@@ -220,7 +228,9 @@ class PrivateValues:
     def _values(
         self, columns: DataColumns, rows: Rows, edit: _TextEdit
     ) -> tuple[pa.BinaryArray, Rows]:
-        """Return the values, some rows edited (null: dropped), and the rows dropped unparsed."""
+        """Return all values after the edits (null: dropped), and the mask of rows dropped
+        unparsed.
+        """
         value, is_lost = columns.value, np.zeros(len(rows), np.bool_)
         if edit.columns is not None:
             value, is_done = _edited_at_once(columns, rows, edit.columns)
@@ -233,7 +243,7 @@ class PrivateValues:
         as_sent = (columns.datatype[rows] > _JSON).tolist()
         for row, text, is_undecoded in zip(numbers, texts, as_sent, strict=True):
             try:
-                if is_undecoded and edit.edit is not drop:
+                if is_undecoded and edit.edit is not _drop:
                     raise ValueError
                 edited = edit.edit(text)
                 if edited is not None and len(edited) > max(len(text), DOCUMENT_BYTES):
@@ -267,7 +277,7 @@ class PrivateValues:
 def _edited_at_once(
     columns: DataColumns, rows: Rows, editor: ColumnEditor
 ) -> tuple[pa.BinaryArray, Rows]:
-    """Return the values with the edits that the editor could make, and the rows of those."""
+    """Return the values after the edits that the editor could make, and the mask of those rows."""
     rows = rows & (columns.datatype <= _JSON)
     chosen = columns.value if rows.all() else columns.value.filter(pa.array(rows))
     edited, is_left = editor.edited(chosen)
@@ -295,7 +305,7 @@ _TEXT: Final = msgspec.json.Decoder(str)
 
 
 def refuse_hidden(text: bytes, below: frozenset[Step]) -> None:
-    """Raise ValueError if xattrs that have edits inside are texts which look like JSON.
+    """Raise ValueError if an xattr with edits inside is a text that looks like JSON.
 
     An xattr that is no JSON is a text in the column: a path would find nothing in it.
     """
@@ -313,30 +323,36 @@ def refuse_hidden(text: bytes, below: frozenset[Step]) -> None:
 _CONSTANTS: Final = {b'"': b'"***"', b"{": b"{}", b"[": b"[]", b"t": b"false", b"f": b"false"}
 
 
-def masked(value: bytes) -> bytes:
+def masks(values: Sequence[bytes]) -> list[bytes]:
     """Return a constant of the same JSON type: ``"***"``, 0, false, {}, []; null stays."""
-    return value if value == b"null" else _CONSTANTS.get(value[:1], b"0")
+    constant = _CONSTANTS.get
+    return [value if value == b"null" else constant(value[:1], b"0") for value in values]
 
 
-def hashed_with(hash_key: bytes) -> Edit:
+def hashes_with(hash_key: bytes) -> Edit:
     """Return the edit that replaces a value by a JSON string ``KEYID:HASH``; null stays.
 
     HASH is the keyed BLAKE2b (RFC 7693) of 16 bytes, in hexadecimal digits: of a string's text,
-    else of the JSON as it was sent. KEYID tells with which key: 8 digits of the key's BLAKE2b.
+    else of the JSON as sent. KEYID identifies the key: 8 digits of the key's BLAKE2b.
     """
     secret = hash_key if len(hash_key) <= blake2b.MAX_KEY_SIZE else blake2b(hash_key).digest()
     prefix = '"' + blake2b(hash_key, digest_size=_KEY_ID_BYTES).hexdigest() + ":"
     keyed = blake2b(key=secret, digest_size=_HASH_BYTES)
     text_of: Callable[[bytes], str] = msgspec.json.Decoder(str).decode
 
-    def hashed(value: bytes) -> bytes:
-        if value == b"null":
-            return value
-        told = value
-        if value.startswith(b'"'):
-            told = text_of(value).encode() if b"\\" in value else value[1:-1]
-        digest = keyed.copy()
-        digest.update(told)
-        return f'{prefix}{digest.hexdigest()}"'.encode()
+    def hashes(values: Sequence[bytes]) -> list[bytes]:
+        found = []
+        for value in values:
+            if value[0] == _QUOTE:
+                told = text_of(value).encode() if _BACKSLASH in value else value[1:-1]
+            elif value == b"null":
+                found.append(value)
+                continue
+            else:
+                told = value
+            digest = keyed.copy()
+            digest.update(told)
+            found.append(f'{prefix}{digest.hexdigest()}"'.encode())
+        return found
 
-    return hashed
+    return hashes

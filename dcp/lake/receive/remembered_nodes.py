@@ -1,6 +1,6 @@
-"""The data nodes that a lake remembers: its drivers ask them where no seed answers.
+"""The data nodes that a lake remembers: its drivers ask them if no seed answers.
 
-One that has another bucket than the lake's is ignored: the address may be another cluster's by now.
+A node with another bucket is ignored: the address may belong to another cluster.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from dcp.seeds import AUTO_NETWORK, ConnectionString
 
 @dataclass(frozen=True, slots=True)
 class RememberedNodes:
-    """The nodes of a lake's bucket in the newest map that a driver of the lake met."""
+    """The nodes of a lake's bucket, from the newest map that a driver of the lake saw."""
 
     connection_string: str
-    """Names network and encryption of their addresses."""
+    """It names the network and the encryption of the addresses."""
     identity: LakeIdentity
 
     @classmethod
@@ -56,8 +56,8 @@ class RememberedNodes:
 def remembered_nodes(store: LakeStore, bucket: str) -> Callable[[], RememberedNodes | None]:
     """Return a function that reads the nodes that the lake of a store remembers.
 
-    It returns None also if the lake cannot be read. It raises LakeError if the lake holds another
-    bucket.
+    The function returns None if the lake cannot be read. It raises LakeError if the lake holds
+    another bucket.
     """
 
     def read() -> RememberedNodes | None:

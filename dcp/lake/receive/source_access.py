@@ -1,4 +1,5 @@
-"""Derives from the lake's settings how driver and tasks connect; asks the cluster for its map.
+"""Derives the connections of driver and tasks from the lake's settings; asks the cluster for its
+map.
 
 If no seed answers, dcplake asks the nodes that the lake remembers.
 """
@@ -23,7 +24,7 @@ from dcp.protocol.refusals import raise_refusal
 from dcp.setting_keys import section_of
 
 SEEDS: Final = "source.seeds"
-"""Users know the seeds of a lake by this name."""
+"""The users' name for a lake's seeds."""
 Remembered = Callable[[], RememberedNodes | None]
 """Returns the nodes that the lake remembers, if any."""
 FindSeeds = Callable[[Sequence[str], ConnectionSettings, Credentials], FoundSeeds]
@@ -36,8 +37,7 @@ AskNode = Callable[
 class SourceAccess:
     """The connection settings that a task needs besides its plan.
 
-    The password is not among them: the task reads it on its own machine, since Spark serves task
-    data.
+    They lack the password, because Spark serves task data: the task reads it on its own machine.
     """
 
     consumer: ConsumerSettings
@@ -50,13 +50,13 @@ class SourceAccess:
     """The folder of the tasks' live files; None: they write none."""
 
     def of_bucket(self, bucket_uuid: str) -> "SourceAccess":
-        """Return the same for one bucket; refuses a new bucket of the same name."""
+        """Return the same access for one bucket; it refuses a new bucket of the same name."""
         connection = replace(self.consumer.connection, bucket_uuid=bucket_uuid)
         return replace(self, consumer=replace(self.consumer, connection=connection))
 
 
 def source_access(settings: Settings, *, change_streams: bool = True) -> SourceAccess:
-    """``change_streams`` asks for all versions."""
+    """``change_streams`` asks for all versions of each document."""
     source = settings.source
     return SourceAccess(
         consumer=section_of(
@@ -122,14 +122,14 @@ def ask_cluster(
 ) -> SeedAnswer:
     """Return the first answer of the seeds, else of nodes that the lake remembers.
 
-    ``remembered`` is called only if no seed answers. ``find`` finds the nodes that seeds, or
-    remembered nodes, stand for; ``ask`` asks one of them.
+    ``remembered`` is called only if no seed answers. ``find`` resolves seeds, or remembered nodes,
+    to addresses; ``ask`` asks one of them.
 
     Raises:
-        ConfigError: the password cannot be found.
+        ConfigError: there is no password.
         AuthenticationError: user or password refused.
         BucketError: no such bucket, or no access to it.
-        NodeUnavailableError: no seed answers, nor does a remembered node.
+        NodeUnavailableError: neither a seed nor a remembered node answers.
         LakeError: no seed answers with the bucket, and ``remembered`` names another one.
     """
     settings, credentials = access.consumer.connection, access.source.credentials()

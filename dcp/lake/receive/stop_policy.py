@@ -1,26 +1,26 @@
 """Decides when a vbucket ends in a round: target reached, budget used, caught up or stuck.
 
-Silence proves nothing: a node that died, hangs, or prepares a backfill is as silent as one that has
-no more for us. So where a vbucket was silent for a while its node is asked for its high seqnos,
-over the very connection that carries the streams, and only the answer ends a vbucket as caught up:
-everything up to the high seqno that it told is here. A vbucket whose node does not answer, or that
-stays short of what the node says it holds, is stopped with that reason at ``deadline_seconds``.
-Where no stream is open the consumer decides by its own attempts (``stream_keeper.py``).
+Silence proves nothing: a node that died, hangs, or prepares a backfill is as silent as a node
+without news. So after some silence the task asks the vbucket's node for its high seqnos, over the
+connection of the streams. Only the answer ends a vbucket as caught up: everything up to that high
+seqno is here. A vbucket is stopped at ``deadline_seconds`` if its node does not answer, or if it
+stays short of the node's high seqno; the reason says which. Without an open stream the consumer
+decides by its own attempts (``stream_keeper.py``).
 
-Each vbucket counts for itself: that others of its node go on is an excuse in one case only. A node
-reads its disk for one vbucket after the other (``backfill_order``, docs/reference/negotiation.md),
-so one may be waiting for its turn while others get snapshots from disk: then its deadline begins
-anew with each part of those.
+Each vbucket counts for itself; progress of others excuses it in one case only. A node reads its
+disk for one vbucket after the other (``backfill_order``, docs/reference/negotiation.md). So a
+vbucket may wait for its turn while others get snapshots from disk: its deadline begins anew with
+each part of those.
 
     the vbucket is                         may be waiting for its turn
     between two snapshots                  yes
     inside one, nothing came since open    yes: markers of all snapshots may come first
     inside one, something came             no: it has its turn
 
-Streams from memory take turns message by message, which nobody waits for that long.
+Streams from memory take turns message by message; nobody waits that long for those.
 
-Silence is counted only while we listen: not while Spark holds our batches, whose bytes may fill the
-window, and no more than ``LONGEST_WAIT_SECONDS`` of a single wait: whatever took longer, as a
+Silence counts only while the task listens: not while Spark holds its batches, whose bytes may fill
+the window. It counts at most ``LONGEST_WAIT_SECONDS`` of a single wait: a longer one, as of a
 machine that slept, has left data unread. Parts of a large document are no silence either.
 """
 
@@ -35,11 +35,11 @@ from dcp.lake.tables.round_record import Outcome
 from dcp.wire.vocabulary import SnapshotFlag
 
 LONGEST_WAIT_SECONDS: Final = 0.25
-"""A task waits at most so long for a delivery; a deadline may be noticed so late."""
+"""The longest wait of a task for a delivery. It may notice a deadline this much later."""
 
 
 _SHORT_ROUNDS: Final = 3
-"""After so many rounds without news a vbucket is named, however short they were."""
+"""After this many rounds without news a vbucket is named, however short they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class TaskBudget:
 
 
 UNLIMITED: Final = TaskBudget(target_bytes=2**62, target_seconds=7 * 86400.0)
-"""For readings that are all or nothing: they end with their targets, or with a failure."""
+"""For reads that are all or nothing: they end with their targets, or with a failure."""
 
 
 class ConsumerStreams(Protocol):
@@ -59,10 +59,10 @@ class ConsumerStreams(Protocol):
         """Return why a vbucket has no stream; empty only while its stream is open."""
 
     def part_heard(self, node: NodeAddress) -> tuple[int, float] | None:
-        """Return the vbucket whose message last came from the node in parts, and the time."""
+        """Return the vbucket of the node's last message in parts, and the time."""
 
     def request_high_seqnos(self, node: NodeAddress) -> bool:
-        """Ask for the node's high seqnos; False without a connection to ask over."""
+        """Ask for the node's high seqnos; False without a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +75,25 @@ class VbucketStop:
 
 @dataclass(slots=True)
 class _Stream:
-    """An open stream, and its news; times count only while we listened."""
+    """An open stream, and its news. Times count only while the task listened."""
 
     opened_at: float
     heard_at: float
     has_moved: bool = False
     is_from_disk: bool = False
-    """True if the newest snapshot is."""
+    """True if its newest snapshot comes from disk."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """A node, and its answers; times count only while we listened."""
+    """A node, and its answers. Times count only while the task listened."""
 
     asked_at: float = -inf
     unanswered_since: float = inf
     answered_at: float = -inf
     high_seqnos: Mapping[int, int] | None = None
     disk_heard_at: float = -inf
-    """The last time it sent anything from its disk."""
+    """When it last sent anything from its disk."""
     part_heard: tuple[int, float] | None = None
 
 
@@ -165,8 +165,8 @@ class StopPolicy:
     ) -> Iterator[VbucketStop]:
         """Yield the end of each open vbucket when the budget is used up.
 
-        A vbucket that the round did not advance gets a reason, if its silence was long enough, or
-        it brought nothing for several rounds.
+        A vbucket that the round did not advance gets a reason after a long silence, or after
+        several rounds without news.
         """
         for result in results:
             vbucket = result.plan.vbucket
@@ -183,9 +183,10 @@ class StopPolicy:
     def stops(
         self, results: Iterable[StreamResult], streams: ConsumerStreams
     ) -> Iterator[VbucketStop]:
-        """Yield the vbuckets that end now; ask the nodes of silent ones for their high seqnos.
+        """Yield the vbuckets that end at this moment; ask the nodes of silent ones for their high
+        seqnos.
 
-        May be called after each delivery: it looks now and then, and after an answer.
+        It may be called after each delivery: it looks only after an interval, or after an answer.
         """
         if self._listened_seconds < self._judges_at:
             return
@@ -224,7 +225,7 @@ class StopPolicy:
         )
 
     def _told(self, result: StreamResult) -> Mapping[int, int] | None:
-        """Return the node's high seqnos, if it told them since the stream opened."""
+        """Return the node's high seqnos, if it sent them since the stream opened."""
         assert result.node is not None, "it has a stream"
         node = self._nodes[result.node]
         if node.answered_at < self._streams[result.plan.vbucket].opened_at:
@@ -260,7 +261,7 @@ class StopPolicy:
         return "waiting for snapshot end", f"{nothing} {snapshot}, and {holds}"
 
     def _ask(self, node: NodeAddress, streams: ConsumerStreams) -> None:
-        """Ask again only after the time to answer: answers may wait behind data."""
+        """Ask again only after the time for an answer: answers may wait behind data."""
         asked = self._nodes[node]
         since_seconds = self._listened_seconds - asked.asked_at
         if since_seconds >= self._ask_after_seconds and streams.request_high_seqnos(node):

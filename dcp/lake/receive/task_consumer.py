@@ -1,4 +1,4 @@
-"""Makes the consumer of a task: its streams, its window, and the password where it runs."""
+"""Makes the consumer of a task: its streams, its window, and the password of its machine."""
 
 from dataclasses import replace
 from socket import gethostname
@@ -17,7 +17,7 @@ _HERE: Final = (
 
 
 def task_consumer(plan: TaskPlan, access: SourceAccess, name: str) -> Consumer:
-    """Return a task's consumer; asks nothing of the source yet."""
+    """Return a task's consumer, which has not asked the source yet."""
     settings, backfill = access.consumer, plan.backfill
     window_bytes = plan.windows.window_bytes
     if backfill is not None and (rate := backfill.bytes_per_second) is not None:

@@ -1,11 +1,11 @@
 """Receives a round on the executors: from streams to Arrow batches, position rows last.
 
 Runs inside ``mapInArrow``, one call for each task of the plan. A batch's bytes are released to flow
-control when Spark asks for the next batch, that is, when it has taken this one; until then the node
-may send only the rest of the window (``batch_flusher.py``). Whatever goes wrong at the source ends
-a vbucket with a ``status`` row and never the task, so that one node that is dead or refuses does
-not discard what another sent. A refused password or bucket fails the task only while no node has
-taken them: once all nodes of the plan refuse or are out of reach (`Consumer.next`).
+control when Spark asks for the next batch, that is, when it has taken this one. Until then the node
+may only send the rest of the window (``batch_flusher.py``). A failure at the source ends a vbucket
+with a ``status`` row and never the task: one dead or refusing node does not discard the rows of
+another. A refused password or bucket fails the task only if all nodes of the plan refuse or are out
+of reach, and none has accepted them (`Consumer.next`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +58,7 @@ from dcp.wire.system_event import CollectionEnded
 
 
 class TaskReceiver:
-    """Streams the vbuckets of one task until each has its outcome, its `StreamResult`."""
+    """Streams the vbuckets of one task until each has its `StreamResult`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class TaskReceiver:
         """Asks nothing of the source yet.
 
         Raises:
-            TaskError: the password is not here, or the key of hashes.
+            TaskError: the password, or the key of hashes, is not on this machine.
         """
         self._plan = plan
         self._round = round_number
@@ -90,7 +90,7 @@ class TaskReceiver:
         self.results = {
             stream.vbucket: StreamResult(stream, self._consumer.position) for stream in plan.streams
         }
-        """The results by vbucket; each has its outcome when ``stream`` has ended."""
+        """The results by vbucket; complete when ``stream`` has ended."""
         self._open = set(self.results)
         self._server_logs: dict[int, FailoverLog] = {}
         flow, self._branches = access.flow_control, BranchLookup()
@@ -385,10 +385,10 @@ def private_values(plan: TaskPlan, access: SourceAccess) -> PrivateValues | None
 
 
 _DECAY_MS: Final = 50
-"""jemalloc keeps free memory so long; each block reuses the memory of earlier ones.
+"""jemalloc keeps free memory for this time, so each block reuses the memory of earlier ones.
 
 With 0 each block is mapped anew: a third more CPU for a task, all in page faults. With 250 a task
-that meets documents of 20 MiB takes 40 MiB more.
+with documents of 20 MiB takes 40 MiB more.
 """
 
 

@@ -1,1 +1,1 @@
-"""Plans of rounds, their progress, results and reports, and where a lake stands."""
+"""The plans, progress, results and reports of rounds, and the state of a lake."""

@@ -1,13 +1,12 @@
-"""Chooses the vbuckets of a backfill that the next round reads, and the node of each. Pure.
+"""Chooses the vbuckets of a backfill that the next round reads, and the node for each. Pure.
 
-A backfill reads vbuckets from their beginning, from nodes that hold them as replicas, so that the
-active nodes carry none of its load. Few of them begin in one round: what was published of a vbucket
-stays until its first whole state replaces it, and the changes of that time wait.
+A backfill reads vbuckets from seqno 0, from nodes that hold them as replicas, to spare the active
+nodes. Few begin in one round: the published rows of a vbucket stay until its first whole state
+replaces them, and changes of that time wait.
 
-A replica may be behind its active node, or on the branch of one that failed. So a vbucket that was
-published begins only where a replica holds all that the lake holds of it, on the branch of the
-active node: its rows never go back. What the replica has more than a node that is promoted later,
-that node orders back, as any rollback.
+A replica may lag behind its active node, or be on another branch. A published vbucket begins only
+on a replica that has all of the lake's seqnos on the active node's branch. So no published row is
+lost. If the replica is ahead of a node that is promoted later, that node orders a rollback.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,17 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport(Record):
-    """Only the process that carries it out knows the figures beside those of vbuckets."""
+    """The progress of a backfill. Only the process that runs it knows more than the vbuckets."""
 
     id: str
     vbuckets: int
     done: int
     documents: int = 0
-    """Read in `seconds`, like `frame_bytes` and `seqnos`."""
+    """Read in `seconds`, as are `frame_bytes` and `seqnos`."""
     frame_bytes: int = 0
     seqnos: int = 0
     seqnos_left: int = 0
-    """The nodes still hold so much for it."""
+    """The seqnos that its nodes still hold for it."""
     seconds: float = 0.0
     waiting_for: tuple[LeftOut, ...] = ()
     """The vbuckets that cannot be read now."""
@@ -46,7 +45,7 @@ class BackfillReport(Record):
 
     @property
     def seconds_left(self) -> Annotated[float | None, "seconds_left"]:
-        """The time that the rest takes at this speed; None if nothing was read yet."""
+        """The time for the rest at this speed; None if nothing has been read."""
         return self.seqnos_left * self.seconds / self.seqnos if self.seqnos else None
 
     def __str__(self) -> str:
@@ -65,12 +64,12 @@ class BackfillReport(Record):
 class BackfillEstimate(Record):
     vbuckets: int
     seqnos: Annotated[Mapping[NodeAddress, int], "nodes"]
-    """By node, the most documents that it can hold; without a lake, the high seqnos."""
+    """By node, the most documents that it can hold. Without a lake: the high seqnos."""
     bytes_per_document: float | None
-    """The mean of the tables' rows as frames; None: there are none."""
+    """The mean size of the tables' rows as DCP frames; None without rows."""
     bytes_per_second: float | None
     left_out: tuple[LeftOut, ...]
-    """The vbuckets that could not begin now."""
+    """The vbuckets that cannot begin at present."""
 
     @property
     def documents(self) -> Annotated[int, "documents"]:
@@ -99,16 +98,16 @@ class BackfillEstimate(Record):
 REPLICAS: Final = "replicas"
 SETTINGS: Final = "settings"
 SOURCES: Final = (REPLICAS, SETTINGS)
-"""A backfill reads from replicas, or as ``source.seeds`` say (a relay, perhaps)."""
+"""A backfill reads from replicas, or as ``source.seeds`` say (perhaps from a relay)."""
 
 LEAST_MEGABYTES_PER_SECOND: Final = 0.01
 MOST_MEGABYTES_PER_SECOND: Final = 1e6
 
 SEQNOS_OF_A_ROUND: Final = 500_000
-"""A round begins vbuckets that hold so many seqnos together, or one that holds more."""
+"""A round begins vbuckets with at most so many seqnos together, or a single larger one."""
 
 BACKFILL_ROUND_SECONDS: Final = 5.0
-"""The aim for a round with a backfill: all other vbuckets wait for its end."""
+"""The target length of a round with a backfill, since all other vbuckets wait for its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +117,12 @@ class BackfillRequest:
     source: BackfillSource
     begun_round: int
     new_vbuckets: frozenset[int] = frozenset()
-    """The lake had nothing of these vbuckets when it began."""
+    """Vbuckets of which the lake had nothing when the backfill began."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillProgress:
-    """The vbuckets of a backfill by their progress: each is in one of the three."""
+    """The vbuckets of a backfill by their progress. Each is in exactly one set."""
 
     waiting: frozenset[int]
     reading: frozenset[int]
@@ -137,9 +136,9 @@ class BackfillProgress:
         begun: Collection[int],
         taken_over: Collection[int] = (),
     ) -> "BackfillProgress":
-        """Sort the vbuckets; ``begun`` are those that began at 0 after the request's round.
+        """Sort the vbuckets; ``begun`` began at 0 after the request's round.
 
-        The active nodes read those ``taken_over``, which began once more for another reason.
+        The vbuckets ``taken_over`` began again for another reason: their active nodes read them.
         """
         started = request.vbuckets & (request.new_vbuckets | frozenset(begun))
         done = frozenset(
@@ -153,7 +152,7 @@ class BackfillProgress:
 
 
 def is_new(state: VbucketProgress) -> bool:
-    """Return whether nothing of a vbucket was ever published."""
+    """Return whether the lake has never published anything of a vbucket."""
     return state.epoch == FIRST_EPOCH and not state.is_whole
 
 
@@ -171,12 +170,12 @@ class BackfillPlan:
     source: BackfillSource
     streams: Mapping[int, BackfillStream]
     left_out: Mapping[int, LeftOut] = field(default_factory=dict)
-    """No other stream may read these vbuckets meanwhile."""
+    """Vbuckets that no stream may read in this round."""
     waiting_for: Mapping[int, LeftOut] = field(default_factory=dict)
-    """The reason why these vbuckets do not begin; their active nodes stream them as always."""
+    """Vbuckets that cannot begin, with the reason. Their active nodes stream them as usual."""
 
     def read(self, vbucket: int) -> BackfillStream | LeftOut | None:
-        """Return the backfill's stream of a vbucket, or why nobody may read it; None: not its."""
+        """Return the backfill's stream, or why nobody may read the vbucket; None: not its own."""
         return self.streams.get(vbucket) or self.left_out.get(vbucket)
 
 
@@ -187,14 +186,15 @@ def plan_backfill(
     cluster: "ClusterView",
     copies: Mapping[int, Sequence["VbucketHolder"]],
 ) -> BackfillPlan:
-    """Choose the streams of the next round; see the module's text.
+    """Choose the streams of the next round, by the rules in the module's docstring.
 
-    A vbucket without a state was never read. ``copies`` are the readable ones of each vbucket.
+    A vbucket without a state has never been read. ``copies`` are the readable copies of each.
     """
     streams: dict[int, BackfillStream] = {}
     left_out: dict[int, LeftOut] = {}
     waiting_for: dict[int, LeftOut] = {}
     seqnos = 0
+    # A vbucket that has begun must go on: its stream comes first, whatever it holds.
     for vbucket in sorted(progress.reading):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
         copy = max(copies.get(vbucket, ()), key=lambda each: each.high_seqno, default=None)

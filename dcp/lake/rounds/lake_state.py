@@ -1,4 +1,4 @@
-"""Tells where a lake stands: the states of its vbuckets, and which of them must begin anew."""
+"""Reads a lake's state: its vbuckets' positions, and the vbuckets that must begin a new epoch."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,21 +24,21 @@ class LakeState:
     latest_round: int
     states: Mapping[int, VbucketProgress] = field(default_factory=dict)
     restarts: Mapping[int, Restart | LeftOut] = field(default_factory=dict)
-    """Vbuckets that must begin a new epoch; or the reason why one cannot."""
+    """Vbuckets that must begin a new epoch, or the reason why one cannot."""
     backfill: BackfillPlan | None = None
     document_filter: DocumentFilter = EVERYTHING
     waiting: frozenset[int] = frozenset()
-    """The last rounds brought these vbuckets no rows (`dcp.lake.rounds.empty_rounds`).
+    """Vbuckets whose last rounds brought no rows (`dcp.lake.rounds.empty_rounds`).
 
-    Their higher seqno alone starts no round; a round for another vbucket streams them, too.
+    A higher seqno of theirs starts no round. A round for other vbuckets streams them too.
     """
 
     def state(self, vbucket: int) -> VbucketProgress:
-        """Return the vbucket's state; seqno 0 if the lake has no position of it yet."""
+        """Return the vbucket's state; at seqno 0 if the lake has no position for it."""
         return self.states.get(vbucket) or VbucketProgress.beginning(vbucket)
 
     def restart(self, vbucket: int) -> Restart | LeftOut | None:
-        """Return a vbucket's restart, or why it stays as it is; None if its epoch goes on."""
+        """Return a vbucket's restart, or why it cannot restart; None if its epoch goes on."""
         found = self.restarts.get(vbucket)
         read = None if self.backfill is None else self.backfill.read(vbucket)
         if isinstance(found, LeftOut):
@@ -57,24 +57,24 @@ class LakeState:
         )
 
     def restarted(self, vbucket: int, restart: Restart | None) -> VbucketProgress:
-        """Return the state from which a vbucket is streamed; its rows pass the filter."""
+        """Return the state from which to stream a vbucket; its rows pass the filter."""
         state, rules = self.state(vbucket), self.document_filter.rules
         if restart is not None:
             start_seqno = state.start_seqno if rules.starts_now else None
             state = replace(state.restarted(restart), start_seqno=start_seqno)
-        # All present rows passed the filter, or there are none.
+        # All present rows passed this filter, or the vbucket has none.
         return replace(state, filter_fingerprint=self.document_filter.fingerprint)
 
     def has_started(self, vbucket: int) -> bool:
-        """Return False for a vbucket that is to start at its high seqno, and has not yet."""
+        """Return False for a vbucket that will start at its high seqno, but has not started."""
         is_known = self.state(vbucket).failover_log is not None
         return is_known or not self.document_filter.rules.starts_now
 
     def refuse_late_start(self) -> None:
-        """Refuse a lake that is to start now, and has begun at seqno 0.
+        """Refuse a lake that has begun at seqno 0, if the filter says to start now.
 
         Raises:
-            ConfigError: it has.
+            ConfigError: the lake has begun at seqno 0.
         """
         if not self.document_filter.rules.starts_now:
             return
@@ -94,8 +94,9 @@ def read_lake_state(
 ) -> LakeState:
     """Return a lake's state, with the restarts that its log, replicas and users ask for.
 
-    ``stale`` are vbuckets that a replica holds as of that round (`stale_vbuckets`). ``resyncs``
-    gets the newest round; it returns, by vbucket, the round after which it must begin anew.
+    ``stale`` maps vbuckets to the round as of which a replica holds them (`stale_vbuckets`).
+    ``resyncs`` takes the newest round. It returns, by vbucket, the round after which the vbucket
+    must begin again.
     """
     newest = latest_round(lake)
     states = states_at(lake, newest)
@@ -103,13 +104,14 @@ def read_lake_state(
     ordered = [state for state in states.values() if state.order is not None]
     restarts = ordered_restarts(lake, ordered, newest, policy)
     stale = {vbucket: number for vbucket, number in stale.items() if vbucket in states}
+    # Later reasons override earlier ones.
     for reason, rounds in ((RestartReason.STALE, stale), (RestartReason.RESYNC, resyncs(newest))):
         restarts |= _restarts_since(lake, rounds, newest, reason)
     return LakeState(lake.identity.lake_id, newest, states, restarts)
 
 
 def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
-    """Return the vbuckets that some versions hold as of an older round, and that round."""
+    """Return the vbuckets that some version holds as of an older round, with that round."""
     stale: dict[int, int] = {}
     for vbucket, number in (each for version in versions for each in version.stale.items()):
         stale[vbucket] = min(number, stale.get(vbucket, number))
@@ -119,11 +121,11 @@ def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
 def _restarts_since(
     lake: LakeTables, rounds: Mapping[int, int], newest: int, reason: RestartReason
 ) -> dict[int, Restart | LeftOut]:
-    """Return the restarts of vbuckets that have not begun at seqno 0 since their round."""
+    """Return the restarts of vbuckets that have not begun at seqno 0 after their round."""
     if not rounds:
         return {}
     forks = forks_between(lake, min(rounds.values()), newest, rounds.keys())
-    # Of a cleaned beginning a table that has not applied it lacks rows: it is stale, then.
+    # If the beginning was cleaned, a table that has not applied it lacks rows and is stale.
     cleaned = cleaned_round(lake) if reason is RestartReason.STALE else 0
     begun = begun_anew(rounds, forks, cleaned)
     return {vbucket: Restart(reason) for vbucket in rounds if vbucket not in begun}
@@ -141,10 +143,10 @@ def ordered_restarts(
 
 
 def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
-    """Return how many tasks a round may have; 0 if the cluster decides.
+    """Return the most tasks of a round; 0 if the cluster decides.
 
-    A receiving task keeps its core until it is done. So on one machine a round leaves half of the
-    cores to a running apply. On a single core, Spark lets them take turns.
+    A receiving task keeps its core until its end. On one machine, a round therefore leaves half of
+    the cores to a running apply. On a single core, Spark lets them take turns.
     """
     slots = lake.store.slots
     if slots and beside_apply:
@@ -153,10 +155,10 @@ def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
 
 
 def filtered_lake_state(lake: LakeTables, document_filter: DocumentFilter) -> LakeState:
-    """Return a lake's state without restarts, for one that may start by a filter.
+    """Return a lake's state without restarts, for a lake whose filter may make it start now.
 
     Raises:
-        ConfigError: as of `LakeState.refuse_late_start`.
+        ConfigError: see `LakeState.refuse_late_start`.
     """
     newest = latest_round(lake)
     states = states_at(lake, newest)
@@ -170,8 +172,8 @@ def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> 
     """Refuse a cluster whose bucket is not the lake's.
 
     Raises:
-        LakeError: it is another cluster; or uuid or number of vbuckets differ: the bucket was made
-            anew.
+        LakeError: the cluster is another one, or the bucket was made again: its uuid or number of
+            vbuckets differs.
     """
     found = replace(
         lake.identity,

@@ -1,4 +1,4 @@
-"""The callbacks of a run: the command line prints them, tests collect them."""
+"""The callbacks of a run, which the command line prints and tests collect."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """The progress of streams: seqnos passed, and bytes received on the wire."""
+    """The progress of streams: passed seqnos, and bytes received on the wire."""
 
     seqnos: int = 0
     frame_bytes: int = 0
@@ -29,6 +29,7 @@ class RoundProgress:
     def note(self, task: int, done: StreamProgress) -> None:
         written = Path(self.folder) / f"{task}.new"
         written.write_text(f"{done.seqnos} {done.frame_bytes}")
+        # `total` runs in another process: the rename shows it whole files only.
         written.replace(Path(self.folder) / f"{task}.task")
 
     def total(self) -> StreamProgress:
@@ -44,7 +45,7 @@ class RoundProgress:
 
 @contextmanager
 def round_progress(*, is_local: bool) -> Iterator[RoundProgress | None]:
-    """Make a place for a round's progress, and remove it after; None if tasks run elsewhere."""
+    """Make a folder for a round's progress, and remove it later; None if tasks run elsewhere."""
     if not is_local:
         yield None
         return
@@ -53,23 +54,23 @@ def round_progress(*, is_local: bool) -> Iterator[RoundProgress | None]:
 
 
 NEXT_ROUND: Final = "the next round"
-"""A run waits for this when all is well."""
+"""The reason of a run's usual wait."""
 
 ERASURE: Final = "an apply to end, before an erasure"
 
 PAUSED: Final = "dcplake resume"
-"""A paused run waits for this; the pauser's name follows."""
+"""The reason of a paused run's wait; the pauser's name follows."""
 
 
 class Observer:
-    """Base class of run observers: does nothing on each step. Methods must return quickly.
+    """Base class of run observers; its methods do nothing. Methods must return quickly.
 
-    The threads that apply call ``applied``, the thread that runs rounds calls the others; both call
-    ``waiting``.
+    The applying threads call ``applied``; the thread that runs rounds calls the other methods. Both
+    call ``waiting``.
     """
 
     def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
-        """A round begins; ``progress``, if known, reads its progress."""
+        """A round begins; ``progress`` reads how far its tasks are, if they run on this machine."""
 
     def committed(self, report: "RoundReport") -> None:
         """A round is durable."""
@@ -77,7 +78,7 @@ class Observer:
     def idle(self, idle: "Idle") -> None: ...
 
     def backfill(self, report: "BackfillReport") -> None:
-        """A round of a backfill comes next."""
+        """A round with a part of this backfill comes next."""
 
     def applied(self, version: "AppliedVersion") -> None: ...
 
@@ -85,4 +86,4 @@ class Observer:
         """The run waits."""
 
     def ended(self) -> None:
-        """A round has failed, or the run is over, however it ended."""
+        """A round has failed, or the run is over for any reason."""

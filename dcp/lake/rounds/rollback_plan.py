@@ -1,18 +1,12 @@
 """Decides where a vbucket restarts after its producer ordered a rollback. Pure.
 
-The new epoch forks at E, the newest complete seqno on the live history at or below the seqno that
-was ordered. The uuid that goes with E is that of the newest entry at or below it in the failover
-log that was accepted *with that data*: in a freshly fetched one there may be a branch, of a second
-failover, that was never read. At 0 the uuid is 0.
+The new epoch forks at E: the newest complete seqno on the live history at or below the ordered one.
+The uuid for E comes from the failover log that was accepted *with that data*. A newer log may have
+a branch, from a second failover, that the lake never read. At 0 the uuid is 0.
 
-A producer that does not know the branch of a request orders a rollback to 0. Nearly always there is
-common history all the same, so the first retry is at the newest common ancestor of both logs, with
-its uuid. (kv_engine's own replication does the like, ``dcp/passive_stream.cc``.)
-
-A producer that has purged tombstones may order every consumer back to 0 that resumes below the
-newest of them, and so again and again if a round brings less. An order to a vbucket that has not
-caught up since it began at 0 is fruitless, too. The next round reads such a vbucket up to its high
-seqno, whatever the budget.
+A producer that does not know a request's branch orders a rollback to 0, although the logs nearly
+always share history. The first retry is therefore at their newest common ancestor, with its uuid.
+(kv_engine's own replication does the same, ``dcp/passive_stream.cc``.)
 """
 
 from collections.abc import Iterable
@@ -25,25 +19,25 @@ from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgres
 from dcp.types import FailoverEntry, FailoverLog
 
 FRUITLESS_MOST: Final = 2
-"""So many rollbacks in a row to the very request that they refused are no progress."""
+"""So many rollbacks in a row to the request that the node refused mean no progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class RollbackTarget:
-    """The rollback target: a complete seqno of at most ``seqno``, on one of these branches."""
+    """The target of a rollback: a complete seqno of at most ``seqno``, on a branch of ``log``."""
 
     seqno: int = 0
     log: FailoverLog | None = None
-    """Tells which branch holds a seqno."""
+    """Shows which branch holds a seqno."""
 
 
 def plan_rollback(
     state: VbucketProgress, complete_seqnos: Iterable[int], policy: RollbackPolicy
 ) -> Restart | LeftOut:
-    """Return where a vbucket that has an order restarts, or why it stays as it is.
+    """Return where a vbucket with a rollback order restarts, or why it cannot.
 
-    ``complete_seqnos`` are reached snapshot ends on its live history; too high ones may be among
-    them.
+    ``complete_seqnos`` are snapshot ends that were reached on its live history. The function
+    ignores those above the target.
     """
     if (order := state.order) is None:
         raise ValueError(f"vbucket {state.vbucket}: found no rollback order, expected one")
@@ -59,6 +53,9 @@ def plan_rollback(
     seqno = max([state.started_below(target.seqno), *complete])
     vb_uuid = target.log.uuid_at(seqno) if seqno and target.log is not None else 0
     is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
+    # A producer that has purged tombstones orders a rollback to 0 if a consumer resumes below the
+    # newest purged one. It repeats the order if a round brings less. The next round therefore reads
+    # a vbucket with fruitless rollbacks up to its high seqno, whatever the budget.
     is_fruitless = is_refused_again or seqno == state.caught_up_seqno == 0
     if is_refused_again and state.fruitless_rollbacks + 1 >= FRUITLESS_MOST:
         return LeftOut(
@@ -83,10 +80,10 @@ def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> RollbackT
 
 
 def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> RollbackTarget:
-    """Return the seqno up to which two logs tell the same history, and its branches in our log.
+    """Return the end of the history that two logs share, and the shared branches of our log.
 
-    A branch ends, in a log, where the next newer one begins; our newest one ends at ``our_seqno``.
-    Both hold a common branch up to the earlier one of its two ends.
+    In a log, a branch ends at the start of the next newer one; our newest ends at ``our_seqno``.
+    Both logs share a branch up to the earlier of its two ends.
     """
     ends: dict[int, int | None] = {}
     end: int | None = None
@@ -108,8 +105,8 @@ def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Ro
 def start_seqno_on(state: VbucketProgress, log: FailoverLog) -> int | None:
     """Return a vbucket's start on the history of an accepted failover log.
 
-    It is lower if the history forked off below the old start: later writes are the lake's. It is 0
-    if nothing tells how much of the history is common.
+    It is lower if the history forked off below the old start: the lake needs all writes after the
+    fork. It is 0 if the common part of the history is unknown.
     """
     ours, start_seqno = state.failover_log, state.start_seqno
     if ours is None or not start_seqno:

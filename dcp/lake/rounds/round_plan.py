@@ -1,7 +1,4 @@
-"""The plan of a round: the streams of each task; as text and as JSON.
-
-Pure data. It holds no secret.
-"""
+"""The plan of a round: the streams of each task, as text and as JSON. It holds no secret."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +16,13 @@ from dcp.records import SPREAD, UNSTORED, plain
 
 @dataclass(frozen=True, slots=True)
 class ReadAgain:
-    """Vbuckets that will be read from seqno 0, because their nodes order them back."""
+    """Vbuckets that the lake will read from seqno 0, because their nodes order a rollback to 0."""
 
     vbuckets: tuple[int, ...]
     documents: int
-    """The most that they hold."""
+    """The most documents that they hold."""
     bytes: float | None
-    """Their size by the mean of the tables' rows; None without rows."""
+    """Their estimated size, by the mean of the tables' rows; None without rows."""
     policy: RollbackPolicy
 
     def __str__(self) -> str:
@@ -43,9 +40,9 @@ class ReadAgain:
 class Outlook:
     read_again: ReadAgain | None = None
     written_anew: tuple[str, ...] = ()
-    """Tables that get other typed columns."""
+    """Tables that the next apply rewrites with other typed columns."""
     without_effect: tuple[str, ...] = ()
-    """Settings without effect at this bucket, with the reason."""
+    """Settings without effect at this bucket, with the reason for each."""
     paused: str = ""
     """Who paused the lake; empty if nobody did."""
 
@@ -66,9 +63,9 @@ _LISTED: Final = 10
 @dataclass(frozen=True, slots=True)
 class BackfillSource:
     reads_replicas: bool
-    """False: it reads from the settings' nodes."""
+    """If false, it reads from the nodes in the settings."""
     bytes_per_second: float | None = None
-    """For all tasks together; None: no limit."""
+    """The limit for all tasks together; None: no limit."""
 
     def shared_by(self, tasks: int) -> "BackfillSource":
         rate = self.bytes_per_second
@@ -80,11 +77,11 @@ class StreamPlan:
     state: VbucketProgress
     node: NodeAddress
     target_seqno: int
-    """The least seqno to reach. If it was reached, the stream asks for agreement only."""
+    """The least seqno to reach. If it is reached, the stream only asks whether the node agrees."""
     restart: Restart | None = None
-    """The state follows it: the beginning of a new epoch, which the round records."""
+    """The round begins a new epoch with this restart; ``state`` includes it."""
     is_backfill: bool = False
-    """A backfill reads it: the target is its node's high seqno, which may be behind."""
+    """A backfill reads it. The target is its own node's high seqno, which may lag."""
 
     @property
     def vbucket(self) -> int:
@@ -92,39 +89,38 @@ class StreamPlan:
 
     @property
     def least_complete_seqno(self) -> int:
-        """The least complete seqno before a budget may end it; 0: it may end anywhere.
+        """The least complete seqno at which a budget may end the stream; 0: it may end anywhere.
 
-        After fruitless rollbacks it must be read up to its target
-        (`dcp.lake.rounds.rollback_plan`).
+        After fruitless rollbacks it must reach its target (`dcp.lake.rounds.rollback_plan`).
         """
         is_whole = self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
         return self.target_seqno if is_whole else 0
 
     @property
     def backlog(self) -> int:
-        """Seqnos between here and the target: the most rows that can be missing."""
+        """The seqnos between position and target: the most rows that the lake can lack."""
         return max(0, self.target_seqno - self.state.position.seqno)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPlan:
-    """One Spark task: its streams, and its share of the states that the round only writes down."""
+    """One Spark task: its streams, and its share of the states that the round only copies."""
 
     index: int
     streams: tuple[StreamPlan, ...]
     carried: tuple[VbucketProgress, ...]
-    """States of vbuckets that no task streams."""
+    """States of vbuckets that no task streams; the task writes them to the log."""
     windows: WindowPlan
     left_out: "tuple[LeftOut, ...]" = ()
-    """Those of the carried vbuckets that should have been streamed."""
+    """The carried vbuckets that should have been streamed."""
     applied: tuple[AppliedVersion, ...] = ()
-    """Replica versions that the log does not list yet."""
+    """Replica versions that the log does not list; the task writes them."""
     backfill: BackfillSource | None = None
-    """Set if all its streams are a backfill's, with the task's part of the rate."""
+    """Set if all its streams belong to a backfill; its rate is this task's part."""
     seeds: tuple[NodeAddress, ...] = ()
-    """The nodes of the cluster at the plan's time, which the task may ask for a newer map."""
+    """The cluster's nodes when the round was planned. The task may ask them for a newer map."""
     document_filter: DocumentFilter = EVERYTHING
-    """Only documents that pass it go to the lake."""
+    """The lake gets only documents that pass this filter."""
 
     @property
     def nodes(self) -> tuple[NodeAddress, ...]:
@@ -137,7 +133,7 @@ class TaskPlan:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A vbucket that is behind, or may be, and cannot be streamed now."""
+    """A vbucket that is or may be behind, and cannot be streamed."""
 
     vbucket: int
     reason: str
@@ -146,7 +142,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan(Shown):
-    """The whole round. Its tasks write the position of every vbucket, streamed or carried."""
+    """One round. Its tasks write the position of every vbucket, streamed or carried."""
 
     lake_id: Annotated[str, "lake"]
     round: int
@@ -155,7 +151,7 @@ class RoundPlan(Shown):
     target_bytes: int
     target_seconds: float
     outlook: Annotated[Outlook | None, SPREAD] = None
-    """Set if somebody asked for it (`dcp.lake.run.preview`)."""
+    """Set if the caller asked for it (`dcp.lake.run.preview`)."""
 
     @property
     def streams(self) -> tuple[StreamPlan, ...]:
@@ -213,14 +209,14 @@ class RoundPlan(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Idle(Shown):
-    """No stream is needed, or none is possible: no round, no commit."""
+    """No stream is needed, or none is possible, so that there is no round."""
 
     lake_id: Annotated[str, "lake"]
     latest_round: int
     left_out: tuple[LeftOut, ...]
     outlook: Annotated[Outlook | None, SPREAD] = None
     waiting: Annotated[frozenset[int], UNSTORED] = frozenset()
-    """Vbuckets that are behind and may wait (`dcp.lake.rounds.empty_rounds`)."""
+    """Vbuckets that are behind but may wait (`dcp.lake.rounds.empty_rounds`)."""
 
     def to_json(self) -> dict[str, Any]:
         return {**plain(self), "round": None}

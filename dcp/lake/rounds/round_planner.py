@@ -1,12 +1,8 @@
-"""Plans a round: which vbuckets are streamed, by which task, from which position to which target.
+"""Plans a round: the vbuckets to stream, and for each its task, position and target.
 
-``plan_round`` compares the positions in ``changes`` with what the cluster holds and spreads the
-vbuckets that are behind, or on another branch, over the tasks. None of them means ``Idle``: no
-round and no commit. ``Idle`` also means that every vbucket that is behind may wait
-(`dcp.lake.rounds.empty_rounds`).
-
-Vbuckets that no node can serve at that moment (there is none, it does not answer, or does not tell
-what it holds) are left out, and do not make a round: they wait for the next one.
+`plan_round` compares the positions in ``changes`` with the cluster's seqnos. It spreads the
+vbuckets that are behind, or on another branch, over the tasks. A vbucket that no node can serve at
+that moment is left out until the next round.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,12 +26,12 @@ if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
 
 SEQNOS_OF_A_TASK: Final = 10_000
-"""A round gets a further task for each so many seqnos; a task reads them in a tenth of a second."""
+"""A round gets one more task for each so many seqnos, which take a task about 0.1 seconds."""
 
 CLUSTER_TASKS: Final = 2
 """The most tasks of a round if the cluster decides how many run at once.
 
-`RoundSettings.tasks` sets another number.
+`RoundSettings.tasks` can set another number.
 """
 
 
@@ -49,20 +45,20 @@ def plan_round(
     targets: Mapping[int, int] | None = None,
     skip: Mapping[int, LeftOut] | None = None,
 ) -> RoundPlan | Idle:
-    """Plan the next round.
+    """Plan the next round; return `Idle` if no vbucket needs a stream, or all may wait.
 
     Args:
-        lake_state: the lake's.
-        cluster: map, high seqnos and unreachable nodes, just asked for.
-        settings: number of tasks, bytes and seconds.
-        flow: policy and numbers of the windows.
-        slots: how many tasks Spark runs at once (0: unknown); or a function, called only if there
-            is something to stream.
-        targets: seqnos to reach instead of the high seqnos (a run that ends there).
-        skip: vbuckets not to stream now, with the reason to report.
+        lake_state: the state of the lake.
+        cluster: map, high seqnos and unreachable nodes, read just before.
+        settings: number of tasks, and limits in bytes and seconds.
+        flow: policy and sizes of the flow control windows.
+        slots: how many tasks Spark runs at once (0: unknown), or a function that returns this. The
+            planner calls it only if there is something to stream.
+        targets: seqnos to reach instead of the high seqnos, for a run that ends there.
+        skip: vbuckets not to stream in this round, with the reason to report.
 
     Raises:
-        ConfigError: the lake is to start now, and has begun at seqno 0.
+        ConfigError: the filter says to start now, but the lake has begun at seqno 0.
     """
     lake_state.refuse_late_start()
     goals = cluster.high_seqnos if targets is None else targets
@@ -103,7 +99,7 @@ def _planned(
     goal: int | None,
     skip: Mapping[int, LeftOut],
 ) -> StreamPlan | LeftOut | None:
-    """Return a vbucket's stream, or why it is left out; None: it lacks nothing up to its goal."""
+    """Return a vbucket's stream, or why it is left out; None: it has reached its goal."""
     restart, has_started = lake_state.restart(vbucket), lake_state.has_started(vbucket)
     if isinstance(restart, LeftOut):
         return skip.get(vbucket, restart)
@@ -114,13 +110,13 @@ def _planned(
         log = cluster.failover_logs.get(vbucket)
         goal = None if log is None else high_seqno
         if log is not None and high_seqno is not None:
-            state = state.starting_at(log, high_seqno)  # which the round records
+            state = state.starting_at(log, high_seqno)  # the round records this start
     elif has_started and read is not None and not _begins_otherwise(read, restart):
         if isinstance(read, LeftOut):
             return read
         return StreamPlan(state, read.node, read.high_seqno, restart, is_backfill=True)
     elif restart is not None or is_elsewhere(state, cluster):
-        goal = high_seqno  # what was to be reached may be lost
+        goal = high_seqno  # a rollback may have removed the old goal
     elif goal is not None and not is_behind(state, goal):
         return None
     if vbucket in skip:
@@ -137,9 +133,9 @@ def _planned(
 
 
 def _begins_otherwise(read: BackfillStream | LeftOut, restart: Restart | None) -> bool:
-    """Return whether a vbucket that a backfill reads must begin anew for another reason.
+    """Return whether a vbucket that a backfill reads must begin again for another reason.
 
-    A replica may lack what was published of it; its active node has it.
+    Then its active node reads it: a replica may lack published rows.
     """
     is_reading = isinstance(read, LeftOut) or not read.begins_epoch
     return is_reading and restart is not None
@@ -148,8 +144,8 @@ def _begins_otherwise(read: BackfillStream | LeftOut, restart: Restart | None) -
 def _shares(streams: Sequence[StreamPlan], slots: int, wanted: int) -> list[tuple[StreamPlan, ...]]:
     """Return the streams of each task.
 
-    A backfill's streams may be slow, so they have half of the simultaneous tasks. If only one task
-    runs at once, they are the second turn.
+    A backfill's streams may be slow, so that they get only half of the tasks that run at once. If
+    only one task runs at once, theirs runs after the other.
     """
     live = [stream for stream in streams if not stream.is_backfill]
     backfill = [stream for stream in streams if stream.is_backfill]
@@ -160,9 +156,9 @@ def _shares(streams: Sequence[StreamPlan], slots: int, wanted: int) -> list[tupl
 
 
 def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int:
-    """Return how many tasks share the streams: ``wanted``, else as many as they are worth.
+    """Return how many tasks share the streams: ``wanted``, or as many as the backlog is worth.
 
-    Each task costs a connection to each of its nodes, a worker's turn and a file of ``changes``.
+    Each task costs a connection to each of its nodes, a Python worker, and a file of ``changes``.
     """
     at_once = slots or wanted or CLUSTER_TASKS
     worth = wanted or 1 + sum(stream.backlog for stream in streams) // SEQNOS_OF_A_TASK
@@ -170,9 +166,10 @@ def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int
 
 
 def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
-    """Return whether rows up to ``target_seqno`` may be missing or pending.
+    """Return whether the lake may lack rows up to ``target_seqno``, or hold them as pending.
 
-    A vbucket that began anew may be empty. It must prove that, so that its old rows can go.
+    A vbucket that began at 0 again may be empty. It must be read to prove that, so that its old
+    rows can go.
     """
     if state.epoch > FIRST_EPOCH and not state.is_whole:
         return True
@@ -180,29 +177,29 @@ def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
 
 
 def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
-    """Return whether the producer may be on another history than the one read: it must be asked.
+    """Return whether the producer may be on another history, and a stream must ask it.
 
-    It holds less than we do, or writes on a branch that the log accepted with our data lacks. The
-    seqnos alone do not tell: a new branch may have reached the very seqno of the lost one.
+    The producer has fewer seqnos than the lake, or writes on a branch that the lake's log lacks.
     """
     if state.position.seqno == 0 or state.failover_log is None:
         return False
     high = cluster.high_seqnos.get(state.vbucket)
     if high is not None and high < state.position.seqno:
         return True
+    # Seqnos alone do not show it: a new branch may have reached the same seqno as the lost one.
     log = cluster.failover_logs.get(state.vbucket)
     return log is not None and log.current_uuid != state.failover_log.current_uuid
 
 
 def _may_wait(stream: StreamPlan, lake_state: LakeState, cluster: "ClusterView") -> bool:
-    """Return whether a stream is no reason for a round: only a high seqno asks for it."""
+    """Return whether a stream alone starts no round: only its higher seqno asks for one."""
     asks_more = stream.restart or stream.is_backfill or is_elsewhere(stream.state, cluster)
     is_complete = stream.state.position.is_complete
     return stream.vbucket in lake_state.waiting and is_complete and not asks_more
 
 
 def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan, ...]]:
-    """Give the largest backlogs first, node by node in turn, always to the least loaded task."""
+    """Assign the largest backlogs first, in turns by node, each to the least loaded task."""
     shares: list[list[StreamPlan]] = [[] for _ in range(count)]
     loads = [(0, 0, index) for index in range(count)]
     heapify(loads)
@@ -210,7 +207,7 @@ def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan,
         backlog, streams_there, index = heappop(loads)
         shares[index].append(stream)
         heappush(loads, (backlog + stream.backlog, streams_there + 1, index))
-    # The vbuckets whose newest rows came longest ago open first: a budget may have ended them.
+    # A budget may have ended some streams: those with the oldest newest rows open first.
     return [
         tuple(sorted(share, key=lambda each: (each.state.last_data_round or 0, each.vbucket)))
         for share in shares
@@ -224,10 +221,10 @@ def _tasks(
     left_out: Sequence[LeftOut],
     flow: FlowControlSettings,
 ) -> tuple[TaskPlan, ...]:
-    """Give each task its streams, its share of the states to write down, and its windows.
+    """Give each task its streams, its share of the states to write, and its windows.
 
-    Windows are sized as if all tasks ran at once in one executor. A backfill's tasks, beside
-    others, come last and carry nothing.
+    Window sizes assume that all tasks run at once in one executor. A backfill's tasks come last,
+    and carry no states if there are others.
     """
     streamed = {stream.vbucket for share in shares for stream in share}
     known = {*range(cluster.map.vbucket_count), *lake_state.states}

@@ -31,30 +31,30 @@ class RoundReport(Record, Shown):
 
     @property
     def escaped_keys(self) -> Annotated[int, "escaped_keys"]:
-        """Rows whose key cannot be a STRING as it is (`dcp.lake.receive.keys`)."""
+        """Rows whose key cannot be stored as a STRING unchanged (`dcp.lake.receive.keys`)."""
         return sum(report.escaped_keys for report in self.vbuckets)
 
     @property
     def undecodable_values(self) -> Annotated[int, "undecodable_values"]:
-        """Rows whose value is as it was sent (`dcp.lake.tables.schema`, ``datatype``)."""
+        """Rows whose value is stored as it was sent (`dcp.lake.tables.schema`, ``datatype``)."""
         return sum(report.undecodable_values for report in self.vbuckets)
 
     @property
     def window_full(self) -> Annotated[float, "window_full"]:
-        """The part of the time in which nodes could send nothing; the mean over the vbuckets."""
+        """The share of the time in which nodes could not send; the mean over the vbuckets."""
         return round(sum(window_full_shares(self.vbuckets).values()), 3)
 
     @property
     def gate(self) -> Annotated[str, "gate"]:
-        """The stage that full windows waited for most; empty if it is unknown."""
+        """The stage that full windows waited for most; empty if unknown."""
         shares = window_full_shares(self.vbuckets)
         return max(filter(None, shares), key=lambda gate: shares[gate], default="")
 
     @property
     def incomplete(self) -> tuple[LeftOut, ...]:
-        """Every vbucket that did not go on, planned or not, with the reason.
+        """Every vbucket that did not advance, with the reason.
 
-        A vbucket that was rolled back does go on: the next round begins its new epoch.
+        A rolled back vbucket is not among them: the next round begins its new epoch.
         """
         failed = (
             LeftOut(report.vbucket, report.reason, report.detail)
@@ -93,9 +93,9 @@ class RoundReport(Record, Shown):
 
 
 def window_full_shares(reports: Sequence[VbucketReport]) -> dict[str, float]:
-    """Return the part of the time in which nodes could send nothing, by the stage they waited for.
+    """By stage waited for, return the share of the time in which nodes could not send.
 
-    It is the mean over the vbuckets. The stage is empty if it is unknown.
+    It is the mean over the vbuckets. An unknown stage is the empty text.
     """
     shares: dict[str, float] = {}
     for report in reports:

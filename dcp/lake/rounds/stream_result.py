@@ -12,48 +12,48 @@ from dcp.protocol.position import Position
 from dcp.types import FailoverLog
 
 _LEAST_SHARE: Final = 0.005
-"""Less than half a percent of the time is not worth a word."""
+"""Half a percent of the time; smaller shares are not reported."""
 
 
 @dataclass(slots=True)
 class StreamResult:
     """One vbucket in one task of a round.
 
-    Written from outside: a task fills it in as its streams go on.
+    Written from outside: the task sets the fields while its streams run.
     """
 
     plan: StreamPlan
     position_of: Callable[[int], Position]
-    """The consumer's, which alone keeps a vbucket's position."""
+    """The consumer's method; only the consumer keeps a vbucket's position."""
     failover_log: FailoverLog | None = None
     purge_seqno: int | None = None
     start_seqno: int | None = None
     node: NodeAddress | None = None
     brought_rows: bool = False
     brought_collections: bool = False
-    """True if a collection began, was flushed or was dropped."""
+    """A collection began, or was flushed or dropped."""
     dropped: set[int] = field(default_factory=set)
-    """The ids of the collections that were dropped."""
+    """The ids of dropped collections."""
     window_full: float = 0.0
-    """The part of its task's time in which the node could send nothing: the window was full."""
+    """The share of the task's time in which a full window kept the node from sending."""
     gate: str = ""
-    """The full window then waited for this stage, most of the time."""
+    """The stage that the full window waited for most of that time."""
     order: RollbackOrder | None = None
     outcome: Outcome | None = None
-    """It gets no more rows in this round."""
+    """Once set, the vbucket gets no more rows in this round."""
     reason: str = ""
     detail: str = ""
 
     @property
     def position(self) -> Position:
-        """The position behind the last taken row."""
+        """The position after the last row that was taken."""
         return self.position_of(self.plan.vbucket)
 
     def state(self, round_number: int) -> VbucketProgress:
         begun = self.plan.state
         caught_up = None
         if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):
-            # Never the target itself: a node may have lost it, and write other data at its seqnos.
+            # Not the target: a failed over node may have lost it, and reuse its seqnos.
             caught_up = max(self.position.complete_seqno, begun.caught_up_seqno)
         if self.start_seqno is not None:
             begun = replace(begun, start_seqno=self.start_seqno)
@@ -69,7 +69,7 @@ class StreamResult:
         return state if self.order is None else state.ordered(self.order)
 
     def report(self, counts: Mapping[str, int]) -> VbucketReport:
-        """``counts`` are the report's counters by their names."""
+        """Return the report; ``counts`` are its counters by name."""
         assert self.outcome is not None, "it is over"
         is_told = self.window_full >= _LEAST_SHARE
         return VbucketReport(

@@ -1,1 +1,1 @@
-"""Rounds and applies, one after the other or side by side."""
+"""Rounds, applies and requests: everything that drives a lake."""

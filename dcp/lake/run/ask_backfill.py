@@ -1,8 +1,8 @@
-"""Rebuilds vbuckets from replicas (``dcplake backfill``): asks for it, and sees it done.
+"""Asks for a backfill (``dcplake backfill``) and waits for its end.
 
-The request stands in the table ``control``. Where another process drives the lake, that one
-carries it out between its own rounds; else this process does, and keeps the lake up to date
-meanwhile. So it may be killed at any time: called again, it goes on with the backfill that is open.
+The request is a row of the table ``control``. If another process drives the lake, that process
+carries it out between its rounds. Otherwise this process drives the lake itself. A killed command
+can be called again: it goes on with the open backfill.
 """
 
 import threading
@@ -43,7 +43,9 @@ class BackfillWish:
     """None: no limit."""
 
     def is_large(self, high_seqnos: Mapping[int, int]) -> bool:
-        """Return whether it reads so much from seqno 0 on that Java's best code pays."""
+        """Return whether it reads so many changes that Java's best compiler pays
+        (`jvm_options`).
+        """
         chosen = high_seqnos if self.vbuckets is None else self.vbuckets
         return sum(high_seqnos.get(vbucket, 0) for vbucket in chosen) >= MANY_CHANGES
 
@@ -64,9 +66,10 @@ def backfill(
     """Rebuild vbuckets, or go on with the open backfill, and return its outcome.
 
     Raises:
-        ConfigError: another backfill is open; or the request was refused.
+        ConfigError: another backfill is open; or the driver refused the request.
         IncompleteRunError: some vbuckets could not be rebuilt; the message names them.
-        StoppedError: it was asked to stop, and the backfill stays open; or somebody cancelled it.
+        StoppedError: the caller asked to stop, and the backfill stays open; or somebody cancelled
+            it.
     """
     told = observer or Observer()
 
@@ -112,11 +115,11 @@ def backfill(
 def cancel_backfill(settings: Settings, spark: "SparkSession | None" = None) -> Action:
     """Ask the lake's driver to end the open backfill.
 
-    Vbuckets that it has begun are read to their end from the active nodes. The others stay as they
-    are.
+    The driver reads vbuckets that have begun to their end, from the active nodes. The others stay
+    unchanged.
 
     Raises:
-        ConfigError: none is open.
+        ConfigError: no backfill is open.
     """
     with opened_lake(settings, spark) as lake:
         control = Control(lake)
@@ -144,7 +147,7 @@ def _own(lake: LakeTables, control: Control, wish: BackfillWish) -> Action:
 
 
 def _asked_for(lake: LakeTables, action: Action) -> tuple[frozenset[int], BackfillSource] | None:
-    """Return the vbuckets and the source that a request names, however it writes them."""
+    """Return the vbuckets and the source of a request, in one form for comparison."""
     try:
         request = request_of(action, lake.identity.vbucket_count)
     except ConfigError:
@@ -153,7 +156,9 @@ def _asked_for(lake: LakeTables, action: Action) -> tuple[frozenset[int], Backfi
 
 
 def _open_backfill(control: Control) -> Action | None:
-    """Return the oldest open backfill; a cancelled one ends before the next round."""
+    """Return the oldest open backfill. A cancelled one does not count: it ends before the next
+    round.
+    """
     for each in control.actions():
         if each.action == BACKFILL and each.is_open and not each.is_to_be_cancelled:
             return each

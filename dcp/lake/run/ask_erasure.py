@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def erasure_of(file: Path, collection: str, *, keeps_out: bool = False) -> Erasure:
-    """Read keys from a file, one a line; empty lines count for nothing.
+    """Read keys from a file, one a line. Empty lines are ignored.
 
     Raises:
         ConfigError: the file cannot be read, or has no key or too many.
@@ -43,11 +43,13 @@ def ask_erasure(
     dry_run: bool = False,
     spark: "SparkSession | None" = None,
 ) -> tuple[ErasedDocuments, Action | None]:
-    """Return what an erasure would take and cost, and the request; None if it is a ``dry_run``.
+    """Write the request; return the rows and the price of the erasure with it.
+
+    With ``dry_run`` nothing is written, and the request is None.
 
     Raises:
-        ConfigError: the lake has no such collection; or a document is still at the source, as far
-            as the lake knows, and shall not be kept out.
+        ConfigError: the lake has no such collection; or the lake has a document that is still at
+            the source, and ``keeps_out`` is not set.
         LakeError: there is no lake.
     """
     with opened_lake(settings, spark) as lake, lake.read_once():

@@ -1,7 +1,7 @@
 """Carries out the backfills that the table ``control`` asks for, a part of one in each round.
 
-Whichever driver runs does it: what is done of a backfill stands in the change log, so that any
-later one goes on. One at a time, the oldest first.
+The change log holds the progress of a backfill, so any later driver can go on with it. Backfills
+run one at a time, the oldest first.
 """
 
 import json
@@ -38,7 +38,7 @@ from dcp.lake.tables.vbucket_state import RestartReason, VbucketProgress
 from dcp.printable import number_ranges, numbers_of
 
 _OTHER_BEGINNINGS: Final = frozenset({RestartReason.RESYNC, RestartReason.STALE})
-"""Reasons why the active node of a vbucket reads it from 0, as the backfill was to do."""
+"""For these reasons the active node streams a vbucket from seqno 0, which replaces its backfill."""
 _SOURCE: Final = "source"
 _RATE: Final = "megabytes_per_second"
 _COLLECTIONS: Final = "collections"
@@ -51,7 +51,7 @@ NO_COLLECTIONS: Final = (
 
 @dataclass(slots=True)
 class _Counts:
-    """Counts of a backfill in this process, and its standing at its last change."""
+    """Counts of a backfill in this process, and its progress at the last change."""
 
     began_at: float
     moved_at: float
@@ -128,7 +128,7 @@ class Backfills:
         newest: int,
         cluster: ClusterView,
     ) -> BackfillRequest | None:
-        """Return a request that we begin now, or that a driver began before; None: refused."""
+        """Begin a request, or return one that a driver has begun; None if it is refused."""
         try:
             request = request_of(action, cluster.map.vbucket_count)
             if action.state is ActionState.BEGUN:
@@ -200,10 +200,10 @@ class Backfills:
 
 
 def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
-    """Return the request that the rows of ``control`` make.
+    """Parse the rows of ``control`` that make a request.
 
     Raises:
-        ConfigError: they ask for unknown things.
+        ConfigError: they name unknown vbuckets, sources or options.
     """
     try:
         new = numbers_of(action.begun_detail) if action.begun_detail else frozenset()

@@ -1,7 +1,7 @@
-"""Tracks a run that ends: the seqnos to reach, and the vbuckets it gives up. No Spark.
+"""Tracks a run that ends: the seqnos to reach, and the vbuckets that it gives up. No Spark.
 
-It wants the seqnos that the cluster held at its start, lowered where a failover lost some of them.
-It gives up vbuckets that make no progress, so that it ends whatever a node does.
+The goals are the cluster's high seqnos at the start of the run; a failover lowers them. Vbuckets
+without progress are given up, so that the run ends whatever a node does.
 """
 
 from collections import Counter
@@ -17,17 +17,21 @@ if TYPE_CHECKING:
     from dcp.lake.rounds.round_report import RoundReport
 
 _FRUITLESS_ROUNDS: Final = 3
-"""After so many rounds in a row without any progress, the vbuckets that are behind are given up."""
+"""After this many rounds in a row without progress the run gives up the vbuckets that are
+behind.
+"""
 
 _AGREEMENTS: Final = 3
-"""A node that agrees with us and tells something else is asked again so often."""
+"""How often the run asks a node again that accepts a stream but reports another seqno or branch."""
 
 _EPOCHS_MOST: Final = 30
-"""More than a failover log has entries: so many rollbacks of a vbucket in one run lead nowhere."""
+"""More rollbacks of one vbucket than a failover log has entries: the run gives it up."""
 
 
 class BoundedRun:
-    """``goals`` are seqnos by vbucket; ``given_up`` says why a vbucket is not tried again."""
+    """``goals`` are seqnos by vbucket; ``given_up`` holds the reason for each vbucket that is not
+    tried again.
+    """
 
     def __init__(self, cluster: "ClusterView") -> None:
         self.goals: dict[int, int] = dict(cluster.high_seqnos)
@@ -68,11 +72,10 @@ class BoundedRun:
                 self.given_up[each.vbucket] = LeftOut(each.vbucket, reason, detail)
 
     def _give_up_what_contradicts_itself(self, plan: RoundPlan, report: "RoundReport") -> None:
-        """Give up vbuckets whose node says one thing and does another, again and again.
+        """Give up vbuckets whose node contradicts itself again and again.
 
-        It agreed, but told a lower high seqno or another branch; such vbuckets are asked for even
-        at their target (`dcp.lake.rounds.round_planner.is_elsewhere`). Or it ordered one rollback
-        after another.
+        Such a node accepts a stream, but reports a lower high seqno or another branch
+        (`dcp.lake.rounds.round_planner.is_elsewhere`). Or it orders one rollback after another.
         """
         not_asked = {each.vbucket for each in report.vbuckets if each.outcome is Outcome.BUDGET}
         for stream in plan.streams:
@@ -99,7 +102,7 @@ def _backfill_vbuckets(plan: RoundPlan) -> frozenset[int]:
 def _progress(plan: RoundPlan, report: "RoundReport") -> dict[int, bool]:
     """Return for each streamed vbucket whether the round advanced it.
 
-    A rollback does: each leads further back, or the plan reports it
+    A rollback counts as progress: each goes further back, or the plan gives the vbucket up
     (`dcp.lake.rounds.rollback_plan`).
     """
     before = {each.vbucket: each.state.position.seqno for each in plan.streams}

@@ -1,10 +1,9 @@
-"""Checks the way from this machine to the stream of a bucket, step by step, as a run takes it.
+"""Checks the way from this machine to the stream of a bucket, step by step (``dcplake doctor``).
 
-The connections are those of the consumer: the first ones ask a seed and then all nodes, as every
-run does before it plans, and the last one opens DCP and streams a vbucket. So a step that is told
-as done is one that a run gets through. The first that fails ends it, with the error that a run
-would end with. Nothing is written, but for the small file by which an object store is tried
-(`dcp.lake.run.store_check`). Spark is started only where nothing else knows the way to that store.
+The connections are those of a run: the first ones ask a seed and all nodes, the last one opens DCP
+and streams a vbucket. So a run gets through every step that succeeds here. The first failing step
+ends the check, with the error that ends a run. The check writes only a small file to test an object
+store (`dcp.lake.run.store_check`). It starts Spark only if nothing else can reach that store.
 """
 
 import socket
@@ -84,7 +83,7 @@ class WantedStream:
     high_seqno: int
     node: str
     deadline: float
-    """A time of ``time.monotonic``."""
+    """In the time of ``time.monotonic``."""
 
     def __str__(self) -> str:
         return f"vbucket {self.vbucket} at {self.node}"
@@ -93,10 +92,10 @@ class WantedStream:
 def try_stream(
     connection: NodeConnection, wanted: WantedStream, cure: str, finding: Finding
 ) -> None:
-    """Stream a vbucket from its beginning, until it has rows or proves to have none.
+    """Stream a vbucket from its beginning until it brings a row or proves empty.
 
     Raises:
-        BucketError: no access to the documents; the message says ``cure``.
+        BucketError: the user may not read the documents; the message says ``cure``.
         SourceError: the node refuses the stream, or ends it.
         NodeUnavailableError: nothing comes until the deadline, or the connection is lost.
     """
@@ -150,7 +149,7 @@ def _refusal(event: e.Event, wanted: WantedStream, cure: str) -> SourceError | N
 
 @dataclass(frozen=True, slots=True)
 class CheckedSource:
-    """A source whose every step is done, with the findings."""
+    """The findings about a source whose steps all succeeded."""
 
     settings: Settings
     connection: ConnectionSettings
@@ -159,10 +158,10 @@ class CheckedSource:
 
 
 def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
-    """Go from the settings that ``load`` returns to the first rows of a vbucket.
+    """Check every step from the settings that ``load`` returns to the first rows of a vbucket.
 
     Raises:
-        DcplakeError: the first step that fails; ``tell`` has heard of it.
+        DcplakeError: the first step that fails; ``tell`` got it before.
     """
     with checking("configuration", tell) as finding:
         settings = load()
@@ -210,7 +209,7 @@ def _look_up(
     credentials: Credentials,
     tell: Tell,
 ) -> FoundSeeds:
-    """Find the nodes to begin with; asking DNS or HTTP is a step of its own."""
+    """Find the first nodes. A lookup by DNS or HTTP is a step of its own."""
     place = ConnectionString.parse(written, tls=connection.tls is not None)
     name = "HTTP" if place.over_http else "DNS SRV" if place.srv_name else ""
     if not name:
@@ -242,7 +241,7 @@ def _resolve(seeds: FoundSeeds, finding: Finding) -> None:
 
 
 def _ask_cluster(access: SourceAccess, remembered: Remembered, tell: Tell) -> SeedAnswer:
-    """Ask as a run does, and tell the steps; raises as ``ask_cluster``."""
+    """Ask a seed as a run does, and report the steps. Raises what ``ask_cluster`` raises."""
 
     def find(
         written: Sequence[str], connection: ConnectionSettings, credentials: Credentials
@@ -354,13 +353,13 @@ def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
 
 
 def check_lake(source: CheckedSource, tell: Tell) -> None:
-    """Check that the configured place has no lake, or one of this bucket that fits the settings.
+    """Check that the configured place has no lake, or a lake of this bucket that fits the settings.
 
     Raises:
-        SetupError: the store does not let us write, or Spark, if needed, does not start.
+        SetupError: the store refuses writes; or Spark is needed and does not start.
         LakeError: the lake holds another bucket, the place holds a foreign table, or the store
-            overwrites.
-        ConfigError: a run refuses the names of collections, or the lake's start.
+            overwrites files.
+        ConfigError: a run would refuse the names of collections, or the lake's start.
     """
     settings, cluster = source.settings, source.cluster
     store = store_without_spark(settings)
@@ -377,7 +376,7 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
 
 
 def _refuse_remains(store: LakeStore) -> None:
-    """Refuse files of tables where no lake is, as a run does that would make one there."""
+    """Refuse files of tables at a place without a lake, as a run does before it makes one."""
     changes, docs = (store.table(name) for name in (CHANGES_TABLE, DOCS.name))
     place = store.location.place(CHANGES_TABLE)
     if place is not None and place.has_data():

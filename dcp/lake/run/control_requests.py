@@ -1,8 +1,8 @@
 """Asks a lake's driver by a row of the table ``control``, and answers between its rounds.
 
-``pause`` lets no further round begin until ``resume``; what was received is applied. ``resync``
-lets vbuckets begin anew with the next round; one of all vbuckets mends a damaged lake. Each request
-is answered by a row. Backfills and erasures are carried out elsewhere
+``pause`` stops further rounds until ``resume``; received rounds are still applied. ``resync`` lets
+vbuckets begin anew with the next round; a resync of all vbuckets repairs a damaged lake. The driver
+answers each request by a row. Other modules carry out backfills and erasures
 (`dcp.lake.run.backfills`, `dcp.lake.run.erasures`).
 """
 
@@ -42,7 +42,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 ACTIONS: Final = (BACKFILL, ERASE, PAUSE, RESUME, RESYNC)
 _LASTING: Final = (ERASE, RESYNC)
-"""They are begun before a round, and done after it."""
+"""A driver begins these before a round, and answers them after it."""
 
 
 def ask(
@@ -51,7 +51,7 @@ def ask(
     vbuckets: Collection[int] | None = None,
     spark: "SparkSession | None" = None,
 ) -> Action:
-    """Ask a lake's driver, which need not run now, for an action without options.
+    """Write a request without options. The lake's driver need not run at this moment.
 
     Raises:
         ConfigError: the bucket lacks a vbucket.
@@ -66,7 +66,7 @@ def ask(
 
 
 class Requests:
-    """The requests of one driver; ``only_in_log`` is that of `dcp.lake.run.repair`."""
+    """The requests that one driver sees. ``only_in_log``: see `dcp.lake.run.repair`."""
 
     def __init__(
         self, lake: LakeTables, control: Control, writer_id: str, only_in_log: Sequence[str]
@@ -78,7 +78,7 @@ class Requests:
         self._begun: tuple[Action, ...] = ()
 
     def carry_out(self) -> Action | None:
-        """Begin or answer the requests; return the pause that holds, if one does.
+        """Begin or answer the requests; return the pause that is in force, if any.
 
         Raises:
             FencedError: another driver committed a round during a repair; the request stays open.
@@ -110,12 +110,12 @@ class Requests:
         return self._control.write(action, state, newest)
 
     def _prepare_resync(self, action: Action) -> None:
-        """Repair a damaged lake, if all vbuckets begin anew.
+        """Repair a damaged lake if all vbuckets begin anew.
 
         Raises:
             ConfigError: the bucket lacks a vbucket.
-            LakeError: the lake is damaged, and not all vbuckets begin anew, or it cannot be
-                repaired.
+            LakeError: the lake is damaged, and the request names only some vbuckets; or the repair
+                fails.
             FencedError: another driver committed a round.
         """
         lake, vbucket_count = self._lake, self._lake.identity.vbucket_count
@@ -125,13 +125,13 @@ class Requests:
             repair(lake, self._writer_id, only_in_log=self._only_in_log)
 
     def resyncs(self, _: int) -> dict[int, int]:
-        """Return the vbuckets that begun requests let begin anew, and the round before that."""
+        """Return the vbuckets of begun requests, each with the round after which it begins anew."""
         actions = self._control.actions()
         self._begun = tuple(each for each in actions if each.state is ActionState.BEGUN)
         return resyncs_of(self._begun, 0, self._lake.identity.vbucket_count)
 
     def end_resyncs(self, lake_state: LakeState) -> None:
-        """Answer the requests, of those that made this state, whose vbuckets have begun anew."""
+        """Answer the requests whose vbuckets have begun anew, as ``lake_state`` shows."""
         waiting = lake_state.restarting(RestartReason.RESYNC)
         for action in self._begun:
             if action.action == RESYNC:
@@ -155,10 +155,10 @@ def _refuse_wrong(action: Action) -> None:
 
 
 def resyncs_of(actions: Iterable[Action], newest: int, vbucket_count: int) -> dict[int, int]:
-    """Return the vbuckets that open requests let begin anew, and the round after which they do.
+    """Return the vbuckets of open requests, each with the round after which it begins anew.
 
-    That is the newest one when a driver began the request; ``newest``, if none has yet. Requests
-    that a driver will refuse let none begin.
+    That round was the newest one when a driver began the request. For a request that no driver has
+    begun it is ``newest``. Requests that a driver will refuse do not count.
     """
     begun: dict[int, int] = {}  # of several requests for a vbucket the one that was begun last
     for action in actions:
@@ -172,7 +172,7 @@ def resyncs_of(actions: Iterable[Action], newest: int, vbucket_count: int) -> di
 
 
 def vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:
-    """Return the vbuckets that a request names, or all.
+    """Return the vbuckets that a request names; all of them for None.
 
     Raises:
         ConfigError: the bucket lacks one of them.

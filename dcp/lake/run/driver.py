@@ -1,6 +1,6 @@
 """Drives one lake: plans, rounds and applies in order.
 
-It can be killed at any instant: each step begins by reading what is durable.
+A driver can be killed at any moment. Each step begins by reading the durable state.
 """
 
 import secrets
@@ -114,7 +114,7 @@ def run_round(
 
 
 _CHECK_SECONDS: Final = 1.0
-"""A waiting run looks so often whether its applies go on."""
+"""A waiting run checks at this interval whether its applies have failed."""
 _STOPPED: Final = (
     "the run was asked to stop before it had read all that the cluster held at its start; what it "
     "has read is committed, the next run goes on from there"
@@ -127,7 +127,7 @@ class RunReport(Shown):
     applied: list[AppliedVersion] = field(default_factory=list)
     left_out: tuple[LeftOut, ...] = ()
     paused: str = ""
-    """Says that the lake is paused, and by whom; empty if it is not."""
+    """Names who paused the lake; empty if it is not paused."""
 
     def __str__(self) -> str:
         lines = [*map(str, self.rounds), *(f"applied: {each}" for each in self.applied)]
@@ -137,10 +137,7 @@ class RunReport(Shown):
 
 
 class Driver:
-    """One driver of one lake. Its writer id is in every commit it makes.
-
-    More than 15 attributes: its parts, each of which keeps what it has learnt in this run.
-    """
+    """One driver of one lake. Its writer id is in every commit that it makes."""
 
     def __init__(
         self, lake: LakeTables, settings: Settings, access: SourceAccess, observer: Observer
@@ -177,7 +174,7 @@ class Driver:
         )
         self._outages = Outages()
         self._apply_outages = Outages()
-        """Those of `apply_newest`, which has a thread of its own."""
+        """The failures of `apply_newest`, which runs in its own thread."""
 
     def once(
         self,
@@ -188,18 +185,17 @@ class Driver:
     ) -> RunReport:
         """Run rounds until the seqnos of ``cluster`` are complete, then apply.
 
-        Requested backfills are carried out, too. Once it ``is_enough``, it applies all received
-        rounds and ends.
+        It also carries out backfills and erasures. As soon as ``is_enough`` returns true, it
+        applies all received rounds and ends.
 
-        The cluster accepted the login before ``cluster`` was read. If a node refuses it later, an
-        executor lacks a secret's file, or the lake's store refuses us or does not answer, the run
-        tries again for five minutes (`Outages`).
+        The cluster accepted the login before ``cluster`` was read. The run tries again for five
+        minutes if a node refuses the login later, if an executor lacks a secret's file, or if the
+        lake's store refuses us or does not answer (`Outages`).
 
         Raises:
-            IncompleteRunError: some vbuckets could not be read, and all else is committed and
+            IncompleteRunError: some vbuckets could not be read, and all others are committed and
                 applied; or ``policy.persist_to`` holds an apply back.
-            StoppedError: ``stop`` or a pause of the lake came first; all received rows are
-                committed.
+            StoppedError: ``stop`` or a pause came first; all received rows are committed.
             QualityError: ``quality.gate`` holds an apply back; all received rows are committed.
             AuthenticationError, BucketError, SecretError, StoreRefusedError: refused for five
                 minutes.
@@ -227,7 +223,7 @@ class Driver:
         stop: threading.Event,
         is_enough: Callable[[], bool],
     ) -> ClusterView | None:
-        """Do one round of `once`; return the cluster's new state, None if all is done."""
+        """Run one round of `once`; return the cluster's new state, or None at the end."""
         pause = self._requests.carry_out()
         plan = self.prepare_round(cluster, targets=bounds.goals, skip=bounds.given_up)
         if is_enough():
@@ -267,12 +263,10 @@ class Driver:
         return found
 
     def continuously(self, stop: threading.Event) -> RunReport:
-        """Run a round whenever there is something to do, at most one each minimum interval.
+        """Run a round whenever the cluster has news, at most one each minimum interval.
 
-        Another thread applies the rounds that it gets, and this one does not wait for it. When
-        ``stop`` is set, the running round ends, and is applied if that is due.
-
-        It outlasts what `Outages` does.
+        Another thread applies the rounds; this thread does not wait for it. After ``stop`` is set,
+        the running round ends and is applied if that is due. Failures: see `Outages`.
         """
         self._persistence.heed(stop)
         with ApplyThread(self.apply_newest, self._applier.leave_the_rest) as applying:
@@ -296,10 +290,10 @@ class Driver:
                 break
 
     def poll(self, submit: Callable[[int], object], stop: threading.Event) -> str:
-        """Do the requests, and run a round if one is due: a pass of `continuously`.
+        """Answer the requests, and run a round if one is due: one pass of `continuously`.
 
-        ``submit`` is called with the round that can be applied (`apply_newest`). Returns the
-        reason to wait before the next pass.
+        It calls ``submit`` with the newest round, for `apply_newest`. Returns the reason to wait
+        before the next pass.
         """
         try:
             with self.lake.read_once():
@@ -338,10 +332,9 @@ class Driver:
         return newest
 
     def apply_newest(self, to_round: int) -> None:
-        """Apply the pending changes up to ``to_round`` if it is due; for a run without end.
+        """Apply the pending changes up to ``to_round`` if an apply is due, in a run without end.
 
-        If the store refuses us or does not answer, the next round that is submitted is applied
-        instead.
+        If the store fails, the next submitted round is applied instead.
         """
         try:
             self.apply(to_round, force=False)
@@ -356,12 +349,13 @@ class Driver:
         targets: Mapping[int, int] | None = None,
         skip: Mapping[int, LeftOut] | None = None,
     ) -> RoundPlan | Idle:
-        """Return the next round's plan; commits what the lake lacks for it, and notes the look.
+        """Return the next round's plan; commit what the lake lacks for it, and note the look.
 
-        That may be new tables, heartbeats, properties, and the audit that a dead driver left out.
+        The commits may be new tables, heartbeats, properties, and the audit that a killed driver
+        did not write.
 
         Raises:
-            LakeError: the cluster's bucket is not the lake's, or somebody changed the log.
+            LakeError: the lake holds another bucket, or somebody changed the log.
             ConfigError: a setting names an unknown scope or collection.
         """
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
@@ -415,17 +409,17 @@ class Driver:
         return self._nodes
 
     def received(self) -> int:
-        """Return the newest round, and let the applier know its tables as a plan does."""
+        """Return the newest round; let the applier know the lake's tables, as a plan does."""
         # Each table that is looked up costs a request to an object store.
         if set(known_replicas(self.lake)) != set(self._applier.replicas):
             self._applier.know(replicas_in(self.lake))
         return latest_round(self.lake)
 
     def apply_received(self) -> list[AppliedVersion]:
-        """Apply all received rounds, whether that is due or not.
+        """Apply all received rounds, even if no apply is due.
 
         Raises:
-            IncompleteRunError, QualityError: as of `once`.
+            IncompleteRunError, QualityError: see `once`.
         """
         self._guard.check()
         made = self.apply(self.received(), force=True)
@@ -453,7 +447,7 @@ class Driver:
         self._access = replace(self._access, dropped=dropped)
 
     def _know_recorded(self, states: Iterable[VbucketProgress], collections: Collections) -> None:
-        """Read the recorded policies again if another round is the newest with collections' events.
+        """Read the recorded policies again after a new round with collection events.
 
         The repair of a damaged lake counts as such a round.
         """
@@ -467,10 +461,10 @@ class Driver:
         self._access = replace(self._access, dropped=dropped)
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
-        """Apply the pending changes up to ``to_round``, the newest one, if it is due and may be
-        published.
+        """Apply the pending changes up to ``to_round``, the newest round, if an apply is due and
+        allowed.
 
-        ``force`` makes it due unless `when` is never.
+        ``force`` makes it due, unless ``apply.when`` is never.
         """
         if self._outages.was_cut_short() | self._apply_outages.was_cut_short():
             self._applier.learn_anew()
@@ -485,7 +479,9 @@ class Driver:
         return made
 
     def _erase(self) -> bool:
-        """Carry out a due erasure; return whether the lake has changed. No apply may be running."""
+        """Carry out a due erasure; return whether the lake has changed. The caller ensures that no
+        apply runs.
+        """
         return self._erasures.carry_out(lambda: self.apply(self.received(), force=True))
 
     def _refuse_withheld(self) -> None:
@@ -493,7 +489,9 @@ class Driver:
         self._gate.refuse_withheld()
 
     def close(self) -> None:
-        """End its use of Spark, and say that the run is over; it can do nothing more."""
+        """End the use of Spark, and report the end of the run. The driver cannot be used
+        afterwards.
+        """
         self._observer.ended()
         self._looks.ended()
         self._applier.close()

@@ -1,16 +1,17 @@
 """Carries out the erasures that the table ``control`` asks for, between two rounds.
 
-A request is begun before the round in which its document would come again; from then on tasks keep
-the values out, if it says so. It is carried out when the tables hold all that is received:
+A driver begins a request before a round. If the request keeps values out, tasks do so from that
+round on. The erasure follows when the tables hold all received rows:
 
-1. A round without rows is committed. Another driver's round that was planned before the request
-   loses to it, so that no task of it brings a value.
+1. The driver commits a round without rows. Another driver's round that was planned before the
+   request loses to it, so no task brings a value in the meantime.
 2. Each replica of the collection gets a version without the documents, which holds that round.
-3. The log notes that it lacks document rows, and loses them; so do the audit and the quality table.
+3. The lake notes that the log lacks document rows. Then the documents leave the log, the audit and
+   the quality table.
 4. The files of older versions are deleted.
 
-Each step can be done again: a driver that dies leaves the request open, and the next one begins
-with the first step.
+Each step can be repeated. If a driver dies, the request stays open, and the next driver begins with
+the first step.
 """
 
 import logging
@@ -48,16 +49,16 @@ class Erasures:
         self._applier = applier
         self._writer_id = writer_id
         self._seen = ""
-        """The request that was begun before the last round."""
+        """The id of the request that was begun before the last round."""
         self._tried: tuple[str, int] | None = None
-        """The request that waits, and the newest round when it was tried."""
+        """The id of the request that waits, and the newest round at its last try."""
 
     def kept_out(self) -> dict[str, frozenset[str]]:
-        """See `DocumentFilter.kept_out`; ask for it after the newest round is known."""
+        """See `DocumentFilter.kept_out`. The caller must know the newest round before it asks."""
         return kept_out(self._control.actions())
 
     def passed(self) -> None:
-        """Learn that all is received that the cluster held after the requests were begun."""
+        """Learn that the lake has received what the cluster held after the requests were begun."""
         action = erasure_to_do(self._control.actions())
         self._seen = "" if action is None else action.id
 
@@ -69,10 +70,10 @@ class Erasures:
         return self._tried != (action.id, latest_round(self._lake))
 
     def carry_out(self, apply_received: Callable[[], object]) -> bool:
-        """Carry out the oldest request that is begun; return whether it has ended.
+        """Carry out the oldest begun request; return whether it has ended.
 
-        It waits if some table does not hold all that is received even after ``apply_received``, or
-        if a row of a document waits for the end of its snapshot.
+        The request waits if a table does not hold all received rows even after ``apply_received``.
+        It waits, too, if a row of a document waits for the end of its snapshot.
 
         Raises:
             FencedError: another driver writes to the lake; the request stays open.
@@ -89,7 +90,7 @@ class Erasures:
         return True
 
     def _erase(self, action: Action, erasure: Erasure, newest: int) -> str:
-        """Erase, or refuse; or return the reason to wait."""
+        """Erase or refuse; or return the reason to wait."""
         lake, applier = self._lake, self._applier
         replicas = replicas_of_erasure(lake, erasure)
         if not replicas:

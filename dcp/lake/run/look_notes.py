@@ -1,4 +1,4 @@
-"""Notes a driver's looks at the cluster, and what it did in the last hours, minute by minute."""
+"""Notes when a driver looked at the cluster, and its work of the last hours, minute by minute."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,7 +23,9 @@ from dcp.lake.tables.round_record import Outcome
 
 
 class LookNotes:
-    """The notes of one driver. Threads that apply call `applied`, one other thread the rest."""
+    """The notes of one driver. Threads that apply call `applied`; one other thread calls the
+    rest.
+    """
 
     def __init__(
         self,
@@ -33,7 +35,9 @@ class LookNotes:
         *,
         applies: bool = True,
     ) -> None:
-        """The first look reads the notes of the driver before. ``applies``: this driver does."""
+        """The first look reads the notes of the previous driver. ``applies``: this driver
+        applies.
+        """
         self._store = store
         self._rounds = rounds
         self._now = now
@@ -42,11 +46,11 @@ class LookNotes:
         self._newest: LastLook | None = None
         self._minutes: deque[Minute] = deque(maxlen=MINUTES_KEPT)
         self._pending: dict[int, datetime] = {}
-        """By round with rows that no apply has reached yet: when it was committed."""
+        """The commit times of rounds with rows that no apply has reached, by round."""
         self._lock = Lock()
 
     def looked(self, behind: int) -> None:
-        """Note a look that found the lake to lack ``behind`` seqnos, unless one was just noted."""
+        """Note a look at which the lake lacked ``behind`` seqnos; at most one note a minute."""
         if self._newest is None and (before := noted_look(self._store)) is not None:
             self._minutes.extend(before.minutes)
         self._newest = LastLook.now(self._now(), self._rounds, behind)
@@ -71,7 +75,7 @@ class LookNotes:
         self._note(is_due=bool(rollbacks))
 
     def applied(self, versions: Sequence[AppliedVersion], seconds: float) -> None:
-        """Note the versions of an apply, which took so long together."""
+        """Note the versions of an apply; ``seconds`` is their common time."""
         self._add(longest_apply=seconds)
         reached = max(each.to_round for each in versions)
         with self._lock:
@@ -79,7 +83,7 @@ class LookNotes:
             self._pending = rest
 
     def ended(self) -> None:
-        """Note that this driver looks no more, unless it never looked, or another one looks."""
+        """Note that this driver stops looking, unless it never looked or another driver looks."""
         if self._newest is None:
             return
         noted = noted_look(self._store)

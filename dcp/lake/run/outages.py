@@ -1,4 +1,4 @@
-"""Decides which failures a run outlasts, and for how long."""
+"""Decides which failures a run survives, and for how long."""
 
 from time import monotonic
 from typing import Final, NamedTuple
@@ -16,20 +16,20 @@ from dcp.errors import (
 from dcp.lake.spark.failures import known_error
 
 REFUSED_SECONDS: Final = 300.0
-"""How long a run that has begun may be refused, or find a secret half written, until that ends it.
+"""A running run ends after refusals, or a half-written secret, for this time.
 
 A node that starts, or has left the cluster, listens without buckets and users. Kubernetes takes a
 minute or two to bring a new secret to each pod; the cluster has it at once. Two files of keys are
-replaced one after the other, and a process that read an old and a new one keeps both for a while.
+replaced one after the other: a process that has read an old and a new one keeps both for a while.
 """
 
 
 class _Patience(NamedTuple):
     awaited: str
-    """What the run waits for, as its lines say it."""
+    """What the run waits for, in the words of its log lines."""
     kinds: tuple[type[DcplakeError], ...]
     is_endless: bool = False
-    """False: the run outlasts these errors for `REFUSED_SECONDS`."""
+    """False: the run survives these errors for `REFUSED_SECONDS`."""
 
 
 _REFUSALS: Final = (
@@ -48,7 +48,7 @@ _ENDLESS: Final = (
 
 
 class Outages:
-    """The failures of one step of a run, which one thread does again and again."""
+    """The failures of one step that one thread repeats."""
 
     def __init__(self) -> None:
         self._refused: tuple[float, float] | None = None
@@ -59,10 +59,10 @@ class Outages:
         self._refused = None
 
     def outlast(self, failure: Exception, *, is_endless: bool) -> str:
-        """Return what the step waits for, after a failure that it outlasts.
+        """Return what the step waits for after a failure that the run survives.
 
-        A run with an end (not ``is_endless``) outlasts no cluster, and a store that does not answer
-        for five minutes.
+        A run with an end (not ``is_endless``) does not survive a failing cluster. It survives a
+        store that does not answer for five minutes.
 
         Raises:
             AuthenticationError, BucketError, SecretError, StoreRefusedError: refused for five
@@ -91,7 +91,7 @@ class Outages:
     def was_cut_short(self) -> bool:
         """Return whether a step failed since the last call, perhaps after a commit.
 
-        Failures of the cluster do not count: no step of the lake was cut short.
+        Failures of the cluster do not count: they interrupt no step of the lake.
         """
         if not self._is_cut_short:
             return False

@@ -1,8 +1,8 @@
-"""Holds applies back until what they publish is on enough disks (``policy.persist_to``).
+"""Holds an apply back until enough disks have its rows (``policy.persist_to``).
 
-A node that crashes loses what it had not written to its disk, or not handed to a replica that is
-promoted in its place: then it orders a rollback, which takes published rows back. What the disks of
-the active node and of some replicas have is lost only with all of them. Couchbase's clients call
+A node that crashes loses what its disk lacks, or what it had not sent to the replica that replaces
+it. Then the cluster orders a rollback, which takes published rows back. Rows on the disks of the
+active node and of some replicas are lost only with all of those disks. Couchbase's clients call
 this rollback mitigation.
 """
 
@@ -34,7 +34,7 @@ NO_DISKS: Final = (
     "published at once"
 )
 _SHORT_SECONDS: Final = 2.0
-"""The wait if the same question comes again soon."""
+"""The wait if the caller will ask again soon."""
 _FIRST_WAIT_SECONDS: Final = 0.1
 _LONGEST_WAIT_SECONDS: Final = 2.0
 
@@ -44,7 +44,7 @@ def disks_of(persist_to: int, cluster: ClusterMap) -> int:
     bucket.
 
     Raises:
-        ConfigError: the bucket has fewer copies than that.
+        ConfigError: the bucket has fewer copies.
     """
     if cluster.is_ephemeral:
         return 0
@@ -79,15 +79,15 @@ class PersistenceGate:
         self._stop = stop
 
     def leave_out(self, blocked: Collection[int]) -> None:
-        """Do not ask for vbuckets whose rollback cannot be followed: they stay as they are."""
+        """Do not ask for vbuckets whose rollback cannot be followed: their rows do not change."""
         self._blocked = frozenset(blocked)
 
     def lets_pass(self, from_round: int, to_round: int, *, waits: bool) -> bool:
-        """Return whether the rows up to ``to_round`` are on enough disks.
+        """Return whether enough disks have the rows up to ``to_round``.
 
-        All tables hold ``from_round``: published rows are not asked for again. ``waits``: for
-        ``round.node_deadline_seconds``, else two seconds, and a later call asks again. A node's
-        refusal is no error here: those who look at the cluster judge it.
+        All tables hold ``from_round``; published rows are not checked again. ``waits``: wait for
+        ``round.node_deadline_seconds``, otherwise for two seconds. A node's refusal raises nothing
+        here: the look at the cluster reports it.
         """
         if not self._nodes:
             return True
@@ -108,10 +108,10 @@ class PersistenceGate:
         return True
 
     def refuse_withheld(self) -> None:
-        """Refuse to call a run done while an apply is held back.
+        """Raise if an apply is held back, so that no run reports success.
 
         Raises:
-            IncompleteRunError: names the vbuckets that are not on enough disks.
+            IncompleteRunError: names the vbuckets that too few disks have.
         """
         if self._missing:
             raise IncompleteRunError(

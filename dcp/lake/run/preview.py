@@ -1,4 +1,4 @@
-"""Plans the next round, or a backfill, without running it: nothing is made, nothing is written."""
+"""Plans the next round, or a backfill, without running it. Writes nothing."""
 
 import logging
 from collections import Counter
@@ -60,13 +60,12 @@ _WAIT_SECONDS: Final = 1.0
 
 
 def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrder]:
-    """Return the orders that the streams of a plan will get, by vbucket.
+    """Return the rollback orders that the streams of a plan will get, by vbucket.
 
-    Each stream is asked for as the round will do it, but for nothing beyond its position. A node
-    that agrees ends such a stream at once, without a row (kv_engine
-    ``engines/ep/src/dcp/active_stream.cc``); another orders the rollback. So the node's own rule
-    decides, and it takes no rights but a run's: statistics, which tell purge seqnos, need a further
-    role.
+    It requests each stream as the round will, but with its position as the end. A node that accepts
+    ends such a stream at once, without a row (kv_engine ``engines/ep/src/dcp/active_stream.cc``);
+    another orders the rollback. So the node's own rule decides, with the rights of a run. Purge
+    seqnos would need a further role.
 
     Vbuckets whose node does not answer within `round.node_deadline_seconds` are logged.
     """
@@ -106,11 +105,11 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
 
 
 _MEASURED_VBUCKETS: Final = 8
-"""Hashes spread keys over vbuckets, so a few have the mean of all; tables are clustered by them."""
+"""Keys are spread over vbuckets by a hash, so a few vbuckets have the mean size of all."""
 _MUTATION_BYTES: Final = 55
 """The length of a MUTATION without key and value (docs/explain/flow-control.md)."""
 _MEASURED_ROWS: Final = 1_000
-"""Of each table; the lengths are taken here, as delta-rs has no SQL for those of bytes."""
+"""Rows of each table whose lengths are taken here: delta-rs has no SQL for the length of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +117,12 @@ class DocumentCounts:
     rows: Counter[int]
     """By vbucket."""
     mean_bytes: float | None
-    """The mean length as frames with uncompressed values. None: there are no rows."""
+    """The mean length of frames with uncompressed values. None: there are no rows."""
 
     def at_most(self, vbucket: int, complete_seqno: int, high_seqno: int) -> int:
-        """Return how many documents a vbucket can have at a high seqno of its history.
+        """Return an upper limit of a vbucket's documents at a high seqno of its history.
 
-        Each seqno above the one where the tables are complete adds one key at most.
+        Each seqno above the complete one adds one key at most.
         """
         return min(high_seqno, self.rows[vbucket] + max(0, high_seqno - complete_seqno))
 
@@ -160,12 +159,12 @@ NEW_LAKE = "(a new lake)"
 def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPlan | Idle:
     """Plan the next round of the lake, or the first one if there is no lake yet.
 
-    Its outlook estimates the vbuckets that the nodes will order back to their beginning, and names
-    the tables that get other typed columns. ``spark`` is used if only Spark can read the lake; None
-    builds or takes over a session.
+    The plan's outlook estimates the vbuckets that the nodes will order back to their beginning. It
+    names the tables that get other typed columns. ``spark`` is used if only Spark can read the
+    lake; None builds or takes over a session.
 
     Raises:
-        ConfigError: a run would refuse the settings at this cluster or table.
+        ConfigError: a run would refuse the settings for this cluster or table.
         SourceError: the cluster cannot be asked.
         LakeError: the table is foreign, or the lake holds another bucket.
     """
@@ -218,7 +217,7 @@ def _preview_of(
 
 
 def refuse_unknown_names(settings: Settings, cluster: ClusterView, lake: LakeTables | None) -> None:
-    """Refuse names of ``policy.dropped_collections`` that a run refuses."""
+    """Refuse the names of ``policy.dropped_collections`` that a run would refuse."""
     rules, there = settings.policy, collections_of(cluster.manifest)
     known = DroppedPolicies().knowing(rules, there)
     if lake is not None and rules.dropped_collections:
@@ -273,12 +272,12 @@ def _written_anew(
 
 
 def _leaves_out_documents(rules: FilterSettings) -> bool:
-    """Return whether nodes send many documents that the tables do not have."""
+    """Return whether the filter drops many documents that nodes send."""
     return replace(rules, system_xattrs=False) != FilterSettings()
 
 
 def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate:
-    """Estimate a backfill by the nodes' present seqnos.
+    """Estimate a backfill from the nodes' present seqnos.
 
     Raises:
         ConfigError: the bucket lacks a vbucket.

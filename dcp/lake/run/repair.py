@@ -1,10 +1,12 @@
-"""Repairs a lake that is damaged: all vbuckets stream again from their beginning.
+"""Repairs a damaged lake: all vbuckets stream again from their beginning.
 
-It commits a round in which every vbucket begins a new epoch at 0; nothing is streamed and no row of
-a replica is touched. The old rows stay, marked stale, until the new history of a vbucket is whole;
-then it is replaced. It does without the states of the vbuckets if the log cannot tell them, and
-takes files of the log that cannot be read out of the table. All vbuckets begin at once, also those
-without a node: a table whose rows somebody changed gets applies again if no row of it stays.
+It commits a round in which every vbucket begins a new epoch at seqno 0. The round has no documents,
+and no row of a replica changes. The old rows stay, marked stale; they are replaced once the new
+history of their vbucket is whole.
+
+If the log has lost the states of the vbuckets, the repair makes new ones. It takes files that
+cannot be read out of the log. All vbuckets begin at once, also those without a node: a table with
+foreign changes gets applies again only if none of its rows stays.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +39,7 @@ from dcp.lake.tables.vbucket_state import (
 
 
 def only_in_log(settings: Settings) -> tuple[str, ...]:
-    """Name the settings that only the log can serve, each with the way to do without."""
+    """Name the settings whose effect only the log holds, each with the way to do without it."""
     told = []
     if settings.policy.keeps_dropped:
         told.append(
@@ -67,7 +69,7 @@ def refuse_damage(lake: LakeTables) -> None:
 
 
 def is_damaged(lake: LakeTables) -> bool:
-    """Return whether `refuse_damage` refuses, or a file of the log cannot be read."""
+    """Return whether `refuse_damage` raises, or a file of the log cannot be read."""
     try:
         refuse_damage(lake)
     except LakeError:
@@ -76,12 +78,12 @@ def is_damaged(lake: LakeTables) -> bool:
 
 
 def repair(lake: LakeTables, writer_id: str, *, only_in_log: Sequence[str] = ()) -> None:
-    """Commit the round of the driver ``writer_id`` with which all vbuckets begin anew.
+    """Commit the round, by the driver ``writer_id``, with which all vbuckets begin anew.
 
-    ``only_in_log`` names the losses of a log that cannot be read, and the way to do without.
+    ``only_in_log``: see the function of that name.
 
     Raises:
-        LakeError: the log cannot be read, and something is ``only_in_log``.
+        LakeError: the log cannot be read, and ``only_in_log`` is not empty.
         FencedError: another driver committed a round.
     """
     replicas = replicas_in(lake)
@@ -120,9 +122,9 @@ def repair(lake: LakeTables, writer_id: str, *, only_in_log: Sequence[str] = ())
 
 
 def _states(lake: LakeTables, newest: int, number: int) -> Mapping[int, VbucketProgress]:
-    """Return the newest states; for a log that lost them, states that use no epoch twice.
+    """Return the newest states. If the log has lost them, return states with unused epochs.
 
-    A vbucket begins at most one epoch in a round, so none is higher than the number of rounds.
+    A vbucket begins at most one epoch in a round, so no epoch is higher than the number of rounds.
     """
     try:
         with spark_errors("the newest positions cannot be read"):
@@ -138,7 +140,7 @@ def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writ
     """Take all files out of ``changes``.
 
     A DELETE without a condition reads no file; Delta cannot take out a single unreadable one. The
-    files stay on the disk, and in the older versions, as long as the horizon keeps those.
+    files stay on the disk, and in older versions, for the horizon.
     """
     record_cleaned_round(lake, replicas, newest)
     read_version = history(lake.changes, 1)[0].version

@@ -1,8 +1,8 @@
-"""Replicates a bucket: rounds and applies, until the seqnos at the start are applied, or forever.
+"""Replicates a bucket: rounds and applies, up to the seqnos at the start or forever.
 
-``run`` is ``dcplake run``, and ``apply_pending`` the other half of runs whose ``apply.when`` is
-never: ``dcplake apply``. Both can be killed at any instant and started again: each step begins by
-reading what is durable.
+``run`` is ``dcplake run``. ``apply_pending`` is ``dcplake apply``, for runs with ``apply.when`` =
+never. Both can be killed at any moment and started again: each step begins by reading the durable
+state.
 """
 
 import threading
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _AFTER_ROUND_SECONDS: Final = 60.0
-"""A run that is asked to stop may take so long after its round's time, to commit and to apply."""
+"""A stopping run may take this long after its round's time, to commit and to apply."""
 
 
 def run(
@@ -47,20 +47,18 @@ def run(
     stop: threading.Event | None = None,
     spark: "SparkSession | None" = None,
 ) -> RunReport:
-    """Replicate: ``once`` until all that the cluster held at the start is applied, else until
-    ``stop``.
+    """Replicate: with ``once`` all that the cluster held at the start, otherwise until ``stop``.
 
     Without ``stop``, SIGTERM and SIGINT end a run after the running round. A second signal ends it
-    at once, which loses nothing durable.
-
-    Without ``spark`` it builds a session, or takes one over.
+    at once, which loses nothing durable. Without ``spark`` the run builds a session, or takes one
+    over.
 
     Raises:
-        IncompleteRunError: the run did what it could, but some vbuckets could not be read.
-        StoppedError: a run with ``once`` was asked to stop before it was done.
+        IncompleteRunError: some vbuckets could not be read; all others are applied.
+        StoppedError: a run with ``once`` was asked to stop before its end.
         FencedError: another driver works on the lake.
         AuthenticationError, BucketError, NodeUnavailableError: the cluster cannot be read at all.
-        LakeError: the lake is not this bucket's, or somebody changed its tables.
+        LakeError: the lake holds another bucket, or somebody changed its tables.
         QualityError: a run with ``once`` ends with an apply that ``quality.gate`` holds back.
     """
 
@@ -75,9 +73,9 @@ def run(
 
 
 def is_large_load(settings: Settings, high_seqnos: Mapping[int, int]) -> bool:
-    """Return whether the log lacks so many changes that Java's best code pays (`jvm_options`).
+    """Return whether the log lacks so many changes that Java's best compiler pays (`jvm_options`).
 
-    It is asked before Spark starts: of a lake that Spark alone can read it is not known by then.
+    The question comes before Spark starts, so the answer for a lake that only Spark can read is no.
     ``high_seqnos`` are the cluster's, by vbucket.
     """
     if sum(high_seqnos.values()) < MANY_CHANGES:
@@ -102,14 +100,14 @@ def driving(
     is_long: Callable[[Mapping[int, int]], bool],
     check: Callable[[ClusterView], object] = lambda _: None,
 ) -> Iterator[tuple[Driver, ClusterView]]:
-    """Be the lake's driver; makes a missing lake.
+    """Drive the lake within the context; make it if it is missing.
 
-    Gives the driver and the cluster's state. ``is_long`` is asked with the high seqnos when Spark
-    starts (`jvm_options`); ``check`` may refuse the cluster before a lake is made.
+    Gives the driver and the cluster's state. ``is_long`` gets the high seqnos when Spark starts
+    (`jvm_options`). ``check`` may refuse the cluster before a lake is made.
 
     Raises:
         ConfigError: there is no key for the hashes of `[privacy]`.
-        LakeLockedError: another process is the driver.
+        LakeLockedError: another process drives the lake.
     """
     settings.privacy.require_key()  # here already: a task without it would be tried again
     access = source_access(settings)
@@ -135,8 +133,7 @@ def apply_pending(
 ) -> list[AppliedVersion]:
     """Bring every replica table to the newest round, whatever ``apply.when`` says.
 
-    It reads the lake alone: the cluster may be out of reach, unless ``policy.persist_to`` lets it
-    ask for the seqnos on disks.
+    It does not need the cluster, unless ``policy.persist_to`` asks for the seqnos on disks.
 
     Returns:
         The new versions; none if nothing waits.
@@ -175,7 +172,7 @@ def open_or_create(store: LakeStore, settings: Settings, cluster: ClusterView) -
 
 @contextmanager
 def stopping(stop: threading.Event | None, rule: RoundSettings) -> Iterator[threading.Event]:
-    """Give the event that ends a run: the given one, or one that SIGTERM and SIGINT set."""
+    """Give the event that ends a run: ``stop``, or one that SIGTERM and SIGINT set."""
     if stop is not None:
         yield stop
         return

@@ -1,4 +1,4 @@
-"""Tells the set-up of a connection, step by step, with what each step found or agreed on."""
+"""Reports the set-up of a connection step by step, with the finding of each step."""
 
 import ssl
 import time
@@ -20,7 +20,7 @@ from dcp.wire.vocabulary import HelloFeature
 
 
 class StepState(StrEnum):
-    """The end of a step: with a warning a run works, but lacks something, or not for long."""
+    """The end of a step. After a warning a run works, but lacks something, or will fail soon."""
 
     OK = "ok"
     WARNING = "warning"
@@ -53,7 +53,7 @@ class Finding:
 
 
 Tell = Callable[[CheckedStep], None]
-"""Hears of each finished step; another thread calls it for the set-up of a connection."""
+"""Gets each finished step. Another thread calls it for the set-up of a connection."""
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def checking(name: str, tell: Tell) -> Iterator[Finding]:
 
 @contextmanager
 def attempts(tell: Tell) -> Iterator[Tell]:
-    """Give a function that tells steps; a failed attempt is a warning if another follows."""
+    """Give a function that reports steps. A failed attempt is a warning if another one follows."""
     failed: CheckedStep | None = None
 
     def tell_when_decided(step: CheckedStep) -> None:
@@ -90,7 +90,7 @@ def attempts(tell: Tell) -> Iterator[Tell]:
 
 _SECONDS_A_DAY: Final = 86_400
 _FEW_DAYS: Final = 30
-"""A certificate that ends so soon is worth a warning."""
+"""A certificate that ends within this time is worth a warning."""
 
 _LINES: Final = {
     TCP: "TCP",
@@ -103,14 +103,14 @@ _LINES: Final = {
     bootstrap.GET_CLUSTER_CONFIG.name: "bucket",
 }
 _DCP: Final = "DCP"
-"""VERSION, DCP_OPEN, and the controls."""
+"""The steps VERSION, DCP_OPEN and the controls."""
 
 
 class SetUpCheck:
-    """Tells the steps of one connection's set-up, each when the next one begins."""
+    """Reports the steps of one connection's set-up, each when the next one begins."""
 
     def __init__(self, node: NodeAddress, tell: Tell, *, is_first: bool) -> None:
-        """``is_first``: also tells the steps before DCP, which later connections repeat."""
+        """``is_first``: report the steps before DCP, too. Later connections repeat those."""
         self._node = node
         self._tell = tell
         self._is_first = is_first

@@ -1,4 +1,4 @@
-"""Turns SIGTERM and SIGINT into a stop after the round under way; a second signal stops at once.
+"""Turns SIGTERM and SIGINT into a stop after the running round; a second signal stops at once.
 
 While Spark starts, the first signal ends the run at once. A JVM that does not answer can hang a
 round: after a limit the run sends itself the second signal.
@@ -17,15 +17,15 @@ from dcp.lake.spark.session import is_starting
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _TELL_SECONDS: Final = 1.0
-"""A run that ends within this time after a signal logs nothing."""
+"""A run that ends within this time after a signal logs nothing about it."""
 _LOG = logging.getLogger(__name__)
 
 
 @contextmanager
 def stop_on_signals(limit_seconds: float) -> Iterator[threading.Event]:
-    """Give an event that the first signal sets; outside the main thread nothing sets it.
+    """Give an event that the first signal sets. Outside the main thread nothing sets it.
 
-    If the block goes on ``limit_seconds`` after the first signal, the second one follows.
+    If the block goes on for ``limit_seconds`` after the first signal, the second one follows.
     """
     event = threading.Event()
     main = threading.current_thread()

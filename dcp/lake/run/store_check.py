@@ -1,4 +1,6 @@
-"""Tries an object store as a lake uses it; by Spark only where nothing else knows the way to it."""
+"""Tries an object store in the ways that a lake uses it. Spark tries it only if nothing else
+can.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def try_store(place: "TablePlace | None", start_spark: "StartSpark", root: str, tell: Tell) -> None:
-    """List, write, read, try to overwrite, swap and remove a file, each as its own step."""
+    """List, write, read, overwrite, swap and remove a file, each as its own step."""
     trial = None if place is None else place.trial()
     if trial is None:
         with checking("object store", tell) as finding:

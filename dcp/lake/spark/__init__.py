@@ -1,1 +1,1 @@
-"""The Spark session, its Java and jars, and the errors they raise."""
+"""The Spark session with its Java and jars, and the translation of its errors."""

@@ -1,7 +1,7 @@
-"""Sessions beside others. They share the Spark application, but not settings or views.
+"""Makes sessions beside others: same Spark application, but separate settings and views.
 
-dcplake works beside a user's session, and applies beside the session that receives. What a session
-is set to, the time zone, the fence of a statement, changes every statement of that session.
+dcplake works beside a user's session, and applies beside the session that receives. A session's
+settings, such as the time zone or the fence of a commit, affect all its statements.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 _SETTINGS: Final["WeakKeyDictionary[SparkSession, dict[str, str]]"] = WeakKeyDictionary()
-"""The settings that `note_settings` keeps."""
+"""The settings that `note_settings` stores."""
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -25,21 +25,21 @@ def is_same(one: SparkSession, other: SparkSession) -> bool:
         return one is other
     try:
         return bool(one._jsparkSession == other._jsparkSession)
-    except (Py4JError, OSError):  # one is of a JVM that is gone
+    except (Py4JError, OSError):  # the JVM of one of them has ended
         return False
 
 
 def note_settings(spark: SparkSession) -> None:
-    """Keep a session's settings, while no statement runs, for the sessions beside it."""
+    """Store a session's settings for sessions beside it. No statement may be running."""
     _SETTINGS[spark] = dict(spark.conf.getAll)
 
 
 def session_beside(spark: SparkSession) -> SparkSession:
-    """Return a new session with the noted settings of ``spark``, or else its present ones.
+    """Return a new session with the stored settings of ``spark``, or else its present ones.
 
     A running statement changes the present ones (`dcp.lake.adapters.transaction`).
     """
-    theirs: Any = spark  # Spark Connect has a class of its own
+    theirs: Any = spark  # Spark Connect has a separate class
     beside: SparkSession = theirs.cloneSession() if is_connect(spark) else spark.newSession()
     _adopt(beside, _SETTINGS.get(spark) or dict(spark.conf.getAll))
     return beside
@@ -59,7 +59,7 @@ class SessionBeside:
 
 def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -> None:
     for session in sessions:
-        if is_connect(session):  # at the process's end its client would ask a server that is gone
+        if is_connect(session):  # its client would query the server at exit, which may be gone
             client: Any = session.client
             client.close()
     if sessions:
@@ -68,8 +68,8 @@ def end_sessions_beside(spark: SparkSession, sessions: Sequence[SparkSession]) -
 
 def make_active(spark: SparkSession) -> None:
     if not is_connect(spark):
-        with suppress(Py4JError, OSError):  # a JVM that is gone: the run's own failure tells of it
-            spark.createDataFrame([], "a INT")  # which is what makes a session the active one
+        with suppress(Py4JError, OSError):  # the JVM has ended; the run reports it
+            spark.createDataFrame([], "a INT")  # PySpark then makes this session the active one
 
 
 def _adopt(session: SparkSession, settings: dict[str, str]) -> None:

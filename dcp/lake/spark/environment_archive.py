@@ -1,8 +1,8 @@
 """Packs the Python environment of tasks into one file, for ``spark-submit --archives``.
 
-It is a virtual environment with dcplake, what dcplake requires, and the Delta jars. The library
-``venv-pack`` would take all that is installed, Spark and tools too, and of an editable installation
-(that of `make setup`) a reference to the checkout.
+The file is a virtual environment with dcplake, its requirements and the Delta jars. The library
+``venv-pack`` is unsuitable: it packs all that is installed, including Spark. For an editable
+installation (`make setup`) it only packs a reference to the checkout.
 """
 
 import sys
@@ -26,7 +26,7 @@ from dcp.lake.spark.jars import delta_jars
 
 _OURS: Final = ("dcp", "dcp.schemas", "dcplake", "pyspark_dcp")
 _OF_THE_CLUSTER: Final = frozenset({"pyspark", "py4j"})
-"""Spark's own installation gives these packages to its Python workers."""
+"""A cluster's own Spark gives these packages to its Python workers."""
 
 _Required = tuple[str, frozenset[str]]
 
@@ -35,16 +35,16 @@ _Required = tuple[str, frozenset[str]]
 class EnvironmentArchive:
     packages: tuple[str, ...]
     python: Path
-    """Whoever unpacks the archive must have this Python at the same path."""
+    """The archive needs this Python at the same path wherever it is unpacked."""
     size_bytes: int
 
 
 def write_environment_archive(path: Path) -> EnvironmentArchive:
-    """Write this Python's environment as a gzipped tar file; whole or not at all.
+    """Write this Python's environment as a gzipped tar file, completely or not at all.
 
     Raises:
-        SetupError: a package is missing or lists no files, the jars cannot be brought, or the file
-            cannot be written.
+        SetupError: a package is missing or does not list its files, the jars cannot be fetched, or
+            the file cannot be written.
     """
     required: dict[_Required, Distribution] = {}
     _add_required(_installed("dcplake"), frozenset(), required)
@@ -74,7 +74,7 @@ def write_environment_archive(path: Path) -> EnvironmentArchive:
 
 def _write(file: IO[bytes], python: Path, files: Mapping[Path, Path]) -> None:
     settings = f"home = {python.parent}\ninclude-system-site-packages = false\n".encode()
-    # Links of this installation, to a checkout or to files of another environment, become files.
+    # Links to a checkout or to another environment would break elsewhere, so they become files.
     with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1, dereference=True) as archive:
         entry = tarfile.TarInfo("pyvenv.cfg")
         entry.size = len(settings)
@@ -119,12 +119,12 @@ def _files_of(packages: Collection[Distribution]) -> Iterator[tuple[str, Path]]:
             )
         for file in package.files:
             source = Path(str(package.locate_file(file)))
-            if ".." not in file.parts and source.is_file():  # above are scripts, which no task runs
+            if ".." not in file.parts and source.is_file():  # files above are scripts
                 yield str(file), source
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    """Give dcplake's files by its imports: an editable installation lists none."""
+    """Yield dcplake's files, found by import: an editable installation does not list them."""
     for name in _OURS:
         spec = find_spec(name)
         assert spec is not None and spec.origin is not None, name

@@ -1,8 +1,7 @@
 """Translates failures of Spark, its JVM and the machine into our errors: one line with a remedy.
 
-Spark wraps a cause many times, in ways that depend on where it came up. So the texts of the whole
-chain are searched, Java's stack and Python's, by a table with one row for each known cause. It has
-those of object stores and disks, which `dcp.lake.store.failures` knows.
+Spark wraps a cause many times, in different ways. This module therefore searches the texts of the
+whole chain, with the stacks of Java and Python, for patterns of known causes.
 """
 
 import re
@@ -37,10 +36,10 @@ from dcp.lake.store.failures import (
 from dcp.lake.store.table import CommitConflictError, MissingVersionError
 
 _JVM_SECONDS: Final = 10.0
-"""A JVM may take this long to end after its connections closed."""
+"""A JVM whose connections are closed may take so many seconds to end."""
 
 CONFLICT: Final = re.compile(r"\[?(DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)[\w.]*)")
-"""Delta's conditions if another commit came first; nothing was written then."""
+"""Delta's error conditions if another commit came first; the statement wrote nothing."""
 
 _CAUSES: Final = (
     Cause(
@@ -155,7 +154,7 @@ _CAUSES: Final = (
         is_log=True,
     ),
     Cause(
-        CONFLICT,  # last: what failed while a conflict was handled counts more
+        CONFLICT,  # last: a failure while a conflict was handled matters more
         FencedError,
         "another writer committed to the table in the same moment, so that this statement wrote "
         "nothing",
@@ -168,14 +167,14 @@ _NO_CAUSE: Final = re.compile(
     r"\s|WARNING:|NOTE:|Picked up |Warning: |Error occurred during initialization of VM"
     r"|\d{4}-\d\d-\d\dT\S+ (?:WARN|INFO) "
 )
-"""Lines of a JVM's output that do not say why it ended."""
+"""Lines of a JVM's output that do not explain its end."""
 
 
 def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
     """Return our error for a failure with a known cause; None for any other.
 
-    The line begins with ``what``: the action, or its place. A task's `TaskError` becomes its
-    original error.
+    The message begins with ``what``: the action, or its place. If a task raised a `TaskError`, the
+    function returns the task's original error.
     """
     told = _told(failure)
     known = original_error(told) or named_cause(told, what, _CAUSES)
@@ -197,7 +196,7 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
 
 
 def start_cause(failure: BaseException, log_file: Path) -> str:
-    """Return the JVM's last words on why Spark did not start: Python was told nothing."""
+    """Return from the JVM's output why Spark did not start: Python's exception does not say it."""
     try:
         logged = log_file.read_text("utf-8", "replace")
     except OSError:
@@ -218,7 +217,7 @@ def _printed_cause(logged: str) -> str:
 
 
 def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | None:
-    """Return `known_error`, or another failure's message in one line; None for our bugs."""
+    """Return `known_error`, or another failure's message in one line; None for our own bugs."""
     if (known := known_error(failure, what)) is not None or not _is_from_outside(failure):
         return known
     named = f"{what}: " if what else ""
@@ -229,12 +228,12 @@ def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | Non
 
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
-    """Pass on our errors; turn Spark's into one line that begins with ``what``."""
+    """Raise one of our errors, one line that begins with ``what``, for a failure of Spark."""
     try:
         yield
     except DcplakeError:
         raise
-    except Exception as failure:  # Spark's own class, or the bridge's, by where it failed
+    except Exception as failure:  # Spark's own class, or the bridge's
         if (error := one_line_error(failure, what)) is None:
             raise
         raise error from failure
@@ -270,7 +269,7 @@ _jvms: "list[subprocess.Popen[bytes]]" = []
 
 
 def watch_jvm(process: "subprocess.Popen[bytes]") -> None:
-    """Remember the JVM that this process started, to tell its end from other failures."""
+    """Remember the JVM that this process started, to recognise its end as the cause of failures."""
     _jvms[:] = [process]
 
 
@@ -278,15 +277,15 @@ _SHUTTING_DOWN: Final = re.compile(
     r"dagScheduler\(\)\" is null|dagScheduler\(\) is null|stopped SparkContext"
     r"|SparkContext was shut down|Shutdown in progress"
 )
-"""Answers of a JVM that ends: by a SIGTERM to the whole process group, say."""
+"""Errors from a JVM that is ending, for example after a SIGTERM to its process group."""
 
 
 _TERMINATED: Final = (-signal.SIGTERM, 128 + signal.SIGTERM)
-"""Exit codes after SIGTERM; a JVM ends itself then, with the second."""
+"""Exit codes after SIGTERM. A JVM that handles the signal exits with the second."""
 
 
 def _ended_jvm(failure: BaseException) -> int | None:
-    """Return the exit code of our JVM; None if it runs, or is another's."""
+    """Return the exit code of our JVM; None if it runs, or if it belongs to another process."""
     for process in _jvms:
         is_ending = _SHUTTING_DOWN.search(_told(failure)) is not None
         if not is_ending and not any(map(_is_lost_connection, _chain(failure))):
@@ -307,6 +306,6 @@ def _signal_name(number: int) -> str:
 
 
 def _is_lost_connection(failure: BaseException) -> bool:
-    """Return whether the JVM may have ended: it did not answer (`Py4JJavaError` is an answer)."""
+    """Return whether the JVM did not answer (a `Py4JJavaError` is an answer)."""
     answers = isinstance(failure, Py4JJavaError)
     return isinstance(failure, Py4JError | ConnectionError | EOFError) and not answers

@@ -1,4 +1,4 @@
-"""Stores in a session of Spark: how Spark commits there by itself, and folders of its own."""
+"""Access to stores through a Spark session: its log store, and small files in its folders."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from dcp.lake.spark.session import jvm_of
 
 
 def log_store_of(spark: SparkSession, place: str) -> str:
-    """Return the class by which a session commits to a place on S3.
+    """Return the class with which a session commits to a place on S3.
 
     Raises:
-        ConfigError: it is Delta's own, which may overwrite others' commits.
+        ConfigError: it is Delta's own class, which may overwrite commits of others.
     """
     if chosen := log_store_in(lambda key: spark.conf.get(key, None), place):
         return chosen
@@ -28,9 +28,9 @@ def log_store_of(spark: SparkSession, place: str) -> str:
 
 
 def try_conditional_writes(spark: SparkSession, folder: str) -> bool:
-    """Try that the store of a folder refuses to overwrite; False if a server has the session.
+    """Test that the store of a folder refuses to overwrite; return False under Spark Connect.
 
-    Any exception of Spark means that the store overwrites, or does not answer.
+    If Spark raises any exception, the store overwrites, or does not answer.
     """
     jvm = jvm_of(spark)
     if jvm is None:
@@ -41,9 +41,9 @@ def try_conditional_writes(spark: SparkSession, folder: str) -> bool:
 
 
 def remove_hidden_files(spark: SparkSession, folder: str) -> None:
-    """Remove a folder that holds hidden files only; does nothing if a server has the session.
+    """Remove a folder if it holds hidden files only. It does nothing under Spark Connect.
 
-    Any exception of Spark means that there is no such folder, or that the store forbids it.
+    If Spark raises any exception, the folder is missing, or the store forbids the removal.
     """
     if (jvm := jvm_of(spark)) is not None:
         path = jvm.org.apache.hadoop.fs.Path(folder)
@@ -52,11 +52,11 @@ def remove_hidden_files(spark: SparkSession, folder: str) -> None:
         if all(each.getName().startswith(".") for each in files):
             for each in files:
                 store.delete(each, False)
-            store.delete(path, False)  # not if another process has committed by then
+            store.delete(path, False)  # not recursive: another process may have committed
 
 
 def put_file(spark: SparkSession, file: str, content: bytes) -> None:
-    """Write a small file, in place of an older one; does nothing if a server has the session."""
+    """Write or replace a small file. It does nothing under Spark Connect."""
     if (jvm := jvm_of(spark)) is not None:
         path = jvm.org.apache.hadoop.fs.Path(file)
         stream = path.getFileSystem(_hadoop_configuration(spark)).create(path, True)
@@ -67,10 +67,7 @@ def put_file(spark: SparkSession, file: str, content: bytes) -> None:
 
 
 def file_content(spark: SparkSession, file: str) -> bytes | None:
-    """Return the content of a small file of ASCII.
-
-    None if it is missing, or a server has the session.
-    """
+    """Return the content of a small ASCII file; None if it is missing, or under Spark Connect."""
     if (jvm := jvm_of(spark)) is None:
         return None
     path = jvm.org.apache.hadoop.fs.Path(file)

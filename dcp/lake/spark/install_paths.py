@@ -10,10 +10,10 @@ from dcp.errors import SetupError
 
 
 def jars_folder() -> Path:
-    """Return the folder of the jars: ``DCPLAKE_JARS``, else ``jars`` in `data_folder`.
+    """Return the folder of the jars: ``DCPLAKE_JARS``, or ``jars`` in `data_folder`.
 
     Raises:
-        SetupError: the variable names the home of a user that there is not.
+        SetupError: the variable names the home folder of an unknown user.
     """
     if configured := os.environ.get("DCPLAKE_JARS"):
         try:
@@ -24,21 +24,21 @@ def jars_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """Return ``share/dcplake`` of this Python environment, or else the user's cache folder.
+    """Return ``share/dcplake`` of this Python environment, or the user's cache folder.
 
-    A user without a home gets the former, even if it is read-only.
+    For a user without a home, it is the former even if that is read-only.
     """
     shared = Path(sys.prefix) / "share" / "dcplake"
     existing = next(folder for folder in (shared, *shared.parents) if folder.exists())
     if (shared / "jars").is_dir() or os.access(existing, os.W_OK):
         return shared
-    with suppress(RuntimeError):  # the system knows no home of this user
+    with suppress(RuntimeError):  # this user has no home
         return Path.home() / ".cache" / "dcplake"
     return shared
 
 
 def spark_home() -> Path | None:
-    """Return the Spark of the package pyspark, whatever ``SPARK_HOME`` names.
+    """Return the Spark inside the package pyspark, whatever ``SPARK_HOME`` says.
 
     None if pyspark belongs to a separate Spark installation, or is missing.
     """

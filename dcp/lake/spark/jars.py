@@ -1,15 +1,7 @@
-"""Downloads the jars that Spark lacks, once, checks them by sha256, and uses them offline then.
+"""Downloads the jars that Spark lacks, checks them by sha256, and then uses them offline.
 
-``python -m dcp.lake.spark.jars s3`` fetches all, and prints their paths.
-
-The lists beside this module name every file: ``sha256sum --check`` reads them in a copy of a Maven
-repository. They hold less than the packages ask for:
-
-* Of Delta's dependencies pyspark has some already, newer (Hadoop, Parquet, Jackson, slf4j,
-  RoaringBitmap: a second copy of them on the class path is trouble). Others belong to Unity
-  Catalog, which nothing here uses.
-* S3 takes Hadoop's connector, and the parts of the AWS SDK that it uses (sts for web identities and
-  roles). By itself it asks for all of the SDK in one jar (``bundle``, 690 MB). Spark has the rest.
+``python -m dcp.lake.spark.jars s3`` fetches all, and prints their paths. The lists beside this
+module name every file; ``sha256sum --check`` can check a copy of a Maven repository with them.
 """
 
 import hashlib
@@ -35,14 +27,14 @@ _DOWNLOAD_TIME: Final = timedelta(minutes=10)
 _LISTS: Final = Path(__file__).parent
 
 _ANSWER: Final = re.compile(r"Error performing GET (\S+) .*?status code: ([^:]*)(?::(.*))?")
-"""How obstore tells a server's answer."""
+"""The format in which obstore reports a server's answer."""
 _MARKUP: Final = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>?", re.IGNORECASE)
 _PAGE_BEGIN: Final = 2000
 _MOST_WORDS: Final = 80
-"""Characters of an answer that are searched for words, and that are shown."""
+"""The most characters of a server's answer that a message shows."""
 
 LOG_STORE_JAR: Final = _LISTS / "log_store" / "dcplake-s3-log-store.jar"
-"""Commits to tables on S3; its source is beside it."""
+"""The log store for tables on S3; its source is in the same folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +42,17 @@ class JarSet:
     title: str
     megabytes: int
     files: Path
-    """A line for each file: its sha256, and its path in a Maven repository."""
+    """A file with one line for each jar: its sha256, and its path in a Maven repository."""
 
     def checksums(self) -> dict[PurePosixPath, str]:
         lines = (line.split() for line in self.files.read_text("ascii").splitlines())
         return {PurePosixPath(path): checksum for checksum, path in lines}
 
 
+# pyspark has newer versions of some of Delta's dependencies (Hadoop, Parquet, Jackson, slf4j,
+# RoaringBitmap), and a second copy on the class path would conflict. Others belong to Unity
+# Catalog, which dcplake does not use. For S3, the list has Hadoop's connector and the parts of the
+# AWS SDK that it needs; its own dependency is the whole SDK in one jar (``bundle``, 690 MB).
 DELTA: Final = JarSet("Delta jars", 12, _LISTS / "delta_jars.sha256")
 S3: Final = JarSet("S3 jars", 13, _LISTS / "s3_jars.sha256")
 
@@ -70,14 +66,12 @@ def s3_jars() -> list[Path]:
 
 
 def fetched(wanted: JarSet) -> list[Path]:
-    """Return the checked files of a set; downloads the set if one is missing or damaged.
+    """Return the checked files of a set; download the set if a file is missing or damaged.
 
-    ``DEFAULT_ARTIFACT_REPOSITORY`` names the Maven repository, as for Spark. Files appear in the
-    folder once all have the right checksum, each in one step. So each of several processes gets
-    whole files.
+    ``DEFAULT_ARTIFACT_REPOSITORY`` names the Maven repository, as for Spark.
 
     Raises:
-        SetupError: the download failed, a file has another checksum, or the folder takes no file.
+        SetupError: the download failed, a file has another checksum, or the folder is not writable.
     """
     folder, checksums = jars_folder(), wanted.checksums()
     kept = {folder / path.name: checksum for path, checksum in checksums.items()}
@@ -115,6 +109,7 @@ def _download(wanted: JarSet, folder: Path) -> None:
                 )
             Path(staging, path.name).write_bytes(content)
             names.append(path.name)
+        # All checksums are right by now. A rename is atomic, so other processes see whole files.
         for name in names:
             Path(staging, name).replace(folder / name)
 
@@ -144,25 +139,22 @@ def _content(wanted: JarSet, path: PurePosixPath, folder: Path) -> bytes:
 
 
 def _told(failure: BaseException) -> str:
-    """Return a failure in one line; of a server's answer its URL, status and first words.
-
-    Proxies answer with whole pages of HTML.
-    """
+    """Return a failure as one line; for a server's answer: URL, status and first words."""
     from dcp.lake.store.failures import plain_line
 
     told = plain_line(failure)
     if (answer := _ANSWER.search(told)) is None:
         return told
     url, status, page = answer.groups("")
+    # Proxies answer with whole HTML pages.
     words = shorten(_MARKUP.sub(" ", page[:_PAGE_BEGIN]), _MOST_WORDS, placeholder=" …")
     return printable(f"{url}: {status}{f': {words}' if words else ''}")
 
 
 def _repository() -> tuple[str, dict[str, str]]:
-    """Return the Maven repository's URL, without user and password, and the headers that have them.
+    """Return the Maven repository's URL without credentials, and headers with the credentials.
 
-    Raises:
-        SetupError: it is no URL of HTTP; the message has no secret.
+    It raises SetupError if it is not an HTTP URL; the message contains no secret.
     """
     place = urlsplit(os.environ.get(_VARIABLE) or _MAVEN_CENTRAL)
     if place.scheme not in ("http", "https") or not place.hostname or place.query or place.fragment:
@@ -180,10 +172,7 @@ def _repository() -> tuple[str, dict[str, str]]:
 
 
 def main() -> int:
-    """Print the jars for ``--jars`` of a session that others start; with ``s3`` those of S3, too.
-
-    Returns the exit code.
-    """
+    """Print the jars for the ``--jars`` of another session; with ``s3`` also those for S3."""
     words = sys.argv[1:]
     if words not in ([], ["s3"]):
         print(f"dcplake: found {' '.join(words)!r}, expected s3 or nothing", file=sys.stderr)

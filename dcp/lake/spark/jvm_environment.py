@@ -1,8 +1,8 @@
-"""Says what Spark's JVMs and its Python tasks inherit, whatever machine and country they start in.
+"""Fixes the environment of Spark's JVMs and Python tasks, independent of machine and locale.
 
-They would take everything as it is. Then digits of another script name commits that no reader
-finds, a locale without UTF-8 writes other names of files than this process reads, a machine without
-a name or a home stops Spark's start, and tasks import what happens to be in the current folder.
+A locale with other digits would change the names of commits. One without UTF-8 changes file names.
+Spark does not start on a machine without a name, or for a user without a home. Python tasks would
+import modules from the current folder.
 """
 
 import os
@@ -29,12 +29,12 @@ _UTF8_LOCALE: Final = "C.UTF-8"
 _LANGUAGE_OPTIONS: Final = (
     "-Duser.language=en -Duser.country=US -Duser.timezone=UTC -Dfile.encoding=UTF-8"
 )
-"""Java takes these from the machine otherwise."""
+"""By default, Java takes these from the machine."""
 
 _VARIABLES_OF_OPTIONS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-"""Every Java reads these, also the one that parses Spark's command line.
+"""Every Java reads these variables, also the one that parses Spark's command line.
 
-``_JAVA_OPTIONS`` wins over that line.
+``_JAVA_OPTIONS`` overrides the command line.
 """
 
 _LIBRARY_FOLDERS: Final = (
@@ -43,21 +43,21 @@ _LIBRARY_FOLDERS: Final = (
     "io.netty.native.workdir",
     "commons.crypto.lib.tempdir",
 )
-"""Properties for the folders where Spark's libraries unpack their native parts."""
+"""Properties for the folders into which Spark's libraries unpack native code."""
 
 _STYLE: Final = "java.time.format.DecimalStyle"
-"""Java's class that knows the digits of the default locale."""
+"""Java's class with the digits of the default locale."""
 
 
 def jvm_variables(master: str) -> dict[str, str | None]:
-    """Return the environment variables of a JVM that this process starts; None: unset."""
+    """Return the environment variables for a JVM that this process starts; None: unset."""
     variables: dict[str, str | None] = {
         "JAVA_HOME": str(find_java_home()),
-        # Java encodes names of files by it, and by no option.
+        # Java encodes file names by the locale; no option sets it.
         "LC_ALL": _UTF8_LOCALE,
-        # glibc gives every thread an arena of its own, which keeps what was freed; Python's, too.
+        # By default, glibc gives many threads an arena each, which keeps freed memory.
         "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", _MALLOC_ARENAS),
-        # PySpark would make a session of Spark Connect, where they say so.
+        # With these, PySpark would make a session of Spark Connect.
         "SPARK_REMOTE": None,
         "SPARK_API_MODE": None,
     }
@@ -66,14 +66,14 @@ def jvm_variables(master: str) -> dict[str, str | None]:
             variables[name] = f"{theirs} {_LANGUAGE_OPTIONS}"
     if (home := spark_home()) is not None:
         variables["SPARK_HOME"] = str(home)
-    if master.startswith("local"):  # Spark asks for the machine's name, which may not resolve
+    if master.startswith("local"):  # Spark looks up the machine's name, which may not resolve
         variables |= {"SPARK_LOCAL_IP": LOOPBACK, "SPARK_LOCAL_HOSTNAME": LOOPBACK}
     return variables
 
 
 @contextmanager
 def environment(variables: Mapping[str, str | None]) -> Iterator[None]:
-    """Give processes that start meanwhile these environment variables; None removes one."""
+    """Set environment variables for processes that start inside the block; None removes one."""
     before = {name: os.environ.get(name) for name in variables}
     _set(variables)
     try:
@@ -91,10 +91,8 @@ def _set(variables: Mapping[str, str | None]) -> None:
 
 
 def driver_java_options() -> str:
-    """Return a local JVM's options: language, and folders that it can use.
-
-    Java looks for the home only in the list of users, and puts temporary files into /tmp.
-    """
+    """Return a local JVM's options: its language, and folders that it can use."""
+    # Java takes the home from the list of users only, and puts temporary files into /tmp.
     home = home_folder() or private_folder()
     folders = {"java.io.tmpdir": temporary_folder(), "user.home": home}
     if not os.access(home, os.W_OK):
@@ -106,30 +104,30 @@ def driver_java_options() -> str:
 
 
 def task_settings() -> dict[str, str]:
-    """Return settings for the same environment in executors and Python tasks, here or elsewhere."""
+    """Return settings that give executors and Python tasks the same environment."""
     return {
         "spark.executor.extraJavaOptions": _LANGUAGE_OPTIONS,
         "spark.executorEnv.LC_ALL": _UTF8_LOCALE,
         "spark.executorEnv.PYTHONUTF8": "1",
-        # Python would import a `dcp` of the current folder before the installed one.
+        # Otherwise Python imports a `dcp` in the current folder before the installed one.
         "spark.executorEnv.PYTHONSAFEPATH": "1",
     }
 
 
 def set_language(jvm: Any) -> None:
-    """Give a running JVM the same language; only if this program alone uses it."""
+    """Set the language of a running JVM. No other program may use the JVM."""
     java = jvm.java.util
     java.Locale.setDefault(java.Locale.US)
     java.TimeZone.setDefault(java.TimeZone.getTimeZone("UTC"))
 
 
 def refuse_language(spark: "SparkSession", jvm: Any, folder: Path | None) -> None:
-    """Refuse a session whose JVM cannot name a lake's files; ``folder`` is that of a local lake.
+    """Refuse a session whose JVM cannot name a lake's files.
 
-    ``jvm`` is None under Spark Connect.
+    ``jvm`` is None under Spark Connect. ``folder`` is the folder of a local lake.
 
     Raises:
-        ConfigError: its locale has other digits, or its file names are not in UTF-8.
+        ConfigError: its locale has other digits, or it does not encode file names in UTF-8.
     """
     if jvm is None:
         [[style]] = spark.sql(f"SELECT java_method('{_STYLE}', 'ofDefaultLocale')").collect()

@@ -1,7 +1,7 @@
 """Passes Spark's settings to a starting JVM in a file with mode 0600, not on its command line.
 
-PySpark gives them to ``spark-submit`` as ``--conf key=value``, and every user of the machine sees a
-command line; settings hold secrets (those of S3, say). The file is gone when the JVM is there.
+Every user of the machine can read a command line, and settings contain secrets (such as keys for
+S3). The file exists only until the JVM has started.
 """
 
 import os
@@ -17,7 +17,7 @@ from dcp.errors import ConfigError
 from dcp.lake.spark.jvm_environment import environment
 
 SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
-"""PySpark takes the arguments of ``spark-submit`` from this variable; users set it, too."""
+"""PySpark takes the arguments of ``spark-submit`` from this variable. Users may set it, too."""
 
 _OPTION: Final = "--properties-file"
 _AS_IT_IS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/,")
@@ -43,18 +43,18 @@ appender.file.strategy.max = 3
 logger.truncation.name = org.apache.spark.sql.catalyst.util.SparkStringUtils
 logger.truncation.level = error
 """
-"""Warnings go to a file, nothing to the screen."""
+"""Sends warnings to a file, and nothing to the screen."""
 
 
 @contextmanager
 def launch_properties(settings: Mapping[str, str]) -> Iterator[None]:
-    """Give ``settings`` to the JVM that PySpark starts meanwhile.
+    """Pass ``settings`` to the JVM that PySpark starts inside the block.
 
-    They win over the user's ``spark-defaults.conf``. A user's ``--conf`` wins over them at the
-    JVM's start; in the session they win.
+    They override the user's ``spark-defaults.conf``. A user's ``--conf`` overrides them when the
+    JVM starts; in the session they override it.
 
     Raises:
-        ConfigError: the user's arguments name a file of their own; Spark reads only one.
+        ConfigError: the user's arguments have a properties file; Spark reads only one.
         OSError: the file cannot be written.
     """
     theirs = os.environ.get(SUBMIT_ARGUMENTS)
@@ -77,7 +77,7 @@ def properties_text(settings: Mapping[str, str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape a key or a value into ASCII, since Java reads such files as Latin-1."""
+    """Escape a key or value as ASCII, because Java reads properties files as Latin-1."""
     return "".join(
         each
         if each in _AS_IT_IS
@@ -87,7 +87,7 @@ def escaped(text: str) -> str:
 
 
 def write_log4j_properties(log_file: Path) -> Path:
-    """Write the logging configuration beside ``log_file`` and return its path."""
+    """Write the configuration of log4j beside ``log_file``, and return its path."""
     log_file = log_file.absolute()
     log_file.parent.mkdir(parents=True, exist_ok=True)
     path = log_file.with_name(log_file.name + ".log4j2.properties")

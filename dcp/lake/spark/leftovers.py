@@ -1,4 +1,4 @@
-"""Chooses folders for temporary files; removes what nobody needs when a session ends well."""
+"""Chooses folders for temporary files, and removes them at a normal exit."""
 
 import atexit
 import os
@@ -15,18 +15,18 @@ from dcp.lake.spark.install_paths import data_folder
 _LOG_NAME: Final = "spark.log"
 _ERROR: Final = b" ERROR "
 
-_PLACES: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (folders in them are made safely)
+_PLACES: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (mkdtemp makes private folders)
 """Other common folders for temporary files."""
 
 _SHORT_BYTES: Final = 40
-"""Limit for a folder of sockets: Spark adds 60 bytes, and the shortest limit (macOS) is 103."""
+"""The longest folder name for sockets: Spark adds 60 bytes, and macOS allows 103."""
 
 
 _logs: list[Path] = []
 
 
 def temporary_log_file() -> Path:
-    """Return a log file in a new folder; exit removes it unless Spark logged an error."""
+    """Return a log file in a new folder. Exit removes it unless Spark logged an error."""
     file = Path(tempfile.mkdtemp(prefix="dcplake-")) / _LOG_NAME
     atexit.register(_remove_log, file, os.getpid())
     _logs.append(file)
@@ -34,7 +34,7 @@ def temporary_log_file() -> Path:
 
 
 def temporary_folder() -> Path:
-    """Return TMPDIR, or the system's folder."""
+    """Return TMPDIR or the system's folder for temporary files."""
     try:
         return Path(tempfile.gettempdir()).absolute()
     except FileNotFoundError as error:
@@ -45,9 +45,9 @@ def temporary_folder() -> Path:
 
 
 def sockets_folder() -> Path:
-    """Return a new private folder; exit removes it.
+    """Return a new private folder with a short name; exit removes it.
 
-    Names of sockets have some 100 characters at most, and temporary folders may be deep.
+    The name of a socket has about 100 characters at most, and temporary folders may be deep.
     """
     return _new_folder(
         lambda place: len(os.fsencode(place)) <= _SHORT_BYTES,
@@ -58,7 +58,7 @@ def sockets_folder() -> Path:
 def libraries_folder() -> Path | None:
     """Return a new folder for Java's native libraries; exit removes it.
 
-    None if the folder for temporary files will do: it is not mounted ``noexec``.
+    None if the usual temporary folder allows programs, because it is not mounted ``noexec``.
     """
     if _has_programs(temporary_folder()):
         return None
@@ -84,31 +84,31 @@ def _new_folder(fits: Callable[[Path], bool], wanted: str) -> Path:
 
 
 def _has_programs(place: Path) -> bool:
-    return not os.statvfs(place).f_flag & getattr(os, "ST_NOEXEC", 0)  # macOS has no such name
+    return not os.statvfs(place).f_flag & getattr(os, "ST_NOEXEC", 0)  # macOS lacks the constant
 
 
 def home_folder() -> Path | None:
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111  (Path.home() raises where there is none)
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  (Path.home() raises if there is none)
     return home if home.is_absolute() and home.is_dir() else None
 
 
 def kept_log() -> Path | None:
-    """Keep Spark's log at exit, for a message that names it; None if dcplake chose no log."""
+    """Keep Spark's log at exit, for a message that names it. None if dcplake chose no log."""
     atexit.unregister(_remove_log)
     return _logs[-1] if _logs else None
 
 
 def remove_empty_warehouse_at_exit() -> None:
-    """Let exit remove Spark's ``spark-warehouse`` from the current folder, unless it is used.
+    """Make exit remove Spark's ``spark-warehouse`` from the current folder if it is empty.
 
-    The setting stays Spark's or the user's: a lake in a catalog schema may live there.
+    The setting itself stays unchanged, because a lake in a catalog schema may be there.
     """
     folder = Path("spark-warehouse").absolute()
     if not folder.exists():
         process_id = os.getpid()
 
         def remove() -> None:
-            if os.getpid() == process_id:  # a forked process is not the one that made it
+            if os.getpid() == process_id:  # a forked process must not remove it
                 with suppress(OSError):
                     folder.rmdir()
 
@@ -119,7 +119,7 @@ def _remove_log(log_file: Path, process_id: int) -> None:
     if os.getpid() != process_id or _has_error(log_file):
         return
     with suppress(OSError):
-        for file in log_file.parent.glob(f"{_LOG_NAME}*"):  # log4j's configuration, too
+        for file in log_file.parent.glob(f"{_LOG_NAME}*"):  # includes log4j's configuration
             file.unlink()
         log_file.parent.rmdir()
 
@@ -130,7 +130,7 @@ def _remove_folder(folder: Path, process_id: int) -> None:
 
 
 def _has_error(log_file: Path) -> bool:
-    rolled = log_file.parent.glob(f"{_LOG_NAME}.[0-9]*")  # log4j begins a new file now and then
+    rolled = log_file.parent.glob(f"{_LOG_NAME}.[0-9]*")  # log4j starts a new file at 50 MB
     for file in (log_file, *rolled):
         with suppress(FileNotFoundError), file.open("rb") as lines:
             if any(_ERROR in line for line in lines):

@@ -1,7 +1,6 @@
-"""Finds or fetches Java and the Delta jars for Spark, or names what is missing.
+"""Finds or fetches Java and the Delta jars, or names the missing part. It starts neither.
 
-A session finds and fetches them by itself; ``python -m dcp.lake.spark.runtime`` does it ahead of
-time and says what there is, as `make setup` does. Neither PySpark nor Java is started here.
+A session does this by itself; ``python -m dcp.lake.spark.runtime`` does it before, as `make setup`.
 """
 
 import sys

@@ -1,13 +1,11 @@
-"""Makes a Spark session, or takes one over, and sets it up for Delta; nothing else does.
+"""Makes a Spark session, or takes one over, and sets it up for Delta.
 
-Four cases, told apart here and nowhere else:
+There are four cases:
 
-* this Python process starts Spark itself: everything is set, and Spark's own output goes to a file;
-* ``spark-submit`` has started the JVM: its settings win, the Delta jars join its class path;
-* a session exists already (a notebook's): one beside it is set up, and it stays as it is;
-* the master is a server of Spark Connect: the same, in a new session there.
-
-The settings, with their reasons, are in `session_settings`.
+* This process starts Spark: it makes all settings, and Spark's output goes to a file.
+* ``spark-submit`` has started the JVM: its settings win, and the Delta jars join its class path.
+* A session exists (in a notebook): a session beside it is set up, and it stays unchanged.
+* The master is a Spark Connect server: a new session there is set up.
 """
 
 import os
@@ -58,13 +56,13 @@ if TYPE_CHECKING:
 _POOL: Final = "spark.scheduler.pool"
 
 _started: list[SparkSession] = []
-"""The session that `started_session` returns."""
+"""The session that `build_session` started."""
 
 _starting: Final = threading.Event()
 """Set while `is_starting`."""
 
 _JVM_SECONDS: Final = 10.0
-"""A JVM may take this long to end, since it removes files."""
+"""A JVM may take so many seconds to end, because it removes files."""
 
 
 def build_session(
@@ -77,32 +75,30 @@ def build_session(
     theirs: SparkSession | None = None,
     on_s3: bool = False,
 ) -> SparkSession:
-    """Return a session that is ready for the lake.
-
-    It is one that `build_session` started, or a new one beside the user's.
+    """Return a session that is ready for the lake: a started one, or a new one beside the user's.
 
     Args:
-        app_name: shown in Spark's UI and logs.
-        master: for example ``local[2]``, or ``sc://host:port`` for Spark Connect; None:
-            spark-submit's, else all local cores.
-        driver_memory: the JVM's heap, as Spark writes it (``2g``); in local mode, all of it.
-        log_file: takes Spark's own output; None chooses a new temporary file.
-        extra: further Spark settings. They win over ours; the JVM's options, jars and extensions
-            are added to ours. Settings of spark-submit win over both, and nothing over
+        app_name: the name in Spark's UI and logs.
+        master: for example ``local[2]``, or ``sc://host:port`` for Spark Connect. None takes the
+            master of spark-submit, or else all local cores.
+        driver_memory: the JVM's heap in Spark's notation (``2g``). In local mode, tasks share it.
+        log_file: gets Spark's output; None chooses a new temporary file.
+        extra: further Spark settings. They override ours, but JVM options, jars and extensions are
+            added to ours. Settings of spark-submit override both. Nothing overrides
             `REQUIRED_SPARK`.
         theirs: a user's session; None means the active one, if any.
-        on_s3: whether tables are on S3, for which Spark needs more jars.
+        on_s3: tables are on S3, for which Spark needs more jars.
 
     Raises:
-        SetupError: Java or the Delta jars are missing, Spark did not start (names its log), or a
-            server of Spark Connect does not answer.
+        SetupError: Java or the Delta jars are missing, Spark did not start (the message names its
+            log), or a Spark Connect server does not answer.
         ConfigError: the existing session lacks Delta, or its master is of an unknown kind.
     """
     import delta.exceptions  # noqa: F401  (registers Delta's typed errors)
 
     settings = dict(extra or {})
     if theirs is not None and _is_started(theirs):
-        return theirs  # it was set up
+        return theirs  # it is already set up
     session = theirs or _session_that_is_there()
     if session is not None:
         return _set_up(session if _is_started(session) else session_beside(session), settings)
@@ -131,7 +127,7 @@ def _session_that_is_there() -> SparkSession | None:
     if session is None:
         from pyspark import SparkContext
 
-        # What is left of a session whose context was stopped is none.
+        # PySpark keeps the session object of a stopped context.
         if SparkContext._active_spark_context is not None:
             session = SparkSession._instantiatedSession
     if session is None and _started and is_connect(_started[0]):
@@ -151,7 +147,7 @@ def active_session_kept() -> Iterator[None]:
 
 
 def session_of_user(theirs: SparkSession | None) -> SparkSession | None:
-    """Return ``theirs``, or the existing session; None if `build_session` started it."""
+    """Return ``theirs`` or the existing session; None if `build_session` started it."""
     session = theirs or _session_that_is_there()
     return None if session is None or _is_started(session) else session
 
@@ -165,9 +161,9 @@ def started_session() -> SparkSession | None:
 
 
 def end_session(session: SparkSession) -> None:
-    """Stop a session that `build_session` started, and its JVM; another can be started then.
+    """Stop a session that `build_session` started, and its JVM, so that another can start.
 
-    Does nothing if somebody stopped it already, and uses the JVM for his own session.
+    If somebody has stopped the session and uses the JVM, it leaves the JVM alone.
     """
     from pyspark import SparkContext
 
@@ -178,10 +174,10 @@ def end_session(session: SparkSession) -> None:
     if session.sparkContext is not SparkContext._active_spark_context:
         return
     gateway: Any = SparkContext._gateway
-    with suppress(Py4JError, OSError):  # a JVM that is gone already
+    with suppress(Py4JError, OSError):  # the JVM may have ended
         session.stop()
     process = getattr(gateway, "proc", None)
-    if process is None:  # spark-submit's JVM, which ends with us
+    if process is None:  # the JVM belongs to spark-submit, and ends with this process
         return
     with suppress(Py4JError, OSError):
         gateway.shutdown()
@@ -194,7 +190,7 @@ def end_session(session: SparkSession) -> None:
 
 
 def session_slots(spark: SparkSession) -> int:
-    """Return how many tasks of a session run at once; 0 if the cluster decides."""
+    """Return how many tasks a session runs at once; 0 if the cluster decides."""
     master = spark.conf.get("spark.master", "")
     return slots_of(master) if master else 0
 
@@ -206,8 +202,8 @@ def jvm_of(spark: SparkSession) -> Any:
 
 @contextmanager
 def in_pool(spark: SparkSession, name: str) -> Iterator[None]:
-    """Put this thread's jobs into a pool of Spark's fair scheduler meanwhile."""
-    if is_connect(spark):  # there the server has the threads
+    """Put this thread's jobs into a pool of Spark's fair scheduler inside the block."""
+    if is_connect(spark):  # the jobs run in threads of the server
         yield
         return
     context = spark.sparkContext
@@ -216,7 +212,7 @@ def in_pool(spark: SparkSession, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # None takes it away again.
+        # None removes the property.
         context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]  # its stub has no None
 
 
@@ -259,11 +255,11 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
             )
         watch_jvm(gateway.proc)
         set_language(gateway.jvm)  # the user's options may have replaced ours
-        theirs = gateway.jvm.java.lang.System.getProperty  # spark-defaults.conf is in it, too
+        theirs = gateway.jvm.java.lang.System.getProperty  # includes spark-defaults.conf
         for key, value in (warehouse_settings() | log_store_settings(theirs)).items():
             if theirs(key) is None:
                 conf.set(key, value)
-        if theirs(PACKAGES):  # what they brought is in its list by now, for executors elsewhere
+        if theirs(PACKAGES):  # spark-submit has added the packages' jars; executors need them, too
             conf.set(JARS, _overridden({JARS: theirs(JARS)}, settings)[JARS])
         os.environ[PYTHON_VARIABLE] = python_of_tasks(theirs(PYTHON), settings["spark.master"])
         with _sigint_kept():
@@ -282,11 +278,11 @@ def _start_in_submitted_jvm(
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()
-    conf = SparkConf()  # what spark-submit was given
+    conf = SparkConf()  # has the settings of spark-submit
     jvm: Any = SparkContext._jvm
     set_language(jvm)
-    # For what Python workers print, of sockets that the JVM was quicker to close, say. Spark's own
-    # log has its stream already, and goes where it went.
+    # Python workers print warnings, for example if the JVM closed a socket first. They would reach
+    # the screen. Spark's own log has opened its stream before, and is unaffected.
     jvm.java.lang.System.setErr(jvm.java.io.PrintStream(str(temporary_log_file())))
     given = dict(conf.getAll())
     ours = static_settings("", None) | warehouse_settings() | {"spark.app.name": app_name}
@@ -298,7 +294,7 @@ def _start_in_submitted_jvm(
     wanted = _overridden(_overridden(ours, extra), given)
     _add_to_class_path(jvm, wanted.get(JARS, ""), given.get(JARS, ""))
     for key, value in wanted.items():
-        if value and key != JAVA_OPTIONS:  # the JVM runs already
+        if value and key != JAVA_OPTIONS:  # the JVM already runs
             conf.set(key, value)
     conf.set("spark.master", local_master(running))
     os.environ[PYTHON_VARIABLE] = python_of_tasks(conf.get(PYTHON), running)
@@ -321,7 +317,7 @@ def _connect(server: str, extra: Mapping[str, str]) -> SparkSession:
 
 
 def _overridden(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """Merge settings: theirs win; lists are joined without duplicates."""
+    """Merge settings: theirs override ours; lists are joined without duplicates."""
     joined = {}
     for key in (JAVA_OPTIONS, EXECUTOR_JAVA_OPTIONS):
         if key in ours and key in theirs:
@@ -343,7 +339,7 @@ def _keep_quiet_at_the_end(context: "SparkContext") -> None:
 
 @contextmanager
 def _sigint_kept() -> Iterator[None]:
-    """Put the handler of SIGINT back: PySpark's own would cancel the running round at once."""
+    """Restore the handler of SIGINT: PySpark's handler would cancel the running round at once."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -368,7 +364,7 @@ def _add_to_class_path(jvm: Any, jars: str, submitted: str) -> None:
 def _set_up(
     session: SparkSession, extra: Mapping[str, str], given: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Set our settings, then ``extra``; keep those that the session was ``given``."""
+    """Set our settings, then ``extra``; keep the settings in ``given``."""
     extensions = session.conf.get(EXTENSIONS, "") or ""
     if DELTA_EXTENSION not in extensions:
         raise ConfigError(

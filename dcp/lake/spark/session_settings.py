@@ -1,4 +1,4 @@
-"""The settings of a session: what its master and its stores ask for, with the reason of each.
+"""The settings of a Spark session, with their reasons.
 
 ``docs/howto/operations.md`` says what operators may change.
 """
@@ -31,22 +31,22 @@ PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
 
 
 def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
-    """Return settings that Spark needs before its start, besides the jars."""
+    """Return the settings that Spark needs at its start, except the jars."""
     settings = {
         EXTENSIONS: DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.driver.memory": driver_memory,
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
-        # A second copy of a task would open the same streams again and lose the first one's.
+        # A speculative copy of a task would open the same streams again and take them from it.
         "spark.speculation": "false",
-        # What receives and what applies side by side have a pool each (`in_pool`).
+        # Receiving and applying run side by side, each in its pool (`in_pool`).
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # 1.5 times as fast as TCP for short tasks, and no port to guard.
+        # 1.5 times as fast as TCP for short tasks, and needs no open port.
         "spark.python.unix.domain.socket.enabled": "true",
-        # By its own default (20, each wait twice the last one) S3A would wait for days for a store
-        # that answers 503.
+        # By default (20 retries, each wait twice as long), S3A would wait for days for a store that
+        # answers 503.
         "spark.hadoop.fs.s3a.retry.throttle.limit": "6",
     }
     if log4j is not None:
@@ -58,7 +58,7 @@ def static_settings(driver_memory: str, log4j: Path | None) -> dict[str, str]:
 def jars_settings(
     is_there: Callable[[str], bool] = lambda _: False, *, on_s3: bool = False
 ) -> dict[str, str]:
-    """Return settings that bring the jars; ``is_there`` says which classes Spark has already."""
+    """Return settings that add the jars; ``is_there`` says which classes Spark already has."""
     jars = [] if is_there(DELTA_EXTENSION) else delta_jars()
     jars += [] if is_there(LOG_STORE) else [LOG_STORE_JAR]
     jars += s3_jars() if on_s3 and not is_there(S3A_CLASS) else []
@@ -66,10 +66,10 @@ def jars_settings(
 
 
 def log_store_settings(given: Callable[[str], str | None]) -> dict[str, str]:
-    """Let the store itself refuse the second commit of a version on S3.
+    """Return settings that let the store itself refuse the second commit of a version on S3.
 
-    ``given`` returns the user's settings. The user may have chosen a log store, and Delta refuses
-    two.
+    ``given`` returns the user's settings. If the user has chosen one log store for all schemes, the
+    result is empty, because Delta refuses both kinds of settings.
     """
     if given(LOG_STORE_OF_ALL):
         return {}
@@ -78,31 +78,31 @@ def log_store_settings(given: Callable[[str], str | None]) -> dict[str, str]:
 
 
 def guarding_settings(master: str) -> dict[str, str]:
-    """Return settings that keep strangers out of a session's processes.
+    """Return settings that keep strangers away from the processes of a session.
 
-    Without them Spark's block manager serves task data to any client. Spark makes a secret for each
-    session. Under a standalone master the secret is the cluster's, and its owner sets it.
+    Otherwise, Spark's block manager serves task data to any client. Spark makes a secret for each
+    session, but under a standalone master, the cluster's owner sets one.
     """
     if master.startswith("spark://"):
         return {}
     settings = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
-    if master.startswith("local"):  # all of Spark is on this machine
+    if master.startswith("local"):  # all processes are on this machine
         settings |= {
             "spark.driver.bindAddress": LOOPBACK,
             "spark.driver.host": LOOPBACK,
-            # Whoever may write to these sockets is served without a further question.
+            # Any user who may write to these sockets is served.
             "spark.python.unix.domain.socket.dir": str(sockets_folder()),
-            # Spark gives up a silent executor. Here (Spark 4.2) no scheduler takes it back, and the
-            # session of a machine that slept for a while would end.
+            # Spark drops a silent executor. In local mode (Spark 4.2) no scheduler adds it again,
+            # and a session would not survive the sleep of its machine.
             "spark.storage.blockManagerHeartbeatTimeoutMs": "3650d",
         }
     return settings
 
 
 def warehouse_settings() -> dict[str, str]:
-    """Return Spark's default folder of tables if Spark itself would miss it.
+    """Return a setting for Spark's default folder of tables, if Spark would mistake its path.
 
-    Spark takes the path from its URI and decodes nothing: a space becomes ``%20``.
+    Spark uses the path of a URI without decoding it: a space becomes ``%20``.
     """
     folder = Path("spark-warehouse").absolute()
     if folder.as_uri() == f"file://{folder}":
@@ -111,28 +111,28 @@ def warehouse_settings() -> dict[str, str]:
 
 
 def python_of_tasks(configured: str | None, master: str) -> str:
-    """Return the Python of tasks: ``spark.pyspark.python``, else this one.
+    """Return the Python of tasks: ``spark.pyspark.python``, or this one.
 
-    On a cluster ``PYSPARK_PYTHON`` counts, too. With a local master it is ignored: images set it
-    for other programs, to a Python that may lack dcplake.
+    On a cluster, ``PYSPARK_PYTHON`` counts as well. Under a local master it is ignored: images set
+    it for other programs, to a Python that may lack dcplake.
     """
     elsewhere = "" if master.startswith("local") else os.environ.get(PYTHON_VARIABLE)
     return configured or elsewhere or sys.executable
 
 
 def session_settings(slots: int) -> dict[str, str]:
-    """Return settings that can be set at any time."""
+    """Return the settings that can be set at any time."""
     cores = str(max(1, slots))
     return {
         "spark.sql.shuffle.partitions": cores,
         "spark.databricks.delta.snapshotPartitions": cores,
-        # MERGE's outer join: hashing beats sorting the whole target.
+        # For the outer join of a MERGE, hashing costs less than sorting the whole target.
         "spark.sql.join.preferSortMergeJoin": "false",
         "spark.sql.parquet.compression.codec": "zstd",
-        # Memory of a writing and of a reading task, however large the documents: memory.py.
+        # They bound the memory of writing and reading tasks for any size of documents (memory.py).
         **writer_settings(),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        # Without these every OPTIMIZE rewrites the whole table up to 100 GiB.
+        # By default, every OPTIMIZE rewrites a whole table of up to 100 GiB.
         "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(
             64 * 1024 * 1024
         ),

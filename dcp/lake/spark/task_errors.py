@@ -1,7 +1,7 @@
 """Carries typed errors from a Spark task to the driver.
 
-Spark hands the driver the text of a failed task's Python traceback. An error of ours therefore
-travels as one marked line of JSON in that text, and becomes the same error again at the driver.
+Spark passes only the text of a failed task's traceback to the driver. The text contains the error
+as a marked line of JSON, from which the driver makes the same error again.
 """
 
 import json
@@ -16,7 +16,7 @@ _MARKED_LINE: Final = re.compile(re.escape(_MARK) + r"(\{.*\})")
 
 
 class TaskError(Exception):
-    """Carries a `DcplakeError` out of a task; its text is the marked line."""
+    """Carries a `DcplakeError` out of a task; its message is the marked line."""
 
     def __init__(self, error: DcplakeError) -> None:
         super().__init__(_MARK + json.dumps({"type": type(error).__name__, "message": str(error)}))

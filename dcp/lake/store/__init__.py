@@ -1,1 +1,1 @@
-"""The ports of a lake's store and its tables, their places, and cached reads without Spark."""
+"""The interfaces of a lake's store and tables, their places, and access to them without Spark."""

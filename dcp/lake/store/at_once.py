@@ -1,4 +1,4 @@
-"""Asks an object store for many things at once: each answer takes its time."""
+"""Sends many requests to an object store at the same time, because each has a long latency."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ _Found = TypeVar("_Found")
 
 
 def at_once(ask: Callable[[_Asked], _Found], of: Sequence[_Asked]) -> list[_Found]:
-    """Return the answers in order; after an exception, which is raised, asks for nothing more."""
+    """Return the results in order. After an exception, it starts no further call."""
     if len(of) == 1:
         return [ask(of[0])]
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:

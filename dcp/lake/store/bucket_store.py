@@ -1,4 +1,4 @@
-"""Opens object stores by obstore, each once in a process."""
+"""Opens object stores with obstore, each once in a process."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -12,20 +12,23 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _OF_CLIENT: Final = ("allow_http", "connect_timeout", "timeout")
-"""Options of the HTTP client, which obstore takes apart from those of the store."""
+"""Options of the HTTP client. obstore takes them separately from those of the store."""
 
 _CONDITIONS: Final = {"conditional_put": "etag", "copy_if_not_exists": "multipart"}
-"""Without them variables such as AWS_CONDITIONAL_PUT decide, for delta-rs, too."""
+"""Fixed here, because environment variables such as AWS_CONDITIONAL_PUT could change them.
+
+They hold for delta-rs, too.
+"""
 
 _MOST_OPEN: Final = 64
-"""Keeps so many stores open, with their connections; a lake has one."""
+"""The most stores that stay open with their connections; a lake has one."""
 
 _KEYS_LAST: Final = timedelta(seconds=30)
-"""Older keys of files and profiles are read again."""
+"""Keys from files and profiles are read again after this time."""
 
 
 class _Bucket:
-    """A bucket of this process, which tells obstore its keys; obstore asks again for old ones."""
+    """An object store of this process. obstore calls it for new keys when the last ones expire."""
 
     refresh_threshold = timedelta(0)
 
@@ -36,7 +39,8 @@ class _Bucket:
         self._fixed = _CONDITIONS if url.startswith("s3://") else {}
 
     def options(self) -> dict[str, str]:
-        # A file that is replaced may be empty, or gone, for a moment: of options, or of a profile.
+        # A file that somebody replaces may be empty or missing for a moment, so that the last valid
+        # options or keys stay in use.
         try:
             found = {**self._fixed, **with_secrets(self._url, self._way)}
         except SecretError:
@@ -59,7 +63,7 @@ class _Bucket:
 
     @cached_property
     def store(self) -> "ObjectStore":
-        from obstore import store  # not where all is on this machine
+        from obstore import store  # a lake on this machine does not need it
 
         config = self.options()
         client = {name: config.pop(name) for name in _OF_CLIENT if name in config}
@@ -70,7 +74,7 @@ class _Bucket:
         has_keys = KEYS[0] in config
         for name in KEYS:
             config.pop(name, None)
-        open_store: Any = store.from_url  # its types ask for the options of one kind of store
+        open_store: Any = store.from_url  # its type hints demand the options of one kind of store
         opened: ObjectStore = open_store(
             self._url,
             config=config,
@@ -82,21 +86,21 @@ class _Bucket:
 
 
 def bucket_store(url: str, way: Mapping[str, str]) -> "ObjectStore":
-    """Return the store of a bucket's URL.
+    """Return the store of a bucket's URL; ``way`` has its options, and names its secrets.
 
     Raises:
-        SecretError: as of `bucket_options`.
+        SecretError: see `bucket_options`.
     """
     return _bucket(url, tuple(sorted(way.items()))).store
 
 
 def bucket_options(url: str, way: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a bucket's URL with its secrets, as they are now.
+    """Return the options of a bucket's URL with its present secrets.
 
-    While a file of a secret cannot be used they are those of before.
+    If a secret's file becomes unreadable, the last valid options stay in use.
 
     Raises:
-        SecretError: a file of a secret cannot be read, or is empty, and never was of use.
+        SecretError: a secret's file is unreadable or empty, and there are no earlier options.
     """
     return _bucket(url, tuple(sorted(way.items()))).options()
 

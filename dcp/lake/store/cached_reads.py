@@ -1,4 +1,4 @@
-"""Cached reads of a lake: inside a block the state of each table is read once."""
+"""Caches a lake's tables: inside a block, a thread reads each table's state once."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,14 +11,15 @@ _Change = TypeVar("_Change", bound=Callable[..., Any])
 
 
 class CachedReads:
-    """The blocks of one open lake that read once, each by a thread of its own.
+    """The open blocks of one lake; a thread has at most one.
 
-    Outside a block each access to a table reads it again. So does the first access after
-    `read_anew`, which every commit of this process calls. Threads share what they read
-    (`RememberedTables`). The next block sees commits of another process. A commit on an older state
-    loses, since each commit is a compare-and-set.
+    Outside of blocks, each access to a table reads it again. So does the first access after
+    `read_anew`, which every commit of this process calls. Threads share the tables that they have
+    read (`RememberedTables`).
     """
 
+    # A block does not see commits of other processes. A commit based on such an old state fails,
+    # because each commit is a compare-and-set.
     def __init__(self) -> None:
         self._ticks = count(1)
         self._begun: dict[int, int] = {}  # by thread
@@ -27,10 +28,10 @@ class CachedReads:
 
     @contextmanager
     def read_once(self, begun_at: int | None = None) -> Iterator[None]:
-        """Let this thread read each table once until the block ends; inner blocks join it.
+        """Let this thread read each table once until the block ends; inner blocks join the outer.
 
-        A block that waits for another process calls `read_anew` afterwards. ``begun_at`` is of
-        another thread's block, which this one joins.
+        A block that waits for another process must call `read_anew` afterwards. ``begun_at`` comes
+        from another thread's block: this thread joins it.
         """
         if (thread := get_ident()) in self._begun:
             yield
@@ -42,19 +43,19 @@ class CachedReads:
             del self._begun[thread]
 
     def begun_at(self) -> int | None:
-        """Return when this thread's block began; None outside of blocks."""
+        """Return the tick when this thread's block began; None outside of blocks."""
         return self._begun.get(get_ident())
 
     def read_anew(self) -> None:
-        """Let all threads read the tables again, also in running blocks."""
+        """Make all threads read the tables again, also in running blocks."""
         with self._anew:
             self._anew_at = self.tick()
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Read the newest state right before a commit, and after it, even if it fails.
+        """Drop cached reads before and after a commit, even if it fails.
 
-        Checks right before a commit belong into the block.
+        Checks that precede the commit belong into the block.
         """
         self.read_anew()
         try:
@@ -63,17 +64,17 @@ class CachedReads:
             self.read_anew()
 
     def tick(self) -> int:
-        """Advance this clock and return its time; a reader asks before it reads."""
+        """Advance this clock and return its time. A reader calls it before it reads."""
         return next(self._ticks)
 
     def has_seen(self, read_at: int) -> bool:
-        """Return whether a read at that time still holds for this thread's block."""
+        """Return whether a read at that time is valid for this thread's block."""
         begun = self.begun_at()
         return begun is not None and read_at > max(begun, self._anew_at)
 
 
 def committing(change: _Change) -> _Change:
-    """Make blocks read the table again after a change, even a failed one."""
+    """Decorate a method that changes a table: cached reads are dropped, even if it fails."""
 
     @wraps(change)
     def commit(table: Any, /, *asked: Any, **named: Any) -> Any:

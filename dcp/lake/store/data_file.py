@@ -1,8 +1,7 @@
-"""Data files of a Delta table, written by tasks with pyarrow instead of through Spark's JVM.
+"""Writes data files of a Delta table with pyarrow, in tasks, without Spark's JVM.
 
-A file is no part of the table before a commit names it (`dcp.lake.store.file_commit`). A task that
-is killed leaves one that VACUUM removes, as Spark's own tasks do; in an object store it may leave
-parts of an upload, which the bucket's lifecycle rule removes.
+A file belongs to the table once a commit names it (`dcp.lake.store.file_commit`). VACUUM removes
+files of killed tasks; a bucket's lifecycle rule removes their unfinished uploads.
 """
 
 import json
@@ -25,14 +24,14 @@ from dcp.lake.store.place import TablePlace
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A finished file at the table's place, as a commit names it."""
+    """A finished file at the table's place, with the facts that a commit needs."""
 
     name: str
     size_bytes: int
     modified_milliseconds: int
     rows: int
     statistics: str
-    """JSON by the Delta protocol, "Per-file Statistics"."""
+    """JSON as in the Delta protocol, "Per-file Statistics"."""
 
     def to_batch(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([asdict(self)], schema=DATA_FILE)
@@ -46,24 +45,26 @@ DATA_FILE: Final = pa.schema([(each.name, _TYPES[each.type]) for each in fields(
 class FileContents:
     schema: pa.Schema
     statistics_columns: Sequence[str]
-    """Each file tells minimum and maximum of these columns."""
+    """Each file's statistics have the minimum and maximum of these columns."""
     row_group_bytes: int
-    """Smaller batches are gathered. A row group costs some kilobytes of the file's footer, and a
-    reader a few seeks. Parts of an upload are as large, or 5 MiB; S3 takes 10,000 of a file.
+    """Smaller batches are gathered into one row group.
+
+    A row group costs some kilobytes in the file's footer, and some seeks of a reader. Parts of an
+    upload are as large, but at least 5 MiB; S3 allows 10,000 parts.
     """
     sorted_by: Sequence[str] = ()
-    """Sorts the rows of each row group, so that a reader passes over pages of it."""
+    """Sorts the rows of each row group, so that a reader can skip pages."""
 
 
 class DataFileWriter(AbstractContextManager["DataFileWriter"]):
-    """Writes one file, or none if the block raises.
+    """Writes one file, or none if the block raises or writes no rows.
 
-    Holds less than ``row_group_bytes`` of rows and one batch; while it writes them, also the
+    It holds less than ``row_group_bytes`` of rows, plus one batch; while it encodes them, also the
     encoded rows.
     """
 
     def __init__(self, place: TablePlace, contents: FileContents) -> None:
-        """Makes no file before the first rows."""
+        """Store the arguments; the file begins with the first rows."""
         self._place = place
         self._contents = contents
         self._name = f"part-{uuid4()}.zstd.parquet"
@@ -81,7 +82,7 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
             self._write_row_group()
 
     def finish(self) -> DataFile | None:
-        """Close the file; None without rows."""
+        """Close the file and return it; None if there were no rows."""
         self._write_row_group()
         if self._writer is None or self._file is None:
             return None
@@ -104,7 +105,7 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
         trace: TracebackType | None,
     ) -> None:
         if kind is not None and self._writer is not None:
-            with suppress(Exception):  # a full disk fails this, too: the first failure says why
+            with suppress(Exception):  # on a full disk, closing fails too; the first error counts
                 self._writer.close()
         self._open.__exit__(kind, error, trace)
 
@@ -117,13 +118,13 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
                 self._file,
                 contents.schema,
                 compression="zstd",
-                # Else documents of 20 MiB are held once more for a dictionary and their bounds.
+                # For binary columns, dictionary and bounds would copy documents of 20 MiB.
                 use_dictionary=[
                     each.name for each in contents.schema if pa.types.is_integer(each.type)
                 ],
                 write_statistics=list(contents.statistics_columns),
-                store_decimal_as_integer=True,  # those of 18 digits or less, as Spark does
-                write_page_index=True,  # so that Spark reads the pages that it needs
+                store_decimal_as_integer=True,  # up to 18 digits, like Spark
+                write_page_index=True,  # lets Spark read only the pages that it needs
                 metadata_collector=self._footer,
             )
         return self._writer
@@ -150,7 +151,7 @@ def _statistics(footer: pq.FileMetaData, columns: Sequence[str]) -> str:
         ]
         nulls[column] = sum(each.null_count for each in told)
         known = [each for each in told if each.has_min_max]
-        # Without values there are no bounds; without bounds of some values there are none at all.
+        # If one row group with values lacks bounds, the file's bounds are unknown.
         if known and all(each.has_min_max or not each.num_values for each in told):
             minima[column] = _plain(min(each.min for each in known))
             maxima[column] = _plain(max(each.max for each in known))

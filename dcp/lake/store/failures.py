@@ -1,7 +1,7 @@
-"""Translates failures of object stores, delta-rs and disks into our errors: one line with a remedy.
+"""Translates failures of object stores, delta-rs and disks into dcplake's errors.
 
-A table has one row for each known cause, with the texts of all who meet it: obstore, delta-rs,
-pyarrow and Spark's connector. Spark's other failures are in `dcp.lake.spark.failures`.
+An error is one line with a remedy. A list has one entry for each known cause, with the messages of
+obstore, delta-rs, pyarrow and Spark's connector. `dcp.lake.spark.failures` has Spark's others.
 """
 
 import re
@@ -31,7 +31,7 @@ _REMEDIES: Final = {
     ("undone", False): _AUDIT,
     ("undone", True): _AUDIT,
 }
-"""By table (each replica's name begins with ``docs``), and whether the file is of its Delta log."""
+"""By the start of the table's name, and whether the file belongs to its Delta log."""
 
 _OVERWRITES: Final = (
     "the store does not refuse to overwrite a file when it is asked to (If-None-Match), so that "
@@ -40,29 +40,29 @@ _OVERWRITES: Final = (
     "update its server; nothing was committed",
 )
 UNSAFE_STORE: Final = "; ".join(_OVERWRITES)
-"""The finding about a store that overwrites, with its remedy."""
+"""The message about a store that overwrites, with its remedy."""
 
 _BY_OBSTORE: Final = r"Error performing [A-Z]+"
-"""Begins the message of obstore and delta-rs for a failed request; the URL follows."""
+"""The start of a message of obstore and delta-rs about a failed request; the URL follows."""
 _BY_METADATA: Final = rf"{_BY_OBSTORE} http://(?:169\.254\.|metadata\.google\.internal)"
 _CARRIED: Final = re.compile(r"credential provider: SecretError: ([^\n]*)")
-"""obstore wraps an error of ours so, raised when it asked for keys."""
+"""obstore wraps a SecretError of our credential provider like this."""
 _BY_STORE: Final = (
     rf"{_BY_OBSTORE}|{_CARRIED.pattern}|^PermissionError|Permission denied \(os error 13\)"
 )
-"""Any of these, or the user may not read a folder of this machine."""
+"""A failure of the store, or of the user's right to read a folder on this machine."""
 _TREE: Final = re.compile(r"\n\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")
-"""delta-rs breaks a line so, in colours; obstore has a colon there."""
+"""delta-rs starts a new coloured line for each cause; obstore writes a colon instead."""
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
 _ITS_CODE: Final = r"[^<]*(?:<\?[^<]*)?<Error>\s*<Code>"
-"""Stands before the code of an S3 error."""
+"""The text before the code in an S3 error."""
 NO_BUCKET: Final = re.compile(
     "NoSuchBucketException|UnknownStoreException|<Code>(?:NoSuchBucket|ContainerNotFound)</Code>"
 )
 _KNOWN_TO_SPARK: Final = re.compile(
     rf"redirect without LOCATION|{_ITS_CODE}AuthorizationHeaderMalformed"
 )
-"""The store says that the bucket is in another region, which Spark's connector finds."""
+"""The bucket is in another region. Spark's connector finds the region itself."""
 
 _IN_PYTHON: Final = (
     r"(?:OSError|PermissionError): \[Errno \d+\] (?:[^\n]*\. Detail: \[errno \d+\] )?"  # pyarrow's
@@ -73,11 +73,11 @@ _IN_JAVA: Final = r"(?:IOException|FSError|FileSystemException): (?:.*: )?"
 @dataclass(frozen=True, slots=True)
 class Cause:
     pattern: re.Pattern[str]
-    """Matches the failure's text. A group is the file that it names."""
+    """Matches the failure's text. A group captures the file that the text names."""
     error: type[DcplakeError]
     found: str
     what_to_do: str = ""
-    """Without it the remedy follows from the table, and from `is_log`."""
+    """If empty, `remedy` chooses by the table and `is_log`."""
     is_log: bool = False
     """True if the file belongs to the table's Delta log."""
 
@@ -89,7 +89,7 @@ UNAVAILABLE: Final = (
 )
 
 CAUSES: Final = (
-    Cause(  # first: the store may also have refused to remove what was tried with
+    Cause(  # first: the store may also have refused to remove the test files
         re.compile(r"UnsafeStoreException: (\S+ at \S+): the store"),
         LakeError,
         *_OVERWRITES,
@@ -155,7 +155,7 @@ CAUSES: Final = (
             r"|\(Service: S3, (Status Code: (?:5\d\d|40[89]|429))\b"
             rf"|{_BY_OBSTORE} [^\n]*"
             r"(?:[Ss]tatus code: ((?:5\d\d|408|425|429)\b[^:\n]*)"
-            # delta-rs names the cause behind colons, obstore in its structs.
+            # delta-rs writes the cause after colons, obstore inside its structs.
             r"|HTTP error: [\w ]+(?:: client error \(Connect\): ([^\n]+)"
             r'|[\s\S]*?\b(?:message|error): "([^"\n]+)"|)'
             rf"|status code: 40[09]\b{_ITS_CODE}"
@@ -193,7 +193,7 @@ CAUSES: Final = (
             "(?:Permission denied|Read-only file system)"
             rf"|{_IN_PYTHON}(?:Permission denied|Read-only file system)(?:: '([^'\n]*)')?"
             rf"|{_IN_JAVA}(?:Permission denied|Read-only file system)"
-            r"|Unable to open file (\S+): Permission denied \(os error 13\)"  # as delta-rs tells it
+            r"|Unable to open file (\S+): Permission denied \(os error 13\)"  # from delta-rs
         ),
         SetupError,
         "this user may not read or write it",
@@ -205,7 +205,7 @@ CAUSES: Final = (
 
 @contextmanager
 def store_errors(where: str) -> Iterator[None]:
-    """Pass on our errors; turn those of a store into one line that begins with ``where``."""
+    """Raise one of our errors, one line that begins with ``where``, for a failure of a store."""
     try:
         yield
     except DcplakeError:
@@ -218,11 +218,10 @@ def store_errors(where: str) -> Iterator[None]:
 
 
 def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:
-    """Return our error for a failure of obstore or delta-rs that the store caused.
+    """Return our error if the store caused a failure of obstore or delta-rs; else None.
 
-    Spark would fail, too. Returns a SetupError or SecretError as it is. None for any other: only
-    Spark can read the table, a file is damaged or gone, or Spark finds a way to the store. The line
-    begins with ``what``: the action, or its place.
+    With such a failure, Spark would fail as well. None means that Spark may succeed or say more.
+    The message begins with ``what``: the action, or its place.
     """
     if isinstance(failure, SetupError | SecretError):
         return failure
@@ -233,13 +232,14 @@ def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:
 
 
 def is_from_store(failure: BaseException) -> bool:
-    """Return whether a disk, a store or delta-rs (module ``_internal``) failed."""
+    """Return whether a disk, a store or delta-rs failed."""
     module = type(failure).__module__.partition(".")[0]
+    # delta-rs raises some of its errors from a module named `_internal`.
     return module in ("deltalake", "_internal", "obstore") or isinstance(failure, OSError)
 
 
 def named_cause(told: str, what: str, causes: Sequence[Cause]) -> DcplakeError | None:
-    """Return the error of the first cause that a failure's text names; None without one."""
+    """Return the error for the first cause that matches a failure's text; None without one."""
     if (carried := _CARRIED.search(told)) is not None:
         return SecretError(carried[1])
     named = f"{what}: " if what else ""
@@ -255,7 +255,7 @@ def named_cause(told: str, what: str, causes: Sequence[Cause]) -> DcplakeError |
 def remedy(file: str, what: str, *, is_log: bool) -> str:
     """Return the remedy for a damaged file of a table, or of its Delta log.
 
-    The table is the file's. Without a file, ``what`` ends with the table's name.
+    The file's path gives the table. Without a file, ``what`` must end with the table's name.
     """
     folder, log, _ = file.partition("/_delta_log")
     named = folder if log else folder.rpartition("/")[0]
@@ -264,13 +264,13 @@ def remedy(file: str, what: str, *, is_log: bool) -> str:
 
 
 def plain_line(failure: BaseException) -> str:
-    """Return a failure's message in one line, without delta-rs's colours or obstore's structs."""
+    """Return a failure's message as one line, without colours and obstore's debug structs."""
     message = str(failure).partition("\n\nDebug source:")[0]
     return " ".join(_COLOUR.sub("", without_breaks(message)).split())
 
 
 def without_breaks(told: str) -> str:
-    """Put a colon where delta-rs breaks a line before a cause."""
+    """Join the lines of delta-rs's causes with colons."""
     return _TREE.sub(": ", told)
 
 

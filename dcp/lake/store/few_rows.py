@@ -1,4 +1,4 @@
-"""Appends few rows to a Delta table without Spark, and keeps what was appended in few files."""
+"""Appends few rows to a Delta table without Spark, and keeps the number of its files small."""
 
 import logging
 import re
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
 _MOST_FILES: Final = 4
-"""An append that reaches so many files puts them into one."""
+"""If an append makes so many files, it compacts them into one."""
 
 _MOST_BYTES: Final = 16 * MEBIBYTE
-"""`dcplake maintain` compacts a table with more."""
+"""Only `dcplake maintain` compacts a table with more bytes."""
 
 _PLAIN_NAME: Final = re.compile(r"[\w.-]+")
-"""A log has such a file's name as it is: at the table's place, and nothing in it is encoded."""
+"""A file name that the log stores unencoded, for a file directly in the table's folder."""
 
 _LOG = logging.getLogger(__name__)
 
 
 def append_rows(place: TablePlace, rows: pa.Table, user_metadata: str, where: str) -> bool:
-    """Append rows as a version of their own; return whether that was done.
+    """Append rows as a separate version; return whether it did.
 
-    It is not if the table has other columns, or features that our commits do not know, or if other
-    commits always came first. ``place`` must commit (`dcp.lake.store.file_commit.takes_files`).
+    It did not if the table has other columns or unknown features, or if other commits came first in
+    every attempt. ``place`` must be able to commit (`dcp.lake.store.file_commit.takes_files`).
 
     Raises:
-        DcplakeError: the commit failed. If it may stand nevertheless, the message, which begins
-            with ``where``, says so.
-        Exception: of the store or the disk, before the commit.
+        DcplakeError: the commit failed. If it may have succeeded nevertheless, the message, which
+            begins with ``where``, says so.
+        Exception: the store or the disk failed before the commit.
     """
     file: DataFile | None = None
     for _ in attempts():
@@ -65,7 +65,7 @@ def append_rows(place: TablePlace, rows: pa.Table, user_metadata: str, where: st
             place.commit(version, lines)
         except FileExistsError:
             continue
-        except Exception as failure:  # of many classes, not all of them documented
+        except Exception as failure:  # of many classes, some undocumented
             raise _commit_error(failure, where) from failure
         checkpoint_if_due(place, version, properties)
         if are_many:
@@ -75,10 +75,10 @@ def append_rows(place: TablePlace, rows: pa.Table, user_metadata: str, where: st
 
 
 def _keep_few_files(place: TablePlace, table: "StoredTable") -> None:
-    """Put the rows of many appends into one file, and write a checkpoint.
+    """Compact the files of many appends into one, and write a checkpoint.
 
-    Else each reader asks an object store for two more files after each append. A failure does not
-    touch the rows.
+    Otherwise, each append adds two files that every reader requests from an object store. A failure
+    here leaves the rows unchanged.
     """
     try:
         table.update_incremental()
@@ -96,7 +96,7 @@ def _keep_few_files(place: TablePlace, table: "StoredTable") -> None:
             return
         place.commit(table.version() + 1, commit_lines(compacted(sizes, file, table.version())))
         write_checkpoint(place, table.version() + 1, table.metadata().configuration)
-    except Exception as failure:  # another process may do the same
+    except Exception as failure:  # another process may be compacting, too
         _LOG.debug("%s: %s; its files stay as they are", place, plain_line(failure))
 
 
@@ -118,7 +118,7 @@ def _written(place: TablePlace, rows: pa.Table) -> DataFile | None:
 def _commit_error(failure: Exception, where: str) -> DcplakeError:
     error = store_error(failure, where)
     if error is not None and not isinstance(error, StoreUnavailableError):
-        return error  # the store refused it
+        return error  # the store refused the commit, so it does not exist
     kind: type[DcplakeError] = LakeError if error is None else StoreUnavailableError
     told = plain_line(failure) if error is None else str(store_error(failure)).partition("; ")[0]
     return kind(

@@ -1,12 +1,9 @@
 """Commits finished data files to a Delta table, without Spark.
 
-delta-rs reads such tables, and writes their checkpoints; it refuses to write to those with liquid
-clustering. What an append needs of the Delta protocol is one file in the table's log ("Delta Log
-Entries", "Writer Version Requirements"), written where none is: in a folder by a link, in an object
-store by a conditional write. So of two of us on one version one wins. (Spark's own commits to a
-local folder look for a file and then rename theirs onto it: against a foreign Spark that writes to
-our tables in the same moment nothing helps, as between any two Sparks there.) Like Spark's, a
-commit survives the end of any process at once, and of the machine when it is on disk.
+delta-rs reads a lake's tables and writes their checkpoints, but refuses to write to tables with
+liquid clustering. An append is one file in the table's log (Delta protocol, "Delta Log Entries",
+"Writer Version Requirements"). It is written only if no such file exists: by a link in a folder, by
+a conditional write in an object store. So one of two writers of a version wins.
 """
 
 import json
@@ -30,10 +27,10 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
 _WRITER_VERSION: Final = 7
-"""Tables of this writer version list their features."""
+"""Tables with this writer version list their features."""
 
 _FIRST_WRITER_VERSIONS: Final = (1, 2)
-"""Tables of these writer versions have at most the features appendOnly and invariants."""
+"""Tables with these writer versions have at most the features appendOnly and invariants."""
 
 _FEATURES: Final = frozenset(
     {
@@ -45,10 +42,10 @@ _FEATURES: Final = frozenset(
         "invariants",
     }
 )
-"""Features that ask nothing of an append beyond statistics of the clustering columns.
+"""Features that require nothing of an append except statistics of the clustering columns.
 
-(``invariants`` are conditions on columns; a lake's tables have none. In a change data feed an
-append is told by its rows.)
+``invariants`` are conditions on columns, which a lake's tables lack. A change data feed derives an
+append from its rows.
 """
 
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
@@ -57,7 +54,7 @@ _DEFAULT_CHECKPOINT_INTERVAL: Final = 10
 _LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
 _LOG_RETENTION: Final = "delta.logRetentionDuration"
 _KNOWN_RETENTION: Final = re.compile(r"interval \d+ seconds")
-"""delta-rs takes an interval that it does not understand for 30 days."""
+"""delta-rs reads any other interval as 30 days."""
 
 
 _ATTEMPTS: Final = 10
@@ -65,7 +62,7 @@ _PAUSES: Final = Backoff(0.05, 1.0, random)
 
 
 class Operation(Enum):
-    """Delta's words for a commit that adds rows, in a table's history."""
+    """The operations that a table's history shows for a commit that adds rows."""
 
     WRITE = "WRITE"
     MERGE = "MERGE"
@@ -88,11 +85,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def takes_files(place: TablePlace, table: "StoredTable") -> bool:
-    """Return whether we can append to a table without Spark.
+    """Return whether dcplake can append to a table without Spark.
 
     Raises:
-        SetupError: its store does not answer.
-        LakeError: its store overwrites.
+        SetupError: the store does not answer.
+        LakeError: the store overwrites existing files.
     """
     if unknown := unknown_features(table):
         _LOG.info("%s: found the Delta features %s; Spark writes to it", place, unknown)
@@ -100,7 +97,7 @@ def takes_files(place: TablePlace, table: "StoredTable") -> bool:
 
 
 def unknown_features(table: "StoredTable") -> str:
-    """Return what a commit of ours does not know of the table's protocol; empty if nothing."""
+    """Name the features that our commits cannot respect; empty if there are none."""
     if table.metadata().partition_columns:
         return "partitions"
     protocol = table.protocol()
@@ -122,23 +119,22 @@ def commit_files(
 ) -> None:
     """Append the rows of ``files`` as the version after ``read_version``.
 
-    As in Delta, nothing is committed, and nothing raised, where ``read_version`` has the
-    transaction, or a later one of its application: read the commit back.
+    Like Delta, it commits nothing, and raises nothing, if ``read_version`` has this or a later
+    transaction of the same application. The caller must read the commit back.
 
     Args:
-        place: the table's, which `takes_files`.
-        files: at that place; perhaps none.
-        read_version: the newest version that the caller has looked at.
+        place: the place of a table that `takes_files`.
+        files: files at that place; perhaps none.
+        read_version: the newest version that the caller has read.
         transaction: application id and version.
-        user_metadata: shown by the table's history.
-        operation: its name there.
-        table: as it was read, up to that version or a later one; else it is read.
+        user_metadata: appears in the table's history.
+        operation: the operation that the history shows.
+        table: the table in ``read_version`` or a later version; if missing, it is read.
 
     Raises:
         CommitConflictError: another commit came first.
-        LakeError: the table was given features that we do not know, or a file is not there.
-        Exception: of the store or the disk; read back whether it was committed.
-
+        LakeError: the table has got unknown features, or a file is missing.
+        Exception: the store or disk failed; read back whether the commit exists.
     """
     app_id, app_version = transaction
     table = table or place.open(read_version)
@@ -163,7 +159,7 @@ def commit_files(
 
 
 def attempts() -> Iterator[None]:
-    """Yield for each attempt to be the next commit; of several each gets its turn."""
+    """Yield once for each attempt to commit, with a growing pause between attempts."""
     yield
     for attempt in range(_ATTEMPTS - 1):
         time.sleep(_PAUSES.delay_seconds(attempt))
@@ -198,7 +194,7 @@ def appended(
 
 
 def compacted(sizes: Mapping[str, int], file: DataFile, read_version: int) -> list[dict[str, Any]]:
-    """Return the actions that put ``file`` in the place of the files named in ``sizes``."""
+    """Return the actions that replace the files in ``sizes`` (bytes by name) with ``file``."""
     now_milliseconds = time.time_ns() // 1_000_000
     metrics = {
         "numRemovedFiles": len(sizes),
@@ -232,7 +228,7 @@ def compacted(sizes: Mapping[str, int], file: DataFile, read_version: int) -> li
 def commit_info(
     milliseconds: int, operation: str, parameters: Mapping[str, Any], **told: Any
 ) -> dict[str, Any]:
-    """Return the action that a table's history shows; ``told``: more fields, by Delta's names."""
+    """Return the action that a table's history shows; ``told`` has more fields."""
     info = {
         "timestamp": milliseconds,
         "operation": operation,
@@ -245,7 +241,7 @@ def commit_info(
 
 
 def table_metadata(**told: Any) -> dict[str, Any]:
-    """Return the action that describes a table without partitions; ``told``: by Delta's names."""
+    """Return the action that describes a table without partitions; ``told`` has its fields."""
     files = {"format": {"provider": "parquet", "options": {}}, "partitionColumns": []}
     return {"metaData": {**told, **files}}
 
@@ -289,9 +285,9 @@ def _added(file: DataFile) -> dict[str, Any]:
 def checkpoint_if_due(
     place: TablePlace, version: int, properties: Mapping[str, str | None]
 ) -> None:
-    """Write a checkpoint and remove unneeded files of the log, as Delta does after its commits.
+    """Write a checkpoint and clean up the log, as Delta does after its own commits.
 
-    A failure here does not undo the commit.
+    If this fails, the commit still stands.
     """
     told = properties.get(_CHECKPOINT_INTERVAL) or ""
     interval = int(told) if _KNOWN_INTERVAL.fullmatch(told) else _DEFAULT_CHECKPOINT_INTERVAL
@@ -300,7 +296,7 @@ def checkpoint_if_due(
 
 
 def write_checkpoint(place: TablePlace, version: int, properties: Mapping[str, str | None]) -> None:
-    """Write a checkpoint and remove unneeded files of the log; our log tells a failure."""
+    """Write a checkpoint and clean up the log. A failure is logged, not raised."""
     try:
         place.prepare_checkpoint()
         table = place.open(version)
@@ -308,6 +304,6 @@ def write_checkpoint(place: TablePlace, version: int, properties: Mapping[str, s
         is_wanted = properties.get(_LOG_CLEANUP, "true") == "true"
         if is_wanted and _KNOWN_RETENTION.fullmatch(properties.get(_LOG_RETENTION) or ""):
             table.cleanup_metadata()
-    except Exception as failure:  # of many classes, not all of them documented
+    except Exception as failure:  # of many classes, some undocumented
         why = store_error(failure) or plain_line(failure)
         _LOG.warning("%s: version %d has no checkpoint: %s", place, version, why)

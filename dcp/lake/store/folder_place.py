@@ -24,6 +24,8 @@ from dcp.lake.store.place import (
 )
 
 _LOG = logging.getLogger(__name__)
+# By folder. Spark's commit in a folder looks for the version's file, then renames its own file onto
+# that name. This lock keeps our commits out of the gap; it cannot stop a foreign Spark.
 _commit_locks: Final[dict[str, Lock]] = {}
 
 
@@ -40,7 +42,10 @@ class FolderPlace(TablePlace):
         return self.path
 
     def has_delta_log(self) -> bool:
-        """A log with hidden files alone does not count: its driver makes the table, or died."""
+        """Return whether the log has a visible file.
+
+        A log with hidden files only is being made, or its driver died.
+        """
         log = self.path / DELTA_LOG
         return log.is_dir() and any(DELTA_LOG_FILE.fullmatch(each.name) for each in log.iterdir())
 
@@ -101,7 +106,7 @@ class FolderPlace(TablePlace):
         return [size(self.path / name) for name in names]
 
     def can_commit(self) -> bool:
-        """Return whether files can be linked in the log, which it makes; some stores refuse."""
+        """Return whether the log's folder allows links. It makes the folder."""
         first, second = (self.path / DELTA_LOG / f".{uuid4()}.tmp" for _ in range(2))
         try:
             first.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +122,7 @@ class FolderPlace(TablePlace):
         return True
 
     def commit(self, version: int, content: bytes) -> None:
-        """Link a finished file at the commit's place: a link never overwrites."""
+        """Link a finished file to the commit's name, because a link never overwrites."""
         place = self._commit_file(version)
         beside = place.with_name(f".{place.name}.{uuid4()}.tmp")
         try:
@@ -129,20 +134,20 @@ class FolderPlace(TablePlace):
                 beside.unlink(missing_ok=True)
 
     def commits_held_back(self) -> AbstractContextManager[object]:
-        """Lock: in a folder Spark looks for a file, and then renames its own onto it."""
+        """Lock the folder: Spark's commits in a folder may overwrite ours."""
         return _commit_locks.setdefault(str(self.path), Lock())
 
     def prepare_checkpoint(self) -> None:
-        """Remove the last checkpoint's checksum, too.
+        """Also remove the old ``_last_checkpoint`` checksum.
 
-        Hadoop's checksum would be of the replaced file: Spark would take the new one for damaged.
+        Otherwise Hadoop compares the new file with it, and Spark takes the file for damaged.
         """
         (self.path / DELTA_LOG / "._last_checkpoint.crc").unlink(missing_ok=True)
         self.tidy_delta_log()
 
     def tidy_delta_log(self) -> None:
         for each in (self.path / DELTA_LOG).glob(".*.tmp"):
-            with suppress(FileNotFoundError):  # another process has just linked it
+            with suppress(FileNotFoundError):  # another process has removed it
                 if time.time() - each.stat().st_mtime > LEFT_OVER_SECONDS:
                     each.unlink()
 

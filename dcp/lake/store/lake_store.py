@@ -1,4 +1,4 @@
-"""The port of a lake's store: its tables, and what makes and merges rows beside them."""
+"""The interface of a lake's store: its tables, and rows that Spark's tasks make for them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,21 +21,20 @@ BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class NewRows(Protocol):
-    """Rows of a table that tasks make; one commit appends them all."""
+    """Rows that Spark's tasks make for a table. One commit appends them all."""
 
     def append(
         self, read_version: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
     ) -> None:
         """Let the tasks make the rows, and commit them.
 
-        A second call, after one that committed nothing, need not make them again.
+        If a first call has committed nothing, a second one need not make the rows again.
 
         Args:
-            read_version: called when the rows are made; returns the version that the commit may
-            follow.
-                Not called where Spark appends, since Delta finds the version itself.
+            read_version: returns the version that the commit may follow. It is called once the rows
+                are made, but not if Spark appends: Delta then finds the version itself.
             transaction: fences the commit.
-            metadata: the commit's own words (`dcp.lake.tables.history`).
+            metadata: the commit's metadata (`dcp.lake.tables.history`).
 
         Raises:
             CommitConflictError: another commit came first.
@@ -45,7 +44,7 @@ class NewRows(Protocol):
 class LakeStore(Protocol):
     @property
     def spark(self) -> "SparkSession":
-        """A session for SQL on the tables; the first call starts Spark."""
+        """A session for SQL on the tables. The first access starts Spark."""
 
     @property
     def location(self) -> LakeLocation: ...
@@ -56,7 +55,7 @@ class LakeStore(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """True if each commit that is read costs a request to an object store."""
+        """True if reading a commit costs a request to an object store."""
 
     @property
     def cached_reads(self) -> CachedReads: ...
@@ -64,54 +63,57 @@ class LakeStore(Protocol):
     def table(self, name: str) -> Table: ...
 
     def prepare(self) -> None:
-        """Call this before the first table is made, and again after it.
+        """Check the store. Call this before the first table is made, and again afterwards.
 
-        Only the second call can look where a catalog has put the tables.
+        Only the second call can check the place that a catalog has chosen.
 
         Raises:
-            LakeError: the store overwrites.
-            ConfigError: Spark's session may overwrite others' commits.
+            LakeError: the store overwrites existing files.
+            ConfigError: Spark's session may overwrite commits of others.
         """
 
     def note(self, name: str, content: bytes) -> None:
-        """Put a small file beside the files of ``changes``, in place of an older one.
+        """Write a small file into the folder of ``changes``, or replace it.
 
-        A name that begins with an underscore is safe from VACUUM, and no reader takes it for rows.
+        Begin the name with an underscore: VACUUM and readers ignore such files.
         """
 
     def noted(self, name: str) -> bytes | None:
-        """Return what `note` has put there last; None if nothing."""
+        """Return the content that `note` wrote last; None if there is none."""
 
     def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
-        """Do something with several tables; where each waits for an object store, with many at
-        once, in threads that share this one's cached reads. Raises the first exception.
+        """Call ``do`` for each item, and return the results. Raises the first exception.
+
+        If each call waits for an object store, many run at once, in threads that share this
+        thread's cached reads.
         """
 
     def pool(self, name: str) -> AbstractContextManager[None]:
-        """Let this thread's work share the slots fairly with other pools meanwhile."""
+        """Let this thread's Spark jobs share the slots fairly with other pools."""
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> NewRows:
-        """Return the rows of ``changes`` that ``tasks`` tasks make. ``receive`` gets a task's
-        number.
+        """Return the rows of ``changes`` that ``tasks`` tasks make.
+
+        ``receive`` gets the task's number as its input.
         """
 
     def first_rows(self, table: str, merge: Merge) -> NewRows | None:
-        """Return the rows of a merge as the first ones of a replica; None: they must be merged.
+        """Return a merge's rows as the first ones of a replica; None if they need a MERGE.
 
         Raises:
-            LakeError: the table's store overwrites.
+            LakeError: the table's store overwrites existing files.
         """
 
     def map_written(
         self, table: str, merge: Merge, make: BatchFunction, schema: pa.Schema
     ) -> pa.Table:
-        """Return the rows that ``make`` makes, in tasks, of the rows that a merge would write.
+        """Apply ``make``, in tasks, to the rows that a merge would write; return its rows.
 
-        It gets their ``datatype`` and ``value``, and returns columns of ``schema``.
+        ``make`` gets the columns ``datatype`` and ``value``, and returns the columns of ``schema``.
         """
 
     def beside(self) -> Self:
-        """Return the same store for another thread: it fences its own statements."""
+        """Return the same store for another thread, which fences its own commits."""
 
     def end_beside(self, stores: Sequence[Self]) -> None:
-        """Close the stores that `beside` made, once nothing runs there."""
+        """Close stores that `beside` made. Nothing may use them at that time."""

@@ -1,4 +1,4 @@
-"""The place of a lake: a folder or prefix, or a schema of a catalog."""
+"""The place of a lake: a folder, a prefix in an object store, or a catalog schema."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ from dcp.lake.store.place import TablePlace
 from dcp.lake.store.sql import dotted, quoted
 
 _UNREADABLE: Final = frozenset("%\\")
-"""delta-rs decodes these characters of a path; Spark reads and writes such a lake."""
+"""delta-rs decodes these characters in a path, so that only Spark can use such a lake."""
 
 WayToStore = Callable[[str], Mapping[str, str] | None]
-"""Returns the options by which delta-rs opens a bucket, by its URL; None if only Spark can."""
+"""Returns the options with which delta-rs opens a bucket's URL; None if only Spark can open it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeLocation:
-    """The place of a lake's tables: exactly one of a folder and a catalog schema.
+    """The place of a lake's tables: either ``root`` or ``schema``.
 
-    A folder on this machine is absolute, with ``~`` resolved, as its lock file's is.
+    A root on this machine is absolute, with ``~`` resolved, like its lock file.
     """
 
     root: str | None = None
@@ -49,9 +49,9 @@ class LakeLocation:
         return f"{self.root.rstrip('/')}/{table}"
 
     def spark_path(self, table: str) -> str:
-        """Return the same for Spark, whose default may be another file system.
+        """Return the path for Spark, whose default file system may be another one.
 
-        No URI: Hadoop would take its %20 for a name.
+        It is not a URI, because Hadoop does not decode %20.
         """
         path = self.path(table)
         return f"file:{path}" if path.startswith("/") else path
@@ -62,17 +62,17 @@ class LakeLocation:
         return f"delta.{quoted(self.spark_path(table))}"
 
     def place(self, table: str) -> TablePlace | None:
-        """Return the place of a table below the root; None if only Spark finds it."""
+        """Return the place of a table below the root; None if only Spark can open it."""
         path = self.path(table)
         return self.place_at(Path(path) if path.startswith("/") else path)
 
     def refuse_place_in_table(self) -> None:
-        """Refuse a root in a Delta table: the table's VACUUM removes files that are not its own.
+        """Refuse a root inside a Delta table, whose VACUUM would remove the lake's files.
 
-        Folders above the root that we may not look at count as no tables.
+        It ignores parent folders that this user may not read.
 
         Raises:
-            LakeError: names the table.
+            LakeError: the root is inside a table, which the message names.
         """
         table = next(filter(self._has_log, self._root_and_above()), None)
         if table is not None:
@@ -96,12 +96,12 @@ class LakeLocation:
         try:
             place = self.place_at(where)
             return place is not None and place.has_delta_log()
-        except Exception:  # of many classes, not all of them documented
+        except Exception:  # of many classes, some undocumented
             return False
 
     def place_at(self, where: str | Path) -> TablePlace | None:
         if _UNREADABLE & set(str(where)):
-            return None  # delta-rs would take it for the name of another folder
+            return None  # delta-rs would open another folder
         if isinstance(where, Path):
             return FolderPlace(where)
         scheme, bucket, path = parts_of(where)

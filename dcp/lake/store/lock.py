@@ -1,7 +1,7 @@
-"""Locks a local lake with a file in its root, so that a second driver fails before it reads.
+"""Locks a local lake with a file in its root, so that a second driver fails at once.
 
-It is a courtesy: what keeps two drivers from both committing is the fence of each
-commit. Lakes in object stores and catalogs have no lock file.
+Safety does not depend on it: the fence of each commit keeps two drivers from both committing. Lakes
+in object stores and catalogs have no lock file.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ class LakeLockedError(FencedError): ...
 def locked(root: Path | None, command: str, *, makes_lake: bool) -> Iterator[None]:
     """Hold the lock of the lake at ``root``; do nothing if ``root`` is None.
 
-    A missing folder is made only if the command ``makes_lake``.
+    If the folder is missing, only a command that ``makes_lake`` makes it.
 
     Raises:
-        LakeLockedError: another process holds the lock; names the process.
-        SetupError: the file cannot be made.
+        LakeLockedError: another process holds the lock; the message names it.
+        SetupError: the lock file cannot be opened.
     """
     if root is None or not (makes_lake or root.exists()):
         yield

@@ -1,6 +1,6 @@
 """A slice of the log: the row ranges of an apply, and its effect on the replica's vbuckets.
 
-The rules that decide it are in `dcp.lake.apply.slice_rules`.
+`dcp.lake.apply.slice_rules` has the rules that make it.
 """
 
 from collections.abc import Mapping
@@ -15,21 +15,21 @@ EMPTY_TABLE: Final = 0
 
 
 class Role(StrEnum):
-    """The role of a row in an apply: of the log, or of the table."""
+    """The role of a row of the log, or of the table, in an apply."""
 
     FRESH = "fresh"
-    """Live, and not published yet."""
+    """Live, but not in the table."""
     KEPT = "kept"
-    """Live, and published already, above the base version."""
+    """Live and in the table, above the base version."""
     UNDONE = "undone"
-    """Published, and dead now."""
+    """In the table, but dead."""
     HELD = "held"
-    """Of the table: a flush, a drop or a replacement ends it, or an undone flush returns it."""
+    """In the table; a flush, drop or replacement ends it, or an undone flush brings it back."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Rows of one vbucket and epoch: above ``low``, up to ``high``."""
+    """The rows of one vbucket and epoch with ``low`` < seqno <= ``high``."""
 
     vbucket: int
     epoch: int
@@ -42,9 +42,9 @@ class RowRange:
 class Undo:
     vbucket: Annotated[int, pa.int32()]
     version: Annotated[int, pa.int64()]
-    """Gives the lost rows; 0: the empty table, -1: the vbucket was replaced as a whole."""
+    """Has the lost rows. 0: the empty table; -1: the vbucket is replaced completely."""
     fork_seqno: int
-    """Rows above it are undone."""
+    """Rows above this seqno are undone."""
 
     @property
     def is_replacement(self) -> bool:
@@ -53,26 +53,27 @@ class Undo:
 
 @dataclass(frozen=True, slots=True)
 class LogSlice:
-    """The row ranges that an apply takes from the log, and its effect on each vbucket."""
+    """The row ranges that an apply reads from the log, and its effect on each vbucket."""
 
     ranges: tuple[RowRange, ...]
-    """The table's rows stay, except those of keys with newer rows here."""
+    """Rows of the table stay unless these ranges have newer rows of their keys."""
     first_round: int
-    """All rows are in rounds from this one to `to_round`."""
+    """The ranges lie in the rounds from this one to `to_round`."""
     to_round: int
     log_from_round: int
     """See `AppliedVersion`."""
     undone: tuple[Undo, ...] = ()
-    """Rows above the fork go back to an older version (`restored`), or all rows are `replaced`."""
+    """Vbuckets whose rows above the fork go back to an older version, or are replaced."""
     cleared: tuple[int, ...] = ()
-    """All rows go: the collection was flushed or dropped."""
+    """Vbuckets that lose all rows, because the collection was flushed or dropped."""
     revived: tuple[int, ...] = ()
-    """All keys of the older version return: a flush or drop is undone."""
+    """Vbuckets in which all keys of the older version return: a flush or drop is undone."""
     stale: Mapping[int, int] = field(default_factory=dict)
-    """By vbucket, the older round whose rows stay."""
+    """By vbucket, the older round whose rows stay in the table."""
     begins_anew: bool = False
-    """True if the table's present rows do not matter: every vbucket is replaced or stale, or
-    belongs to a dropped collection whose rows stay.
+    """True if the table's present rows do not matter.
+
+    Every vbucket is then replaced or stale, or keeps the rows of a dropped collection.
     """
 
     @property
@@ -87,12 +88,12 @@ class LogSlice:
 
     @property
     def emptied(self) -> tuple[int, ...]:
-        """The vbuckets that keep none of their old rows, in order."""
+        """The vbuckets that lose all their old rows, in order."""
         return tuple(sorted({*self.cleared, *self.replaced}))
 
     @property
     def restored(self) -> Mapping[int, int]:
-        """The versions that give the vbuckets their lost rows, without `replaced` ones."""
+        """By vbucket, the version that has its lost rows; without `replaced` vbuckets."""
         return {each.vbucket: each.version for each in self.undone if not each.is_replacement}
 
     @property

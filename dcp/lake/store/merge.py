@@ -1,4 +1,4 @@
-"""The rows that an apply merges into a replica, as values: `Table` makes statements of them."""
+"""The rows that an apply merges into a replica. `Table` turns them into statements."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,30 +10,30 @@ from dcp.lake.store.log_slice import LogSlice
 
 @dataclass(frozen=True, slots=True)
 class LogRows:
-    """Rows that a query finds: for each touched key its newest live row, or what takes its place.
+    """Rows that a query finds in the log: for each touched key its newest live row.
 
-    That is its row in the version that its vbucket goes back to, or its deletion.
+    A key without one gets its row from the version that its vbucket goes back to, or is deleted.
     """
 
     changes_sql: str
-    """The change log's name."""
+    """The SQL name of the change log."""
     log_version: int
-    """The version of ``changes`` that is read."""
+    """The version of ``changes`` to read."""
     collection_id: int
     log_slice: LogSlice
     without_repeats: frozenset[int] = frozenset()
-    """In these vbuckets the query need not look for the newest row of each key."""
+    """Vbuckets in which each key has one row, so that the query need not pick the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class MadeColumns:
-    """Columns behind those of a replica, which are made of its rows."""
+    """Columns that are computed from the rows of a replica and follow its own columns."""
 
     schema: pa.Schema
     make: Callable[[pa.Array, pa.Array], list[pa.Array]]
-    """Makes them of ``datatype`` and ``value``."""
+    """Returns the columns for the columns ``datatype`` and ``value``."""
     comments: Mapping[str, str]
-    """By column."""
+    """By column name."""
 
     def added_to(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         made = self.make(batch["datatype"], batch["value"])
@@ -47,22 +47,22 @@ class MadeColumns:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Rows to merge into a replica by ``vbucket`` and ``key``; rows marked ``deleted`` go."""
+    """Rows to merge into a replica by ``vbucket`` and ``key``; rows with ``deleted`` go."""
 
     rows: pa.Table | LogRows = field(repr=False)
-    """A replica's columns, and ``deleted``; each key once."""
+    """The columns of a replica, and ``deleted``. Each key occurs once."""
     held_version: int
-    """The version of the table that is merged into."""
+    """The table version to merge into."""
     vbuckets: tuple[int, ...]
-    """All rows are in these."""
+    """The vbuckets of the rows."""
     largest_bytes: int
-    """Of a document that is read; memory is kept for such."""
+    """The size of the largest document to read, for which Spark reserves memory."""
     keys: Sequence[str] = ()
-    """All keys of the rows, if it pays to look for them alone."""
+    """All keys of the rows, if searching for single keys is cheaper."""
     made: MadeColumns | None = None
     only_inserts: bool = False
-    """The table is empty: no row can be updated or deleted."""
+    """The table is empty, so that no row can be updated or deleted."""
     extends: bool = False
     """The made columns have fields that the table lacks."""
     rewrites: bool = False
-    """The table gets all its rows anew, with these made columns and no others."""
+    """All rows of the table are written again, with these made columns and no others."""

@@ -1,4 +1,4 @@
-"""Writes the first commit of a Delta table without Spark, as Spark's CREATE TABLE would."""
+"""Makes a Delta table without Spark, with the same first commit as Spark's CREATE TABLE."""
 
 import json
 import time
@@ -22,7 +22,7 @@ def commit_table(
     cluster_by: Collection[str],
     properties: Mapping[str, str],
 ) -> None:
-    """Make an empty table, unless it exists; ``place`` must commit (`can_commit`)."""
+    """Make an empty table unless it exists; ``place`` must be able to commit (`can_commit`)."""
     try:
         place.commit(0, commit_lines(_actions(columns, cluster_by, properties)))
     except FileExistsError:
@@ -67,7 +67,7 @@ def _actions(
 
 
 def _protocol(is_clustered: bool, has_deletion_vectors: bool) -> dict[str, Any]:
-    """Return the lowest protocol with the features (Delta's protocol, "Table Features")."""
+    """Return the lowest protocol that allows the features (Delta protocol, "Table Features")."""
     readers = ["deletionVectors"] if has_deletion_vectors else []
     writers = readers + (["domainMetadata", "clustering"] if is_clustered else [])
     if not writers:

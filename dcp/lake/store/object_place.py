@@ -1,4 +1,4 @@
-"""A table in an object store, by obstore."""
+"""The place of a table in an object store, which obstore accesses."""
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -35,14 +35,14 @@ _GATHERED_BYTES: Final = MEBIBYTE
 
 
 class Upload:
-    """Uploads the bytes that are written to `file`; gives the upload up if its block raises.
+    """Uploads the bytes that are written to `file`; cancels the upload if its block raises.
 
-    The store is then told to forget its parts. Holds `UPLOAD_PARTS` parts, less than a part more,
-    and the bytes of one write. A large write stays until its last part has left.
+    It holds at most `UPLOAD_PARTS` + 1 parts, and the bytes of one write. A large write stays in
+    memory until its last part is sent.
     """
 
     def __init__(self, store: "ObjectStore", path: str, part_bytes: int) -> None:
-        """Asks nothing of the store before the first part is full, or the end."""
+        """Open the upload. The first request follows when a part is full, or at the end."""
         import obstore
 
         self._writer = obstore.open_writer(
@@ -50,16 +50,16 @@ class Upload:
         )
         self._part_bytes = part_bytes
         self._takes_more = True
-        # Pages of a file of Parquet may be small; each write takes obstore's lock, and Python's.
+        # Parquet pages may be small, and each write takes obstore's lock and the GIL.
         self.file = pa.BufferedOutputStream(pa.PythonFile(self, "w"), _GATHERED_BYTES)
 
     def write(self, data: "bytes | pa.Buffer") -> int:
-        """Hand on bytes, as pyarrow calls it; waits for a slow store.
+        """Pass bytes on; pyarrow calls this. It waits for a slow store.
 
-        Ignores bytes after the end or a failure: pyarrow writes its gathered bytes when it is
-        closed, or freed.
+        It ignores bytes after the end or a failure, because pyarrow flushes its buffer when it is
+        closed or freed.
         """
-        view = memoryview(data).cast("B")  # those of pyarrow are signed, which obstore refuses
+        view = memoryview(data).cast("B")  # obstore refuses the signed bytes of pyarrow's buffers
         if not self._takes_more:
             return len(view)
         self._takes_more = False
@@ -69,13 +69,13 @@ class Upload:
         return len(view)
 
     closed = False
-    """pyarrow asks; only the end of the block counts."""
+    """pyarrow requires this attribute; only the end of the block matters."""
 
     def flush(self) -> None:
-        """Do nothing: a part leaves when it is full."""
+        """Do nothing: a part is sent when it is full."""
 
     def close(self) -> None:
-        """Do nothing: the end of the block says whether the file is complete."""
+        """Do nothing: the end of the block decides whether the file is complete."""
 
     def __enter__(self) -> Self:
         return self
@@ -93,18 +93,18 @@ class Upload:
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 
 _TEMPORARY: Final = re.compile(r"\..*\.(?:tmp|dcplake-probe)")
-"""Names of Spark's half-written files, and of the files with which processes try the store."""
+"""The names of Spark's temporary files, and of the files that test the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace(TablePlace):
     url: str
     way: Mapping[str, str] = field(repr=False, compare=False)
-    """Options that lead to the store. They name where secrets are, and hold none."""
+    """Options to access the store. They name the places of secrets, but hold none."""
 
     @property
     def uri(self) -> str:
-        """Return the URL for delta-rs, which would take ``#`` and ``?`` for the end of the path."""
+        """The URL for delta-rs, which would end a path at ``#`` or ``?``."""
         scheme, bucket, path = parts_of(self.url)
         return f"{scheme}://{bucket}/{quote(path)}"
 
@@ -117,7 +117,7 @@ class ObjectPlace(TablePlace):
 
     @property
     def options(self) -> dict[str, str]:
-        """Looks for the secrets at each call; raises as `bucket_options`."""
+        """Reads the secrets at each access; raises like `bucket_options`."""
         return bucket_options(self._bucket, self.way)
 
     @property
@@ -136,7 +136,7 @@ class ObjectPlace(TablePlace):
         return self._path(DELTA_LOG, commit_name(version))
 
     def has_delta_log(self) -> bool:
-        """Objects of folders, and dotted ones that try the store, do not count."""
+        """Return whether the log has a file; folder objects and hidden ones do not count."""
         log = self._path(DELTA_LOG, "")
         below = (path.removeprefix(log) for path, _ in self._below(log))
         return any(map(DELTA_LOG_FILE.fullmatch, below))
@@ -145,7 +145,7 @@ class ObjectPlace(TablePlace):
         return any(path.endswith(".parquet") for path, _ in self._below(self._path()))
 
     def commits_from(self, version: int) -> dict[int, Hashable]:
-        import obstore  # not where all is on this machine
+        import obstore  # a lake on this machine does not need it
 
         just_before = self._commit_path(version)[:-1]  # a listing begins after its offset
         listed = obstore.list(self._store, self._path(DELTA_LOG), offset=just_before).collect()
@@ -153,11 +153,11 @@ class ObjectPlace(TablePlace):
         return {
             int(name[1]): (each["e_tag"], each["last_modified"])
             for name, each in named
-            if name and int(name[1]) >= version  # servers may begin at the folder's begin
+            if name and int(name[1]) >= version  # some servers ignore the offset
         }
 
     def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
-        """Asks for several files at once."""
+        """Request several files at a time."""
         rest = iter(versions)
         while few := list(islice(rest, MOST_AT_ONCE)):
             for found in at_once(self._read_commit, few):
@@ -196,11 +196,11 @@ class ObjectPlace(TablePlace):
         return at_once(size, names)
 
     def can_commit(self) -> bool:
-        """Try once in a process that the store refuses to overwrite.
+        """Test that the store refuses to overwrite, once in a process.
 
         Raises:
             SetupError: the store does not answer, or denies access.
-            LakeError: the store overwrites.
+            LakeError: the store overwrites existing files.
         """
         require_conditional_writes(self._store, self.trial())
         return True
@@ -212,24 +212,24 @@ class ObjectPlace(TablePlace):
         return StoreTrial(self._store, self._path(DELTA_LOG), where)
 
     def commit(self, version: int, content: bytes) -> None:
-        """Write the commit's file on condition that none exists: the store itself decides.
-
-        Each commit has an identifier of its own, by which it is known where the answer is lost.
+        """Write the commit's file on the condition that none exists; the store decides.
 
         Raises:
             FileExistsError: another commit has that version.
         """
         try:
+            # Each commit has a unique id. If the answer is lost, the content shows whose it is.
             put_if_absent(self._store, self._commit_path(version), content)
         except FileExistsError as taken:
             raise FileExistsError(f"{self.url}/{DELTA_LOG}/{commit_name(version)}") from taken
 
     def tidy_delta_log(self) -> None:
-        """Asks for a list up to the first commit, and once to delete; a dot sorts before digits."""
+        """Remove old temporary files of the log."""
         import obstore
 
         oldest = datetime.now(UTC) - timedelta(seconds=LEFT_OVER_SECONDS)
         log = self._path(DELTA_LOG, "")
+        # Hidden files sort before the digits of commits, so the listing can end there.
         before_commits = takewhile(lambda each: each[0] < f"{log}0", self._below(log))
         left = [
             path
@@ -252,7 +252,7 @@ class ObjectPlace(TablePlace):
             return None
 
     def _below(self, prefix: str) -> Iterator[tuple[str, datetime]]:
-        """Yield paths in order, and when each object was written; asks for pages of 1,000."""
+        """Yield each object's path and time, in the order of paths, in pages of 1,000."""
         import obstore
 
         for page in obstore.list(self._store, prefix, chunk_size=1000):

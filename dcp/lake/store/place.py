@@ -1,7 +1,7 @@
-"""The place of a table: a folder of this machine, or a prefix of an object store.
+"""The place of a table: a folder on this machine, or a prefix in an object store.
 
-Tasks write files there, the driver commits them, and delta-rs reads the table, each by a place. It
-holds no secrets, so it may travel to tasks: whoever opens the store looks for them where it runs.
+Tasks write files at a place, the driver commits them, and delta-rs reads the table. A place holds
+no secrets and can travel to tasks; each process reads the secrets on its own machine.
 """
 
 import re
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 DELTA_LOG: Final = "_delta_log"
 
 DELTA_LOG_FILE: Final = re.compile(r"\d{20}\..*|_last_checkpoint")
-"""Names of files that make a folder a Delta log; hidden and foreign ones do not."""
+"""The names of files that make a folder a Delta log. Hidden and foreign files do not."""
 
 LEFT_OVER_SECONDS: Final = 24 * 3600.0
-"""An older temporary file of a log belongs to a killed process."""
+"""A log's temporary file that is older belongs to a killed process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class CommitFile:
 class TablePlace(ABC):
     """The place of one table, which need not exist.
 
-    Each method passes on the error of delta-rs or the store.
+    Methods raise the errors of delta-rs or the store unchanged.
     """
 
     @property
@@ -53,7 +53,7 @@ class TablePlace(ABC):
 
     @property
     def options(self) -> dict[str, str] | None:
-        """Options of delta-rs and Polars, with secrets; None in a folder."""
+        """Options for delta-rs and Polars, with secrets; None in a folder."""
         return None
 
     def __str__(self) -> str:
@@ -61,32 +61,32 @@ class TablePlace(ABC):
 
     @abstractmethod
     def has_delta_log(self) -> bool:
-        """Return whether there is a Delta log, even a damaged one."""
+        """Return whether a Delta log exists, even a damaged one."""
 
     @abstractmethod
     def has_data(self) -> bool: ...
 
     @abstractmethod
     def commits_from(self, version: int) -> dict[int, Hashable]:
-        """Return the files' identities of a commit and all later ones, by version.
+        """By version, identify the files of a commit and all later ones.
 
-        A table that was made anew has others.
+        If the table is made again, the identities differ.
         """
 
     @abstractmethod
     def read_commits(self, versions: Iterable[int]) -> Iterator[CommitFile]:
-        """Yield the commits' files; stops at the first missing one."""
+        """Yield the files of commits, up to the first missing one."""
 
     @abstractmethod
     def writing(self, name: str, part_bytes: int) -> AbstractContextManager[pa.NativeFile]:
-        """Give a new file of the table; none of it stays if the block raises.
+        """Open a new file of the table. If the block raises, the file is removed.
 
-        The file can be read after the block. A store gets it in parts of ``part_bytes``.
+        The file is readable after the block. An object store gets it in parts of ``part_bytes``.
         """
 
     @abstractmethod
     def put(self, name: str, content: bytes) -> None:
-        """Write a small file of the table at once, in place of an older one."""
+        """Write or replace a small file of the table atomically."""
 
     @abstractmethod
     def get(self, name: str) -> bytes | None:
@@ -94,33 +94,34 @@ class TablePlace(ABC):
 
     @abstractmethod
     def sizes_of(self, names: Sequence[str]) -> list[int | None]:
-        """Return the bytes of each file; None for a missing one."""
+        """Return the size of each file in bytes; None for a missing one."""
 
     @abstractmethod
     def can_commit(self) -> bool:
-        """Return whether `commit` can keep its promise here, by a trial with files of its own.
+        """Test, with temporary files, whether `commit` is atomic at this place.
 
         Raises:
-            SetupError: an object store does not answer, or refuses us.
-            LakeError: an object store overwrites, so that Spark's commits are not safe either.
+            SetupError: an object store does not answer, or denies access.
+            LakeError: an object store overwrites existing files, which makes Spark's commits unsafe
+                as well.
         """
 
     def trial(self) -> "StoreTrial | None":
-        """Return the trials of an object store; None in a folder."""
+        """Return the tests of an object store; None in a folder."""
         return None
 
     @abstractmethod
     def commit(self, version: int, content: bytes) -> None:
-        """Write the whole file of a commit at once, or nothing.
+        """Write the whole file of a commit, or nothing.
 
         Raises:
-            FileExistsError: another commit has that version. Of two writers one wins.
+            FileExistsError: another commit has that version. Only one of two writers succeeds.
         """
 
     def commits_held_back(self) -> AbstractContextManager[object]:
-        """Hold this process's commits back while Spark runs OPTIMIZE or ALTER TABLE.
+        """Hold back this process's commits while Spark runs OPTIMIZE or ALTER TABLE.
 
-        By default this does nothing: an object store refuses the second commit of a version.
+        An object store needs no lock: it refuses the second commit of a version.
         """
         return nullcontext()
 
@@ -129,12 +130,13 @@ class TablePlace(ABC):
         """Remove temporary files of the log that killed processes left."""
 
     def prepare_checkpoint(self) -> None:  # noqa: B027 - most places need nothing
-        """Remove files that would keep Spark from reading a new checkpoint, and leftovers of killed
-        processes where that costs no further request.
+        """Remove files that would keep Spark from reading a new checkpoint.
+
+        If it costs no further request, also remove the temporary files of killed processes.
         """
 
     def open(self, version: int | None = None) -> "StoredTable":
-        from deltalake import DeltaTable as StoredTable  # not in tasks, which only write
+        from deltalake import DeltaTable as StoredTable  # tasks only write, and do not need it
 
         return StoredTable(self.uri, version=version, storage_options=self.options)
 
@@ -146,17 +148,17 @@ def commit_name(version: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Located:
     location: str
-    """As Spark names it."""
+    """The table's location for Spark."""
     place: TablePlace | None
-    """None if only Spark can open it."""
+    """None if only Spark can open the table."""
 
 
 def with_times(told: Iterable[tuple[dict[str, Any], int | None, int]]) -> list[dict[str, Any]]:
     """Return the commits with their times, newest first.
 
-    Each item is a commit, its own time, and its file's time, in milliseconds. The returned time is
-    the commit's own. The file's time replaces a missing time, and one in the future: a clock may
-    have been wrong. No commit is earlier than the one before it.
+    Each item is a commit, its own time and its file's time, in milliseconds. If the commit's own
+    time is missing or in the future, the file's time replaces it: a clock may have been wrong. Each
+    commit is later than the one before.
     """
     least, now = -1, datetime.now(UTC).timestamp() * 1000
     commits = []

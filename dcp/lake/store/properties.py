@@ -1,4 +1,4 @@
-"""Commits other properties of a Delta table without Spark, as its ALTER TABLE would."""
+"""Changes the properties of a Delta table without Spark, with the same commit as ALTER TABLE."""
 
 import json
 import time
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 def are_plain(names: Iterable[str]) -> bool:
-    """Return whether Delta gives these properties no meaning, and so no rules or features."""
+    """Return whether Delta ignores these properties, so that they change no rules or features."""
     return not any(name.startswith("delta.") for name in names)
 
 
 def commit_properties(place: TablePlace, properties: Mapping[str, str | None]) -> bool:
-    """Set properties, or remove those without a value; return whether it was done.
+    """Set properties, or remove those without a value; return whether it did.
 
-    It is not if the table has features that a commit of ours does not know, or if other commits
-    always came first. ``place`` must commit (`dcp.lake.store.file_commit.takes_files`), and the
-    properties be plain.
+    It did not if the table has unknown features, or if other commits came first in every attempt.
+    ``place`` must be able to commit (`dcp.lake.store.file_commit.takes_files`), and the properties
+    must be plain.
     """
     for _ in attempts():
         table = place.open()

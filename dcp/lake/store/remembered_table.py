@@ -1,4 +1,4 @@
-"""Remembers what was read of a table's log, so that only what is new is read again."""
+"""Keeps the commits of a table that this process has read, to read only new ones later."""
 
 import json
 import logging
@@ -24,20 +24,21 @@ _Told = tuple[dict[str, Any], int]
 class RememberedTable:
     stored: StoredTable
     newest: Hashable
-    """Identifies the newest commit's file."""
-    options: Mapping[str, str] | None = field(repr=False)  # secrets
-    """It was opened with them. With others it is read anew, since keys expire."""
+    """Identifies the file of the newest commit."""
+    options: Mapping[str, str] | None = field(repr=False)  # they contain secrets
+    """The options that opened the table. If they change, it is opened again: keys expire."""
     read_at: int
     """A time of `CachedReads.tick`."""
     told: dict[int, _Told] = field(default_factory=dict)
     """Commits by version, each with its file's time in milliseconds."""
     first_kept: int = 0
-    """Older commits are gone."""
+    """The log has no commits of lower versions."""
 
     def catch_up(self, place: TablePlace) -> bool:
-        """Read the new commits; False if all must be read anew.
+        """Read the new commits; return False if the table must be opened again.
 
-        That is so if the table was made anew, or its log lost commits that this process had read.
+        That happens if the table was made again, or its log lost commits that this process had
+        read.
         """
         version = self.stored.version()
         found = place.commits_from(version)
@@ -53,10 +54,8 @@ class RememberedTable:
         return newest in found
 
     def commits(self, place: TablePlace, limit: int) -> list[dict[str, Any]]:
-        """Return the newest commits, newest first, as delta-rs would.
-
-        delta-rs would stop this process's other threads while it waits for a store.
-        """
+        """Return the newest commits, newest first, as delta-rs would."""
+        # delta-rs would block the other threads of this process while it waits for a store.
         newest, before = self.stored.version(), self.told
         wanted = range(newest, max(newest - limit, self.first_kept - 1), -1)
         told = {each: before[each] for each in wanted if each in before}
@@ -73,10 +72,10 @@ class RememberedTable:
 
 
 class RememberedTables:
-    """The tables of an open lake as they were read, by their names in SQL.
+    """The tables of an open lake that this process has read, by their SQL names.
 
-    Threads share them: if one reads a table anew, others go on with the newer state. One
-    thread at a time reads a table.
+    Threads share them. If one thread reads a table again, the others continue with the newer
+    state. Only one thread at a time reads a table.
     """
 
     def __init__(self, cached_reads: CachedReads | None = None) -> None:
@@ -106,15 +105,16 @@ class RememberedTables:
         if known is not None:
             try:
                 is_known = known.catch_up(place)
-            except Exception as failure:  # of many classes; reading it anew says what is wrong
+            except Exception as failure:  # of many classes; opening it again names the fault
                 _LOG.debug("%s: read anew: %s: %s", place, type(failure).__name__, failure)
         if known is not None and is_known:
             known.read_at = read_at
         else:
-            options, stored = place.options, place.open()  # keys may change in between
+            # The options come first: if keys change before `open`, the next read opens again.
+            options, stored = place.options, place.open()
             newest = place.commits_from(stored.version()).get(stored.version())
             known = RememberedTable(stored, newest, options, read_at)
-            if newest is None:  # the log was cleaned, or the table removed in the meantime
+            if newest is None:  # somebody has cleaned the log or removed the table
                 return known
         self._tables[name] = known
         return known

@@ -1,7 +1,7 @@
-"""Quotes identifiers and literals for SQL text; nothing else does.
+"""Quotes identifiers and literals for SQL text.
 
-The statements of the lake put values into their text because only literals prune files; nothing
-gets there except through these functions.
+SQL statements contain values as literals, because Delta skips files only by literals. Each value
+must pass through a function of this module.
 """
 
 import re
@@ -13,7 +13,7 @@ from dcp.types import require_unsigned
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_:./ -]*")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_RANGES: Final = 16
-"""So many ranges cost Spark no CPU that can be measured; 64 cost a fifth of a small query's."""
+"""So many ranges cost no measurable time; 64 cost a fifth of the time of a small query."""
 
 
 def quoted(identifier: str) -> str:
@@ -21,10 +21,10 @@ def quoted(identifier: str) -> str:
 
 
 def dotted(name: str) -> str:
-    """Quote each part of a dotted catalog name, as ``catalog.schema``.
+    """Quote each part of a dotted catalog name such as ``catalog.schema``.
 
     Raises:
-        ValueError: a part is not a plain identifier.
+        ValueError: a part has other characters than letters, digits and underscores.
     """
     parts = name.split(".")
     for part in parts:
@@ -51,7 +51,7 @@ def at_version(table_sql: str, version: int | None) -> str:
 
 
 def restore_sql(table_sql: str, version: "int | str") -> str:
-    """Return the statement that takes a table back to a version, for people to run."""
+    """Return the statement that restores a table to a version, for a message."""
     return f"RESTORE TABLE {table_sql} TO VERSION AS OF {version}"
 
 
@@ -60,7 +60,7 @@ def property_list(properties: Mapping[str, str]) -> str:
 
 
 def standard_string(text: str) -> str:
-    """Return ``text`` as a string literal of standard SQL, which DataFusion reads."""
+    """Return ``text`` as a string literal of standard SQL, for DataFusion."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -83,14 +83,15 @@ def integer_list(values: Iterable[int]) -> str:
 
 
 def one_of(column: str, numbers: Iterable[int]) -> str:
-    """Return the condition that an integer column has one of these values.
+    """Return the condition that an integer column has one of these values, as ranges.
 
-    Delta opens all files between the least and the greatest value of an IN list. Of ranges it opens
-    only the files that one of them meets.
+    For an IN list, Delta opens every file between its least and greatest value. For ranges, it
+    opens only files that overlap one of them.
     """
     listed = sorted(set(numbers))
     if not listed:
         return "false"
+    # Cut at the widest gaps, so that few ranges leave out as much as possible.
     widest = sorted(range(1, len(listed)), key=lambda i: listed[i - 1] - listed[i])
     cuts = sorted(i for i in widest[: _MOST_RANGES - 1] if listed[i] > listed[i - 1] + 1)
     ranges = [

@@ -1,4 +1,4 @@
-"""The port of one table of a lake: whoever reads or changes a table knows nothing else of it."""
+"""The interface of one table of a lake. All readers and writers use only this."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ import pyarrow as pa
 from dcp.lake.store.merge import Merge
 
 Transaction = tuple[str, int]
-"""Application id and version of Delta's transaction identifiers.
+"""Application id and version of a Delta transaction identifier.
 
-Delta skips a commit silently if its version is not above the last one of its application. So read
-the commit back.
+Delta skips a commit, without an error, unless its version is above the application's last one. The
+caller must therefore read the commit back.
 """
 
 
@@ -21,17 +21,17 @@ class CommitConflictError(Exception):
 
 
 class MissingVersionError(Exception):
-    """The log or a file of an older version is gone."""
+    """The log, or a data file, of an older version is gone."""
 
 
 Statement = Callable[[str, Callable[[str], str]], str]
-"""Makes a query from the table's name and from a function that quotes a text."""
+"""Returns a query, given the table's name and a function that quotes a text."""
 
 _Found = TypeVar("_Found")
 
 
 def sized_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns whose bytes `Table.bounded_query` counts."""
+    """Return the columns that `Table.bounded_query` counts the bytes of."""
     kinds = (pa.types.is_string, pa.types.is_binary)
     return [each.name for each in schema if any(is_kind(each.type) for is_kind in kinds)]
 
@@ -45,13 +45,14 @@ class TableSize:
 class Table(Protocol):
     """A table of a lake, which need not exist.
 
-    The first call that only Spark can answer starts it. More than 20 public methods: one for each
-    thing that anybody asks of a table or does to it.
+    The first call that only Spark can answer starts Spark.
+
+    More than 20 public methods: one for each way to read or change a table.
 
     Raises:
-        LakeError: the table is missing; of all that reads, but `exists`.
+        LakeError: the table is missing; from every method that reads, except `exists`.
         MissingVersionError: an older version is gone.
-        CommitConflictError: another commit came before this change of rows.
+        CommitConflictError: another commit came before a change of rows.
     """
 
     @property
@@ -62,29 +63,29 @@ class Table(Protocol):
         """The lake and the table, for messages."""
 
     def table_id(self) -> str:
-        """Return Delta's own id; a table that was dropped and made again has another."""
+        """Return Delta's id. A table that is dropped and made again gets another."""
 
     def size(self) -> TableSize: ...
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the newest version that an application's transactions committed.
 
-        None if there is none, or if only Spark can read the table: Spark does not tell.
+        None if there is none, or if only Spark can read the table, since Spark does not return it.
         """
 
     def columns(self, version: int | None = None) -> pa.Schema:
         """Return the columns of a version, or of the newest one, in the table's order.
 
-        A column's comment is its field's metadata.
+        A field's metadata contains the column's comment.
         """
 
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
     ) -> _Found:
-        """Give ``take`` rows of the newest version, and return its result.
+        """Pass rows of the newest version to ``take``, and return its result.
 
-        Rows are read as ``take`` asks for them. ``columns`` and ``condition`` are SQL for both
-        Spark and DataFusion. ``take`` may be called twice.
+        Rows are read while ``take`` consumes them. ``columns`` and ``condition`` must be valid for
+        both Spark and DataFusion. ``take`` may be called twice.
         """
 
     def bounded_query(
@@ -94,7 +95,7 @@ class Table(Protocol):
         version: int | None,
         most_bytes: int,
     ) -> pa.Table | None:
-        """Return a query's rows; None if their texts and bytes are more than ``most_bytes``."""
+        """Return a query's rows; None if their texts and binaries exceed ``most_bytes``."""
 
     def exists(self) -> bool: ...
 
@@ -113,30 +114,30 @@ class Table(Protocol):
     def query(
         self, statement: Statement, schema: pa.Schema, version: int | None = None
     ) -> pa.Table:
-        """Return a query's rows in a version, or the newest one, as columns of ``schema``."""
+        """Return a query's rows in a version (default: the newest), as columns of ``schema``."""
 
     def create(
         self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
     ) -> None:
-        """Make the table unless it exists. Two processes may do this at once."""
+        """Make the table unless it exists. Two processes may call this at once."""
 
     def add_columns(self, columns: pa.Schema, comments: Mapping[str, str]) -> None:
-        """Add missing columns behind the others; ``comments`` are by column.
+        """Add missing columns at the end; ``comments`` are by column.
 
-        Two processes may do this at once.
+        Two processes may call this at once.
         """
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
-        """Set properties, or remove those without a value; missing ones are ignored."""
+        """Set properties, or remove those without a value; it ignores missing ones."""
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
-        """Append few rows. Each of several concurrent writers gets its own version.
+        """Append few rows. Concurrent writers get separate versions.
 
-        ``metadata`` is the commit's own words (`dcp.lake.tables.history`).
+        ``metadata`` is the commit's metadata (`dcp.lake.tables.history`).
 
         Raises:
-            LakeError, StoreUnavailableError: the append failed, perhaps after the commit; a second
-                try may write twice.
+            LakeError, StoreUnavailableError: the append failed, perhaps after the commit. A second
+                attempt may write the rows twice.
         """
 
     def append_found(
@@ -148,14 +149,14 @@ class Table(Protocol):
     ) -> None:
         """Append a query's rows; ``views`` are tables by their names in the query.
 
-        The other arguments are as for `merge`.
+        The other arguments are those of `merge`.
         """
 
     def renew(self, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
-        """Commit a version with the same rows. The arguments are as for `merge`."""
+        """Commit a version with the same rows. The arguments are those of `merge`."""
 
     def delete(self, condition: str | None, metadata: Mapping[str, Any]) -> int:
-        """Delete rows; return their number. Without a condition all go, and no file is read."""
+        """Delete rows and return their number. None deletes all rows, and reads no file."""
 
     def update(self, values: Mapping[str, str], condition: str, metadata: Mapping[str, Any]) -> int:
         """Set columns of some rows to expressions of Spark's SQL; return the number of rows."""
@@ -177,19 +178,18 @@ class Table(Protocol):
         """
 
     def can_read_all(self) -> bool:
-        """Return whether all rows can be read, by reading them."""
+        """Read all rows, and return whether that succeeded."""
 
     def merge(self, merge: Merge, transaction: Transaction, metadata: Mapping[str, Any]) -> None:
         """Merge rows into a replica.
 
-        ``transaction`` fences the commit; ``metadata`` is its own words
-        (`dcp.lake.tables.history`).
+        ``transaction`` fences the commit; ``metadata`` is its metadata (`dcp.lake.tables.history`).
         """
 
     def optimize(self, metadata: Mapping[str, Any], largest_bytes: int) -> Mapping[str, int]:
-        """Put the rows of small files into larger ones, sorted for the table's queries.
+        """Compact small files, with rows sorted for the table's queries.
 
-        Memory is kept for documents of ``largest_bytes``. Returns Delta's metrics,
+        It reserves memory for documents of ``largest_bytes``. It returns Delta's metrics
         ``numFilesAdded`` and ``numFilesRemoved``.
         """
 
@@ -203,6 +203,4 @@ class Table(Protocol):
         """
 
     def register(self, name: str) -> None:
-        """Give the table a name in a schema of the session's own catalog, unless the name
-        is taken.
-        """
+        """Give the table a name in the session catalog, unless the name is taken."""

@@ -1,4 +1,4 @@
-"""Tries an object store as a lake uses it, with one small file, which is removed."""
+"""Tests an object store as a lake uses it, with one small file that is removed afterwards."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 
 _ATTEMPTS: Final = 6
 _PAUSES: Final = Backoff(0.1, 1.6, random)
-"""S3 answers 409 while another request for the same key is on its way, and asks to try again
-("Conditional writes" in Amazon's user guide).
+"""S3 answers 409 during another request for the same key, and asks for a retry.
+
+Source: "Conditional writes" in Amazon's user guide.
 """
 
 
 def put_if_absent(store: "ObjectStore", path: str, content: bytes) -> None:
-    """Write an object unless one is there with other content.
+    """Write an object unless an object with other content exists.
 
     Raises:
-        FileExistsError: there is one.
-        StoreUnavailableError: there is one, perhaps this one, and it cannot be read.
-        Exception: of obstore; perhaps after the object was written.
+        FileExistsError: an object with other content exists.
+        StoreUnavailableError: an object exists, but cannot be read; it may be this one.
+        Exception: obstore failed, perhaps after it wrote the object.
     """
-    import obstore  # not where all is on this machine
+    import obstore  # a lake on this machine does not need it
     from obstore.exceptions import AlreadyExistsError
 
     for attempt in range(_ATTEMPTS):
@@ -39,7 +40,7 @@ def put_if_absent(store: "ObjectStore", path: str, content: bytes) -> None:
             obstore.put(store, path, content, mode="create")
             return
         except Exception as failure:
-            # What is there decides: it may be our own, where the answer was lost.
+            # The object itself decides: it may be ours, if the store's answer was lost.
             is_refusal = isinstance(failure, AlreadyExistsError)  # the status is 412 or 409
             try:
                 found = bytes(obstore.get(store, path).bytes())
@@ -63,21 +64,21 @@ def put_if_absent(store: "ObjectStore", path: str, content: bytes) -> None:
 _CONTENT: Final = b"dcplake tries this store\n"
 _CHANGED: Final = b"dcplake tried this store\n"
 _UNKNOWN: Final = "501 Not Implemented"
-"""The answer of a server that does not know the condition."""
+"""The answer of a server that does not support the condition."""
 _NO_SWAP: Final = "it cannot swap a file; dcplake can do without"
 
 Trial = Callable[[], str]
-"""One of the trials: tries something and returns its finding in words."""
+"""A test; it returns its finding as text."""
 
 _safe: "Final[list[ObjectStore]]" = []
-"""Stores that refused to overwrite: each is tried once in a process."""
+"""The stores that passed the test in this process."""
 
 
 class StoreTrial:
-    """All trials of one store, below one folder.
+    """All tests of one store, in one folder.
 
-    ``where`` names the store, for messages. Each trial raises SetupError if the store does not
-    answer or denies access.
+    ``where`` names the store in messages. Each test raises SetupError if the store does not answer
+    or denies access.
     """
 
     def __init__(self, store: "ObjectStore", folder: str, where: str) -> None:
@@ -87,7 +88,7 @@ class StoreTrial:
         self._probe = f"{folder}/.{uuid4()}.dcplake-probe"
 
     def all(self) -> dict[str, Trial]:
-        """Return the trials by name, in order; the last one removes the file."""
+        """Return the tests by name, in order; the last one removes the file."""
         return {
             "store list": self.list,
             "store write": self.write,
@@ -130,10 +131,10 @@ class StoreTrial:
         return f"read it back, bytes: {len(found)}"
 
     def refuse(self) -> str:
-        """Try to write the file again, which the store must refuse.
+        """Try to overwrite the file, which the store must refuse.
 
         Raises:
-            LakeError: the store overwrites.
+            LakeError: the store overwrites existing files.
         """
         import obstore
 
@@ -145,14 +146,14 @@ class StoreTrial:
         raise LakeError(f"{self._where}: {UNSAFE_STORE}")
 
     def swap(self) -> str:
-        """Replace the file on condition that it is unchanged. No commit relies on this."""
+        """Replace the file on the condition that it is unchanged. No commit needs this."""
         import obstore
 
         with store_errors(self._where):
             seen = obstore.head(self._store, self._probe)
             if seen["e_tag"] is None:
                 return _NO_SWAP
-            # Google goes by the version, the others by the ETag.
+            # Google compares the version, other stores the ETag.
             mode: UpdateVersion = {"e_tag": seen["e_tag"]}
             if seen["version"] is not None:
                 mode["version"] = seen["version"]
@@ -182,13 +183,13 @@ class StoreTrial:
         try:
             yield
         except BaseException:
-            with suppress(Exception):  # the first failure says why
+            with suppress(Exception):  # only the first failure matters
                 self.delete()
             raise
 
 
 def require_conditional_writes(store: "ObjectStore", trial: StoreTrial) -> None:
-    """Raise unless a store refuses to overwrite; tries each store once in a process."""
+    """Raise unless a store refuses to overwrite. It tests each store once in a process."""
     if any(each is store for each in _safe):
         return
     with trial.cleaned():

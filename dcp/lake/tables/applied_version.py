@@ -1,4 +1,4 @@
-"""The record of an apply: its commit carries it, heartbeats repeat it, ``applied`` rows list it."""
+"""The record of an apply. Its commit has it, heartbeats repeat it, and ``applied`` rows list it."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Count = Annotated[int, UNSTORED]
 
 @dataclass(frozen=True, slots=True, order=True)
 class StaleVbucket:
-    """A vbucket of a replica that shows the state of an older round."""
+    """A vbucket whose rows in a replica are as of an older round."""
 
     vbucket: Vbucket
     round: Round
@@ -26,28 +26,27 @@ class StaleVbucket:
 
 @dataclass(frozen=True, slots=True)
 class AppliedVersion:
-    """A version of a replica table that holds the state of ``to_round``."""
+    """A version of a replica table with the state of ``to_round``."""
 
     table: str
     version: Version
     from_round: Round
     to_round: Round
     log_from_round: Round
-    """The log has the later rounds' rows that it lacks from this round on.
+    """All rows that the table lacks are in the log from this round on.
 
-    That is ``to_round``, or the oldest round with a row that still waited for its snapshot's end
-    then.
+    It is ``to_round``, or the oldest round with a row whose snapshot was still incomplete.
     """
     stale_vbuckets: tuple[StaleVbucket, ...] = ()
-    """In order of the vbuckets."""
+    """In the order of vbuckets."""
     undone: tuple[Undo, ...] = ()
-    """The vbuckets that it took back."""
+    """The vbuckets that the apply took back."""
     cleared: tuple[Vbucket, ...] = ()
-    """In these vbuckets it emptied the collection."""
+    """The vbuckets in which the apply removed all rows of the collection."""
     revived: tuple[Vbucket, ...] = ()
-    """In these vbuckets it undid an emptying."""
+    """The vbuckets in which the apply undid a flush or drop."""
     first_round: Round = 1
-    """All rows that it read are of this round or a later one."""
+    """The apply read no rows of older rounds."""
     inserted: Count = field(default=0, compare=False)
     updated: Count = field(default=0, compare=False)
     deleted: Count = field(default=0, compare=False)
@@ -71,17 +70,17 @@ class AppliedVersion:
 
     @property
     def stale(self) -> Mapping[int, int]:
-        """The older round that each stale vbucket shows."""
+        """By stale vbucket, the older round that its rows show."""
         return {each.vbucket: each.round for each in self.stale_vbuckets}
 
     def round_of(self, vbucket: int) -> int:
-        """Return the round whose state it holds of a vbucket."""
+        """Return the round whose state the version has for a vbucket."""
         at = bisect_left(self.stale_vbuckets, vbucket, key=lambda each: each.vbucket)
         found = self.stale_vbuckets[at : at + 1]
         return found[0].round if found and found[0].vbucket == vbucket else self.to_round
 
     def after(self, log_slice: LogSlice) -> "AppliedVersion":
-        """Return what the table becomes by a slice; Delta numbers the new version."""
+        """Return the record after an apply of a slice; Delta numbers the new version."""
         return AppliedVersion(
             self.table,
             self.version,
@@ -97,4 +96,4 @@ class AppliedVersion:
 
 
 BEGINNING: Final = AppliedVersion("", EMPTY_TABLE, 0, 0, 0)
-"""A table as it was made, without rows."""
+"""A new table without rows."""

@@ -20,7 +20,7 @@ class ManifestCollection:
 
     @property
     def names(self) -> tuple[str, str]:
-        """The names it goes by: its scope's, which others share, and its own."""
+        """The names for it in settings: its scope's, which other collections share, and its own."""
         return self.scope, f"{self.scope}.{self.collection}"
 
 
@@ -40,10 +40,10 @@ _DEFAULT_ALONE: Final = Collections(
 
 
 def collections_of(manifest: bytes | None) -> Collections:
-    """Return the scopes and collections of a manifest; None: the server knows none.
+    """Return the scopes and collections of a manifest; None: the server has no collections.
 
     Raises:
-        RemoteProtocolError: no server sends such a manifest.
+        RemoteProtocolError: the manifest is malformed.
     """
     if manifest is None:
         return _DEFAULT_ALONE
@@ -76,10 +76,10 @@ def collections_in(lake: LakeTables) -> Collections:
 
 
 def replicas_of(manifest: bytes | None) -> tuple[ReplicaTable, ...]:
-    """Return a manifest's replica tables; the default one comes first and always.
+    """Return a manifest's replica tables; the default one is always there, and first.
 
     Raises:
-        RemoteProtocolError: no server sends such a manifest.
+        RemoteProtocolError: the manifest is malformed.
     """
     found = (
         replica_of(each.scope, each.collection, each.collection_id)

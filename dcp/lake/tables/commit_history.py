@@ -1,10 +1,7 @@
-"""Traces the rows of a replica's versions to the commits that wrote them. No Spark.
+"""Traces the rows of a table's versions to the commits that wrote them. No Spark.
 
 A version has the rows of its *origin*: the newest commit up to it that changed rows. Maintenance
-and heartbeats change none; a RESTORE takes the origin of the version that it names. An origin is
-sound if it is an apply of ours that was made on the very rows that it was planned on (its
-``read_version``). A heartbeat repeats what the apply before it said, for the time when Delta's log
-cleanup has taken that commit.
+and heartbeats change none. A RESTORE takes the origin of the version that it names.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +15,7 @@ from dcp.lake.tables.history import HEARTBEAT, TableCommit
 
 @dataclass(frozen=True, slots=True)
 class CommitHistory:
-    """The newest commits of a table, newest first, and the origin of each version's rows."""
+    """The newest commits of a table, newest first."""
 
     commits: tuple[TableCommit, ...]
     _by_version: dict[int, TableCommit] = field(init=False, repr=False, compare=False)
@@ -37,7 +34,7 @@ class CommitHistory:
 
     @property
     def is_conclusive(self) -> bool:
-        """True if no older commit can change what we say about the newest version."""
+        """True if older commits cannot change the result for the newest version."""
         commit = self.commit(self.origin(self.newest))
         if commit is None:
             return self.is_whole
@@ -51,8 +48,8 @@ class CommitHistory:
     def origin(self, version: int) -> int:
         """Return the version whose rows ``version`` has.
 
-        If it is older than the commits, the result is below the oldest one. -1 means a new table,
-        without rows.
+        If the commits do not reach back to it, the result is below the oldest one. -1 means a new
+        table without rows.
         """
         for commit in self._path(version):
             version = commit.rows_of
@@ -66,12 +63,14 @@ class CommitHistory:
             version = commit.rows_of
 
     def heartbeat_content(self, version: int) -> Mapping[str, Any] | None:
-        """Return a heartbeat's record of the rows of ``version``; None without one.
+        """Return the record of an apply that a heartbeat repeats for ``version``, or None.
 
-        The record is `dcp.lake.maintain.horizon_guard`'s. A heartbeat counts only if no commit can
-        have come between it and the version that its driver had looked at.
+        Delta's log cleanup may have removed the apply's commit. The record is in the format of
+        `dcp.lake.maintain.horizon_guard`.
         """
         for commit in self._path(version):
+            # A foreign change between the heartbeat and the version that its driver had read would
+            # make the record untrue.
             between = (self.commit(each) for each in range(commit.read_version + 1, commit.version))
             if commit.is_heartbeat and all(each and each.keeps_rows for each in between):
                 told: Mapping[str, Any] = commit.ours[HEARTBEAT]
@@ -81,9 +80,8 @@ class CommitHistory:
     def since(self) -> int | None:
         """Return the version of the newest apply or RESTORE; -1 before the first.
 
-        None if no commit here tells. It grows with every commit that changes rows, and maintenance
-        keeps it. So it fences an apply (`dcp.lake.apply.commit`), also after a RESTORE to an older
-        apply.
+        None if the commits do not reach back to it. Every change of rows raises it; maintenance
+        keeps it. It therefore fences an apply (`dcp.lake.apply.commit`), even after a RESTORE.
         """
         for commit in self.commits:
             if not commit.keeps_rows:
@@ -91,22 +89,22 @@ class CommitHistory:
         return -1 if self.is_whole else None
 
     def applied(self) -> TableCommit | None:
-        """Return the newest apply that the newest version goes back to, whatever came after it."""
+        """Return the newest apply below the newest version, whatever came after it."""
         commit = self.commit(self.origin(self.newest))
         while commit is not None and not commit.is_apply:
             commit = self.commit(self.origin(commit.version - 1))
         return commit
 
     def have_same_rows(self, version: int, other: int) -> bool:
-        """Return whether two versions have the same rows; two from before the history count so."""
+        """Return whether two versions have the same rows; all versions before the history do."""
         found, expected, oldest = self.origin(version), self.origin(other), self.commits[-1].version
         return found == expected or max(found, expected) < oldest
 
     def defect(self, version: int) -> TableCommit | None:
-        """Return a foreign commit that spoils the rows of ``version``; None if all is well.
+        """Return the foreign commit that spoils the rows of ``version``; None if there is none.
 
-        It is the newest foreign change of rows, or one right before our own apply, whose plan
-        missed it.
+        It is the newest foreign change of rows, or one right before our apply, which the plan of
+        the apply did not see.
         """
         origin = self.commit(self.origin(version))
         if origin is None:
@@ -120,7 +118,7 @@ class CommitHistory:
         return next(changes, origin)
 
     def refuse_defect(self, table: str, table_sql: str) -> None:
-        """Raise ForeignWriteError if the newest rows are not ours; names the remedy."""
+        """Raise ForeignWriteError, which names a remedy, if the newest rows are not ours."""
         if (commit := self.defect(self.newest)) is None:
             return
         sound = next((c.version for c in self.commits if self.defect(c.version) is None), None)

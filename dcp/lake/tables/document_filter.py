@@ -1,12 +1,8 @@
 """Resolves a lake's filter and privacy rules against a bucket's collections.
 
-What a filter leaves out is dropped where it is received: nodes send it all the same. So a filtered
-lake sees every drop, flush and new collection, stands where the vbuckets stand however seldom its
-own documents change, and meets no rollback that a lake of all documents would not.
-
-The state of each vbucket has the fingerprint of the filter that its rows passed. One that was read
-with another filter than that of now is read anew, from its beginning, in a new epoch. Privacy rules
-have no fingerprint: changed ones hold for what is received from then on.
+Nodes send all documents; the receiver drops those that the filter excludes. A filtered lake
+therefore receives every flush, drop and new collection, and its positions follow the vbuckets. It
+meets no more rollbacks than a lake of all documents.
 """
 
 import json
@@ -39,11 +35,16 @@ _FINGERPRINT_DIGITS: Final = 16
 class DocumentFilter:
     rules: FilterSettings
     scopes: Mapping[int, str] = field(default_factory=dict)
-    """Names of scopes by id."""
+    """Scope names by id."""
     names: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """Of each collection, by its id: its scope's name, and its own."""
+    """By collection id: the name of its scope, and its own."""
     fingerprint: str | None = None
-    """None without a filter."""
+    """None without a filter.
+
+    Each vbucket's state has the fingerprint of the filter that its rows passed. If it differs, the
+    vbucket is read again from its beginning, in a new epoch.
+    """
+    # Not in the fingerprint: changed privacy rules apply to later documents only.
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     kept_out: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By collection, hashes of the keys whose values never land (`dcplake erase --keep-out`)."""
@@ -59,30 +60,27 @@ class DocumentFilter:
 
     @property
     def is_wanted(self) -> Mapping[int, bool]:
-        """Return by a collection's id whether its documents are wanted."""
+        """By collection id, whether the lake wants its documents."""
         return {each: self.rules.wants(names) for each, names in self.names.items()}
 
     def with_event(self, event: SystemEventReceived) -> "DocumentFilter":
-        """Return the same, with the names of a scope or collection that began."""
+        """Return this filter with the names of a scope or collection that began."""
         meaning = event.meaning
         if isinstance(meaning, ScopeCreated) and meaning.scope_id not in self.scopes:
             return replace(self, scopes={**self.scopes, meaning.scope_id: meaning.name.decode()})
         if isinstance(meaning, CollectionBegun) and meaning.scope_id in self.scopes:
             scope, name = self.scopes[meaning.scope_id], meaning.name.decode()
             begun = ManifestCollection(scope, meaning.collection_id, name)
-            if self.names.get(begun.collection_id) != begun.names:  # each vbucket tells it
+            if self.names.get(begun.collection_id) != begun.names:  # each vbucket sends the event
                 return replace(self, names={**self.names, begun.collection_id: begun.names})
         return self
 
     def has_table(self, replica: ReplicaTable) -> bool:
-        """Return whether a lake has this table: ``docs`` always, others if they are wanted."""
+        """Return whether the lake has this table: ``docs`` always, others if wanted."""
         return replica == DOCS or self.is_wanted.get(replica.collection_id, True)
 
     def has_read(self, state: VbucketProgress) -> bool:
-        """Return whether all rows that were read of a vbucket passed this filter.
-
-        The filter includes where a vbucket starts.
-        """
+        """Return whether all rows of a vbucket passed this filter, from its start seqno on."""
         is_unread = state.position.seqno == 0 and state.start_seqno is None
         return is_unread or state.filter_fingerprint == self.fingerprint
 
@@ -97,12 +95,12 @@ class DocumentFilter:
         """Return the filter for the present collections of a bucket.
 
         ``gone`` is called only if the bucket lacks a name. It returns the names that the lake
-        knows, those of dropped collections among them.
+        knows, including those of dropped collections.
 
         Raises:
-            ConfigError: neither the bucket nor the lake knows a name that is included, or has
-                privacy rules.
-            RemoteProtocolError: no server sends such a manifest.
+            ConfigError: neither the bucket nor the lake has a name that the settings include, or
+                that has privacy rules.
+            RemoteProtocolError: the manifest is malformed.
         """
         is_filtered = rules != EVERYTHING.rules
         if not is_filtered and not privacy.rules:
@@ -117,10 +115,10 @@ class DocumentFilter:
 
 
 def filter_of(lake: LakeTables, settings: Settings, manifest: bytes | None) -> DocumentFilter:
-    """Return the filter and privacy rules for a lake, whose collections may be gone.
+    """Return the filter and privacy rules for a lake, whose collections may have been dropped.
 
     Raises:
-        ConfigError: as of `DocumentFilter.resolve`.
+        ConfigError: see `DocumentFilter.resolve`.
     """
     return DocumentFilter.resolve(
         settings.filter, manifest, lambda: collections_in(lake).names, settings.privacy
@@ -131,13 +129,11 @@ EVERYTHING: Final = DocumentFilter(FilterSettings(exclude_keys="", system_xattrs
 
 
 def _fingerprint(rules: FilterSettings) -> str:
-    """Return a hash of the rules' effect, however they are written.
-
-    It omits a rule that filters nothing, so that rules of later versions change no hash.
-    """
+    """Return a hash of the rules' effect, independent of their spelling and order."""
     told: dict[str, object] = {}
     for rule in fields(rules):
         value = getattr(rules, rule.name)
+        # Only rules with an effect count, so that a new setting changes no existing hash.
         if value != getattr(EVERYTHING.rules, rule.name):
             told[rule.name] = sorted(set(value)) if isinstance(value, tuple) else value
     if rules.since_ns:

@@ -1,6 +1,6 @@
-"""Reads the Delta history of a lake's tables: dcplake's commits, and those of others.
+"""Reads the Delta history of a lake's tables: commits of dcplake and of others.
 
-Every commit of ours carries JSON in its user metadata:
+Every commit of dcplake has JSON in its user metadata:
 ``{"dcplake": {"lake": …, "writer": …, …}}``.
 """
 
@@ -18,16 +18,16 @@ METADATA_KEY: Final = "dcplake"
 
 HEARTBEAT: Final = "heartbeat"
 CLEANING: Final = "cleaned"
-"""Keys in the metadata of commits of `maintain.horizon_guard` and of `maintain.cleaning`."""
+"""Metadata keys of commits of `maintain.horizon_guard` and `maintain.cleaning`."""
 
 FEW: Final = 3
-"""A reader of the history first reads so many commits. In an object store each is a request."""
+"""A reader first reads so few commits: each is a request to an object store."""
 
 WINDOW: Final = 50
-"""It reads so many next, before it reads all."""
+"""The next number of commits to read, before reading all."""
 
 WHOLE: Final = 1_000_000
-"""More commits than a log keeps."""
+"""More commits than any log keeps."""
 
 DATA_PRESERVING: Final = frozenset(
     {
@@ -48,10 +48,10 @@ DATA_PRESERVING: Final = frozenset(
         "CHANGE COLUMN",
     }
 )
-"""Operations that leave every row of a table as it is, by whomever."""
+"""Operations that change no row of a table, whoever runs them."""
 
 APPLYING: Final = frozenset({"MERGE", "CREATE OR REPLACE TABLE AS SELECT"})
-"""Operations of an apply; the second writes the table anew, with other typed columns."""
+"""The operations of an apply. The second rewrites a table with other typed columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +60,26 @@ class TableCommit:
     time: datetime
     operation: str
     ours: Mapping[str, Any] = field(default_factory=dict)
-    """Our metadata; empty if others made the commit."""
+    """Our metadata; empty in a commit of somebody else."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     restored: int | None = None
-    """A RESTORE took the table back to this version, if it names one."""
+    """The version that a RESTORE took the table back to, if it names one."""
     retention_seconds: float | None = None
-    """A VACUUM kept removed files for this time: its argument, else the table's."""
+    """How long a VACUUM kept removed files: its argument, or the table's property."""
     file_time: datetime | None = None
-    """The time of the commit's file; Delta's log cleanup goes by it."""
+    """The modification time of the commit's file, by which Delta's log cleanup decides."""
 
     def __str__(self) -> str:
         return f"version {self.version} ({self.operation}, {self.time:%Y-%m-%d %H:%M:%S} UTC)"
 
     @property
     def horizon_time(self) -> datetime:
-        """The horizon counts the age from this time: the earlier one of both."""
+        """The time from which the horizon counts a commit's age: the earlier of its two times."""
         return self.time if self.file_time is None else min(self.time, self.file_time)
 
     @property
     def writer(self) -> str | None:
-        """The random id of its driver; None if it is not ours."""
+        """The random id of the driver; None if the commit is not ours."""
         return self.ours.get("writer")
 
     @property
@@ -88,7 +88,7 @@ class TableCommit:
 
     @property
     def is_apply(self) -> bool:
-        """True if it is one of our applies (OPTIMIZE may inherit the metadata of one)."""
+        """True for our applies. OPTIMIZE may copy an apply's metadata, so the operation counts."""
         return self.operation in APPLYING and "to_round" in self.ours
 
     @property
@@ -97,23 +97,23 @@ class TableCommit:
 
     @property
     def is_heartbeat(self) -> bool:
-        """True if it is our append without rows: a new version with the rows of the last one."""
+        """True for our append without rows, which makes a new version with the same rows."""
         rows = int(self.metrics.get("numOutputRows", "0") or 0)
         return self.operation == "WRITE" and HEARTBEAT in self.ours and rows == 0
 
     @property
     def is_cleaning(self) -> bool:
-        """True if it is our removal of unneeded or erased rows of ``changes``, or of values."""
+        """True for our removal of unneeded or erased rows from ``changes``, or of their values."""
         return self.operation in ("DELETE", "UPDATE") and CLEANING in self.ours
 
     @property
     def is_log_write(self) -> bool:
-        """True if it is our commit, and changes rows of ``changes`` or accepts a change."""
+        """True for our commits that change rows of ``changes``."""
         return self.round is not None or self.is_cleaning
 
     @property
     def read_version(self) -> int:
-        """The version that its driver had looked at."""
+        """The version that the driver had read when it made the commit."""
         return int(self.ours.get("base", self.version - 1))
 
     @property
@@ -122,7 +122,7 @@ class TableCommit:
 
     @property
     def rows_of(self) -> int:
-        """The version whose rows it has; its own if it changed some."""
+        """The version whose rows this one has: its own if it changed some."""
         if self.restored is not None:
             return self.restored
         return self.version - 1 if self.keeps_rows else self.version
@@ -133,7 +133,7 @@ def metadata_json(content: Mapping[str, Any]) -> str:
 
 
 def parse_metadata(text: str | None) -> dict[str, Any]:
-    """Return `metadata_json`'s content; empty for other texts, since others may write there too."""
+    """Return the content of `metadata_json`; empty for other texts, as others may write some."""
     if not text:
         return {}
     try:
@@ -153,7 +153,7 @@ def history_until(
     is_enough: Callable[[Sequence[TableCommit]], bool],
     found: Sequence[TableCommit] | None = None,
 ) -> Sequence[TableCommit]:
-    """Return the newest commits until ``is_enough``, else all; ``found`` are some to begin with."""
+    """Return the newest commits until ``is_enough``, or all; the search starts with ``found``."""
     commits = history(table) if found is None else found
     for limit in (WINDOW, WHOLE):
         if is_enough(commits) or reaches_creation(commits):
@@ -188,9 +188,9 @@ def reaches_creation(commits: Sequence[TableCommit]) -> bool:
 def refuse_other_writer(
     commits: Sequence[TableCommit], writer_id: str, *, has_committed: bool = False
 ) -> None:
-    """Raise FencedError if another driver committed after a commit of this one.
+    """Raise FencedError if another driver committed after this one.
 
-    ``has_committed``: this driver has. Its commit is older if ``commits`` lack it.
+    ``has_committed``: this driver has committed. If ``commits`` lack that, it is older.
     """
     newer: list[TableCommit] = []
     for commit in commits:
@@ -200,7 +200,7 @@ def refuse_other_writer(
             newer.append(commit)
     else:
         if not has_committed:
-            return  # whoever wrote before us may have ended
+            return  # we have not committed, and earlier writers may have ended
     if newer:
         raise FencedError(
             f"another driver writes to this lake: found {newer[-1]} by writer {newer[-1].writer} "

@@ -1,10 +1,8 @@
-"""The rollback horizon: how long versions and changes stay, and what a shorter time would cost.
+"""The rollback horizon H: how long versions and changes stay, and what a shorter time would lose.
 
-Delta counts the age of a data file from the commit that removed it, and the age of a version from
-its *creation*: log cleanup forgets a version that was superseded a second ago. So files are kept
-for the horizon H, the log for 2 H, and the newest version is made anew with the same rows once it
-is older than H/4 (`dcp.lake.maintain.horizon_guard`): what was current within H is then never older
-than 2 H. Pure.
+Delta's log cleanup counts a version's age from its creation, not from its replacement. Files
+are kept for H, the log for 2 H, and a heartbeat renews a version older than H/4
+(`dcp.lake.maintain.horizon_guard`). So no version that was current within H is older than 2 H.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,12 +19,12 @@ FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 
 RECORDED: Final = "dcplake.horizonSeconds"
-"""Property of ``changes``: the horizon that the newest run kept."""
+"""The property of ``changes`` with the horizon of the newest run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """The rollback horizon: any positive time here, an hour or more in settings."""
+    """The rollback horizon. It may be any positive time; settings allow an hour or more."""
 
     seconds: float
 
@@ -40,11 +38,11 @@ class Horizon:
 
     @property
     def heartbeat_seconds(self) -> float:
-        """At this age of its newest version a table gets a new one."""
+        """A table whose newest version is older than this gets a new one with the same rows."""
         return self.seconds / 4
 
     def start(self, now: datetime) -> datetime:
-        """Return the moment since which every state must stay readable."""
+        """Return the time from which on every state must stay readable."""
         return now - timedelta(seconds=self.seconds)
 
     @property
@@ -55,9 +53,9 @@ class Horizon:
         return {FILE_RETENTION: _interval(self.seconds), LOG_RETENTION: _interval(2 * self.seconds)}
 
     def differing(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """Return those of `properties` that a table lacks.
+        """Return the wanted properties that a table lacks, or writes in other words.
 
-        An interval in other words differs: delta-rs does not understand each of them.
+        delta-rs does not parse every spelling of an interval.
         """
         wanted = self.properties().items()
         return {name: value for name, value in wanted if properties.get(name) != value}
@@ -73,7 +71,7 @@ def duration(seconds: float) -> str:
 
 
 def _interval(seconds: float) -> str:
-    """Return an interval as Delta writes and reads it, exact to a millisecond."""
+    """Return an interval in the spelling of Delta, exact to a millisecond."""
     milliseconds = max(1, round(seconds * 1000))
     if milliseconds % 1000:
         return f"interval {milliseconds} milliseconds"
@@ -81,13 +79,13 @@ def _interval(seconds: float) -> str:
 
 
 def version_at(commits: Sequence[TableCommit], moment: datetime) -> TableCommit | None:
-    """Return the newest of the commits, newest first, at ``moment``; None if all are later."""
+    """Return the newest commit at or before ``moment``; None if all are later."""
     return next((commit for commit in commits if commit.time <= moment), None)
 
 
 @dataclass(frozen=True, slots=True)
 class HorizonLoss:
-    """The versions that a shorter time than the horizon would lose, oldest first."""
+    """The versions that a shorter retention than the horizon would lose, oldest first."""
 
     table: str
     versions: tuple[TableCommit, ...]
@@ -104,10 +102,10 @@ def loss(
 ) -> HorizonLoss | None:
     """Return the versions that a rollback would miss if only ``kept_seconds`` were kept.
 
-    They were superseded within the horizon, and before that shorter time.
+    They were replaced within the horizon, but longer ago than ``kept_seconds``. ``commits`` come
+    newest first.
     """
     begin, end = horizon.start(now), now - timedelta(seconds=kept_seconds)
-    lost = [
-        older for newer, older in pairwise(commits) if begin < newer.time <= end
-    ]  # commits are newest first: each is superseded by the one before it
+    # A version is replaced at the time of the next newer commit.
+    lost = [older for newer, older in pairwise(commits) if begin < newer.time <= end]
     return HorizonLoss(table, tuple(reversed(lost))) if lost else None

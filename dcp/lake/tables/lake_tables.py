@@ -1,7 +1,7 @@
 """Makes and opens the tables of a lake, and checks that they belong to it.
 
-A lake is a folder (a path or URI that Spark can write) or a catalog schema. Its identity is in the
-table properties of ``changes`` (``dcplake.*``); each replica names the lake it belongs to.
+A lake is a folder (a path or URI that Spark can write) or a catalog schema. The table properties
+``dcplake.*`` of ``changes`` hold the lake's identity; each replica's properties name its lake.
 """
 
 import re
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LakeIdentity:
-    """The bucket that a lake holds; fixed when the lake is made, as properties of ``changes``."""
+    """The bucket that a lake holds. It is fixed when the lake is made."""
 
     lake_id: Annotated[str, "dcplake.lake"]
     bucket: Annotated[str, "dcplake.bucket"] = ""
     bucket_uuid: Annotated[str, "dcplake.bucketUuid"] = ""
     vbucket_count: Annotated[int, "dcplake.vbuckets"] = 0
     cluster_uuid: Annotated[str, "dcplake.clusterUuid"] = ""
-    """Empty if the server did not tell it then, as before 7.6."""
+    """Empty if the server did not send it at that time; Couchbase before 7.6 does not."""
 
     def difference(self, other: "LakeIdentity") -> str:
-        """Return the first of these names in which another bucket differs; empty: it is the same.
+        """Return the first field in which another bucket differs; empty if it is the same bucket.
 
-        A cluster that only one of both knows makes no difference.
+        A cluster uuid that only one of them has makes no difference.
         """
         for name in ("bucket", "cluster_uuid", "bucket_uuid", "vbucket_count"):
             one, two = getattr(self, name), getattr(other, name)
@@ -65,8 +65,8 @@ class LakeIdentity:
         """Refuse another bucket than this one.
 
         Raises:
-            LakeError: name or cluster differ; or the bucket was made anew, by its uuid or its
-                number of vbuckets. The message begins with ``where``.
+            LakeError: the name or cluster differs; or the bucket was made again, as its uuid or
+                number of vbuckets shows. The message begins with ``where``.
         """
         match self.difference(found):
             case "":
@@ -97,13 +97,13 @@ CHANGES_TABLE: Final = "changes"
 """The change log (`dcp.lake.tables.schema.CHANGES`)."""
 
 AUDIT_TABLE: Final = "undone"
-"""The keys that rollbacks took back (`dcp.lake.apply.audit`)."""
+"""The keys that rollbacks took back, see `dcp.lake.apply.audit`."""
 
 CONTROL_TABLE: Final = "control"
-"""Requests to the lake's driver, and its answers (`dcp.lake.change_log.control`)."""
+"""Requests to the lake's driver and its answers, see `dcp.lake.change_log.control`."""
 
 QUALITY_TABLE: Final = "quality"
-"""The results of checks of data quality (`dcp.lake.quality.report`)."""
+"""The results of data quality checks, see `dcp.lake.quality.report`."""
 
 _LEDGERS: Final[Mapping[str, tuple[pa.Schema, Sequence[str]]]] = {
     AUDIT_TABLE: (AUDIT, REPLICA_CLUSTERING),
@@ -111,17 +111,17 @@ _LEDGERS: Final[Mapping[str, tuple[pa.Schema, Sequence[str]]]] = {
     QUALITY_TABLE: (QUALITY, ("time",)),
 }
 LEDGERS: Final = tuple(_LEDGERS)
-"""These tables are made when they are needed, and only grow."""
+"""Tables that are made on demand and only grow."""
 
 DEFAULT_HORIZON_HOURS: Final = 7 * 24.0
 
 _NAME_MAX: Final = 80
-"""So many characters of a scope's or a collection's name (251 at most) stay in its table's name."""
+"""So many characters of a scope's or collection's name (at most 251) go into a table's name."""
 
 _REPLICA_PROPERTY: Final = "dcplake.replica."
 
 _NODES: Final = "dcplake.nodes"
-"""Holds `LakeTables.nodes`."""
+"""The property that holds `LakeTables.nodes`."""
 
 _CLEANED_ROUND: Final = "dcplake.cleanedRound"
 
@@ -131,7 +131,7 @@ class ReplicaTable:
     name: str
     collection_id: int
     collection: str = field(default="", compare=False)
-    """Its name, scope.collection, even after a drop; the table's name does not tell it."""
+    """``scope.collection``, also after a drop; the table's name may be shortened."""
 
 
 DOCS: Final = ReplicaTable("docs", 0, DEFAULT_COLLECTION)
@@ -140,13 +140,13 @@ DOCS: Final = ReplicaTable("docs", 0, DEFAULT_COLLECTION)
 def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
     """Return the replica table of a collection: ``docs__<scope>__<collection>__<id in hex>``.
 
-    The default one has its own short name. The id keeps any two collections apart. Their names may
-    run together (``a__b``/``c``, ``a``/``b__c``) or differ in case only, or one was dropped and
-    made anew. So the names are there for readers. They may be shortened, or lose characters that no
-    catalog takes (``%``, ``-``).
+    The default collection's table is ``docs``. The id makes the name unique; the names are for
+    readers. They may be shortened, and lose characters that no catalog allows (``%``, ``-``).
     """
     if collection_id == DOCS.collection_id:
         return DOCS
+    # Names alone are ambiguous: `a__b`/`c` and `a`/`b__c` give the same text, names may differ in
+    # case only, and a collection may be dropped and made again.
     readable = (re.sub(r"[^A-Za-z0-9_]", "_", name)[:_NAME_MAX] for name in (scope, collection))
     name = "__".join(("docs", *readable, f"{collection_id:x}"))
     return ReplicaTable(name, collection_id, f"{scope}.{collection}")
@@ -157,11 +157,11 @@ class LakeTables:
     store: LakeStore
     identity: LakeIdentity
     nodes: str = ""
-    """A connection string of the data nodes that a driver met last, at the lake's opening."""
+    """A connection string of the data nodes that a driver used last, read when the lake opens."""
     remembered_rounds: dict[int, RoundRecord] = field(
         default_factory=dict, repr=False, compare=False
     )
-    """For `dcp.lake.change_log.round_queries` alone."""
+    """A cache for `dcp.lake.change_log.round_queries` only."""
 
     @property
     def spark(self) -> "SparkSession":
@@ -189,7 +189,7 @@ class LakeTables:
         return at_version(self.table(table).sql, version)
 
     def beside(self) -> "LakeTables":
-        """Return the same lake for another thread; `LakeStore.end_beside` ends it."""
+        """Return the same lake for another thread. `LakeStore.end_beside` releases it."""
         return replace(self, store=self.store.beside())
 
 
@@ -201,18 +201,17 @@ def create_lake(
     deletion_vectors: bool = True,
     nodes: str = "",
 ) -> LakeTables:
-    """Make the lake, or open an existing one if it holds the same bucket.
+    """Make the lake, or open an existing one of the same bucket.
 
-    The horizon may be any time here, a second or less. An existing lake keeps its own
-    (`dcp.lake.maintain.horizon_guard.keep_retention` changes it). Two drivers may do this at once:
-    one makes the table, and both go on with its identity (``lake_id`` may differ from the given
-    one).
+    An existing lake keeps its horizon (`dcp.lake.maintain.horizon_guard.keep_retention` changes
+    it). If two drivers call this at once, one makes the table, and both use its identity. The
+    ``lake_id`` may therefore differ from the given one.
 
     Raises:
-        LakeError: there is a foreign table, a lake of another bucket, or of another format; or the
-            place is in another table; or the store overwrites.
-        ConfigError: the existing lake was made with deletion vectors, and shall have none, or
-            reversed; or it is on S3, in a session that may overwrite others' commits.
+        LakeError: the place has a foreign table, a lake of another bucket, or one of another
+            format; or it is inside another table; or the store overwrites existing files.
+        ConfigError: the existing lake and the settings disagree about deletion vectors; or the lake
+            is on S3, and the session may overwrite other commits.
     """
     with store.cached_reads.read_once():
         store.prepare()
@@ -228,24 +227,24 @@ def create_lake(
                 **{name: str(told) for name, told in plain(identity).items() if told != ""},
                 RECORDED: horizon.recorded,
             }
-            # Rounds arrive in order, so files hold few each; clustering keeps that after OPTIMIZE.
+            # Rounds arrive in order, so each file has few. Clustering makes OPTIMIZE keep that.
             changes.create(CHANGES, ["round"], properties)
         lake = open_lake(store)
         lake.identity.require_same(identity, str(store.location))
         _require_deletion_vectors(lake.changes, lake.changes.properties(), deletion_vectors)
-        store.prepare()  # a catalog tells the place of a new table only now
+        store.prepare()  # a catalog knows the place of a new table only at this point
         return lake
 
 
 def _deletion_vectors(is_wanted: bool) -> dict[str, str]:
-    # Not even "false" where they are not wanted: it would be a feature of the table all the same.
+    # If unwanted, the property must be absent: even "false" enables the table feature.
     return {DELETION_VECTORS: "true"} if is_wanted else {}
 
 
 def _require_deletion_vectors(
     table: Table, properties: Mapping[str, str], are_wanted: bool
 ) -> None:
-    """Raise ConfigError if a table was made otherwise: Delta keeps a feature that it had."""
+    """Raise ConfigError if the table differs: Delta cannot take a table feature away."""
     had = properties.get(DELETION_VECTORS) == "true"
     if had != are_wanted:
         words = ("without", "with")
@@ -257,10 +256,10 @@ def _require_deletion_vectors(
 
 
 def open_lake(store: LakeStore) -> LakeTables:
-    """Open the lake of a store; starts Spark only if nothing else can read it.
+    """Open the lake of a store. It starts Spark only if nothing else can read the lake.
 
     Raises:
-        LakeError: there is none, the table is foreign, or of another format version.
+        LakeError: the place has no lake, a foreign table, or a lake of another format version.
     """
     with store.cached_reads.read_once():
         return _open(store)
@@ -285,7 +284,7 @@ def _open(store: LakeStore) -> LakeTables:
 
 
 def _require_columns(table: Table, expected: pa.Schema, also: Collection[str] = ()) -> None:
-    """Raise LakeError unless a table has these columns, and perhaps those of ``also``."""
+    """Raise LakeError unless a table has the expected columns, and perhaps some of ``also``."""
     found = {each.name: each.type for each in table.columns() if each.name not in also}
     wanted = {each.name: each.type for each in expected}
 
@@ -303,10 +302,10 @@ def _require_columns(table: Table, expected: pa.Schema, also: Collection[str] = 
 
 
 def find_lake(store: LakeStore) -> LakeTables | None:
-    """Open the lake of a store; None if there is no table at all.
+    """Open the lake of a store; None if it has no table.
 
     Raises:
-        LakeError: there is a table, and it is no lake of ours.
+        LakeError: the table is not a lake of this format.
     """
     with store.cached_reads.read_once():
         return _open(store) if store.table(CHANGES_TABLE).exists() else None
@@ -319,11 +318,11 @@ def ensure_replicas(
     horizon_hours: float = DEFAULT_HORIZON_HOURS,
     deletion_vectors: bool = True,
 ) -> None:
-    """Make missing replica tables.
+    """Make the missing replica tables.
 
     Raises:
-        LakeError: a table of such a name is not this lake's replica.
-        ConfigError: it was made with deletion vectors, and shall have none, or the reverse.
+        LakeError: a table of such a name is not a replica of this lake.
+        ConfigError: a table and the settings disagree about deletion vectors.
     """
     made = Horizon.of_hours(horizon_hours).properties() | {
         "delta.dataSkippingStatsColumns": ",".join(REPLICA_STATISTICS),
@@ -351,17 +350,17 @@ def ensure_replicas(
         _require_deletion_vectors(table, found, deletion_vectors)
         _require_columns(table, REPLICA, also=TYPED.names)
 
-    # Each commit makes looks read all tables again, so the checks follow the last one.
+    # Each commit clears the cached reads, so all checks come after the last commit.
     lake.store.for_each(create, replicas)
     lake.store.for_each(check, replicas)
     _list_replicas(lake, replicas)
 
 
 def ensure_ledger(lake: LakeTables, name: str) -> Table:
-    """Return a table of `LEDGERS`, made if it is missing; any Delta writer may append to it.
+    """Return a table of `LEDGERS`, and make it if it is missing. Any Delta writer may append.
 
     Raises:
-        LakeError: a table of that name is not this lake's.
+        LakeError: a table of that name belongs to another lake.
     """
     table, properties = lake.table(name), {"dcplake.lake": lake.identity.lake_id}
     columns, cluster_by = _LEDGERS[name]
@@ -377,18 +376,17 @@ def ensure_ledger(lake: LakeTables, name: str) -> Table:
 
 
 def replicas_in(lake: LakeTables) -> tuple[ReplicaTable, ...]:
-    """Return the lake's replica tables: ``docs`` first, then the others, by their ids.
+    """Return the lake's existing replica tables: ``docs`` first, then the others by id.
 
-    The properties of ``changes`` list each one since it was made, also that of a dropped
-    collection. A table that somebody dropped is left out until it is made again.
+    They include tables of dropped collections, but not tables that somebody deleted.
     """
     return _existing(lake, known_replicas(lake))
 
 
 def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | None = None) -> None:
-    """Raise LakeError if a wanted replica, or any, was made and is missing.
+    """Raise LakeError if a replica (of ``wanted``, if given) was made but is missing.
 
-    The caller knows that the lake has rounds: before the first one there may be no replica yet.
+    Call it for a lake with rounds: before the first round there may be no replica.
     """
     known = [each for each in known_replicas(lake) if wanted is None or each in wanted]
     there = set(_existing(lake, known))
@@ -407,7 +405,7 @@ def _existing(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> tuple[Repli
 
 
 def known_replicas(lake: LakeTables) -> tuple[ReplicaTable, ...]:
-    """Return the replica tables that the lake has made, also those that somebody dropped."""
+    """Return all replica tables that the lake has made, including deleted ones."""
     return (DOCS, *sorted(_listed_replicas(lake), key=lambda each: each.collection_id))
 
 
@@ -422,11 +420,9 @@ def _listed_replicas(lake: LakeTables) -> list[ReplicaTable]:
 
 
 def _list_replicas(lake: LakeTables, replicas: Iterable[ReplicaTable]) -> None:
-    """Name replicas in the properties of ``changes``.
-
-    Each has its own key, so nothing is overwritten. This follows the making of the tables. If a run
-    was killed between the two, the next one makes up for it.
-    """
+    """List replicas in the properties of ``changes``."""
+    # Each replica has its own key, so two drivers overwrite nothing. The tables exist already: if
+    # a run dies in between, the next one lists them.
     listed = {DOCS, *_listed_replicas(lake)}
     named = {
         _REPLICA_PROPERTY + each.name: f"{each.collection_id} {each.collection}"
@@ -438,15 +434,15 @@ def _list_replicas(lake: LakeTables, replicas: Iterable[ReplicaTable]) -> None:
 
 
 def remember_nodes(lake: LakeTables, nodes: str) -> None:
-    """Keep a connection string of data nodes with the lake: drivers ask them if no seed answers."""
+    """Store a connection string of data nodes: drivers ask them if no seed node answers."""
     lake.changes.set_properties({_NODES: nodes})
 
 
 def cleaned_round(lake: LakeTables, replica: ReplicaTable | None = None) -> int:
-    """Return the newest round whose document rows ``changes`` may lack; 0 if there is none.
+    """Return the newest round whose document rows ``changes`` may lack; 0 if it lacks none.
 
-    It is that of all collections, or of one replica's. Rows up to that round cannot be applied
-    again to a table that lacks them. A collection that is newer than the cleaning lost none.
+    Without ``replica`` it covers all collections. Rows up to that round cannot be applied again to
+    a table that lacks them. A collection that is newer than the cleaning has lost none.
     """
     return max(_cleanings(lake, replica).values(), default=0)
 
@@ -454,18 +450,19 @@ def cleaned_round(lake: LakeTables, replica: ReplicaTable | None = None) -> int:
 def record_cleaned_round(
     lake: LakeTables, replicas: Sequence[ReplicaTable], round_number: int
 ) -> None:
-    """Note, before it happens, that document rows up to a round are removed; it never goes back.
+    """Note that document rows up to a round will be removed. Call it before the removal.
 
-    Each round has its own properties, and the largest counts: a paused process that later notes an
-    older round takes nothing back.
+    The noted round never decreases.
     """
-    whose = [_cleaned_key(each) for each in replicas or (None,)]  # or a lake that lost its tables
+    whose = [_cleaned_key(each) for each in replicas or (None,)]  # None: the lake lost its tables
     older = (
         key
         for each in replicas
         for key, number in _cleanings(lake, each).items()
         if number < round_number
     )
+    # Each round has its own property, and the largest counts. A paused process that notes an older
+    # round later therefore changes nothing.
     noted = {f"{key}.{round_number}": str(round_number) for key in whose}
     lake.changes.set_properties({**dict.fromkeys(older), **noted})
 

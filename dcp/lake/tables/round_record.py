@@ -1,4 +1,4 @@
-"""The record of a committed round by vbucket: its position, and the outcome of its stream."""
+"""The record of a committed round: for each vbucket its position, and its stream's outcome."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -18,18 +18,18 @@ UNDECODABLE: Final = (
     "values cannot be decoded and are as they were sent: datatype is above 1 there, "
     "row_history.detail says why"
 )
-"""Follows their number in messages."""
+"""The number of values precedes this text in messages."""
 
 
 class Outcome(StrEnum):
-    """The reason why a vbucket's part of a round ended; a ``status`` row stores it."""
+    """The reason why a vbucket's part of a round ended. A ``status`` row stores it."""
 
     REACHED = "reached"
-    """The stream reached the target seqno, and the end of its snapshot."""
+    """The stream reached its target seqno and the end of that snapshot."""
     CAUGHT_UP = "caught_up"
-    """At a snapshot's end below the target, and the node says that it holds no more."""
+    """The stream ended at a snapshot's end below the target; the node has no more."""
     BUDGET = "budget"
-    """The task used up its bytes or seconds; the next round goes on from here.
+    """The task used up its limit of bytes or seconds; the next round continues.
 
     If the round brought nothing, ``reason`` and ``detail`` say why.
     """
@@ -38,12 +38,12 @@ class Outcome(StrEnum):
     STOPPED = "stopped"
     """The source failed; ``reason`` and ``detail`` say how."""
     LEFT_OUT = "left_out"
-    """It was behind and could not be streamed at all; ``reason`` and ``detail`` say why."""
+    """It was behind but could not be streamed; ``reason`` and ``detail`` say why."""
 
 
 @dataclass(frozen=True, slots=True)
 class VbucketReport(Record):
-    """A vbucket's result, from its ``status`` row; one that was left out has only a reason."""
+    """A vbucket's result in a round. If the vbucket was left out, it has only a reason."""
 
     vbucket: int
     outcome: Outcome
@@ -60,11 +60,11 @@ class VbucketReport(Record):
     window_full: float = 0.0
     gate: str = ""
     rollback_seqno: int | None = None
-    """Its node ordered it back to this seqno; None: no order."""
+    """The seqno of the node's rollback order; None without an order."""
 
     @property
     def failed(self) -> bool:
-        """True if the source kept it from going on."""
+        """True if the source kept the vbucket from advancing."""
         return self.outcome in (Outcome.ROLLBACK, Outcome.STOPPED, Outcome.LEFT_OUT)
 
     @classmethod
@@ -72,7 +72,7 @@ class VbucketReport(Record):
         return read(cls, json.loads(status) | {"vbucket": vbucket})
 
     def status(self) -> str:
-        """Return the ``detail`` of its status row, JSON, without default values."""
+        """Return the JSON for ``detail`` of the status row, without default values."""
         unset = VbucketReport(self.vbucket, self.outcome).to_json()
         told = {name: told for name, told in self.to_json().items() if told != unset[name]}
         return json.dumps({"outcome": self.outcome} | told)
@@ -83,16 +83,16 @@ class RoundRecord:
     states: Mapping[int, VbucketProgress]
     """Every vbucket's state after the round."""
     reports: tuple[VbucketReport, ...]
-    """Of the vbuckets that it streamed, or should have streamed and could not."""
+    """The reports of the vbuckets that the round streamed, or should have streamed."""
 
     @property
     def largest_bytes(self) -> int:
-        """Size of the largest document of the round; the greatest possible if it is unknown."""
+        """The size of the round's largest document; the upper limit if it is unknown."""
         return max((report.largest_bytes for report in self.reports), default=DOCUMENT_BYTES)
 
 
 BEFORE_THE_FIRST: Final = RoundRecord({}, ())
-"""Round 0: no vbucket is known yet."""
+"""Round 0, in which no vbucket has a state."""
 
 
 def states_to_batch(states: Iterable[VbucketProgress], round_number: int) -> pa.RecordBatch:

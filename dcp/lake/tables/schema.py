@@ -1,16 +1,13 @@
-"""Defines the columns of the lake's tables, as Spark DDL and as Arrow schemas.
+"""Defines the columns of the lake's tables, as Arrow schemas and Spark DDL.
 
-Unsigned 64-bit values (seqno, cas, vb_uuid, rev) are DECIMAL(20,0): exact over all 64 bits,
-ordered, and readable by every engine. Unsigned 32-bit values are BIGINT. ``key`` is STRING because
-Delta can neither cluster nor keep statistics on BINARY; ``key_bytes`` is set only where the key is
-not UTF-8, and ``key`` is then an injective escape of it (``dcp/lake/receive/keys.py``).
+Unsigned 64-bit values (seqno, cas, vb_uuid, rev) are DECIMAL(20,0): exact, ordered, and readable by
+every engine. Unsigned 32-bit values are BIGINT. ``key`` is STRING because Delta cannot cluster by
+BINARY or keep statistics for it. If a key is not UTF-8, ``key_bytes`` has it, and ``key`` an
+injective escape (``dcp/lake/receive/keys.py``).
 
-``value`` is the document, inflated and without its xattrs, and ``datatype`` says of it 0 (raw) or 1
-(JSON). Above 1 the value could not be decoded: both are as they were sent, and ``xattrs`` is null.
-Then bit 2 is SNAPPY, bit 4 XATTR, others mean nothing that we know; ``detail`` in ``changes`` says
-what is wrong.
-
-``changes`` has one row per event worth keeping; `RowKind` has their kinds.
+``value`` is the document, decompressed and without xattrs. ``datatype`` is 0 (raw) or 1 (JSON).
+A ``datatype`` above 1 marks a value that could not be decoded. Then both are as the server sent
+them: bit 2 is SNAPPY, bit 4 is XATTR. ``xattrs`` is null, and ``detail`` in ``changes`` says why.
 """
 
 from dataclasses import is_dataclass
@@ -26,22 +23,23 @@ from dcp.records import SPREAD, bare, marked, stored_fields
 
 
 class RowKind(StrEnum):
-    """The value of column ``kind``; decides which other columns of the row are set."""
+    """The values of the column ``kind``, which decides what other columns a row has."""
 
     MUTATION = "mutation"
     DELETION = "deletion"
     EXPIRATION = "expiration"
-    """The three kinds of `ITEM_KINDS`: seqno … value hold the document's new state.
+    """For the three kinds of `ITEM_KINDS`, seqno to value hold the document's new state.
 
-    ``detail`` says why the value could not be decoded; it is null if it was. ``delete_time`` is
-    when the server made a tombstone, in seconds since 1970, 0 if the server does not tell; it is
-    null for mutations."""
+    ``detail`` says why the value could not be decoded; null if it was. ``delete_time`` is the time
+    when the server made a tombstone, in seconds since 1970. It is 0 if the server does not send it,
+    and null for mutations.
+    """
 
     SNAPSHOT_MARKER = "snapshot_marker"
     """snap_start, snap_end, snap_flags"""
 
     COMPLETE = "complete"
-    """seqno: the end of a snapshot that was received to its end"""
+    """seqno: the end of a snapshot that was received completely"""
 
     SEQNO_ADVANCED = "seqno_advanced"
     """seqno"""
@@ -49,35 +47,39 @@ class RowKind(StrEnum):
     SYSTEM_EVENT = "system_event"
     """seqno, detail (JSON).
 
-    ``collection_id`` is set if a collection was flushed or dropped, or if it begins: at the source
-    the vbucket has no document of it at a lower seqno.
+    ``collection_id`` is set if a collection begins, is flushed or is dropped. At the source, the
+    vbucket then has none of its documents at a lower seqno.
 
-    Or, without a vbucket and a seqno: what becomes of the rows of a dropped collection, for good
-    (``policy`` in ``detail``). Each task of the round that first received the drop has such a row,
-    all alike (`dcp.lake.change_log.collection_events`)."""
+    A row without vbucket and seqno records the policy for a dropped collection's rows (``policy``
+    in ``detail``). Each task of the round that first received the drop writes the same row
+    (`dcp.lake.change_log.collection_events`).
+    """
 
     ROLLBACK = "rollback"
-    """rollback, without a seqno: what the producer ordered.
+    """rollback: what the producer ordered; such a row has no seqno.
 
-    Or epoch, seqno and detail: a new epoch begins, for that reason (`RestartReason`). Rows of
-    earlier epochs above this seqno (the fork) are on a dead branch."""
+    Or epoch, seqno and detail: a new epoch begins, for this reason (`RestartReason`). Rows of
+    earlier epochs above this seqno (the fork) are on a dead branch.
+    """
 
     STATUS = "status"
-    """detail (JSON). Each round has one for each vbucket that it streamed: how the stream ended,
-    what it brought, and why it stopped if it did."""
+    """detail (JSON): how the stream of a vbucket ended, what it brought, and why it stopped.
+
+    A round has one for each vbucket that it streamed.
+    """
 
     POSITION = "position"
-    """position: the state of a vbucket from which the next round goes on"""
+    """position: the state of a vbucket from which the next round continues"""
 
     APPLIED = "applied"
-    """applied: which replica version holds which rounds"""
+    """applied: a version of a replica, and the rounds that it holds"""
 
 
 ITEM_KINDS: Final = (RowKind.MUTATION, RowKind.DELETION, RowKind.EXPIRATION)
 
 
 def is_kind(*kinds: RowKind) -> str:
-    """Return the condition that a row is of one of these kinds; an alias may stand before it."""
+    """Return the condition that a row has one of these kinds; an alias may precede it."""
     return f"kind IN ({string_list(kinds)})" if len(kinds) > 1 else f"kind = '{kinds[0]}'"
 
 
@@ -87,9 +89,9 @@ _COLUMN_TYPES: Final = {int: U64, str: pa.string(), bool: pa.bool_(), bytes: pa.
 
 
 def column_type(annotation: Any) -> pa.DataType:
-    """Return the column type for a record's field, by the field's annotation.
+    """Return the column type for a record's field, from the field's annotation.
 
-    An integer without an Arrow type as its mark is an unsigned one of 64 bits.
+    An integer without an Arrow type in its annotation is an unsigned 64-bit one.
     """
     kind, _ = bare(annotation)
     if get_origin(kind) is tuple:
@@ -150,7 +152,7 @@ CHANGES: Final = pa.schema(
 """One row per event."""
 
 CHANGES_STATISTICS: Final = ("round", "epoch", "vbucket", "kind", "seqno", "collection_id")
-"""Each file of ``changes`` tells minimum and maximum of these columns."""
+"""Each file of ``changes`` has the minimum and maximum of these columns."""
 
 REPLICA: Final = pa.schema(
     [
@@ -159,7 +161,7 @@ REPLICA: Final = pa.schema(
         ("modified_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""One row per living document; ``modified_at`` is the time in the CAS (its upper 48 bits, ns)."""
+"""One row per live document. ``modified_at`` is the time in the CAS (its upper 48 bits, in ns)."""
 
 VIOLATION: Final = pa.struct(
     [
@@ -171,23 +173,23 @@ VIOLATION: Final = pa.struct(
 
 TYPED: Final = pa.schema(
     [
-        ("doc", pa.struct([])),  # as the collection's contract says
+        ("doc", pa.struct([])),  # its fields are those of the collection's contract
         ("violations", pa.list_(VIOLATION)),
     ]
 )
-"""Further columns of a replica whose collection has a contract (`dcp.lake.tables.typed_columns`).
+"""Further columns of a replica with a contract (`dcp.lake.tables.typed_columns`).
 
-``violations`` is null if the document fits.
+``violations`` is null if the document fits the contract.
 """
 
 ROW_COLUMNS: Final = (*REPLICA.names, *TYPED.names)
-"""All columns of a replica that has typed ones."""
+"""All columns of a replica with typed columns."""
 
 REPLICA_STATISTICS: Final = ("vbucket", "key", "seqno", "modified_at", "datatype")
-"""Each file of a replica tells minimum and maximum of these columns."""
+"""Each file of a replica has the minimum and maximum of these columns."""
 
 REPLICA_CLUSTERING: Final = ("vbucket", "key")
-"""Rows of a replica with near values in these columns are near each other."""
+"""Delta stores rows with near values of these columns together."""
 
 DOCUMENT_STATE: Final = pa.struct(
     [REPLICA.field(name) for name in ("seqno", "vb_uuid", "epoch", "cas", "value")]
@@ -196,19 +198,19 @@ DOCUMENT_STATE: Final = pa.struct(
 AUDIT: Final = pa.schema(
     [
         ("table", pa.string()),
-        ("version", pa.int64()),  # the apply that undid it
-        ("restored_version", pa.int64()),  # of the table; 0 is the empty one, -1: replaced whole
+        ("version", pa.int64()),  # of the apply that took the key back
+        ("restored_version", pa.int64()),  # of the table; 0: the empty table, -1: replaced whole
         ("round", pa.int64()),
         ("time", pa.timestamp("us", tz="UTC")),
         ("vbucket", pa.int32()),
-        ("fork_seqno", U64),  # what was above it is undone
+        ("fork_seqno", U64),  # rows above it are undone
         ("key", pa.string()),
         ("key_bytes", pa.binary()),
         ("before", DOCUMENT_STATE),  # null: the key was deleted on the dead branch
         ("after", DOCUMENT_STATE),  # null: the key is not on the live history
     ]
 )
-"""The table ``undone``: one row for each key that a rollback took back, in each replica."""
+"""The table ``undone``: one row for each key in each replica that a rollback took back."""
 
 CONTROL: Final = pa.schema(
     [
@@ -218,8 +220,8 @@ CONTROL: Final = pa.schema(
         ("action", pa.string()),  # backfill, erase, pause, resume, resync, cancel
         ("vbuckets", pa.string()),  # as 0-63, 70; null: all
         ("options", pa.string()),  # a JSON object, or null
-        ("state", pa.string()),  # null or requested; of a driver: begun, done, incomplete…
-        ("round", pa.int64()),  # the newest one when the driver said so
+        ("state", pa.string()),  # null or requested; from a driver: begun, done, incomplete…
+        ("round", pa.int64()),  # the newest round when the driver answered
         ("detail", pa.string()),
     ]
 )
@@ -227,14 +229,14 @@ CONTROL: Final = pa.schema(
 
 QUALITY: Final = pa.schema(
     [
-        ("run", pa.string()),  # one check of one table
+        ("run", pa.string()),  # identifies one check of one table
         ("time", pa.timestamp("us", tz="UTC")),
         ("table", pa.string()),
-        ("table_id", pa.string()),  # Delta's own: a table that was made again has another
+        ("table_id", pa.string()),  # Delta's id: a table that is made again gets another
         ("version", pa.int64()),  # of the table
-        ("round", pa.int64()),  # that the version holds
+        ("round", pa.int64()),  # of that version
         ("scope", pa.string()),  # changed rows, whole table
-        ("since_version", pa.int64()),  # of changed rows: the version that the check goes on from
+        ("since_version", pa.int64()),  # of changed rows: the version that the check starts from
         ("table_rows", pa.int64()),
         ("checked_rows", pa.int64()),
         ("suite", pa.string()),
@@ -243,12 +245,12 @@ QUALITY: Final = pa.schema(
         ("columns", pa.list_(pa.string())),
         ("severity", pa.string()),
         ("success", pa.bool_()),
-        ("failed", pa.int64()),  # rows; null where an expectation counts none
+        ("failed", pa.int64()),  # rows; null if the expectation counts none
         (
             "samples",
             pa.list_(pa.struct([("vbucket", pa.int32()), ("key", pa.string()), ("seqno", U64)])),
         ),
-        ("found", pa.string()),  # where it counts none: what was seen, or why it could not run
+        ("found", pa.string()),  # if it counts none: the observed value, or why it could not run
     ]
 )
 """The table ``quality``: one row for each expectation of each check."""
@@ -284,4 +286,4 @@ def spark_type(kind: pa.DataType) -> str:
         return f"ARRAY<{spark_type(kind.value_type)}>"
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
-    return _SPARK_TYPES.get(kind) or str(kind)  # others have types that we write nowhere
+    return _SPARK_TYPES.get(kind) or str(kind)  # other types appear in messages only

@@ -1,6 +1,6 @@
-"""The typed columns of a table: which its contract asks for. No Spark.
+"""The typed columns that a contract gives a table. No Spark.
 
-`dcp.lake.apply.typed_documents` makes them of JSON documents.
+`dcp.lake.apply.typed_documents` fills them from JSON documents.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ DOC: Final = TYPED.names[0]
 VIOLATIONS: Final = TYPED.names[1]
 
 _ARRAY: Final = "dcplake.array."
-"""Begins the properties of a table that name the views of its arrays, and their paths."""
+"""The prefix of table properties that name the views of arrays, and the arrays' paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class JsonPath:
 
 
 def paths_of(kind: pa.DataType, above: tuple[Step, ...] = ()) -> Iterator[JsonPath]:
-    """Give the paths of a document's type that lead to values, in order."""
+    """Yield the paths of a document type that lead to scalar values, in order."""
     if pa.types.is_struct(kind):
         for field in kind:
             yield from paths_of(field.type, (*above, FieldName(field.name)))
@@ -56,11 +56,11 @@ _STORED: Final = {
     pa.timestamp("ms", tz="UTC"): pa.timestamp("us", tz="UTC"),
     pa.large_string(): pa.string(),
 }
-"""The column's type for a contract's types that no column has."""
+"""The column type for contract types that Delta lacks."""
 
 
 def table_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in the table for values of a contract's type: with the names of columns."""
+    """Return the table's type for values of a contract type, with the columns' names."""
     if pa.types.is_struct(kind):
         return pa.struct([(column_name(each), table_type(each.type)) for each in kind])
     if pa.types.is_map(kind):
@@ -71,10 +71,10 @@ def table_type(kind: pa.DataType) -> pa.DataType:
 
 
 def document_type_of(found: pa.DataType, contract: pa.DataType) -> pa.DataType:
-    """Return the type of documents for a type in the table; `table_type` gives that back.
+    """Return the document type for a type in the table, the inverse of `table_type`.
 
-    A contract tells the names and types that documents have; what it does not know, or what has
-    widened since, is in documents as it is in the table.
+    The contract gives the documents' names and types. Other or widened fields have the same name
+    and type in documents as in the table.
     """
     if pa.types.is_struct(found) and pa.types.is_struct(contract):
         known = {column_name(each): each for each in contract}
@@ -94,7 +94,7 @@ def document_type_of(found: pa.DataType, contract: pa.DataType) -> pa.DataType:
 
 
 def has_names_twice(kind: pa.DataType) -> bool:
-    """Return whether a type has two fields that Spark takes for one: it could read neither."""
+    """Return whether a struct has two fields whose names Spark cannot distinguish."""
     if pa.types.is_struct(kind):
         names = {same_name_key(each.name) for each in kind}
         return len(names) < kind.num_fields or any(has_names_twice(each.type) for each in kind)
@@ -106,21 +106,21 @@ def has_names_twice(kind: pa.DataType) -> bool:
 @dataclass(frozen=True, slots=True)
 class TypedColumns:
     document: pa.StructType
-    """The type of documents, as in `Contract.document`."""
+    """The type of documents, with the names of `Contract.document`."""
     fingerprint: str
-    """Identifies the contract that they follow."""
+    """Identifies the contract of these columns."""
     tells_violations: bool = True
     tells_new_fields: bool = False
-    """A field without a column is a violation."""
+    """If true, a field without a column is a violation."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns; the table keeps the fingerprint as the comment of ``doc``."""
+        """The columns. The table stores the fingerprint as the comment of ``doc``."""
         return pa.schema([pa.field(DOC, table_type(self.document)), TYPED.field(VIOLATIONS)])
 
 
 def fingerprint_of(contract: Contract) -> str:
-    """Return a hash of a contract's effect on documents, whatever its order."""
+    """Return a hash of a contract's effect on documents, independent of its order."""
     aliases = (f" {path} as {name}" for path, name in sorted(_aliases(contract.document)))
     text = f"{contract.mode} {spark_type(_in_order(contract.document))}{''.join(aliases)}"
     return f"contract {sha256(text.encode()).hexdigest()[:16]}"
@@ -151,10 +151,10 @@ def _in_order(kind: pa.DataType) -> pa.DataType:
 
 
 def refuse_own_columns(contract: Contract) -> None:
-    """Refuse an alias that is a table's own column: views show both side by side.
+    """Refuse an alias that is the name of a table's own column: views show both.
 
     Raises:
-        ConfigError: there is one.
+        ConfigError: the contract has such an alias.
     """
     for each in contract.document:
         alias = column_name(each)
@@ -167,7 +167,7 @@ def refuse_own_columns(contract: Contract) -> None:
 
 
 def arrays_of(properties: Mapping[str, str]) -> dict[str, tuple[Step, ...]]:
-    """Return the arrays of a table that have views, by its properties: `Contract.arrays`."""
+    """Return the arrays that have views, from a table's properties (see `Contract.arrays`)."""
     return {
         key.removeprefix(_ARRAY): steps_of(path, key)
         for key, path in sorted(properties.items())
@@ -176,7 +176,7 @@ def arrays_of(properties: Mapping[str, str]) -> dict[str, tuple[Step, ...]]:
 
 
 def changed_arrays(properties: Mapping[str, str], contract: Contract) -> dict[str, str | None]:
-    """Return the properties that a contract changes: None for one that goes."""
+    """Return the properties that a contract changes; None for one to remove."""
     wanted = {_ARRAY + view: path for view, path in contract.arrays.items()}
     gone = (key for key in properties if key.startswith(_ARRAY) and key not in wanted)
     changed = {key: path for key, path in wanted.items() if properties.get(key) != path}

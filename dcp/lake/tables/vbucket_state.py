@@ -1,8 +1,7 @@
-"""The state of one vbucket after a round, as its ``position`` row holds it.
+"""The state of one vbucket after a round, as its ``position`` row stores it.
 
-Pure data and pure transitions. Each field of `VbucketProgress` is a column of the row. All unsigned
-64-bit values are Python ints here and DECIMAL(20,0) in tables; nothing passes through a float or a
-signed 64-bit integer on the way.
+Each field of `VbucketProgress` is a column of the row. Unsigned 64-bit values are Python ints here
+and DECIMAL(20,0) in tables: a float or signed 64-bit integer would damage them.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from dcp.types import U16_MAX, FailoverLog, require_unsigned
 
 @dataclass(frozen=True, slots=True)
 class RollbackOrder:
-    """A refused request, the seqno to go back to, and the server's log."""
+    """The refused stream request, the seqno to roll back to, and the server's log."""
 
     from_seqno: int
     """The seqno of the refused request."""
@@ -26,7 +25,7 @@ class RollbackOrder:
     from_vb_uuid: int
     """The branch of the refused request."""
     failover_log: FailoverLog | None = None
-    """None if the server did not tell it."""
+    """None if the server did not send it."""
 
     def __post_init__(self) -> None:
         for name in ("from_vb_uuid", "from_seqno", "to_seqno"):
@@ -39,7 +38,7 @@ class RollbackOrder:
 
     @property
     def is_for_unknown_branch(self) -> bool:
-        """True if the server's log lacks the branch that the request named."""
+        """True if the server's log lacks the branch of the request."""
         log = self.failover_log
         return log is not None and all(entry.vb_uuid != self.from_vb_uuid for entry in log.entries)
 
@@ -51,25 +50,25 @@ class RollbackOrder:
 
 
 class RestartReason(StrEnum):
-    """The reason why a vbucket begins a new epoch, as the round and the view ``epochs`` tell it."""
+    """The reason why a vbucket begins a new epoch. Rounds and the view ``epochs`` show it."""
 
     ROLLBACK = "rollback"
     STALE = "stale"
-    """A rollback that a replica could not follow: neither an old version nor the log has it."""
+    """A replica could not follow a rollback: no readable version and not the log has the rows."""
     FILTER = "filter"
-    """Rows that another filter let pass are read anew."""
+    """The filter has changed, so that all rows are read again."""
     BACKFILL = "backfill"
     RESYNC = "resync"
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The beginning of a vbucket's next epoch, which forks at a complete ``seqno``."""
+    """The start of a vbucket's next epoch. Its fork ``seqno`` is a complete seqno."""
 
     reason: RestartReason
     seqno: int = 0
     vb_uuid: int = 0
-    """Names the branch that holds the seqno."""
+    """The branch that holds the seqno."""
     is_fruitless: bool = False
     """See `VbucketProgress.fruitless_rollbacks`."""
 
@@ -89,40 +88,38 @@ _ROUNDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class VbucketProgress:
-    """A vbucket's position, and the state that a round needs to continue from it."""
+    """A vbucket's position, and the state that a round needs to continue from there."""
 
     vbucket: Vbucket
     epoch: Annotated[int, pa.int32()]
     position: Annotated[Position, SPREAD]
     caught_up_seqno: int = 0
     first_pending_round: Round | None = None
-    """It may be an earlier round than needed, never a later one."""
+    """A lower bound of the oldest round with rows above the complete seqno."""
     last_data_round: Round | None = None
     last_complete_round: Round | None = None
     """The newest round that reached a snapshot's end on the present branch.
 
-    None after a rollback to 0: no state of the vbucket is whole yet.
+    None after a rollback to 0: the lake then has no whole state of the vbucket.
     """
     last_collection_round: Round | None = None
-    """The newest round that brought a collection's begin or end, on any branch."""
+    """The newest round that brought a begin or end of a collection, on any branch."""
     failover_log: FailoverLog | None = None
-    """The log that was accepted together with the data up to ``position``."""
+    """The failover log that was accepted together with the data up to ``position``."""
     filter_fingerprint: str | None = None
     start_seqno: int | None = None
-    """The vbucket starts here (`filter.since` is now): older history is not the lake's.
-
-    None: it is read from seqno 0.
-    """
+    """The lake lacks all older history (`filter.since` is now). None: it reads from seqno 0."""
     purge_seqno: int | None = None
     order: RollbackOrder | None = None
-    """An ordered rollback that was not followed yet."""
+    """A rollback order that no restart has followed."""
     fruitless_rollbacks: Annotated[int, pa.int32()] = 0
-    """Counts rollbacks in a row that brought nothing.
+    """Consecutive rollbacks without progress.
 
-    The vbucket came to the very request that its node had refused, or to 0 before it was caught up.
+    Such a rollback led to the request that the node had refused, or to 0 before the vbucket was
+    caught up.
     """
     rollbacks: Annotated[int, pa.int32()] = 0
-    """Counts all rollbacks that its nodes have ordered since the lake was made."""
+    """All rollbacks that nodes have ordered in the life of the lake."""
 
     def __post_init__(self) -> None:
         require_unsigned("vbucket", self.vbucket, U16_MAX)
@@ -141,21 +138,19 @@ class VbucketProgress:
 
     @property
     def complete_seqno(self) -> int:
-        """The newest complete snapshot end: rows up to it may be published."""
+        """The newest complete snapshot end. Rows up to it may be published."""
         return self.position.complete_seqno
 
     @property
     def is_whole(self) -> bool:
-        """True if the rows up to ``complete_seqno`` are a state of the source, perhaps an empty
-        one.
-        """
+        """True if the rows up to ``complete_seqno`` are a state of the source, perhaps empty."""
         return self.complete_seqno > 0 or self.last_complete_round is not None
 
     def starting_at(self, log: FailoverLog, seqno: int) -> "VbucketProgress":
         """Return the state of an unread vbucket that starts at ``seqno``.
 
-        ``log`` is its node's failover log. It stands for an accepted stream's log: a rollback
-        before the first stream goes by it.
+        ``log`` is its node's failover log. Before the first stream it replaces an accepted log, for
+        a rollback at that time.
         """
         vb_uuid = log.uuid_at(seqno) if seqno else 0
         return replace(
@@ -167,23 +162,20 @@ class VbucketProgress:
         )
 
     def started_below(self, seqno: int) -> int:
-        """Return the highest seqno up to ``seqno`` at or below the start; 0 without a start.
+        """Return the highest seqno of at most ``seqno`` up to the start; 0 without a start.
 
-        The lake has no rows there, so each of these is a complete place to go on from.
+        The lake has no rows there, so that it can continue from any of these seqnos.
         """
         return min(self.start_seqno or 0, seqno)
 
     def restarted(self, restart: Restart) -> "VbucketProgress":
-        """Return the state at the start of the next epoch.
-
-        It forgets that it was caught up: the node that proved it may have lost it.
-        """
+        """Return the state at the start of the next epoch."""
         seqno = restart.seqno
         return replace(
             self,
             epoch=self.epoch + 1,
             position=Position.complete_at(restart.vb_uuid, seqno),
-            caught_up_seqno=seqno,
+            caught_up_seqno=seqno,  # the node that proved a higher one may have lost it
             first_pending_round=None,
             last_complete_round=self.last_complete_round if seqno else None,
             purge_seqno=None,
@@ -204,11 +196,10 @@ class VbucketProgress:
     ) -> "VbucketProgress":
         """Return the state after ``round_number`` streamed up to ``position`` in the same epoch.
 
-        None keeps a field. A vbucket that was not streamed keeps its state. One that is caught up
-        at seqno 0 is empty at the source: that state is whole.
+        None leaves a field unchanged.
 
         Raises:
-            ValueError: the position goes back; only a rollback may, in a new epoch.
+            ValueError: the position goes back, which only a rollback may, in a new epoch.
         """
         before = self.position
         if position.seqno < before.seqno or position.complete_seqno < before.complete_seqno:
@@ -216,6 +207,7 @@ class VbucketProgress:
                 f"vbucket {self.vbucket}: found position {position} after {before}, "
                 "expected one that does not go back"
             )
+        # A vbucket that is caught up at seqno 0 is empty at the source, so its state is whole.
         is_empty = position.seqno == 0 and caught_up_seqno is not None
         completed = position.complete_seqno > before.complete_seqno or is_empty
         return replace(
@@ -237,11 +229,9 @@ class VbucketProgress:
         return replace(self, order=order, rollbacks=self.rollbacks + 1)
 
     def _first_pending(self, round_number: int, position: Position, completed: bool) -> int | None:
-        """Return the oldest round that may hold rows above the complete seqno.
-
-        A complete seqno moves to a snapshot's end, at or beyond every row of earlier rounds. So
-        after a move only this round can have brought pending rows.
-        """
+        """Return the oldest round that may have rows above the complete seqno."""
         if position.is_complete:
             return None
+        # A new complete seqno is at or above every row of earlier rounds, so that only this round
+        # can have brought pending rows.
         return round_number if completed else (self.first_pending_round or round_number)

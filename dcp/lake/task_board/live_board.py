@@ -1,13 +1,12 @@
-"""Tasks write what they see into files, and whoever wants to know reads them: the live board.
+"""The live board: tasks write samples of themselves into files, for `dcplake top` and metrics.
 
-Each task has one small file in the folder of ``live_folder.py``, replaced as a whole at most every
-half second by a thread of its own, also while Spark does not ask for rows. It shows how things
-stand and decides nothing: a board that cannot be written is left out.
+Each task has one small file in the folder of ``live_folder.py``. A thread of the task replaces the
+whole file at most every half second, also while Spark asks for no rows. The board only informs: if
+it cannot be written, the task goes on without it.
 
-A file whose task is gone, or that is older than 30 s, is no news. Machines that share the folder
-need not agree on the time: the age is that of the file, by the clock of its file system. Who finds
-one removes it, if it is of the same machine or an hour old: who looks, and each task that begins,
-since perhaps nobody ever looks.
+A file is stale if its task is gone or the file is older than 30 s. Machines that share the folder
+need not agree on the time: the clock of the file system counts. Readers and starting tasks remove
+stale files of their own machine, and those that are an hour old.
 """
 
 import json
@@ -32,10 +31,10 @@ from dcp.wire.json_tree import json_tree
 
 
 class TaskWatcher:
-    """Adds rates to what a task tells, and how long full windows waited for each stage.
+    """Adds rates to a task's sample, and the time that full windows waited for each stage.
 
-    The board's thread takes samples, and the task's own when it ends: one after the other, so that
-    each moment is counted once.
+    The board's thread takes samples, and the task's own at its end. They take turns, so each moment
+    counts once.
     """
 
     def __init__(self, stats: Callable[[], TaskStats]) -> None:
@@ -83,7 +82,7 @@ _LOG = logging.getLogger(__name__)
 WRITE_SECONDS: Final = 0.5
 STALE_SECONDS: Final = 30.0
 ABANDONED_SECONDS: Final = 3600.0
-"""After so long a file is removed even if another machine wrote it, or it cannot be read."""
+"""After this time a file is removed even if another machine wrote it, or it cannot be read."""
 _SUFFIX: Final = ".task.json"
 _UNFINISHED: Final = ".task.new"
 _LARGEST_BYTES: Final = 4 * 2**20
@@ -126,7 +125,7 @@ class BoardWriter:
 def live_board(
     place: LiveFolder | None, name: str, stats: Callable[[], TaskStats]
 ) -> Iterator[None]:
-    """Show a task on its lake's board while it runs, if there is a place for that."""
+    """Show a task on its lake's board while it runs, if the lake has a board."""
     with ExitStack() as writers:
         if place is not None:
             try:
@@ -176,7 +175,9 @@ def _sweep(folder: Path) -> list[TaskStats]:
 
 
 def _time_of(folder: Path) -> float:
-    """Return the folder's present time, by its file system; our own if we may not write."""
+    """Return the present time of the folder's file system; our own time if we may not write
+    there.
+    """
     try:
         with tempfile.TemporaryFile(dir=folder, prefix="now-", suffix=_UNFINISHED) as probe:
             return os.fstat(probe.fileno()).st_mtime

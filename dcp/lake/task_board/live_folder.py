@@ -55,7 +55,7 @@ class LiveFolder:
         return self.folder
 
     def require_private(self) -> None:
-        """Check that nobody else can have put anything there."""
+        """Raise ConfigError if another user can write there."""
         if self.shared:
             return
         parent = self.folder.parent

@@ -1,7 +1,7 @@
 """Exports the samples of a lake's tasks in Prometheus' text format.
 
 Labels are bounded: the task's number, the node, the stage. Counters begin anew with each task, as
-those of a process that was started again. The names are those of flow control in the field.
+after a restart of a process. The names are those of flow control in the field.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ _METRICS: Final[Metrics] = {
 
 
 def exposition(all_stats: Iterable[TaskStats]) -> str:
-    """Return the metrics of all tasks; of two with one label the newer one's."""
+    """Return the metrics of all tasks. If two samples have one label, the newer one counts."""
     newest: dict[str, TaskStats] = {}
     for stats in sorted(all_stats, key=lambda stats: stats.at):
         newest[stats.label] = stats

@@ -32,7 +32,7 @@ FORMAT: Final = 2
 READING_SECONDS: Final = 1.0
 _LONGEST_TEXT: Final = 300
 _OF_ONE_RUN: Final = re.compile(r"[0-9a-f]{8}|r\d+")
-"""Parts of a task's name that change: a lake's id and a round's number."""
+"""The changing parts of a task's name: a lake's id and a round's number."""
 
 WAITED_FOR: Final[Mapping[str, str]] = {
     "spark": "Spark",
@@ -40,7 +40,7 @@ WAITED_FOR: Final[Mapping[str, str]] = {
     "handover": "Python",
     "acknowledgement": "an acknowledgement to leave",
 }
-"""Stages as gates, from the last to the first, as people know them."""
+"""Readable names of the stages that gate, from the last stage to the first."""
 
 
 def flow_control_text(full_share: float, gate: str) -> str:
@@ -59,7 +59,7 @@ class Connection:
     """None without flow control, or before there is a window."""
     stages: tuple[StageStats, ...] = ()
     received_bytes: int = 0
-    """Only grows, as do the next two."""
+    """A counter, as the next two."""
     released_bytes: int = 0
     acknowledged_bytes: int = 0
     acks: int = 0
@@ -72,7 +72,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class TaskStats(Record):
-    """One task. More than 15 attributes: one is one figure."""
+    """A sample of one task."""
 
     task: str
     round: int

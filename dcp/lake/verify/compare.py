@@ -57,13 +57,13 @@ def verify(
     observer: VerifyObserver | None = None,
     spark: "SparkSession | None" = None,
 ) -> VerifyReport:
-    """Compare the lake's replicas with the bucket; reads all of its metadata.
+    """Compare the lake's replicas with the bucket; reads all metadata of the bucket.
 
     Args:
-        settings: all of them.
-        vbuckets: those to compare; None means all.
-        keys: how many differing keys are listed (all are counted).
-        observer: hears of each pass.
+        settings: all sections.
+        vbuckets: the vbuckets to compare; None means all.
+        keys: the number of differing keys to list (all are counted).
+        observer: gets the progress of each pass.
         spark: the session to use; None builds or takes over one.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Compares single keys where digests differ: second and third pass of a verification.
+"""Compares single keys of vbuckets whose digests differ: second and third pass of a verification.
 
-Both ask the same question; the third one of what the second one found, with a fresh stream and the
-newest versions. The answers stay in Spark: a table that is wrong as a whole must not end up here.
+The second pass compares all keys. The third one compares the keys that differed, with a fresh
+stream and the newest versions. The answers stay in Spark, since a whole table may differ.
 """
 
 import json
@@ -91,8 +91,8 @@ class KeyComparison:
     def _kept(
         self, question: Callable[["DataFrame"], "DataFrame"], vbuckets: frozenset[int]
     ) -> "Iterator[DataFrame]":
-        """Ask once, and let Spark keep the answer, which may be larger than the driver, until it is
-        read.
+        """Ask once, and let Spark keep the answer until it is read: it may exceed the driver's
+        memory.
         """
 
         def ask(source: "DataFrame") -> "DataFrame":
@@ -145,8 +145,9 @@ def undecidable(
 ) -> list[LeftOut]:
     """Return the vbuckets in which a deletion may explain why the source lacks a key.
 
-    ``lacking`` are collection and vbucket of such keys. A deletion above the complete seqno would
-    be on its way, and drop the key from the answer. But the source forgets deletions in time.
+    ``lacking`` are collection and vbucket of such keys. A deletion above the complete seqno has not
+    arrived yet, and would drop the key from the answer. But the source forgets deletions after some
+    time.
     """
     purged = {each.vbucket: each.purge_seqno for each in endings}
     return [

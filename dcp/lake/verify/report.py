@@ -10,7 +10,7 @@ from dcp.printable import Shown, number_ranges
 from dcp.records import UNSTORED, Record
 
 DEFAULT_KEYS: Final = 20
-"""So many differing keys are listed."""
+"""The default number of differing keys in the report."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ class VerifyObserver:
     def reading(
         self, pass_name: str, vbuckets: int, seqnos: int, progress: RoundProgress | None
     ) -> None:
-        """Hear that streams begin; ``progress``, if known, tells how far they are."""
+        """Streams begin; ``progress``, if known, shows their progress."""
 
     def ended(self) -> None:
-        """Hear that the pass is over, however it ended."""
+        """The pass has ended, with or without success."""
 
 
 class SourceReader:

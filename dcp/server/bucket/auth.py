@@ -1,9 +1,4 @@
-"""The server's side of SASL: PLAIN and SCRAM-SHA512, -SHA256, -SHA1.
-
-SCRAM credentials are salted once, when the producer starts. An unknown user gets a made-up salt and
-fails at the proof, like a wrong password (RFC 5802; kv_engine ``docs/sasl.md``). The cluster's own
-user, as whom nodes sign in at one another, has SCRAM only: its password is on no wire.
-"""
+"""Server side of SASL: PLAIN and SCRAM (RFC 5802; kv_engine ``docs/sasl.md``)."""
 
 import hmac
 from collections.abc import Mapping
@@ -18,36 +13,38 @@ from dcp.protocol.sasl import SCRAMP_NAMES
 
 _SCRAM: Final = {name.encode(): scramp_name for name, scramp_name in SCRAMP_NAMES.items()}
 MECHANISMS: Final = b" ".join((*_SCRAM, b"PLAIN"))
+"""SASL mechanisms by name, strongest first, as SASL_LIST_MECHS returns them."""
 _ITERATIONS: Final = 4096
-"""The fewest that clients accept (RFC 5802; kv_engine ``cbsasl/scram-sha/scram-sha-client.cc``); a
-server has 15,000 by default (``cbsasl/user.cc``)."""
+"""The fewest iterations that clients accept (RFC 5802; kv_engine
+``cbsasl/scram-sha/scram-sha-client.cc``). A Couchbase server uses 15,000 by default
+(``cbsasl/user.cc``)."""
 REPLICATION_USER: Final = "@replication"
-"""As whom the nodes of a cluster sign in at one another."""
+"""The user as whom the nodes of a cluster sign in to each other."""
 
 
 def _node_credentials() -> Credentials:
-    """Return fresh credentials; once, so that nodes salt them once."""
     return Credentials(REPLICATION_USER, Secret(token_hex(16)), SCRAM_MECHANISMS[:1])
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The user is who he says; ``payload`` is the server's last word (SCRAM)."""
+    """The user proved the password."""
 
     user: str
     payload: bytes = b""
+    """The server's final SCRAM message; empty for PLAIN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The client has to answer ``payload`` with a SASL_STEP."""
+    """The client must answer ``payload`` with a SASL_STEP."""
 
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Refused: wrong user or password, an unknown mechanism; or the message ``is_malformed``."""
+    """Wrong user or password, unknown mechanism, or malformed message."""
 
     reason: str
     is_malformed: bool = False
@@ -57,14 +54,16 @@ Outcome = Accepted | Challenge | Rejected
 
 
 class UserStore:
-    """Users with what SCRAM stores for them. Passwords stay out of every repr."""
+    """Passwords of users, and the salted keys that SCRAM derives from them."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._passwords = {user: Secret(password) for user, password in users.items()}
         self._salted: dict[tuple[bytes, str], tuple[bytes, bytes, bytes, int]] = {}
         self._pepper = token_bytes(32)
         self.node_credentials = _node_credentials()
-        """What the nodes of a cluster sign in with; users cannot, and never with PLAIN."""
+        """Credentials with which the cluster's nodes sign in to each other. They work with SCRAM
+        only, so the password never crosses the wire."""
+        # Salting is slow on purpose (thousands of hashes), so it happens once, at the start.
         for name, mechanism in _SCRAM.items():
             for user, password in users.items():
                 self._salted[name, user] = _salted(mechanism, password)
@@ -76,11 +75,10 @@ class UserStore:
         return f"UserStore({sorted(self._passwords)})"
 
     def certified(self, name: str) -> str | None:
-        """Return the user whom a client's certificate names; None where there is none such."""
         return name if name in self._passwords else None
 
     def check_plain(self, payload: bytes) -> Outcome:
-        """Check ``authzid NUL user NUL password``."""
+        """Check the payload of PLAIN: ``authzid NUL user NUL password``."""
         parts = payload.split(b"\0")
         if len(parts) != 3:
             return Rejected(
@@ -88,14 +86,21 @@ class UserStore:
             )
         user = parts[1].decode("utf-8", "replace")
         known = self._passwords
+        # An unknown user is compared, too: the time of the answer must not tell who exists.
         same = hmac.compare_digest(known.get(user, Secret("")).reveal().encode(), parts[2])
         return Accepted(user) if same and user in known else Rejected("PLAIN")
 
     def scram_info(self, mechanism: bytes, user: str) -> tuple[bytes, bytes, bytes, int]:
-        """Return salt, stored key, server key and iterations; invented for an unknown user."""
+        """Return salt, stored key, server key and iterations for ``user``.
+
+        An unknown user gets an invented salt and fails at the proof, like a wrong password. Clients
+        therefore cannot find out which users exist.
+        """
         known = self._salted.get((mechanism, user))
         if known is not None:
             return known
+        # The salt of an unknown user must be the same each time, or it would betray that no such
+        # user exists.
         salt = hmac.digest(self._pepper, mechanism + user.encode(), "sha256")
         size = len(next(iter(self._salted[mechanism, name] for name in self._passwords))[1])
         return salt[:16], token_bytes(size), token_bytes(size), _ITERATIONS
@@ -109,7 +114,7 @@ def _salted(scramp_name: str, password: str) -> tuple[bytes, bytes, bytes, int]:
 
 
 class SaslConversation:
-    """One authentication on one connection: AUTH, then perhaps STEP."""
+    """One authentication on one connection: SASL_AUTH, then SASL_STEP if the mechanism is SCRAM."""
 
     def __init__(self, users: UserStore) -> None:
         self._users = users
@@ -118,7 +123,6 @@ class SaslConversation:
         self._user = ""
 
     def start(self, mechanism: bytes, payload: bytes) -> Outcome:
-        """Take SASL_AUTH."""
         self._server = None
         if mechanism == b"PLAIN":
             return self._users.check_plain(payload)
@@ -135,7 +139,7 @@ class SaslConversation:
             return Rejected("SCRAM: the first message is malformed", is_malformed=True)
 
     def step(self, mechanism: bytes, payload: bytes) -> Outcome:
-        """Take SASL_STEP."""
+        # A conversation takes one SASL_STEP; a second one must begin with SASL_AUTH again.
         server, self._server = self._server, None
         if server is None or mechanism != self._mechanism:
             return Rejected("SASL_STEP without a SASL_AUTH of the same mechanism")

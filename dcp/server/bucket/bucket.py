@@ -1,14 +1,14 @@
-"""The bucket that all nodes serve: its parts, put together in the order in which each needs others.
+"""The bucket that all nodes of a cluster serve, assembled from its parts.
 
-    map, counters, changes            who owns what; what was done; what streams are to hear of
-    table                             vbuckets and copies           (a data folder, a flusher below)
-    dcp_connections                   whom streams go to
-    replicas                          how far others are
-    writes                            from a command to disk, memory and streams
+    map, counters, changes            owners of vbuckets; statistics; vbuckets with news for streams
+    table                             vbuckets and copies           (on a data folder, a flusher)
+    dcp_connections                   connections to which streams send
+    replicas                          progress of the copies
+    writes                            path from a command to disk, memory and streams
     sync_writes, persistence_waits    clients that wait for copies, or for the disk
 
-All access is under ``lock``: connections run in the server's loop, tests write from their own
-threads. Changes of state are in ``bucket_states.py``, ``promotion.py`` and ``failover.py``.
+Each part uses only parts above it. Changes of state are in ``bucket_states.py``, ``promotion.py``
+and ``failover.py``.
 """
 
 from collections import defaultdict
@@ -48,19 +48,23 @@ from dcp.wire.vocabulary import Status, VbucketState
 
 
 class Bucket:
-    """All state that the nodes of a cluster share."""
+    """All state that the nodes of a cluster share.
+
+    Callers hold ``lock``: connections run in the server's loop, tests write from their own threads.
+    """
 
     def __init__(self, settings: ClusterSettings, origin: BucketOrigin | None = None) -> None:
-        """Begin a bucket, or open the one of a data folder.
+        """Create a bucket, or open the one in the settings' data folder.
 
-        ``origin`` is given where others than clients fill it.
+        ``origin`` decides who fills the bucket; the default is its clients.
         """
         origin = origin or ClientOrigin()
         random = Random(settings.seed)
         self._storage: BucketStorage | None = None
         if settings.data_folder is not None:
             self._storage = BucketStorage(settings, settings.data_folder, random)
-            if settings.seed is not None and self._storage.starts:  # a branch's uuid is used once
+            # The same seed must not repeat uuids of branches.
+            if settings.seed is not None and self._storage.starts:
                 random.seed(f"{settings.seed} start {self._storage.starts}")
         self.settings = settings
         self.lock = RLock()
@@ -111,44 +115,39 @@ class Bucket:
 
     @property
     def name(self) -> str:
-        """The name that clients select."""
         return self.settings.bucket
 
     @property
     def vbuckets(self) -> list[Vbucket]:
-        """The vbuckets by number."""
         return self.table.vbuckets
 
     @property
     def copies(self) -> Copies:
-        """The copies of vbuckets on nodes that do not own them."""
         return self.table.copies
 
     @property
     def manifest(self) -> Manifest:
-        """The scopes and collections that there are."""
         return self.collections.current
 
     @property
     def is_closed(self) -> bool:
-        """True if its data folder was closed."""
         return self._storage is not None and not self._storage.is_open
 
     def process_figures(self) -> ProcessFigures | None:
-        """Return the figures of a relay; None: the process is a producer's."""
+        """Return the process's own metrics; None unless a subclass has some."""
         return None
 
     def now(self) -> float:
-        """Seconds since 1970 by the settings' clock."""
         return self.settings.clock()
 
     # --- what is saved at once
 
     @contextmanager
     def promoting_copies(self, heirs: Mapping[int, int]) -> Iterator[None]:
-        """Let nodes' prepared copies be the vbuckets on disk, with the map as it is changed inside.
+        """Save promoted copies together with the map that the caller changes inside.
 
-        Both are saved at the end at once; where that fails, or what is done inside, nothing is.
+        ``heirs`` gives the promoted node by vbucket. If the save fails, or the block raises,
+        neither the map nor the copies change.
 
         Raises:
             OSError: the data folder cannot be written.
@@ -161,7 +160,7 @@ class Bucket:
 
     @contextmanager
     def changing_map(self) -> Iterator[None]:
-        """Save the map as it is changed inside; where that fails, it is what it was.
+        """Save the map that the caller changes inside; restore the old map if that fails.
 
         Raises:
             OSError: the data folder cannot be written.
@@ -171,7 +170,7 @@ class Bucket:
             self.save()
 
     def save(self) -> None:
-        """Save the map and the manifest where there is a data folder; to be called on a change.
+        """Save the map and the manifest to the data folder, if there is one.
 
         Raises:
             OSError: the folder cannot be written.
@@ -183,10 +182,10 @@ class Bucket:
             self._storage.save(self.map, manifest, steps, self.table.all())
 
     def close(self) -> None:
-        """Write what is pending and give up the data folder, if there is one; once is enough.
+        """Write pending data and release the data folder; a second call does nothing.
 
         Raises:
-            OSError: the folder cannot be written; the next start is then as after a crash.
+            OSError: the folder cannot be written; the next start recovers as after a crash.
         """
         try:
             if self._storage is not None and self._storage.is_open:
@@ -198,10 +197,10 @@ class Bucket:
     # --- what clients and administrators do
 
     def write(self, key: bytes, command: Callable[[DocumentStore], Version]) -> Version:
-        """Run a KV command on the store that holds ``key``; its streams hear of it.
+        """Run a KV command on the vbucket that holds ``key``, and wake its streams.
 
         Raises:
-            DocumentError: what the command refuses; NOT_MY_VBUCKET where the vbucket is not active.
+            DocumentError: the command is refused; NOT_MY_VBUCKET if the vbucket is not active.
         """
         vbucket = self.table.of_key(key)
         if vbucket.state is not VbucketState.ACTIVE:
@@ -211,36 +210,37 @@ class Bucket:
         return self.writes.write_to(vbucket, command)
 
     def change_manifest(self, *changes: ManifestChange) -> None:
-        """Change scopes and collections, all under one new uid; every active vbucket tells of it.
+        """Change scopes and collections under one new uid; active vbuckets emit system events.
 
         Raises:
-            ManifestError: a change that cannot be made; then none is.
-            OSError: the data folder cannot be written; then none is.
+            ManifestError: a change is invalid; none is made.
+            OSError: the data folder cannot be written; no change is made.
         """
         self.collections.change(changes, self.vbuckets)
         for vbucket in self.vbuckets:
             self.follow_manifest(vbucket)
 
     def follow_manifest(self, vbucket: Vbucket) -> None:
-        """Let an active vbucket emit what it lacks of the manifest's system events.
+        """Let an active vbucket emit the system events that it lacks for the bucket's manifest.
 
         Raises:
-            OSError: the data folder cannot be written; the vbucket follows when it is next asked.
+            OSError: the data folder cannot be written; the next call emits the events.
         """
         if self.collections.follow(vbucket):
             self.writes.wrote(vbucket.id)
 
     def expire_due(self, now: float) -> int:
-        """Run the expiry pager over all vbuckets; return how many documents expired.
+        """Run the expiry pager over all active vbuckets; return the number of expired documents.
 
         Raises:
-            Exception: the first that kept a document from it; all others expired.
+            Exception: the first failure of a vbucket; the pager still visits all others.
         """
         total = 0
         failures: list[Exception] = []
         for vbucket in self.vbuckets:
             if vbucket.state is not VbucketState.ACTIVE:
                 continue
+            # Documents that expired ahead of a failure are written and must reach the streams.
             before = vbucket.data.high_seqno
             try:
                 try:
@@ -248,7 +248,7 @@ class Bucket:
                 finally:
                     if vbucket.data.high_seqno != before:
                         self.writes.wrote(vbucket.id)
-            except Exception as error:  # whatever it is: the other vbuckets have their turn
+            except Exception as error:  # one broken vbucket must not stop the pager for the others
                 failures.append(error)
         if failures:
             raise failures[0]

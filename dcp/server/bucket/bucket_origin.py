@@ -1,10 +1,7 @@
 """The source of a bucket's documents: the seam between the producer and the relay.
 
-A bucket of a cluster is written to by clients (``ClientOrigin``); one of a relay is filled by
-another cluster (``UpstreamOrigin`` in ``dcp/relay/relay_bucket.py``). All that such a bucket
-decides differently is asked of this one object, under the bucket's lock. Whether it has taken in
-what it was promised the relay asks itself: ``Bucket.changes``, ``Vbucket.promised_seqno``,
-``DcpConnection.ready``.
+Clients write to a producer's bucket (``ClientOrigin``). Another cluster fills a relay's bucket
+(``UpstreamOrigin`` in ``dcp/relay/relay_bucket.py``).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,14 +14,14 @@ from dcp.wire.vocabulary import VbucketState
 
 
 class BucketOrigin(Protocol):
-    """The source of a bucket's data, which is notified of its clients' progress."""
+    """Decides how a bucket's vbuckets are filled; called under the bucket's lock."""
 
     @property
     def opened_state(self) -> VbucketState | None:
-        """The state of all vbuckets when they are opened; None: of each the one that was saved."""
+        """State of all vbuckets after opening; None keeps the saved state of each."""
 
     def begin(self, vbucket: Vbucket) -> None:
-        """Make an opened vbucket what it is to clients."""
+        """Prepare a vbucket that was just opened for its clients."""
 
     def own_copies(
         self,
@@ -32,25 +29,25 @@ class BucketOrigin(Protocol):
         known_manifest: Callable[[], Manifest],
         quota_bytes: int,
     ) -> Copies | None:
-        """Return the vbuckets themselves as the copies that are filled; None: the map's, beside."""
+        """Return a table in which the vbuckets themselves are the filled copies.
+
+        None: copies are separate vbuckets, placed by the cluster map.
+        """
 
     def sent(self, vbucket: int) -> None:
-        """Hear that a client's stream of a vbucket has sent something, or has nothing to send.
-
-        Or that there is one more, or one less.
-        """
+        """Take notice that a client's stream of ``vbucket`` sent items, ran dry, began or ended."""
 
 
 class ClientOrigin:
-    """Of a bucket that takes its clients' writes: its vbuckets are as they were saved."""
+    """Origin of a bucket that clients write to."""
 
     opened_state = None
 
     def begin(self, vbucket: Vbucket) -> None:
-        """Let it be to clients what it is."""
+        """Do nothing: clients see the vbucket as it was saved."""
 
     def own_copies(self, _: Sequence[Vbucket], __: Callable[[], Manifest], ___: int) -> None:
-        """Have the copies that the map names."""
+        """Return None."""
 
     def sent(self, vbucket: int) -> None:
-        """Do nothing: nobody waits for it."""
+        """Do nothing."""

@@ -1,12 +1,13 @@
-"""Changes vbucket states in a bucket, with the effects on streams and writes.
+"""Changes vbucket states, and applies the effects on streams and durable writes.
 
-    streams                      end: what is streamed is in that state no more
-    the vbucket's own            branch, sync writes, what is saved (``Vbucket.change``)
-    system events                are emitted that an active vbucket lacks
-    clients of durable writes    are told how those ended
+A change of state has four effects, in this order:
 
-Functions on the bucket, under its lock. Streams of a vbucket end before anything can be written to
-its new branch: a stream never goes on across a fork.
+    the vbucket                  branches, settles sync writes, saves (``Vbucket.change``)
+    streams                      end
+    system events                an active vbucket emits those that it lacks
+    clients of durable writes    receive their outcome
+
+Callers hold the bucket's lock.
 """
 
 import logging
@@ -33,12 +34,12 @@ def change_state(
     *,
     is_first: bool = False,
 ) -> None:
-    """Let an event happen to what a node (None: the owner) has; all its streams end.
+    """Apply an event to a node's vbucket (None: the owner's) and end its streams.
 
-    ``is_first``: if a branch begins, it is the first one that is known.
+    ``is_first``: a branch that begins now is the first known one.
 
     Raises:
-        LocalProtocolError: that does not happen to a vbucket in its state.
+        LocalProtocolError: the vbucket's state does not allow the event.
     """
     vbucket.change(event, is_first=is_first)
     follow_change(bucket, vbucket, node)
@@ -47,24 +48,25 @@ def change_state(
 def follow_change(
     bucket: Bucket, vbucket: Vbucket, node: int | None = None, *, spared: ActiveStream | None = None
 ) -> None:
-    """Let all follow what a node (None: the owner) has on another branch, or in another state.
+    """End the streams of a vbucket that changed state or branch, and emit its system events.
 
-    System events that the disk refuses are emitted when they are next asked for: the change itself
-    has happened.
+    The vbucket is the one at ``node`` (None: the owner's); the stream ``spared`` goes on.
     """
+    # Streams must end before the first write to the new branch: no stream may cross a fork.
     bucket.dcp_connections.end_streams(vbucket.id, node, spared=spared)
     try:
         bucket.follow_manifest(vbucket)
     except OSError as error:
+        # The change of state stands; the next ``follow_manifest`` emits the events.
         _LOG.warning("vbucket %d: system events cannot be emitted yet: %s", vbucket.id, error)
     bucket.sync_writes.watch(vbucket.id)
 
 
 def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
-    """Order the owner's vbucket into a state.
+    """Set the state of the owner's vbucket, on an administrator's order.
 
     Raises:
-        ValueError: not a state that a vbucket can be in, or a rebalance moves it.
+        ValueError: nobody can order that state, or a rebalance moves the vbucket.
     """
     if state not in ORDERED:
         raise ValueError(f"vbucket {vbucket}: found state {state.name}, expected one of its own")
@@ -74,11 +76,11 @@ def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
 
 
 def set_state_of_copy(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
-    """Order a node's copy of a vbucket into a state.
+    """Set the state of a node's copy, on an administrator's order.
 
     Raises:
-        ValueError: no copy there, a state that only the vbucket itself can be in, or a rebalance
-            moves the vbucket.
+        ValueError: the node has no copy, a copy cannot have that state, or a rebalance moves the
+            vbucket.
     """
     bucket.table.require_unmoved("change of state", vbucket)
     copy = bucket.copies.at(node, vbucket)
@@ -94,12 +96,9 @@ def set_state_of_copy(bucket: Bucket, vbucket: int, node: int, state: VbucketSta
 
 
 def hand_over(bucket: Bucket, connection: DcpConnection, stream: ActiveStream) -> bool:
-    """Let a node's vbucket be dead, as the client of a takeover is to be active.
+    """Make a node's vbucket dead, as the takeover's client becomes active; end its other streams.
 
-    All its other streams end.
-
-    Returns False where it cannot be: the vbucket is not active there any more, or the client is a
-    node, and no rebalance moves the vbucket.
+    Return False if the vbucket is not active on the node, or if a node asks without a rebalance.
     """
     node, is_move = connection.key[0], connection.is_internal
     vbucket = bucket.table.active(stream.vbucket, node)
@@ -113,10 +112,10 @@ def hand_over(bucket: Bucket, connection: DcpConnection, stream: ActiveStream) -
 
 
 def give_back(bucket: Bucket, vbucket: int) -> None:
-    """Let a vbucket be active again if it was handed over: the node did not get it.
+    """Make a handed-over vbucket active again, because the other node did not take it.
 
     Raises:
-        OSError: the disk cannot be written; it is handed over as before.
+        OSError: the disk cannot be written; the vbucket stays handed over.
     """
     given = bucket.vbuckets[vbucket]
     if given.give_back():
@@ -124,7 +123,7 @@ def give_back(bucket: Bucket, vbucket: int) -> None:
 
 
 def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
-    """Revert a node's copy whose takeover was cancelled."""
+    """Revert a copy whose takeover was cancelled."""
     copy.take_over(is_taking_over=False)
     if copy.vbucket.state is VbucketState.PENDING:
         change_state(bucket, copy.vbucket, StateEvent.LEFT, node)
@@ -133,10 +132,10 @@ def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
 def set_up(
     bucket: Bucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
 ) -> None:
-    """Make a vbucket of which ``facts`` are true, with these versions; its streams end.
+    """Replace a vbucket by one with these facts and versions; its streams end.
 
     Raises:
-        ValueError: there is no such vbucket, or a rebalance moves it.
+        ValueError: no such vbucket exists, or a rebalance moves it.
     """
     replaced = bucket.table.numbered(vbucket)
     bucket.table.require_unmoved("replacement", vbucket)

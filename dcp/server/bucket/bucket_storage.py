@@ -1,8 +1,7 @@
-"""The data folder of a bucket: opens it, saves its record, and closes it.
+"""The data folder of a bucket: opens it, saves the bucket's record, and closes it.
 
-The record of what vbuckets share is written at once, under the bucket's lock, whenever it changes:
-that is as rare as changes of the cluster and its collections. So what a vbucket saves never names a
-manifest that is not saved.
+The record holds the map, the manifests and the names of logs. It is saved at each change, under the
+bucket's lock: such changes are rare.
 """
 
 import logging
@@ -30,14 +29,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class BucketStorage:
-    """The data folder of a bucket, locked until ``close``; used under the bucket's lock."""
+    """The data folder of a bucket, locked against other processes until ``close``.
+
+    Callers hold the bucket's lock.
+    """
 
     def __init__(self, settings: ClusterSettings, folder: Path, random: Random) -> None:
-        """Lock the folder and read the bucket's record, or begin one.
+        """Lock the folder, and read the bucket's record or create one.
 
         Raises:
             SourceError: another process serves from the folder.
-            ConfigError: the folder cannot be used, or is not for this bucket.
+            ConfigError: the folder cannot be used, or belongs to another bucket.
         """
         self._folder = DataFolder(folder)
         try:
@@ -51,31 +53,27 @@ class BucketStorage:
         self._names = LogNames(self._record.logs, self._record.copy_logs, self._folder.logs())
         self._saved: BucketRecord | None = None
         self._saved_numbers = _numbers_of(self._record)
-        # Removing files takes a disk as long as writing them: a failover does not wait for it.
+        # Removing a large file can take as long as writing it; a failover must not wait for that.
         self._removals = ThreadPoolExecutor(1, "dcp-producer-removals")
         self.is_open = True
 
     @property
     def bucket_uuid(self) -> str:
-        """The uuid that the bucket has for good."""
         return self._record.uuid
 
     @property
     def starts(self) -> int:
-        """The number of processes that served the bucket before this one."""
+        """Number of earlier processes that served this bucket."""
         return self._record.starts
 
     @property
     def manifest(self) -> Manifest:
-        """The bucket's manifest when it was last saved."""
         return self._manifests[self._record.manifest]
 
     def home(self, vbucket: int) -> VbucketHome:
-        """Return where a vbucket's data lives."""
         return self._home(vbucket, self._names.of(vbucket))
 
     def copy_home(self, node: int, vbucket: int) -> VbucketHome:
-        """Return where a node's copy of a vbucket lives."""
         return self._home(vbucket, self._names.of_copy(node, vbucket))
 
     def _home(self, vbucket: int, name: str) -> VbucketHome:
@@ -85,17 +83,20 @@ class BucketStorage:
         return VbucketHome(file, first_uuid, self._manifests, self._number_of, remove)
 
     def _remove(self, file: OsFile) -> None:
-        """Remove a log that is nobody's any more, soon; not when the folder may be another's."""
+        # After the folder is closed another process may use the same file name.
         if self.is_open:
             self._removals.submit(_remove, file)
 
     def drop_copy(self, node: int, vbucket: int) -> None:
-        """Forget a copy; its log goes with it."""
+        """Forget a copy; its log is removed later."""
         self._names.drop_copy(node, vbucket)
 
     @contextmanager
     def installing(self, copies: Iterable[tuple[int, int]]) -> Iterator[None]:
-        """Let copies be the vbuckets, if what is done inside, which saves that, does not fail."""
+        """Make copies the vbuckets of the next record, and undo that if the block raises.
+
+        ``copies`` are pairs of node and vbucket. The block saves the record.
+        """
         before = self._names.copy()
         for node, vbucket in copies:
             self._names.install(node, vbucket)
@@ -106,21 +107,20 @@ class BucketStorage:
             raise
 
     def keep_copies(self, named: Iterable[tuple[int, int]]) -> None:
-        """Know no other copies than these, and remove all logs that are nobody's."""
+        """Forget all copies but these (node, vbucket) pairs, and remove the logs of others."""
         self._names.keep_copies(named)
         for name in sorted(self._folder.logs() - self._names.known):
             self._folder.file(name).remove()
 
     def _number_of(self, manifest: Manifest) -> int:
-        """Return a manifest's number, which is on disk.
-
-        A copy may have stood at one that no active vbucket did.
+        """Return a manifest's number; save the manifest first if the record lacks it.
 
         Raises:
-            OSError: the record cannot be written; the next one to ask tries again.
+            OSError: the record cannot be written; the next call tries again.
         """
         self._manifests.add(manifest)
         number = self._manifests.number(manifest)
+        # A copy can stand at a manifest that no active vbucket had, so the record may lack it.
         if number not in self._saved_numbers:
             self._save(replace(self._saved or self._record, manifests=self._manifests.rows))
         return number
@@ -131,9 +131,7 @@ class BucketStorage:
         self._saved_numbers = _numbers_of(record)
 
     def begin(self, map_: ServedClusterMap, vbuckets: list[Vbucket]) -> None:
-        """Go on with vbuckets as they were read; after a crash active ones begin a branch.
-
-        A vbucket that does not end where it was left counts as crashed, too.
+        """Start from the vbuckets as read; after a crash, each one begins a branch.
 
         Raises:
             OSError: the folder cannot be written.
@@ -141,6 +139,8 @@ class BucketStorage:
         if not self._is_new:
             ended_at = self._record.ended_at
             for vbucket in vbuckets:
+                # No clean stop, or a log that ends elsewhere than the stop recorded: writes may be
+                # lost.
                 if ended_at is None or ended_at[vbucket.id] != vbucket.data.high_seqno:
                     vbucket.recover()
             found = self._record
@@ -155,13 +155,13 @@ class BucketStorage:
         steps: Sequence[Step] = (),
         held: Iterable[Vbucket] | None = None,
     ) -> None:
-        """Save what changed of the map or the manifest, and the steps that lead to that one.
+        """Save the map, the manifest and the steps to the manifest, if anything changed.
 
-        ``held`` are all vbuckets and copies of the bucket: a manifest that none of them names is
-        forgotten. None: they are not open yet, and nothing is.
+        ``held`` are all vbuckets and copies; manifests that none of them names are forgotten. With
+        None, while the vbuckets are not open yet, no manifest is forgotten.
 
         Raises:
-            OSError: the folder cannot be written; what was saved before is there.
+            OSError: the folder cannot be written; the previous record stays.
         """
         wanted = [*(then for _, then in steps), manifest]
         for each in wanted:
@@ -184,17 +184,17 @@ class BucketStorage:
             self._save(record)
 
     def _forget_manifests(self, wanted: set[int], held: Sequence[Vbucket]) -> None:
-        """Keep the manifests of some numbers, and all that a vbucket or copy stands or stood at."""
+        """Forget all manifests but these numbers and those in the history of a vbucket or copy."""
         steps = {id(m): m for v in held for _, m in v.documents.collections.steps}
         given = {self._manifests.number_given(manifest) for manifest in steps.values()}
         named = wanted.union(*(vbucket.named_manifests for vbucket in held))
         self._manifests.keep(named | {number for number in given if number is not None})
 
     def close(self, vbuckets: list[Vbucket], copies: list[Vbucket]) -> None:
-        """Write all that is pending, say that this was a stop in good order, and unlock.
+        """Write all pending data, record a clean stop, and unlock the folder.
 
         Raises:
-            OSError: the folder cannot be written; the next start is then as after a crash.
+            OSError: the folder cannot be written; the next start recovers as after a crash.
         """
         self.is_open = False
         failures = []
@@ -205,7 +205,7 @@ class BucketStorage:
                     if vbucket.data.disk.saved_state:
                         vbucket.save()
                     vbucket.data.close()
-                except OSError as error:  # the others are to be whole
+                except OSError as error:  # the other vbuckets must still get to disk
                     failures.append(error)
             if failures:
                 raise failures[0]
@@ -217,12 +217,12 @@ class BucketStorage:
             self._unlock()
 
     def abandon(self) -> None:
-        """Unlock the folder and leave it as it is."""
         self.is_open = False
         self._unlock()
 
     def _unlock(self) -> None:
-        self._removals.shutdown()  # before another process gives their names to others
+        # Another process may reuse the names of files that are still to be removed.
+        self._removals.shutdown()
         self._folder.close()
 
 

@@ -1,9 +1,7 @@
-"""Compacts the vbuckets' logs now and then: replaced versions and old tombstones go.
+"""Compacts the logs of vbuckets periodically: removes replaced versions and old tombstones.
 
-The lock is held to decide what stays of a vbucket and when that is done, never while its log is
-copied: that runs in a thread. Whoever writes to that vbucket meanwhile writes behind, or waits for
-it. For ephemeral buckets this is what kv_engine does in ``ephemeral_tombstone_purger.cc``
-(EphTombstoneHTCleaner, StaleItemDeleter), for others its compaction.
+kv_engine does the same for ephemeral buckets in ``ephemeral_tombstone_purger.cc``
+(EphTombstoneHTCleaner, StaleItemDeleter), and for others by its compaction.
 """
 
 import asyncio
@@ -21,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Compactor:
-    """Looks at all vbuckets again and again."""
+    """Compacts all vbuckets in turn, repeatedly."""
 
     def __init__(
         self,
@@ -30,9 +28,9 @@ class Compactor:
         seconds: float,
         clock: Callable[[], float],
     ) -> None:
-        """``seconds`` pass between two looks, at what ``vbuckets`` returns with the lock held.
+        """``seconds`` pass between two turns; ``clock`` returns seconds since 1970.
 
-        ``clock`` returns seconds since 1970.
+        ``vbuckets`` is called with the lock held.
         """
         self._vbuckets = vbuckets
         self._lock = lock
@@ -40,7 +38,6 @@ class Compactor:
         self._clock = clock
 
     async def run(self) -> None:
-        """Remove what is due, turn after turn, until cancelled."""
         with ThreadPoolExecutor(1, "dcp-producer-compactor") as thread:
             while True:
                 await asyncio.sleep(self._seconds)
@@ -50,14 +47,14 @@ class Compactor:
                     begin = partial(vbucket.begin_compaction, self._clock())
                     try:
                         await write_off_lock(begin, vbucket.data.persistence, self._lock, thread)
-                    except Exception:  # whatever it is: the others are compacted
+                    except Exception:  # one broken vbucket must not stop the others' compaction
                         _LOG.exception("vbucket %d: cannot compact; tried again later", vbucket.id)
 
     def run_once(self, now: float) -> int:
-        """Do one turn at once, with the lock held; return by how many bytes the logs shrank.
+        """Run one turn now, with the lock held; return the number of bytes freed.
 
         Raises:
-            OSError: a file cannot be written; its vbucket holds what it held.
+            OSError: a file cannot be written; its vbucket keeps its data.
         """
         vbuckets = self._vbuckets()
         before = sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
@@ -67,7 +64,7 @@ class Compactor:
 
 
 def compact_in_passing(vbucket: Vbucket, now: float) -> None:
-    """Compact a vbucket in memory that is mostly replaced versions, so that it stays that small."""
+    """Compact a vbucket in memory if most of its data is replaced versions, to save memory."""
     _compact(vbucket, vbucket.begin_compaction(now, in_passing=True))
 
 
@@ -85,10 +82,13 @@ async def write_off_lock(
     lock: RLock,
     thread: Executor,
 ) -> None:
-    """Do what ``begin`` prepares, if anything, in a thread; the lock is held before and after.
+    """Prepare a write under the lock, run it in a thread without, and finish it under the lock.
+
+    Copying a log can take seconds; meanwhile streams and commands go on. ``begin`` returns None if
+    there is nothing to write.
 
     Raises:
-        OSError: a batch cannot be written; it stays begun. A compaction is given up instead.
+        OSError: a batch cannot be written; it stays begun. A failed compaction is only given up.
     """
     with lock:
         write = begin()
@@ -96,6 +96,7 @@ async def write_off_lock(
         try:
             await asyncio.get_running_loop().run_in_executor(thread, write.run)
         except Exception:
+            # A compaction is optional: without it the log is larger, but complete.
             if not write.is_optional:
                 raise
         with lock:

@@ -1,8 +1,4 @@
-"""All copies of vbuckets on nodes that do not own them, as the cluster map has them.
-
-Each node has a share of the checkpoint quota for its copies; beyond it the streams of slow clients
-go back to the copies' disk, as on an active vbucket.
-"""
+"""The copies of vbuckets on nodes that do not own them, as the cluster map places them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -19,14 +15,18 @@ _WINDOWS: Final = WindowPolicySettings(
     WindowPolicy.AGGRESSIVE, size_bytes=_MIB, most_bytes=4 * _MIB, aggressive_percent=100
 )
 _WINDOWS_BYTES: Final = 32 * _MIB
-"""What the windows of connections that fill copies share: up to 8 have 4 MiB each, more less."""
+"""Sum of the windows of connections that fill copies: up to 8 get 4 MiB each, more get less."""
 
 NodeVbucket = tuple[int, int]
-"""A node and a vbucket."""
+"""Node and vbucket."""
 
 
 class Copies:
-    """Copies by place; used under the bucket's lock."""
+    """Copies by node and vbucket; callers hold the bucket's lock.
+
+    Each node has a share of the checkpoint quota for its copies. Beyond it, streams of slow clients
+    read from disk again, as on an active vbucket.
+    """
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class Copies:
         known_manifest: Callable[[], Manifest],
         quota_bytes: int,
     ) -> None:
-        """``make`` returns what a node has of a vbucket, ``drop`` ends what it returned.
+        """``make`` opens a node's copy of a vbucket; ``drop`` ends a copy that ``make`` returned.
 
-        ``quota_bytes`` is what the checkpoints of a node's copies may take.
+        ``quota_bytes`` limits the checkpoint memory of one node's copies.
         """
         self._make: Final = make
         self._drop: Final = drop
@@ -46,26 +46,21 @@ class Copies:
         self._of: Final[dict[int, dict[int, ReplicaCopy]]] = {}
         self._memory: dict[int, CheckpointAccount] = {}
         self.windows: Final = SharedWindows(_WINDOWS, _WINDOWS_BYTES)
-        """Of the connections that fill copies here."""
+        """Flow-control windows of the connections that fill copies in this process."""
 
     def at(self, node: int, vbucket: int) -> ReplicaCopy | None:
-        """Return a node's copy of a vbucket, if it has one."""
         return self._of.get(vbucket, {}).get(node)
 
     def of(self, vbucket: int) -> Iterable[tuple[int, ReplicaCopy]]:
-        """Return the nodes that have a copy of a vbucket, with the copies."""
         return self._of.get(vbucket, {}).items()
 
     def of_node(self, node: int) -> dict[int, ReplicaCopy]:
-        """Return the copies on a node by vbucket."""
         return {vbucket: each[node] for vbucket, each in self._of.items() if node in each}
 
     def all_vbuckets(self) -> list[Vbucket]:
-        """Return what all copies hold."""
         return [copy.vbucket for at in self._of.values() for copy in at.values()]
 
     def add(self, node: int, vbucket: int) -> ReplicaCopy:
-        """Return a node's copy of a vbucket, a new and empty one where it has none."""
         copy = self.at(node, vbucket)
         if copy is None:
             copy = ReplicaCopy(self._make(node, vbucket), self._known_manifest)
@@ -73,7 +68,10 @@ class Copies:
         return copy
 
     def take(self, node: int, vbucket: int) -> ReplicaCopy:
-        """Remove a copy that is there and return it; nobody fills it any more."""
+        """Remove a copy, disconnect its source, and return it.
+
+        Raises KeyError if there is no such copy.
+        """
         copy = self._of[vbucket].pop(node)
         copy.fill_from(None)
         if node in self._memory:
@@ -81,7 +79,10 @@ class Copies:
         return copy
 
     def follow(self, cluster_map: ServedClusterMap) -> list[NodeVbucket]:
-        """Have the copies that the map names, and those that take over; return what went."""
+        """Create the copies that the map names, drop others, and return the places of dropped ones.
+
+        A copy that is taking its vbucket over stays, although the map does not name it yet.
+        """
         gone: list[NodeVbucket] = []
         for vbucket in range(len(cluster_map.owners)):
             wanted = cluster_map.replicas(vbucket)
@@ -94,7 +95,7 @@ class Copies:
         return gone
 
     def note_memory(self, node: int, vbucket: int) -> Mapping[int, tuple[str, ...]]:
-        """Look at what a copy takes now; return the cursors, by vbucket, that had to go for it."""
+        """Update a copy's memory; return the cursors that were dropped to free some, by vbucket."""
         memory = self._memory_on(node)
         memory.note(self._of[vbucket][node].vbucket.data.checkpoints)
         if not memory.is_short:
@@ -103,7 +104,7 @@ class Copies:
         return memory.recover(managers)
 
     def memory_of(self, vbucket: Vbucket) -> CheckpointAccount | None:
-        """Return where the checkpoints of a copy are counted; None if it is none any more."""
+        """Return the account of a copy's checkpoint memory; None if the copy was dropped."""
         for node, copy in self.of(vbucket.id):
             if copy.vbucket is vbucket:
                 return self._memory_on(node)

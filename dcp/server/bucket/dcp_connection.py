@@ -1,8 +1,7 @@
-"""The DCP half of a connection, after DCP_OPEN: its controls, NOOPs, streams, and what they send.
+"""The DCP half of a connection, after DCP_OPEN: its options, flow control and streams.
 
-Streams take turns (``ready_list.py``); each turn is as large as flow control and the write buffer
-allow. A stream whose own window is full has no turn until that changes, and holds up no other.
-NOOPs do not wait for flow control (kv_engine ``dcp/producer.cc``).
+Streams take turns (``ready_list.py``), each as large as flow control and the write buffer allow.
+NOOPs ignore flow control (kv_engine ``dcp/producer.cc``).
 """
 
 import re
@@ -32,34 +31,33 @@ from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire.vocabulary import EndReason, Opcode
 
 MAX_STREAMS: Final = 16 * 1024
-"""Streams on one connection: 16 of each of 1024 vbuckets."""
+"""Most streams of one connection: 16 for each of 1024 vbuckets."""
 TURN_STREAMS: Final = 32
-"""Streams that are asked for something to send before other connections have their turn."""
+"""Most streams that one connection asks for data before other connections get their turn."""
 DROPPED_STREAMS_AT_ONCE: Final = 256
-"""Streams of a connection that is gone that are let go of before others have their turn."""
+"""Most streams of a lost connection that end before other connections get their turn."""
 _LITTLE_PART: Final = 8
-"""A batch that lacks an eighth of its size, or less, is full."""
+"""A batch is full once at most an eighth of its size is free."""
 HandOver = Callable[["DcpConnection", ActiveStream], bool]
-"""Lets the vbucket of a takeover stream be dead here; False where that cannot be."""
+"""Makes the vbucket of a takeover stream dead here; False if that is impossible."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedByConnections:
-    """The parts that all DCP connections of a bucket use; ``memory`` counts the checkpoints of
-    vbuckets.
-    """
+    """The parts of a bucket that all its DCP connections use."""
 
     settings: ClusterSettings
     counters: Counters
     origin: BucketOrigin
     memory: CheckpointAccount
+    """Account of the checkpoints of vbuckets (copies have their own)."""
     stream_quotas: defaultdict[int, StreamQuota]
     faults: Faults = field(default_factory=Faults)
     key_quota: KeyQuota = field(default_factory=KeyQuota)
 
 
 class DcpConnection:
-    """State of one DCP connection; ``close_session`` ends the TCP connection it lives on."""
+    """State of one DCP connection; ``close_session`` closes its TCP connection."""
 
     def __init__(
         self,
@@ -69,10 +67,9 @@ class DcpConnection:
         hand_over: HandOver,
         cursor_name: str,
     ) -> None:
-        """``cursor_name`` is what the cursors of its streams are called.
+        """``cursor_name`` names the cursors of its streams, usually like the connection.
 
-        It is the display name, but where streams of an older connection of that name are still
-        being let go of.
+        It differs while streams of an older connection of the same name still end.
         """
         self.client = client
         self.options = DcpOptions(keeps_cursors=client.is_internal)
@@ -86,60 +83,55 @@ class DcpConnection:
         self._shared, self._hand_over_to = shared, hand_over
         quotas = shared.stream_quotas
         self._quota = StreamQuota(MAX_STREAMS) if client.is_internal else quotas[self.key[0]]
-        # Fault orders never apply to connections between nodes.
+        # Injected faults concern clients, never replication between nodes.
         self._faults = Faults() if client.is_internal else shared.faults
         self.ready = ReadyList()
-        """Which streams are asked for something to send; a relay's regulator looks, too."""
+        """Streams with something to send; a relay's regulator reads it, too."""
 
     # --- what it is
 
     @property
     def key(self) -> ConnectionKey:
-        """Its node and its name."""
         return self.client.key
 
     @property
     def is_internal(self) -> bool:
-        """True for a node of the cluster, which copies vbuckets."""
         return self.client.is_internal
 
     @property
     def follows_server(self) -> bool:
-        """True under real servers' rules: no windows but the connection's, few end reasons."""
+        """True if it behaves like a Couchbase server's: no stream windows, few end reasons."""
         return self._shared.settings.rules == "server"
 
     @property
     def retains_history(self) -> bool:
-        """True if the bucket retains change history."""
         return self._shared.settings.history_retention_bytes > 0
 
     @property
     def closes_when_stuck(self) -> bool:
-        """True if it is closed for acknowledging nothing, NOOPs answered or not."""
+        """True if the connection is closed for acknowledging nothing, even if it answers NOOPs."""
         regex = self._shared.settings.stuck_name_regex
         return bool(regex and re.fullmatch(regex, self.client.display_name))
 
     @property
     def stuck_timeout_seconds(self) -> float:
-        """After how long without an acknowledgement such a connection is closed."""
         return self._shared.settings.stuck_timeout_seconds
 
     def negotiate(self, options: DcpOptions) -> None:
-        """Have other options from now on; streams that are open keep theirs."""
+        """Use other options for streams that open from now on; open streams keep theirs."""
         self.options = options
 
     @property
     def may_take_over(self) -> bool:
-        """True if the client may take a vbucket over: it is dead here from then on.
+        """True if the client may take over a vbucket, which makes it dead on this node.
 
-        That is what consumers do that are nodes. Where kv_engine knows a user who may be one by the
-        DcpConsumer privilege (``daemon/protocol/mcbp/dcp_open_executor.cc``), here it is our own
-        nodes' and the administrators.
+        kv_engine asks for the DcpConsumer privilege
+        (``daemon/protocol/mcbp/dcp_open_executor.cc``). Here the cluster's nodes and administrators
+        have it.
         """
         return self.is_internal or self._shared.settings.is_administrator(self.client.user)
 
     def stream_settings(self) -> StreamSettings:
-        """Return what a stream opened now must know; our own copies acknowledge what they got."""
         settings, options = self._shared.settings, self.options
         scans_by_key = settings.bucket_type.scans_by_key and not options.change_streams
         return StreamSettings(
@@ -156,33 +148,31 @@ class DcpConnection:
 
     @property
     def paused_reason(self) -> str | None:
-        """The reason why nothing is being sent, as kv_engine names it (``connhandler.cc``)."""
+        """kv_engine's reason why nothing is being sent (``connhandler.cc``); None while sending."""
         if not self.ready:
             return "BufferLogFull" if self.ready.full_windows else "ReadyListEmpty"
         return "BufferLogFull" if self.flow.room_bytes <= 0 else None
 
     def is_stuck(self, now: float) -> bool:
-        """Return whether to close the client, as it acknowledged nothing for too long."""
         return self.closes_when_stuck and self.flow.is_stuck(self.stuck_timeout_seconds, now)
 
     @property
     def has_room_for_stream(self) -> bool:
-        """True if the client may open one more stream; unannounced ends count too."""
+        """True if the client may open another stream; a stream counts until its end is sent."""
         held = self.stream_windows.streams
         return held < MAX_STREAMS and (self.is_internal or self._quota.has_room(held))
 
     def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
-        """Return whether there is such a stream that sends items; an ending one may be replaced."""
+        """Return True if such a stream sends items; an ending stream may be replaced."""
         stream = self.streams.find(vbucket, stream_id)
         return stream is not None and stream.is_sending
 
     def acknowledged(self, vbucket: int) -> int:
-        """Return up to which prepare the copy acknowledged that a stream of the vbucket fills."""
+        """Return the seqno of the last prepare that the client acknowledged; 0 without a stream."""
         stream = self.streams.find(vbucket, None)
         return stream.acknowledged_seqno if stream is not None and stream.is_sending else 0
 
     def add_stream(self, stream: ActiveStream) -> None:
-        """Take an accepted stream; it sends from now on."""
         self.streams.add(stream)
         self.stream_windows.opened(stream.opaque)
         self._quota.opened()
@@ -190,18 +180,16 @@ class DcpConnection:
         self._shared.origin.sent(stream.vbucket)
 
     def set_stream_window(self, window_bytes: int) -> None:
-        """Give every stream a window of so many bytes from now on; 0: none."""
+        """Set the window of every stream in bytes; 0 turns stream windows off."""
         self.stream_windows.set_window(window_bytes)
         for opaque in list(self.ready.full_windows):
             self.ready.window_changed(opaque)
 
     def acknowledged_bytes(self, opaque: int, frame_bytes: int) -> bool:
-        """Take a DCP_BUFFER_ACK; whether it names the connection, or what is or was a stream.
-
-        Before there are windows of streams all are the connection's, whatever the opaque: no server
-        looks at it, and clients put there what they like. Once there were some a stream's stays the
-        stream's: one may be under way while they are switched off.
-        """
+        """Apply a DCP_BUFFER_ACK; return False if its opaque names no stream, present or past."""
+        # No server looks at the opaque, so clients put anything there. Once stream windows were on,
+        # a stream's opaque keeps its meaning: an acknowledgement can be under way while they are
+        # switched off.
         if opaque == CONNECTION_OPAQUE or not self.stream_windows.names_streams:
             self.flow.acknowledge(frame_bytes)
             return True
@@ -211,11 +199,9 @@ class DcpConnection:
 
     @property
     def over_acked_bytes(self) -> int:
-        """Bytes acknowledged beyond the outstanding ones, of the connection and its streams."""
         return self.flow.over_acked_bytes + self.stream_windows.over_acked_bytes
 
     def close_stream(self, vbucket: int, stream_id: int | None) -> bool:
-        """End a stream as its client wants it; return whether there was one."""
         stream = self.streams.find(vbucket, stream_id)
         if stream is None or not stream.is_sending:
             return False
@@ -225,13 +211,13 @@ class DcpConnection:
         if announce:
             self.ready.wake(stream)
         else:
-            self._drop(stream)  # else it stays as long as the window is full
+            # An unannounced stream would otherwise stay while the window is full.
+            self._drop(stream)
         return True
 
     def end_streams(
         self, vbucket: int, reason: EndReason, spared: ActiveStream | None = None
     ) -> None:
-        """End all streams of a vbucket but one; the client is told."""
         for stream in self.streams.of({vbucket}):
             if stream is not spared:
                 stream.end(reason, announce=True)
@@ -239,7 +225,10 @@ class DcpConnection:
                 self._shared.origin.sent(vbucket)
 
     def takeover_answered(self, opcode: int, opaque: int) -> None:
-        """Take the client's answer to a marker or state of a takeover stream, if it is one."""
+        """Apply the client's answer to a takeover stream's marker or state message.
+
+        Answers to other streams are ignored.
+        """
         stream = self.streams.takeover(opaque)
         if stream is None or stream.takeover is None or not stream.is_sending:
             return
@@ -248,6 +237,8 @@ class DcpConnection:
         else:
             before, phase = stream.takeover.phase, stream.takeover.state_answered()
             if phase is not before and phase is TakeoverPhase.SENDING_REST:
+                # The client is pending. The vbucket must be dead here before its last items go out,
+                # so that no write comes after them.
                 if not self._hand_over_to(self, stream):
                     stream.end(EndReason.STATE_CHANGED, announce=True)
             elif phase is TakeoverPhase.DONE:
@@ -255,29 +246,28 @@ class DcpConnection:
         self.ready.wake(stream)
 
     def cursors_dropped(self, data: VbucketData, cursors: tuple[str, ...]) -> None:
-        """Tell the streams of a vbucket's data, or a copy's, that lost their cursors there.
-
-        A client has one name at all nodes, and may stream the vbucket here and a copy elsewhere.
-        """
+        """Send the streams that lost these cursors of ``data`` back to the disk."""
         for stream in self.streams.of({data.vbucket}):
+            # A client can stream the vbucket here and a copy elsewhere: its cursors have one name
+            # in both.
             if stream.cursor in cursors and stream.is_of(data):
                 stream.cursor_dropped()
                 self._shared.counters.cursors_dropped += 1
                 self.ready.wake(stream)
 
     def drop_some_streams(self) -> bool:
-        """Let go of a round's streams of a connection that is gone; whether some are left."""
+        """End one round of a lost connection's streams; return True if more are left."""
         for stream in list(islice(self.streams, DROPPED_STREAMS_AT_ONCE)):
             stream.end(EndReason.DISCONNECTED, announce=False)
             self._forget(stream)
         return len(self.streams) > 0
 
     def drop_streams(self) -> None:
-        """Let go of all streams, as the connection is gone."""
         for stream in self.streams:
             stream.end(EndReason.DISCONNECTED, announce=False)
             self._shared.origin.sent(stream.vbucket)
         self.streams.clear()
+        # One call for all streams: a connection can have 16,384.
         self._quota.ended(self.stream_windows.streams)
         self.stream_windows.clear()
         self.ready.clear()
@@ -285,7 +275,7 @@ class DcpConnection:
             self._shared.memory.relieve()
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
-        """Let the streams of these vbuckets look for something to send; whether there are any."""
+        """Wake the streams of these vbuckets; return True if there are any."""
         streams = self.streams.of(vbuckets)
         for stream in streams:
             self.ready.wake(stream)
@@ -296,8 +286,7 @@ class DcpConnection:
     ) -> list[bytes | bytearray]:
         """Return stream messages to send: about ``most_bytes``, or one message of any size.
 
-        Once the turn is over no other stream is asked: what one costs may be a look at a whole
-        checkpoint, or a read of the disk.
+        Once ``is_turn_over`` returns True, no other stream is asked.
         """
         frames: list[bytes | bytearray] = []
         left, asked = most_bytes, 0
@@ -305,8 +294,9 @@ class DcpConnection:
         # Too little room for what another stream's turn costs, and the copy that joins the two.
         little_bytes = most_bytes // _LITTLE_PART
         while self.ready and left > little_bytes and self.flow.room_bytes > 0:
+            # Asking one stream can cost a search of a whole checkpoint, or a read from disk.
             if asked == TURN_STREAMS or (asked and is_turn_over()):
-                frames.append(b"")  # there may be more: the connection is asked again
+                frames.append(b"")  # an empty frame keeps the connection in turn: more may follow
                 break
             asked += 1
             stream = next(iter(self.ready))
@@ -325,7 +315,7 @@ class DcpConnection:
                 self._shared.origin.sent(stream.vbucket)
                 continue
             data = batch.data
-            if not data:  # nothing yet: the connection takes its turn like any other
+            if not data:  # the stream works on something; ask again next turn
                 frames.append(data)
                 break
             left -= len(data)
@@ -363,7 +353,7 @@ class DcpConnection:
         )
 
     def _drop(self, stream: ActiveStream) -> None:
-        """Look no longer for what a stream has to send: it has nothing now, or never again."""
+        """Take a stream off the ready list until it is woken, or for good if it has ended."""
         self.ready.drop(stream)
         if stream.phase is ActiveStreamPhase.DEAD:
             self._forget(stream)

@@ -1,9 +1,4 @@
-"""The open DCP connections of a bucket by node and name, and those that newer ones displaced.
-
-A newer connection of a name closes the older one. Where that still has streams, which go in rounds,
-their cursors keep the names they have, and those of the newer one get others, so that it may open
-streams at once. Used with the bucket's lock held.
-"""
+"""The open DCP connections of a bucket, and older ones of the same name that still end."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
@@ -18,7 +13,10 @@ from dcp.wire.vocabulary import EndReason
 
 
 class DcpConnections(Mapping[ConnectionKey, DcpConnection]):
-    """Connections by node and name; what they share is ``shared``."""
+    """Open connections by node and name; callers hold the bucket's lock.
+
+    A new connection closes an older one of the same name.
+    """
 
     def __init__(
         self, shared: SharedByConnections, cluster_map: ServedClusterMap, changes: ChangedVbuckets
@@ -41,15 +39,16 @@ class DcpConnections(Mapping[ConnectionKey, DcpConnection]):
     def open(
         self, client: DcpClient, close_session: Callable[[], None], hand_over: HandOver
     ) -> DcpConnection:
-        """Register a new connection; an older one of the same name at its node is closed."""
         key, cursor_name = client.key, client.display_name
         older = self._open.get(key)
         if older is not None:
             older.close_session()
-            if older.is_internal:  # a node: what it pins is not to wait
+            if older.is_internal:  # a node's cursors pin memory, so they go at once
                 older.drop_streams()
             else:
                 self._displaced.add(older)
+        # The older connection lets its streams go in rounds. Until then its cursors hold their
+        # names, so the new connection's cursors need others.
         if any(each.key == key for each in self._displaced):
             cursor_name = f"{next(self._numbers)}:{cursor_name}"
         connection = DcpConnection(client, self.shared, close_session, hand_over, cursor_name)
@@ -74,10 +73,7 @@ class DcpConnections(Mapping[ConnectionKey, DcpConnection]):
         reason: EndReason = EndReason.STATE_CHANGED,
         spared: ActiveStream | None = None,
     ) -> None:
-        """End the streams of what a node (None: the owner) has of a vbucket, but for one.
-
-        It changed its state, went back, or left its node.
-        """
+        """End the streams of a vbucket on ``node`` (None: its owner), except ``spared``."""
         at = self._map.owner(vbucket) if node is None else node
         for connection in list(self._open.values()):
             if connection.key[0] == at:
@@ -85,7 +81,6 @@ class DcpConnections(Mapping[ConnectionKey, DcpConnection]):
         self._changes.add(vbucket)
 
     def cursors_dropped(self, data: VbucketData, cursors: tuple[str, ...]) -> None:
-        """Send the streams of a vbucket, or of a copy, back to the disk that lost their cursors."""
         if cursors:
             for connection in self._open.values():
                 connection.cursors_dropped(data, cursors)

@@ -1,12 +1,12 @@
-"""Schedules the flushes of a bucket's vbuckets: often, or sooner when much is pending.
+"""Writes vbuckets to disk in the background, sooner when much data is pending.
 
-The bucket's lock is held while a write is prepared and when it is done, never while it runs: it
-runs in a thread of its own, and streams and commands go on meanwhile. What cannot wait (a fork, a
-purge, the end) waits for the write that runs, lock held. So does a writer who is far ahead of the
-disk: it flushes itself, which is what bounds the memory. Where the disk takes nothing it is
-refused before it wrote (kv_engine ``engines/ep/src/ep_engine.cc``, memoryCondition), and copies
-receive no more than a window (``replication.py``). A log that cannot be written keeps only its own
-vbucket's writers out, and copies, as long as no more than that waits for it.
+A batch is prepared and finished under the bucket's lock, but written without, in a thread. Forks,
+purges and closing wait for a running write, with the lock held.
+
+A writer far ahead of the disk flushes by itself, which bounds the memory. If the disk fails, writes
+are refused (kv_engine ``engines/ep/src/ep_engine.cc``, memoryCondition), and copies receive at most
+a window (``replication.py``). A log that fails blocks only its own vbucket, until much data waits
+for such logs.
 """
 
 import asyncio
@@ -26,24 +26,23 @@ from dcp.server.vbucket.vbucket import Vbucket
 
 _LOG = logging.getLogger(__name__)
 HURRY_SHARE: Final = 1 / 32
-"""Pending writes of so much of the checkpoint quota are written without waiting for their turn."""
+"""Share of the checkpoint quota whose pending writes start a flush at once."""
 MOST_SHARE: Final = 1 / 4
-"""With so much of it pending, whoever writes waits for the disk: no checkpoint of it can go."""
+"""Share of the quota at which writers wait for the disk: no pending checkpoint can be freed."""
 REFUSED_SHARE: Final = 3 / 8
-"""With so much of it pending for logs that cannot be written, none may write, to whatever log."""
+"""Share of the quota, pending for failing logs, at which all writes are refused."""
 _LONGEST_RETRY_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The last failure to write a log, and its time in seconds of a monotonic clock."""
-
     why: str
     tried_at: float
+    """Seconds of a monotonic clock."""
 
 
 class Flusher:
-    """Flushes pending writes to disk. All but ``run`` and ``close`` needs the bucket's lock."""
+    """Flushes pending writes to disk; all but ``run`` and ``close`` needs the bucket's lock."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class Flusher:
         clock: Callable[[], float],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``seconds`` pass between two turns, unless much of the checkpoint quota is pending.
+        """``seconds`` pass between two turns, unless much data is pending.
 
         ``clock`` returns seconds since 1970.
         """
@@ -67,16 +66,16 @@ class Flusher:
         self._pending: dict[Vbucket, int] = {}
         self.pending_bytes = 0
         self.on_written: Listeners[[Vbucket]] = Listeners()
-        """Told what was written, under the lock, in any thread."""
+        """Called with each vbucket that was written, under the lock, in any thread."""
         self._is_stuck = False
         self._failing: dict[Vbucket, _Failure] = {}
         self._writing: Vbucket | None = None
-        """The write in the background, unless it was forgotten meanwhile."""
+        """The vbucket being written in the background; None if it was forgotten meanwhile."""
         self._hurry: Callable[[], object] = lambda: None
         self._thread = ThreadPoolExecutor(1, "dcp-producer-disk")
 
     def note(self, vbucket: Vbucket) -> None:
-        """Look at a vbucket, or a copy, that was written to, or whose batches were written."""
+        """Count the pending bytes of a vbucket again, after a write to memory or to disk."""
         now = vbucket.data.persistence.unwritten_bytes
         self.pending_bytes += now - self._pending.pop(vbucket, 0)
         if now:
@@ -84,7 +83,7 @@ class Flusher:
         self._note_room()
 
     def forget(self, vbucket: Vbucket) -> None:
-        """Write nothing of it any more; what is being written of it concerns nobody."""
+        """Write nothing more of a vbucket, and ignore the result of a running write."""
         self.pending_bytes -= self._pending.pop(vbucket, 0)
         self._failing.pop(vbucket, None)
         if self._writing is vbucket:
@@ -93,23 +92,22 @@ class Flusher:
 
     @property
     def failures(self) -> dict[int, str]:
-        """The last failure of each vbucket that cannot be written."""
+        """Last error of each vbucket that cannot be written, by number."""
         return {vbucket.id: failure.why for vbucket, failure in self._failing.items()}
 
     @property
     def _broken_pending_bytes(self) -> int:
-        """The bytes that wait for logs that cannot be written."""
         return sum(self._pending.get(vbucket, 0) for vbucket in self._failing)
 
     def _note_room(self) -> None:
-        """Say it again when writes are refused again, whoever made room."""
+        # From here on a refusal is news again, and worth a log line.
         if self._broken_pending_bytes < self._most_bytes:
             self._is_stuck = False
 
     def keep_up(self) -> None:
-        """Have much that is pending written now; if it is too much, write it here if that can be.
+        """Start a flush if much is pending; if too much is pending, write it in this call.
 
-        To be called after writes: what cannot go to disk then keeps the next one out.
+        Call it after writes: a failing disk then refuses the next write instead of this one.
         """
         if self.pending_bytes >= self._hurry_bytes:
             self._hurry()
@@ -117,42 +115,41 @@ class Flusher:
 
     @property
     def has_room(self) -> bool:
-        """True if little enough is pending for copies to receive more."""
         return self.pending_bytes < self._most_bytes
 
     def make_room(self) -> bool:
-        """Write what is pending if it is too much, as far as that can be; return ``has_room``."""
+        """Write pending data if there is too much; return ``has_room`` afterwards."""
         if not self.has_room:
             for vbucket in list(self._pending):
                 self._try(vbucket)
         return self.has_room
 
     def require_room(self, vbucket: Vbucket) -> None:
-        """Write what is pending if it is too much; to be called before a write to ``vbucket``.
+        """Make room for a write to ``vbucket``, or refuse the write.
 
         Raises:
-            OSError: its log cannot be written, and too much waits for such logs, or far too much
-                does; what is pending stays so.
+            OSError: too much data waits for failing logs; the message is the log's error.
         """
         if self.pending_bytes < self._most_bytes:
             return
         self.make_room()
         failure = self._failing.get(vbucket)
+        # A vbucket with a healthy log is refused later than one whose log fails.
         most_bytes = self._refused_bytes if failure is None else self._most_bytes
         if self._broken_pending_bytes < most_bytes:
             return
         broken = vbucket if failure is not None else next(iter(self._failing))
         why = self._failing[broken].why
-        if not self._is_stuck:  # once, not with each write that is refused
+        if not self._is_stuck:  # one log line for many refused writes
             text = "vbucket %d: cannot write to disk, writes to vbucket %d are refused: %s"
             _LOG.warning(text, broken.id, vbucket.id, why)
         self._is_stuck = True
         raise OSError(why)
 
     def _try(self, vbucket: Vbucket) -> None:
-        """Write what is pending of a vbucket; now and then only where that failed before."""
         retry_seconds = min(self._seconds, _LONGEST_RETRY_SECONDS)
         before = self._failing.get(vbucket)
+        # Every write comes here while the disk fails; a failing log is tried only at intervals.
         if before is not None and self._monotonic() - before.tried_at < retry_seconds:
             return
         try:
@@ -165,8 +162,8 @@ class Flusher:
         self.on_written(vbucket)
 
     async def run(self) -> None:
-        """Write what is pending, turn after turn, until cancelled."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        # Writers in other threads call it, too.
         self._hurry = partial(loop.call_soon_threadsafe, woken.set)
         try:
             while True:
@@ -184,16 +181,17 @@ class Flusher:
 
     async def _write(self, vbucket: Vbucket) -> None:
         with self._lock:
-            if vbucket not in self._pending:  # somebody else wrote it, or it is gone
+            if vbucket not in self._pending:  # another writer flushed it, or it was forgotten
                 return
             self._writing = vbucket
         begin_compaction = partial(vbucket.begin_compaction, self._clock(), in_passing=True)
         failure: Exception | None = None
         persistence = vbucket.data.persistence
         try:
+            # A log that is mostly replaced versions is compacted right after its flush.
             for begin in (persistence.begin_flush, begin_compaction):
                 await write_off_lock(begin, persistence, self._lock, self._thread)
-        except Exception as error:  # whatever it is: the others must get to disk
+        except Exception as error:  # one broken vbucket must not stop the others' writes
             failure = error
         with self._lock:
             if self._writing is vbucket:
@@ -203,7 +201,7 @@ class Flusher:
                 self.on_written(vbucket)
 
     def _note_outcome(self, vbucket: Vbucket, failure: Exception | None) -> None:
-        """Say of a vbucket that it cannot be written, or can again: once, not with each turn."""
+        """Log that a vbucket cannot be written, or can again, once for each change."""
         if failure is None:
             if vbucket in self._failing:
                 _LOG.warning("vbucket %d: it is written to disk again", vbucket.id)
@@ -216,5 +214,4 @@ class Flusher:
         self._failing[vbucket] = _Failure(str(failure), self._monotonic())
 
     def close(self) -> None:
-        """Let the thread end."""
         self._thread.shutdown()

@@ -1,15 +1,17 @@
 """Bounds the memory of large frames that clients are sending: all connections share a quota.
 
-Room is taken by bytes that have arrived; what a header announces costs nothing. The first
-``LARGE_FRAME_BYTES`` of a frame are free. Behind them one frame in the line has a place of its own,
-as large as the largest frame: so it can always be completed. The others share the rest; who lacks
-more than half of what is still free may have no more than a quarter of that: so a small frame finds
-room beside many large ones. Who has brought bytes that there is no room for waits, and is not read.
-The place of its own goes by turns to the frame that lacks least and to the oldest, so that neither
-small nor large ones starve.
+A frame needs room for the bytes that have arrived; announcing a size in its header costs nothing.
+The first ``LARGE_FRAME_BYTES`` of a frame are free. Beyond that:
 
-Who has room, while others wait, must bring ``LEAST_BYTES`` of his frame in ``patience_seconds``,
-divided by as many as wait and one: else he is closed. No clock, no I/O: time is an argument.
+- One frame owns a place as large as the largest frame, so it always completes. The place goes
+  alternately to the frame with the fewest missing bytes and to the oldest, so none starves.
+- The others share the rest. A frame that lacks over half of the free room gets at most a quarter,
+  so small frames fit beside large ones.
+- A frame without room waits, and its connection is not read.
+
+While others wait, a client must send ``LEAST_BYTES`` within its patience, or is closed. The
+patience is ``patience_seconds`` divided by one more than the number of waiting clients. Time is an
+argument: the module has no clock and no I/O.
 
     held by all   <=   quota + connections * (LARGE_FRAME_BYTES + one read)
 """
@@ -23,22 +25,23 @@ from dcp.wire.vocabulary import MAX_FRAME_BYTES
 
 QUOTA_BYTES: Final = 64 * 1024 * 1024
 LEAST_BYTES: Final = 256 * 1024
+"""Bytes of a frame that a client must send within the patience."""
 LEAST_PATIENCE_SECONDS: Final = 1.0
-"""Patience does not become shorter than that, however many wait: networks have hiccups."""
+"""Lower limit of the patience, however many clients wait: networks have hiccups."""
 
 
 class LargeFrames:
-    """The room of all connections."""
+    """The room that all connections share."""
 
     def __init__(self, patience_seconds: float, quota_bytes: int = QUOTA_BYTES) -> None:
-        """A quota below the largest frame would let that wait for ever."""
+        """Raise ValueError if the quota is below the largest frame, which could never complete."""
         if quota_bytes < MAX_FRAME_BYTES:
             raise ValueError(
                 f"quota of large frames: found {quota_bytes}, expected {MAX_FRAME_BYTES} or more"
             )
         self.patience_seconds = patience_seconds
         self.shared_bytes = 0
-        """Bytes held by all but the one that has a place of its own."""
+        """Bytes held by all frames except the one with a place of its own."""
         self._quota_bytes = quota_bytes - MAX_FRAME_BYTES
         self._waiting: dict[FrameRoom, None] = {}
         self._first: FrameRoom | None = None
@@ -47,32 +50,28 @@ class LargeFrames:
 
     @property
     def held_bytes(self) -> int:
-        """The bytes held by all connections."""
         return self.shared_bytes + (self._first.held_bytes if self._first else 0)
 
     @property
     def waiting(self) -> int:
-        """The number of connections that wait for room."""
         return len(self._waiting)
 
     @property
     def shared_patience_seconds(self) -> float:
-        """The time in which a frame may progress little: the shorter the more others wait."""
+        """Seconds in which a frame must make progress; fewer if more clients wait."""
         patience = self.patience_seconds
         return min(patience, max(LEAST_PATIENCE_SECONDS, patience / (1 + self.waiting)))
 
     def next_number(self) -> int:
-        """Return how many frames had room before."""
         return next(self._numbers)
 
     def ask(self, room: "FrameRoom", now: float) -> None:
-        """Let a frame hold what it has brought, at once or later."""
+        """Grant a frame room for its arrived bytes, now or later."""
         self._waiting[room] = None
         if not self._share(room, now) and self._first is None:
             self._choose_first(now)
 
     def leave(self, room: "FrameRoom", now: float) -> None:
-        """Take back what a frame holds: it was acted on, or its connection is over."""
         self._waiting.pop(room, None)
         if self._first is room:
             self._first = None
@@ -86,7 +85,8 @@ class LargeFrames:
     def _share(self, room: "FrameRoom", now: float) -> bool:
         if room is not self._first:
             free_bytes = self._quota_bytes - self.shared_bytes
-            lacking_bytes = room.frame_bytes - room.held_bytes  # and a read beyond its end
+            # This leaves room for a read beyond the frame's end.
+            lacking_bytes = room.frame_bytes - room.held_bytes
             if lacking_bytes > free_bytes // 2 and room.asked_bytes > free_bytes // 4:
                 return False
             self.shared_bytes += room.asked_bytes - room.held_bytes
@@ -94,6 +94,8 @@ class LargeFrames:
         return True
 
     def _choose_first(self, now: float) -> None:
+        # The frame that completes soonest and the oldest frame alternate, so neither small nor
+        # large frames starve.
         if self._takes_oldest:
             room = min(self._waiting, key=lambda each: each.number)
         else:
@@ -111,9 +113,9 @@ class LargeFrames:
 
 
 class FrameRoom:
-    """One connection's share, for one frame at a time.
+    """One connection's room, for one frame at a time.
 
-    ``on_room`` is called when a frame that had to wait need not any more.
+    ``on_room`` is called when a waiting frame gets its room.
     """
 
     def __init__(self, frames: LargeFrames, on_room: Callable[[], None]) -> None:
@@ -127,16 +129,16 @@ class FrameRoom:
 
     @property
     def lacking_bytes(self) -> int:
-        """The bytes of the frame that have not arrived."""
+        """Bytes of the frame that have not arrived yet."""
         return max(0, self.frame_bytes - LARGE_FRAME_BYTES - self.asked_bytes)
 
     @property
     def is_waiting(self) -> bool:
-        """True if it has brought more than there is room for; then nothing more is to be read."""
+        """True if the frame waits for room; the connection must not be read then."""
         return self.asked_bytes > self.held_bytes
 
     def brought(self, arrived_bytes: int, frame_bytes: int, now: float) -> None:
-        """Note that of a frame ``arrived_bytes`` are there; see ``is_waiting`` then."""
+        """Note that ``arrived_bytes`` of a frame are here; check ``is_waiting`` afterwards."""
         asked_bytes = arrived_bytes - LARGE_FRAME_BYTES
         if frame_bytes <= LARGE_FRAME_BYTES or asked_bytes <= self.asked_bytes:
             return
@@ -153,35 +155,33 @@ class FrameRoom:
         self._since, self._new_bytes, self._is_warned = now, 0, False
 
     def granted(self, now: float) -> None:
-        """Hold what was brought; the time in which that had to wait is not the client's."""
+        """Called by ``LargeFrames``: the frame has room for all its arrived bytes."""
         self.held_bytes = self.asked_bytes
+        # The client did not cause the wait for room, so it does not count against its patience.
         self._since += now - self._waits_since
         self._on_room()
 
     def whole(self, now: float) -> None:
-        """Note that the frame is there, and is to be acted on: that is not the client's time."""
+        """Note that the frame is complete: the time until it is processed is not the client's."""
         self._is_whole = True
         self._restart(now)
 
     def let_go(self, now: float) -> None:
-        """Give back what is held: the frame was acted on, or the connection is over."""
         if self.asked_bytes:
             self._frames.leave(self, now)
         self.held_bytes = self.asked_bytes = self.frame_bytes = 0
         self._is_whole = self._is_warned = False
 
     def is_overdue(self, now: float) -> bool:
-        """Return whether the client holds up others; to be asked repeatedly.
-
-        Only the second time in a row it is told: between the two whatever waits at the socket is
-        read. So nobody is closed because we had no time for him.
-        """
+        """Return True if the client holds up others and must be closed; call it repeatedly."""
         frames = self._frames
         if self.is_waiting or not self.held_bytes or not frames.waiting:
             return False
         patience = frames.shared_patience_seconds
         if self._is_whole:
             patience = frames.patience_seconds
+        # Only the second overdue call in a row counts. Between the two, all bytes that wait in the
+        # socket are read, so no client is closed because this process was too slow.
         was_warned = self._is_warned
         self._is_warned = now - self._since >= patience
         return was_warned and self._is_warned

@@ -1,6 +1,6 @@
-"""Figures of a node for its operator: its DCP connections and its process's memory, as metrics.
+"""A node's metrics for its operator: its DCP connections and its process.
 
-Labels are bounded by the connections that there are. Counters begin anew with the process.
+The number of label values is bounded by the number of connections.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,7 +28,7 @@ CONNECTION_METRICS: Final[Metrics] = {
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFigures:
-    """One DCP connection as its producer counts it."""
+    """Figures of one DCP connection, counted by its producer since the connection opened."""
 
     name: str
     window_bytes: int = 0
@@ -38,10 +38,9 @@ class ConnectionFigures:
     items_sent: int = 0
     streams: int = 0
     paused: str = ""
-    """The reason why nothing is sent; empty while it sends."""
+    """Reason why nothing is sent; empty while it sends."""
     paused_seconds: float | None = None
-    over_acked_bytes: int | None = None
-    """None: not told. Couchbase's servers do not tell it."""
+    over_acked_bytes: int = 0
 
     def samples(self) -> Iterator[Sample]:
         labels, told = {"connection": self.name}, plain(self) | {"items": self.items_sent}
@@ -51,7 +50,7 @@ class ConnectionFigures:
 
 
 class ProcessFigures(Protocol):
-    """The figures of a node beside its connections; a producer and a relay have others."""
+    """A process's own metrics, apart from its connections; a producer and a relay differ."""
 
     metrics: ClassVar[Metrics]
 
@@ -69,7 +68,8 @@ class ProducerFigures(Record):
 
     resident_bytes: int = 0
     memory_bound_bytes: int = 0
-    """The most that it takes with its present load; 0: several nodes or copies have no formula."""
+    """Most memory that the process takes with its present load. 0 if it is unknown: several nodes,
+    or copies, have no formula."""
 
     def samples(self) -> Iterator[Sample]:
         yield from samples_of("dcp_producer", {}, plain(self), self.metrics)
@@ -78,19 +78,17 @@ class ProducerFigures(Record):
 def samples_of(
     prefix: str, labels: dict[str, str], told: Mapping[str, Any], known: Metrics
 ) -> Iterator[Sample]:
-    """Yield the numbers of ``told`` that ``known`` has as metrics, whose names have the prefix."""
+    """Yield a sample for each number in ``told`` that has a metric in ``known``.
+
+    The metric's name is the prefix and the number's key, with ``_total`` for counters.
+    """
     for metric in known:
         value = told.get(metric.removeprefix(f"{prefix}_").removesuffix("_total"))
         if isinstance(value, int | float):
             yield Sample(metric, labels, value)
 
 
-def node_exposition(
-    connections: Iterable[ConnectionFigures], process: ProcessFigures | None
-) -> str:
-    """Return the metrics of a node; ``process`` is None if the node does not tell its own."""
+def node_exposition(connections: Iterable[ConnectionFigures], process: ProcessFigures) -> str:
     samples = [sample for each in connections for sample in each.samples()]
-    if process is None:
-        return exposition_of(samples, CONNECTION_METRICS)
     samples += process.samples()
     return exposition_of(samples, {**CONNECTION_METRICS, **process.metrics})

@@ -1,9 +1,7 @@
-"""Answers clients that wait until a seqno is on disk; used under the bucket's lock.
+"""Answers clients that wait until a seqno is on disk (SEQNO_PERSISTENCE).
 
-Once it is, they are told so; when their time is over, or the vbucket is there no more, ETMPFAIL
-(kv_engine ``engines/ep/src/ep_engine.cc``, handleSeqnoPersistence; ``vbucket.cc``,
-getSeqnoPersistenceRequestsToNotify; ``seqno_persistence_timeout`` in ``configuration.json``). A
-connection waits for one thing at a time, so there are no more of them than connections.
+Source: kv_engine ``engines/ep/src/ep_engine.cc``, handleSeqnoPersistence; ``vbucket.cc``,
+getSeqnoPersistenceRequestsToNotify; ``seqno_persistence_timeout`` in ``configuration.json``.
 """
 
 from collections.abc import Callable
@@ -26,7 +24,10 @@ class _Wait:
 
 
 class PersistenceWaits:
-    """``on_pending`` is told when ``check`` is wanted from now on, until nothing is pending."""
+    """Waiting clients; callers hold the bucket's lock.
+
+    A connection waits for one seqno at a time, so connections bound the number of waits.
+    """
 
     def __init__(self, table: VbucketTable, settings: ClusterSettings) -> None:
         self._table = table
@@ -34,10 +35,10 @@ class PersistenceWaits:
         self._wait_seconds = settings.persistence_wait_seconds
         self._waits: dict[object, _Wait] = {}
         self.on_pending: Listeners[[]] = Listeners()
+        """Called when a wait begins: ``check`` must run at intervals while ``has_pending``."""
 
     @property
     def has_pending(self) -> bool:
-        """True if a client waits."""
         return bool(self._waits)
 
     def add(
@@ -48,7 +49,10 @@ class PersistenceWaits:
         seqno: int,
         answer: Callable[[Status], None],
     ) -> None:
-        """Let ``waiter`` wait for what ``node`` has of a vbucket; it may be answered at once."""
+        """Answer ``waiter`` when ``node`` has the seqno on disk, perhaps in this call.
+
+        It gets ETMPFAIL after the timeout, or if the vbucket leaves the node.
+        """
         now = self._clock()
         wait = _Wait(vbucket, node, seqno, now + self._wait_seconds, answer)
         status = self._status(wait, now)
@@ -59,11 +63,9 @@ class PersistenceWaits:
             self.on_pending()
 
     def forget(self, waiter: object) -> None:
-        """Do not answer any more: the connection is gone."""
         self._waits.pop(waiter, None)
 
     def check(self) -> None:
-        """Answer those for whom it is decided."""
         now = self._clock()
         decided = [
             (waiter, wait.answer, status)
@@ -75,6 +77,7 @@ class PersistenceWaits:
             answer(status)
 
     def _status(self, wait: _Wait, now: float) -> Status | None:
+        # Another object in its place: the vbucket moved, was replaced, or went.
         if self._table.at(wait.vbucket.id, wait.node) is not wait.vbucket:
             return Status.ETMPFAIL
         if wait.seqno <= wait.vbucket.data.disk.persisted_seqno:

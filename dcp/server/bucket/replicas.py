@@ -1,9 +1,4 @@
-"""Knows how far the copies on other nodes are (``ClusterSettings.replicas``, ``copy_table.py``).
-
-For durable writes a copy is as far as it said on its connection that it holds prepares:
-DCP_SEQNO_ACKNOWLEDGED, which it sends for whole snapshots (``acknowledgements.py``). A connection
-that is lost takes its word along; the next one says it again.
-"""
+"""Progress of the copies on other nodes."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -23,21 +18,27 @@ _PURPOSES: Final = (REPLICATION, TAKEOVER)
 
 
 class Replicas:
-    """The copies that the map names; used under the bucket's lock."""
+    """The copies that the map names; callers hold the bucket's lock.
+
+    A copy acknowledges prepares on its DCP connection by DCP_SEQNO_ACKNOWLEDGED, a whole snapshot
+    at a time (``acknowledgements.py``). A lost connection loses its acknowledgement; the next
+    connection repeats it.
+    """
 
     def __init__(
         self, cluster_map: ServedClusterMap, table: VbucketTable, connections: DcpConnections
     ) -> None:
         self._map, self._table, self._connections = cluster_map, table, connections
         self.is_paused = False
-        """True if copies stay at what they hold; feeds follow it: ``replication.py``."""
+        """True while copies receive nothing; the feeds in ``replication.py`` obey."""
 
     def behind(self, vbucket: int) -> Sequence[CopyProgress | None]:
-        """Return what the copies acknowledged of durable writes; None is one without a node."""
+        """Return the progress of each copy in durable writes; None for a copy that has no node."""
         found: list[CopyProgress | None] = []
         for node in self._map.replicas(vbucket):
             seqno = max(self._acknowledged(vbucket, node, purpose) for purpose in _PURPOSES)
-            found.append(CopyProgress(seqno, seqno))  # it says so only of what is where it must be
+            # An acknowledged prepare is on disk if its level asks for that.
+            found.append(CopyProgress(seqno, seqno))
         return found + [None] * (self._map.replica_count - len(found))
 
     def _acknowledged(self, vbucket: int, node: int, purpose: str) -> int:
@@ -46,20 +47,21 @@ class Replicas:
             return 0
         name = connection_name(owner, node, self._map.bucket, purpose)
         connection = self._connections.get((owner, name.encode()))
-        if connection is None or not connection.is_internal:  # anybody may take the name
+        # A client can open a connection of the same name.
+        if connection is None or not connection.is_internal:
             return 0
         return connection.acknowledged(vbucket)
 
     def kept_seqno(self, vbucket: int) -> int:
-        """Return what the copy that would be promoted holds whole; 0 where none lives here."""
+        """Return the seqno up to which a promoted copy is consistent; 0 without a living copy."""
         copy = next((copy for _, copy in self._table.living_copies(vbucket)), None)
         return 0 if copy is None else copy.consistent_seqno
 
     def heirs_of(self, node: int) -> dict[int, int]:
-        """Return the next living nodes that have a copy of what the node holds, by vbucket.
+        """Return, for each vbucket of a node, the living node whose copy a failover promotes.
 
         Raises:
-            ValueError: none has one of some vbucket.
+            ValueError: some vbucket has no living copy.
         """
         found: dict[int, int] = {}
         advice = (
@@ -79,16 +81,14 @@ class Replicas:
         return found
 
     def pause(self) -> None:
-        """Let feeds end; copies stay at what they hold."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """Let feeds begin again."""
         self.is_paused = False
 
 
 def lagging_copy(cluster_map: ServedClusterMap, table: VbucketTable) -> str | None:
-    """Say which copy on a living node lacks what its active, on a living node, holds; or None."""
+    """Describe the first living copy that differs from its living active; None if all match."""
     for vbucket, owner in enumerate(cluster_map.owners):
         active = table.vbuckets[vbucket]
         if owner in cluster_map.dead_nodes or active.state is not VbucketState.ACTIVE:

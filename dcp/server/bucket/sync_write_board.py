@@ -1,5 +1,3 @@
-"""Tracks the vbuckets of a bucket with sync writes under way, and advances them. Under the lock."""
-
 from collections.abc import Callable
 
 from dcp.server.bucket.replicas import Replicas
@@ -14,7 +12,7 @@ from dcp.wire.vocabulary import Status
 
 
 class SyncWriteBoard:
-    """``on_pending`` is told when ``check`` is wanted from now on, until nothing is pending."""
+    """Advances the sync writes (durable writes) of all vbuckets; callers hold the bucket's lock."""
 
     def __init__(
         self,
@@ -27,16 +25,16 @@ class SyncWriteBoard:
         self._table, self._replicas, self._writes, self._clock = table, replicas, writes, clock
         self._pending: set[int] = set()
         self.on_pending: Listeners[[]] = Listeners()
+        """A sync write began: ``check`` must run at intervals while ``has_pending``."""
         for vbucket in range(len(table.vbuckets)):
             self.watch(vbucket)
 
     @property
     def has_pending(self) -> bool:
-        """True if a vbucket has a sync write under way."""
         return bool(self._pending)
 
     def require_possible(self, vbucket: int) -> None:
-        """Raise DocumentError DURABILITY_IMPOSSIBLE where too few copies of a vbucket exist."""
+        """Raise DocumentError DURABILITY_IMPOSSIBLE if too few copies of a vbucket exist."""
         chain = self._chain_of(vbucket)
         if not is_possible(chain):
             found = sum(copy is not None for copy in chain)
@@ -46,28 +44,26 @@ class SyncWriteBoard:
             )
 
     def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
-        """Take a sync write whose prepare was appended; it may end at once."""
+        """Follow a sync write whose prepare was appended; it may end in this call."""
         self._table.vbuckets[prepare.vbucket].sync_writes.track(prepare, deadline, answer)
-        self._writes.flush()  # it may have to be on disk
+        self._writes.flush()  # the level may demand the active's disk
         self._go_on(prepare.vbucket)
         self.watch(prepare.vbucket)
 
     def watch(self, vbucket: int) -> None:
-        """Look after a vbucket that may have sync writes under way."""
         if self._table.vbuckets[vbucket].sync_writes.is_pending:
             self._pending.add(vbucket)
             self.on_pending()
 
     def acknowledged(self, vbucket: int) -> None:
-        """Let a vbucket's sync writes go on, of which a copy acknowledged some, if any is left."""
         if vbucket in self._pending:
             self._go_on(vbucket)
 
     def check(self) -> None:
-        """Let everything go on that can now.
+        """Advance all sync writes that can advance.
 
         Raises:
-            OSError: what a vbucket did cannot be written; that was done, and the others as well.
+            OSError: a vbucket's commits or aborts cannot be written; the others did advance.
         """
         failed: list[OSError] = []
         for vbucket in sorted(self._pending):
@@ -85,14 +81,13 @@ class SyncWriteBoard:
         try:
             if state.data.high_seqno != before:
                 self._writes.wrote(vbucket)
-        finally:  # who waits must hear of what was done
+        finally:  # the outcome is final even if the disk fails, so clients must get it
             if not state.sync_writes.is_pending:
                 self._pending.discard(vbucket)
             for answer, status in told:
                 answer(status)
 
     def _chain_of(self, vbucket: int) -> Chain:
-        """Return the copies of a vbucket as they are now."""
         data = self._table.vbuckets[vbucket].data
         active = CopyProgress(data.high_seqno, data.disk.persisted_seqno)
         return (active, *self._replicas.behind(vbucket))

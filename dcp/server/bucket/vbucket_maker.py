@@ -1,5 +1,3 @@
-"""Makes the vbuckets of a bucket, in memory or from what a data folder has of them."""
-
 from collections.abc import Iterable
 from dataclasses import replace
 from random import Random
@@ -13,7 +11,7 @@ from dcp.wire.vocabulary import VbucketState
 
 
 class VbucketMaker:
-    """Used under the bucket's lock."""
+    """Creates vbuckets, in memory or from a data folder; needs the bucket's lock."""
 
     def __init__(
         self,
@@ -21,19 +19,19 @@ class VbucketMaker:
         random: Random,
         storage: BucketStorage | None,
     ) -> None:
-        """``storage`` is there with a data folder."""
+        """``storage`` is None for a bucket in memory."""
         self.settings = settings
         self._random, self._storage = random, storage
 
     def opened(
         self, cluster_map: ServedClusterMap, state: VbucketState | None = None
     ) -> list[Vbucket]:
-        """Begin all vbuckets, or go on with those of the data folder, and with the map there.
+        """Create all vbuckets, or open those of the data folder together with its map.
 
-        ``state`` is the one that they are in; None: of each the one that was saved.
+        Each gets ``state``, or with None the state that was saved.
 
         Raises:
-            OSError: a file cannot be read or written; the folder is free then.
+            OSError: a file cannot be read or written; the folder is unlocked.
         """
         try:
             vbuckets = [self._owned(v, state) for v in range(self.settings.vbuckets)]
@@ -56,9 +54,9 @@ class VbucketMaker:
         )
 
     def copy_of(self, node: int, vbucket: int) -> Vbucket:
-        """Return what a node's copy of a vbucket holds: what the data folder has of it, or none."""
         home = None if self._storage is None else self._storage.copy_home(node, vbucket)
-        settings = replace(self.settings, record_branches=False)  # the active has the record
+        # The active vbucket records the branches.
+        settings = replace(self.settings, record_branches=False)
         return Vbucket(
             vbucket,
             self._fresh_uuid,
@@ -71,11 +69,10 @@ class VbucketMaker:
         return fresh_uuid(self._random.randint)
 
     def drop_copy(self, node: int, vbucket: int) -> None:
-        """Forget a copy."""
         if self._storage is not None:
             self._storage.drop_copy(node, vbucket)
 
     def keep_copies(self, places: Iterable[tuple[int, int]]) -> None:
-        """Know the copies of these nodes and vbuckets; all others are nobody's."""
+        """Forget all copies but these pairs of node and vbucket."""
         if self._storage is not None:
             self._storage.keep_copies(places)

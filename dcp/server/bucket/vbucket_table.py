@@ -1,7 +1,4 @@
-"""The vbucket table: a bucket's vbuckets by number, and copies of those that other nodes own.
-
-They are opened, replaced and ended here, and nowhere else. Used under the bucket's lock.
-"""
+"""The bucket's vbuckets by number, and the copies of vbuckets on other nodes."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -20,7 +17,10 @@ from dcp.wire.vocabulary import VbucketState
 
 
 class VbucketTable:
-    """Vbuckets and copies, and which of them a rebalance moves."""
+    """Opens, replaces and ends vbuckets and copies, and knows which a rebalance moves.
+
+    Callers hold the bucket's lock.
+    """
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class VbucketTable:
         origin: BucketOrigin,
         lock: RLock,
     ) -> None:
-        """Have what the map says; ``lock`` is the bucket's.
+        """Open the vbuckets and copies that the map names; ``lock`` is the bucket's.
 
-        ``flusher`` is there with a data folder.
+        ``flusher`` is None for a bucket in memory.
 
         Raises:
             OSError: a file cannot be read or written.
@@ -42,7 +42,7 @@ class VbucketTable:
         settings = maker.settings
         self._moving: frozenset[int] = frozenset()
         self.copies_moved = Condition(lock)
-        """Notified when a copy received something, or may be about to."""
+        """Notified when a copy received data, or a rebalance or replication took a step."""
         self.vbuckets: list[Vbucket] = maker.opened(cluster_map, origin.opened_state)
         for vbucket in self.vbuckets:
             self._write_behind(vbucket)
@@ -58,7 +58,7 @@ class VbucketTable:
         maker.keep_copies(self._places_of_copies())
 
     def _places_of_copies(self) -> list[tuple[int, int]]:
-        """Return where there are copies with logs of their own."""
+        """Return node and vbucket of the copies that have logs of their own."""
         return [
             (node, vbucket.id)
             for vbucket in self.vbuckets
@@ -82,18 +82,16 @@ class VbucketTable:
     # --- who holds what
 
     def all(self) -> list[Vbucket]:
-        """Return all that there is, copies too."""
         return [*self.vbuckets, *self.copies.all_vbuckets()]
 
     def of_key(self, key: bytes) -> Vbucket:
-        """Return the vbucket that holds ``key``."""
         return self.vbuckets[vbucket_of(key, len(self.vbuckets))]
 
     def numbered(self, vbucket: int) -> Vbucket:
         """Return a vbucket by its number.
 
         Raises:
-            ValueError: there is none of that number.
+            ValueError: no vbucket has that number.
         """
         if not 0 <= vbucket < len(self.vbuckets):
             raise ValueError(
@@ -103,27 +101,25 @@ class VbucketTable:
         return self.vbuckets[vbucket]
 
     def owned(self, vbucket: int, node: int) -> Vbucket | None:
-        """Return a vbucket if ``node`` owns it."""
         return self.vbuckets[vbucket] if self._map.owner(vbucket) == node else None
 
     def at(self, vbucket: int, node: int) -> Vbucket | None:
-        """Return what ``node`` has of a vbucket: the vbucket itself, or its copy."""
+        """Return the vbucket if ``node`` owns it, or the node's copy of it."""
         copy = self.copies.at(node, vbucket)
         return self.owned(vbucket, node) if copy is None else copy.vbucket
 
     def of_node(self, node: int) -> list[Vbucket]:
-        """Return all that ``node`` has, copies too, in the order of vbuckets."""
         found = {vbucket: self.vbuckets[vbucket] for vbucket in self._map.vbuckets_of(node)}
         found |= {vbucket: copy.vbucket for vbucket, copy in self.copies.of_node(node).items()}
         return [found[vbucket] for vbucket in sorted(found)]
 
     def active(self, vbucket: int, node: int) -> Vbucket | None:
-        """Return a vbucket if ``node`` owns it and it takes KV commands."""
+        """Return a vbucket if ``node`` owns it and it accepts KV commands."""
         found = self.owned(vbucket, node)
         return found if found is not None and found.shown_state is VbucketState.ACTIVE else None
 
     def living_copies(self, vbucket: int) -> Iterator[tuple[int, ReplicaCopy]]:
-        """Yield living nodes that hold a copy, with the copies, the first to be promoted first."""
+        """Yield living nodes and their copies; a failover promotes the first."""
         for node in self._map.replicas(vbucket):
             copy = self.copies.at(node, vbucket)
             if copy is not None and node not in self._map.dead_nodes:
@@ -132,19 +128,16 @@ class VbucketTable:
     # --- a rebalance moves some
 
     def set_moving(self, vbuckets: Iterable[int]) -> None:
-        """Know exactly which vbuckets a rebalance moves from now on."""
         self._moving = frozenset(vbuckets)
         self.copies_moved.notify_all()
 
     def is_moving(self, vbucket: int) -> bool:
-        """Return whether a rebalance moves a vbucket now."""
         return vbucket in self._moving
 
     def require_unmoved(self, what: str, vbucket: int) -> None:
-        """Raise ValueError where a rebalance moves a vbucket: an order would be lost, or undone.
-
-        It may be dead here for an instant, with all that it has on its way to another node.
-        """
+        """Raise ValueError if a rebalance moves a vbucket; ``what`` names the refused order."""
+        # A moving vbucket is dead here for an instant, on its way to another node. An order in that
+        # instant would be lost, or the move would undo it.
         if self.is_moving(vbucket) or self.vbuckets[vbucket].is_handed_over:
             raise ValueError(
                 f"{what} of vbucket {vbucket}: found one that a rebalance moves now; order it when "
@@ -154,7 +147,7 @@ class VbucketTable:
     # --- one takes another's place
 
     def put_in_place(self, vbucket: int, copy: Vbucket) -> None:
-        """Let what was a copy be the vbucket from now on; the one before ends."""
+        """Replace a vbucket by a former copy, and end the old one."""
         old, self.vbuckets[vbucket] = self.vbuckets[vbucket], copy
         self._write_behind(copy)
         self._end(old)

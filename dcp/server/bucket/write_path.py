@@ -1,10 +1,4 @@
-"""The write path of a bucket: from a command that wrote to the disk, to memory and to streams.
-
-All that is written inside a batch becomes one disk snapshot of each vbucket. Outside a batch each
-command makes its own disk snapshot. Many of them go to disk at once: to a data folder when the
-flusher writes, to a disk in memory at the end of a turn. What copies receive takes the same path.
-Used under the bucket's lock.
-"""
+"""Takes writes from a command to the disk, to memory accounts and to streams."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +20,12 @@ P = ParamSpec("P")
 
 
 class WritePath:
-    """Writes to vbuckets and copies, and what follows from them."""
+    """Runs commands on vbuckets and settles their writes; callers hold the bucket's lock.
+
+    All writes of a batch become one disk snapshot of each vbucket. Outside a batch, each command
+    makes its own disk snapshot. Several snapshots go to disk together: with a data folder when the
+    flusher writes, in memory at the end of a turn.
+    """
 
     def __init__(
         self,
@@ -37,13 +36,13 @@ class WritePath:
         connections: DcpConnections,
         changes: ChangedVbuckets,
     ) -> None:
-        """``flusher`` is there with a data folder; ``memory`` counts the vbuckets' checkpoints."""
+        """``flusher`` is None for a bucket in memory; ``memory`` counts vbuckets' checkpoints."""
         self._settings, self._table, self._memory = settings, table, memory
         self._connections, self._changes = connections, changes
         self.flusher = flusher
         self._written: set[int] = set()
         self._unflushed: set[int] = set()
-        """Vbuckets with batches that a disk in memory has not got yet."""
+        """Vbuckets in memory with batches that ``flush`` must still write."""
         self._open_batches = 0
         self._is_in_turn = False
         if flusher is not None:
@@ -53,7 +52,7 @@ class WritePath:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Let everything that is written inside be one disk snapshot of each vbucket."""
+        """Combine all writes inside into one disk snapshot of each vbucket."""
         self._open_batches += 1
         try:
             yield
@@ -64,11 +63,10 @@ class WritePath:
 
     @property
     def is_in_batch(self) -> bool:
-        """True if writes wait for others to be one disk snapshot with them."""
         return self._open_batches > 0
 
     def wrote(self, vbucket: int) -> None:
-        """Note that ``vbucket`` has new items: its disk and its streams must hear of them."""
+        """Note that ``vbucket`` has new items, and settle them unless a batch is open."""
         self._written.add(vbucket)
         self._changes.add(vbucket)
         if not self._open_batches:
@@ -93,10 +91,9 @@ class WritePath:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Leave the writes inside to ``flush``, at the end of this turn or of a later one.
+        """Leave the writes inside to a later ``flush``; other writes are flushed at once.
 
-        Each command still makes a disk snapshot of its own. What is written outside of turns is
-        flushed at once.
+        Each command still makes its own disk snapshot.
         """
         self._is_in_turn = True
         try:
@@ -105,7 +102,7 @@ class WritePath:
             self._is_in_turn = False
 
     def flush(self) -> None:
-        """Write what turns left to a disk in memory: all that waits of a vbucket in one write."""
+        """Write all batches that wait for a disk in memory, one write for each vbucket."""
         for vbucket in self._unflushed:
             written = self._table.vbuckets[vbucket]
             written.data.persistence.flush()
@@ -122,11 +119,10 @@ class WritePath:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Version:
-        """Run a KV command on this vbucket's store; its streams hear of what it changed.
+        """Run a KV command on a vbucket's store, and wake its streams.
 
         Raises:
-            DocumentError: what the command refuses; ETMPFAIL while checkpoints take their whole
-                quota.
+            DocumentError: the command is refused; ETMPFAIL if checkpoints take their whole quota.
         """
         if self._memory.is_full:
             self._require_memory()
@@ -139,7 +135,7 @@ class WritePath:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Version:
-        """Run a KV command that writes nothing but an expiry that it comes across."""
+        """Run a KV command that reads; only an expiry that it finds is a write."""
         before = vbucket.data.high_seqno
         try:
             return command(vbucket.documents, *args, **kwargs)
@@ -150,11 +146,7 @@ class WritePath:
     # --- memory and disk
 
     def _require_memory(self) -> None:
-        """Free checkpoint memory where it takes its whole quota.
-
-        Raises:
-            DocumentError: ETMPFAIL: none could be freed, or that was tried just now.
-        """
+        """Raise DocumentError ETMPFAIL if checkpoints fill their quota and none can be freed."""
         if self._memory.looks_again():
             self._recover_memory()
         if self._memory.is_full:
@@ -165,15 +157,15 @@ class WritePath:
             )
 
     def _recover_memory(self) -> None:
-        """Free checkpoint memory; streams whose cursors that takes go back to the disk."""
-        self.flush()  # checkpoints keep what is on no disk
+        """Free checkpoint memory; streams that lose their cursors read from disk again."""
+        self.flush()  # checkpoints cannot free items that are on no disk
         vbuckets = self._table.vbuckets
         dropped = self._memory.recover(vbucket.data.checkpoints for vbucket in vbuckets)
         for vbucket, cursors in dropped.items():
             self._connections.cursors_dropped(vbuckets[vbucket].data, cursors)
 
     def _stored(self, vbucket: Vbucket) -> None:
-        """Note that a vbucket or copy was written to disk: it may be gone from memory."""
+        """Free the memory of items that a flush has written."""
         is_owned = self._table.vbuckets[vbucket.id] is vbucket
         memory = self._memory if is_owned else self._table.copies.memory_of(vbucket)
         if memory is not None:
@@ -182,17 +174,16 @@ class WritePath:
 
     @property
     def has_room(self) -> bool:
-        """True if copies may receive more: as long as clients may write."""
         return self.flusher is None or self.flusher.has_room
 
     def make_room(self) -> bool:
-        """Write what waits for the disk if it is too much and can be; return ``has_room`` then."""
+        """Write pending data if there is too much; return ``has_room`` afterwards."""
         return self.flusher is None or self.flusher.make_room()
 
     # --- copies
 
     def received(self, node: int, vbucket: int) -> None:
-        """Settle what a node's copy of ``vbucket`` received; its streams hear of it."""
+        """Settle the items that a node's copy received, and wake its streams."""
         copies = self._table.copies
         copy = copies.at(node, vbucket)
         if copy is None or not copy.store_received():

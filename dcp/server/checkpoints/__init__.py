@@ -1,1 +1,1 @@
-"""The newest items of a vbucket in memory, in checkpoints, with the cursors of its streams."""
+"""Checkpoints: the newest items of a vbucket in memory, and the cursors of its streams."""

@@ -1,19 +1,7 @@
-"""One checkpoint: queued items of one snapshot in seqno order, each key at most once.
+"""One checkpoint: the queued items of one snapshot in seqno order, each key at most once.
 
-What may not be replaced, or replace another, must come in the next checkpoint where the key is here
-already: so it is with sync writes, whose prepares, commits and aborts are all told, and with what a
-reader was shown and has not had yet: a snapshot that was announced is given as it was then. In
-buckets that retain history nothing may be replaced.
-
-An ``OpenCheckpoint`` takes items; ``close`` makes a ``Checkpoint`` of it, to which nothing can be
-added. Both can be read from any seqno on, and give up their oldest items (expel). Positions are
-seqnos, so no reader is moved when an item goes away: every reader gets the new version, whether it
-had the replaced one or not, because the new one has the higher seqno.
-
-The open one has a key index. A replaced item leaves a hole; holes are squeezed out when they
-outnumber the items, so that adding costs O(1) amortised. DISK checkpoints have no index and no
-holes: they are received from a disk that holds each key once (kv_engine
-``engines/ep/src/checkpoint.cc``, ``Checkpoint::queueDirty``).
+``OpenCheckpoint`` accepts items; its ``close`` returns a ``Checkpoint``, which accepts none.
+Source: kv_engine ``engines/ep/src/checkpoint.cc``, ``Checkpoint::queueDirty``.
 """
 
 from bisect import bisect_right
@@ -25,62 +13,59 @@ from typing import Final, Generic, Protocol, TypeVar
 from dcp.types import SnapshotRange
 
 ITEM_OVERHEAD_BYTES: Final = 128
-"""What a queued item costs besides itself: two list places, and its entry in the key index."""
+"""Memory of a queued item besides its own: two list entries, and one in the key index."""
 
 _FEW_HOLES: Final = 32
+"""Holes that are not worth squeezing out."""
 
 
 class QueuedItem(Protocol):
-    """An item of a checkpoint; none of these facts may change while it is queued."""
+    """An item of a checkpoint; its facts must not change while it is queued."""
 
     @property
-    def seqno(self) -> int:
-        """The item's seqno."""
+    def seqno(self) -> int: ...
 
     @property
     def dedup_key(self) -> Hashable | None:
-        """The key within which a newer item replaces it; None if no item ever does."""
+        """A newer item with the same key replaces this one; None: no item ever does."""
 
     @property
     def is_deduplicated(self) -> bool:
-        """True if items of its key of the same kind may replace it, and it may replace them."""
+        """False for prepares, commits and aborts: consumers must get all of them."""
 
     @property
-    def size_bytes(self) -> int:
-        """The memory that the item itself takes."""
+    def size_bytes(self) -> int: ...
 
 
 Q = TypeVar("Q", bound=QueuedItem)
 
 
 class CheckpointKind(Enum):
-    """The source of a checkpoint's items."""
-
     MEMORY = "memory"
     DISK = "disk"
-    """A disk snapshot that a replica received."""
+    """A disk snapshot that a replica received. It has each key once, so it needs no key index."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointHead:
-    """The facts of a checkpoint that are fixed when it begins.
-
-    ``begins_after``: the vbucket's high seqno when it was begun; every item is above.
-    ``snapshot_start``: where the snapshot starts, by the active or by the received marker.
-    ``is_received``: True if it began with a marker, not on an active vbucket.
-    """
+    """The facts of a checkpoint that are fixed when it begins."""
 
     id: int
     kind: CheckpointKind
     begins_after: int
+    """The vbucket's high seqno at the beginning; every item lies above."""
     snapshot_start: int
+    """Start of the snapshot, by the active vbucket or by the received marker."""
     is_received: bool = False
+    """True if a received marker began it, as on a replica."""
 
 
 class Checkpoint(Generic[Q]):
-    """Items that can be read and expelled. ``snapshot_end`` may lie above the last of them.
+    """A closed checkpoint: readers read it from any seqno, and its oldest items can be expelled.
 
-    ``expelled_seqno``: this one and all below it have left memory.
+    Readers hold seqnos, not positions, so de-duplication and expelling never move a reader.
+    ``snapshot_end`` may lie above the last item. ``expelled_seqno`` and all seqnos below it have
+    left memory.
     """
 
     def __init__(
@@ -94,18 +79,18 @@ class Checkpoint(Generic[Q]):
         self.item_count = len(self._items)
         self.memory_bytes = sum(_memory_of(item) for item in self._items if item is not None)
         self.high_seqno = self._seqnos[-1] if self._seqnos else expelled_seqno
-        """The newest seqno that was ever added; the one before the checkpoint while none was."""
+        """Newest seqno ever added; ``begins_after`` if none was."""
 
     def after(self, seqno: int) -> tuple[Q, ...]:
-        """Return the items above ``seqno``, in seqno order."""
         first = bisect_right(self._seqnos, seqno)
         return tuple(filter(None, self._items[first:]))
 
     def between(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Q]:
-        """Return the first items above a seqno, up to another: none only where there are none."""
+        """Return the first items in (``after_seqno``, ``end_seqno``]; empty if there are none."""
         first = bisect_right(self._seqnos, after_seqno)
         last = bisect_right(self._seqnos, end_seqno, first)
         found: list[Q] = []
+        # A stretch of ``most_items`` places can consist of holes; the next one is read then.
         while not found and first < last:
             stop = min(first + most_items, last)
             found = [item for item in self._items[first:stop] if item is not None]
@@ -113,7 +98,6 @@ class Checkpoint(Generic[Q]):
         return found
 
     def expel(self, up_to_seqno: int) -> int:
-        """Forget the items up to a seqno; return the bytes that this frees."""
         count = bisect_right(self._seqnos, up_to_seqno)
         gone = [item for item in self._items[:count] if item is not None]
         if not gone:
@@ -127,30 +111,34 @@ class Checkpoint(Generic[Q]):
         return freed
 
     def _forget(self, gone: list[Q], count: int) -> None:
-        """Remove the first ``count`` places, at which ``gone`` were."""
+        """Hook: the first ``count`` places, which held ``gone``, have left the list."""
 
 
 class OpenCheckpoint(Checkpoint[Q]):
-    """The checkpoint that items are added to.
+    """The checkpoint that accepts items; a key index finds an item's older version.
 
-    ``received_end``: the end of the marker that it was received with; None on an active, whose
-    snapshot ends at its high seqno. ``shown``: up to which seqno each reader, by name, was shown
-    what it has not had all of.
+    A replaced item leaves a hole. Holes are squeezed out when they outnumber the items, so adding
+    an item costs O(1) amortised.
     """
 
     def __init__(self, head: CheckpointHead, received_end: int | None = None) -> None:
+        """``received_end`` is the end of the received marker; None on an active vbucket."""
         end = head.begins_after if received_end is None else received_end
         super().__init__(head, end, head.begins_after, ())
+        # Snapshots that were announced and not yet read: name of the reader, and end of its
+        # snapshot. They must stay as announced, so no item up to that end may be replaced.
         self.shown: dict[str, int] = {}
         self._places: dict[Hashable, int] = {}
         self._first_place = 0
 
     def add(self, item: Q, *, replaces: bool = True, keeps_both: bool = False) -> bool:
-        """Add the newest item; an older one of its key goes away where it ``replaces``.
+        """Add the newest item; with ``replaces``, it removes the older item of its key.
 
-        Where that may not be both stay with ``keeps_both``; else nothing is done, and False said.
+        If the older item must stay, the call returns False and adds nothing: the item belongs into
+        the next checkpoint. With ``keeps_both`` the item is added beside the older one.
         """
         key = item.dedup_key
+        # A disk has each key once, so items of a DISK checkpoint replace nothing.
         if key is not None and self.head.kind is CheckpointKind.MEMORY:
             place = self._places.get(key)
             if place is not None:
@@ -174,7 +162,7 @@ class OpenCheckpoint(Checkpoint[Q]):
         return not is_awaited and held.is_deduplicated and item.is_deduplicated
 
     def extend(self, bounds: SnapshotRange) -> bool:
-        """Take in another received MEMORY snapshot, if it continues this one; return if it does."""
+        """Merge a received MEMORY snapshot that continues this one; return False if it does not."""
         goes_on = (
             self.head.is_received
             and self.head.kind is CheckpointKind.MEMORY
@@ -185,11 +173,10 @@ class OpenCheckpoint(Checkpoint[Q]):
         return goes_on
 
     def is_full(self, max_items: int, max_bytes: int) -> bool:
-        """Return whether it has reached one of these limits."""
         return self.item_count >= max_items or self.memory_bytes >= max_bytes
 
     def close(self, snapshot_end: int) -> Checkpoint[Q]:
-        """Return the same without a key index and holes, as a snapshot up to ``snapshot_end``."""
+        """Return a checkpoint with the same items, as a snapshot up to ``snapshot_end``."""
         return Checkpoint(self.head, snapshot_end, self.expelled_seqno, self.after(0))
 
     def _take_out(self, index: int) -> None:
@@ -198,7 +185,8 @@ class OpenCheckpoint(Checkpoint[Q]):
             raise AssertionError("the key index points at a hole")
         self.item_count -= 1
         self.memory_bytes -= _memory_of(item)
-        if index == len(self._items) - 1:  # the high seqno moves on at once, with the new item
+        # No hole is needed: the caller appends a newer item at once.
+        if index == len(self._items) - 1:
             self._items.pop()
             self._seqnos.pop()
         else:

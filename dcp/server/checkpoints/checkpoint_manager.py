@@ -1,21 +1,14 @@
 """The checkpoint manager of one vbucket: its checkpoints, and the cursors that read them.
 
     closed ... closed | open         checkpoints, oldest first
-           ^cursor       ^cursor     a cursor is a seqno: it had everything up to there
+           ^cursor       ^cursor     a cursor has every item up to its seqno
 
-A point-in-time snapshot is formed when a cursor asks (``next_items``): the rest of the checkpoint
-that it stands in, so that no key comes twice. It starts at its first item's seqno, or where the
-checkpoint's snapshot starts if the cursor had nothing from there on. It ends at the last item; of a
-received snapshot that is not complete, at the marker's end, however often asked. A slow reader
-peeks at it (``show_items``) and reads it piece by piece (``read_on``, ``advance``): shown items
-stay in memory, and are counted, until the cursor has moved on.
+A cursor asks for a snapshot: the rest of the checkpoint that it stands in (``next_items``). A slow
+reader is shown a snapshot (``show_items``), reads it in pieces (``read_on``) and advances. Shown
+items stay in memory until then.
 
-A cursor that had all of a closed checkpoint stands in the next one. Closed checkpoints before all
-cursors are removed when their items are on disk (``persistence``: after each flush), as kv_engine
-removes one when its last cursor leaves it; what else there is goes when memory is short
-(``checkpoint_memory``). Sources: kv_engine
-``engines/ep/src/checkpoint_manager.cc``, ``engines/ep/src/dcp/active_stream.cc`` (``snapshot``),
-and the DCP concepts document.
+Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc``, ``engines/ep/src/dcp/active_stream.cc``
+(``snapshot``), and the DCP concepts document.
 """
 
 from collections.abc import Mapping
@@ -42,7 +35,12 @@ __all__ = [
 
 
 class CheckpointManager(CheckpointQueue[Q]):
-    """Checkpoints of a vbucket with the cursors that read them."""
+    """Checkpoints of a vbucket with the cursors that read them.
+
+    A cursor at the end of a closed checkpoint stands in the next one. Closed checkpoints before all
+    cursors go after each flush (``persistence.py``). The rest goes when memory is short
+    (``checkpoint_memory.py``).
+    """
 
     def __init__(self, vbucket: int, limits: CheckpointLimits, high_seqno: int = 0) -> None:
         super().__init__(vbucket, limits, high_seqno)
@@ -50,7 +48,6 @@ class CheckpointManager(CheckpointQueue[Q]):
 
     @property
     def checkpoints(self) -> tuple[CheckpointFacts, ...]:
-        """All checkpoints, oldest first; the last one is open."""
         standing = [cursor.checkpoint_id for cursor in self.cursors.values()]
         return tuple(
             CheckpointFacts(
@@ -68,17 +65,14 @@ class CheckpointManager(CheckpointQueue[Q]):
 
     @property
     def gone_seqno(self) -> int:
-        """The seqno up to which nothing is in memory any more."""
         return self._checkpoints.gone_seqno
 
     @property
     def open_item_count(self) -> int:
-        """The number of items in the open checkpoint."""
         return self._checkpoints.open.item_count
 
     @property
     def cursors(self) -> Mapping[str, CursorFacts]:
-        """All cursors by name."""
         return {
             name: CursorFacts(
                 cursor.seqno,
@@ -89,9 +83,10 @@ class CheckpointManager(CheckpointQueue[Q]):
         }
 
     def register(self, cursor: str, after_seqno: int, *, droppable: bool = True) -> bool:
-        """Place a cursor that has everything up to a seqno; one of that name is replaced.
+        """Place a cursor that has every item up to ``after_seqno``; it replaces its namesake.
 
-        Return whether memory has all that comes after it; else it stands where that begins.
+        Return False if memory lacks items above that seqno. The cursor then stands at the first
+        item that memory has, and the reader must get the rest from disk.
 
         Raises:
             LocalProtocolError: the seqno lies above the high seqno.
@@ -107,37 +102,32 @@ class CheckpointManager(CheckpointQueue[Q]):
         return after_seqno >= gone
 
     def remove(self, cursor: str) -> None:
-        """Forget a cursor, if it is there: it may have been dropped."""
         self._checkpoints.open.shown.pop(cursor, None)
         self._cursors.forget(cursor)
 
     def next_is_whole(self, cursor: str) -> bool:
-        """Return whether the result of ``next_items`` would end where its snapshot ends.
+        """Return True if the cursor's next snapshot has all its items here.
 
-        Raises:
-            LocalProtocolError: there is no such cursor.
+        Raises LocalProtocolError if there is no such cursor.
         """
         seqno = self._cursors.named(cursor).seqno
         is_open = self._checkpoints.next_after(seqno) is self._checkpoints.open
         return self.is_snapshot_complete or not is_open
 
     def received_end_at(self, seqno: int) -> int | None:
-        """Return the end of the received snapshot that a seqno lies in, below its end.
+        """Return the end of the received snapshot around ``seqno``; None if there is none.
 
-        None where it lies in none: what a disk holds up to it is a state then. A disk may lag
-        behind memory, and so end inside a snapshot that is whole here.
+        A disk that ends inside such a snapshot holds no consistent state, even if memory has it
+        all.
         """
         checkpoint = self._checkpoints.next_after(seqno)
         is_inside = checkpoint.head.snapshot_start <= seqno < checkpoint.snapshot_end
         return checkpoint.snapshot_end if checkpoint.head.is_received and is_inside else None
 
     def next_items(self, cursor: str) -> CursorItems[Q] | None:
-        """Form a snapshot of the cursor's unread items in its checkpoint, and advance it.
+        """Return the cursor's unread items in its checkpoint, and advance it; None if empty.
 
-        None when there is nothing.
-
-        Raises:
-            LocalProtocolError: there is no such cursor.
+        Raises LocalProtocolError if there is no such cursor.
         """
         items = self.show_items(cursor)
         if items is not None:
@@ -145,10 +135,9 @@ class CheckpointManager(CheckpointQueue[Q]):
         return items
 
     def take_all(self, cursor: str) -> list[Q]:
-        """Return all items that a cursor has not had, of all checkpoints, and advance it.
+        """Return all unread items of a cursor, across checkpoints, and advance it.
 
-        Raises:
-            LocalProtocolError: there is no such cursor.
+        Raises LocalProtocolError if there is no such cursor.
         """
         place = self._cursors.named(cursor)
         taken: list[Q] = []
@@ -158,14 +147,13 @@ class CheckpointManager(CheckpointQueue[Q]):
         return taken
 
     def read_on(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Q]:
-        """Return the first items above a seqno of the snapshot shown to a cursor, up to another."""
+        """Return the first items in (``after_seqno``, ``end_seqno``] of a shown snapshot."""
         return self._checkpoints.next_after(after_seqno).between(after_seqno, end_seqno, most_items)
 
     def advance(self, cursor: str, seqno: int) -> None:
-        """Note that the reader has everything up to a seqno.
+        """Note that the reader has every item up to ``seqno``.
 
-        Raises:
-            LocalProtocolError: there is no such cursor.
+        Raises LocalProtocolError if there is no such cursor.
         """
         place = self._cursors.named(cursor)
         place.advance(seqno)
@@ -173,12 +161,9 @@ class CheckpointManager(CheckpointQueue[Q]):
             self._checkpoints.open.shown.pop(cursor, None)
 
     def show_items(self, cursor: str) -> CursorItems[Q] | None:
-        """Form a snapshot as ``next_items``, and leave the cursor where it is.
+        """Return a snapshot like ``next_items``, and keep its items until ``advance``.
 
-        Nothing of it is replaced until ``advance`` says that it was had.
-
-        Raises:
-            LocalProtocolError: there is no such cursor.
+        Raises LocalProtocolError if there is no such cursor.
         """
         place = self._cursors.named(cursor)
         if place.seqno >= self.high_seqno:
@@ -186,6 +171,8 @@ class CheckpointManager(CheckpointQueue[Q]):
         checkpoint = self._checkpoints.next_after(place.seqno)
         head = checkpoint.head
         items = checkpoint.after(place.seqno)
+        # A cursor before the checkpoint's snapshot gets the start of that snapshot. A cursor inside
+        # it gets its own first item's seqno.
         starts_above, begins = head.snapshot_start > place.seqno, place.entered != head.id
         place.show(items[-1].seqno, head.id)
         if checkpoint is self._checkpoints.open:
@@ -199,30 +186,24 @@ class CheckpointManager(CheckpointQueue[Q]):
         )
 
     def items_after(self, seqno: int) -> int:
-        """Return about how many items there are above a seqno: not more than seqnos."""
+        """Return an upper estimate of the number of items above ``seqno``."""
         return min(self.high_seqno - seqno, self._checkpoints.item_count)
 
     def expel(self) -> int:
-        """Expel the items of the oldest checkpoint that every cursor has read; return the bytes.
-
-        A closed checkpoint that no cursor stands in is not for this, but for ``remove_closed``.
-        """
-        if not self._checkpoints.item_count:  # thousands of cursors need no look then
+        """Expel items of the oldest checkpoint that all cursors have read; return bytes freed."""
+        if not self._checkpoints.item_count:  # skips the search through thousands of cursors
             return 0
         return self._checkpoints.expel(self._cursors.lowest_seqno(self.high_seqno))
 
     def remove_closed(self) -> int:
-        """Remove the closed checkpoints before all cursors; return the bytes that this frees."""
         if not self._checkpoints.has_closed:
             return 0
         return self._checkpoints.remove_closed(self._cursors.lowest_seqno(self.high_seqno))
 
     def droppable_cursors(self) -> tuple[str, ...]:
-        """Return the cursors that may be dropped, the farthest behind first.
-
-        They stand in closed checkpoints, before the checkpoint of the hindmost cursor that must
-        stay (that of persistence, or of a copy).
-        """
+        """Return the droppable cursors that hold back closed checkpoints, the slowest first."""
+        # Dropping a cursor frees nothing beyond the slowest undroppable one (of persistence or a
+        # copy).
         kept = self._cursors.lowest_kept_seqno(self.high_seqno)
         return self._cursors.droppable_below(self._checkpoints.next_after(kept).head.begins_after)
 

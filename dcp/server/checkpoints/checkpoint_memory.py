@@ -2,15 +2,17 @@
 
     recovery starts   at 90 % of the checkpoint quota
     recovery stops    at 60 %
-    in this order     remove closed checkpoints that no cursor needs; close full open ones and
-                      remove them where that is enough; expel what all cursors had; drop cursors
-                      that hold closed checkpoints
 
-Each step goes over the vbuckets, the largest first, before the next one begins, and all ends as
-soon as enough is free. The slow stream pays last: it goes back to a disk backfill. Below the mark
-nothing is touched. Sources: kv_engine ``engines/ep/src/checkpoint_remover.cc``
-(``CheckpointMemRecoveryTask::runInner``), ``kv_bucket.cc`` (``getCheckpointMemoryState``,
-``autoConfigCheckpointMaxSize``), ``configuration.json``.
+Four steps follow each other until enough is free:
+
+1. remove closed checkpoints that no cursor needs;
+2. close full open checkpoints, and remove those, too;
+3. expel items that all cursors have read;
+4. drop cursors that hold back closed checkpoints: their streams read from disk again.
+
+Each step visits all vbuckets, the largest first. Sources: kv_engine
+``engines/ep/src/checkpoint_remover.cc`` (``CheckpointMemRecoveryTask::runInner``), ``kv_bucket.cc``
+(``getCheckpointMemoryState``, ``autoConfigCheckpointMaxSize``), ``configuration.json``.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,20 +24,19 @@ from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits, Checkpoi
 UPPER_MARK_PERCENT: Final = 90
 LOWER_MARK_PERCENT: Final = 60
 CHECKPOINTS_PER_VBUCKET: Final = 10
-"""How many full checkpoints of each vbucket fit the quota (kv_engine ``max_checkpoints``)."""
+"""Number of full checkpoints of each vbucket that fit the quota (kv_engine ``max_checkpoints``)."""
 
 
 @dataclass(slots=True)
 class Recovery:
-    """The progress of a recovery, and its result.
-
-    ``closed`` counts checkpoints; ``dropped`` are names of cursors, by vbucket.
-    """
+    """Progress and result of a recovery."""
 
     closed: int = 0
+    """Number of checkpoints."""
     removed_bytes: int = 0
     expelled_bytes: int = 0
     dropped: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Names of cursors by vbucket."""
     to_free_bytes: int = field(default=0, compare=False)
 
     @property
@@ -44,10 +45,10 @@ class Recovery:
 
 
 def recover(managers: Iterable[CheckpointManager[Any]], quota_bytes: int) -> Recovery:
-    """Free checkpoint memory of a bucket down to the lower mark, if it has reached the upper one.
+    """Free checkpoint memory down to the lower mark, if it has reached the upper one.
 
-    The owners of the cursors that ``dropped`` names must be told. It may free less than wanted:
-    open checkpoints stay, and so does what the persistence cursor has not read.
+    The caller must inform the streams of ``dropped`` cursors. A recovery can free less than wanted:
+    open checkpoints stay, and so do items that are not on disk.
 
     Raises:
         ValueError: the quota is below 1.
@@ -62,9 +63,7 @@ def recover(managers: Iterable[CheckpointManager[Any]], quota_bytes: int) -> Rec
 
 
 def limits_for(quota_bytes: int, vbuckets: int) -> CheckpointLimits:
-    """Return the size limits of a checkpoint that give each vbucket its share of the quota.
-
-    Larger ones would keep recovery from freeing anything: an open checkpoint is never given up.
+    """Return checkpoint limits that give each vbucket its share of the quota.
 
     Raises:
         ValueError: the quota or the number of vbuckets is below 1.
@@ -72,11 +71,13 @@ def limits_for(quota_bytes: int, vbuckets: int) -> CheckpointLimits:
     _require_quota(quota_bytes)
     if vbuckets < 1:
         raise ValueError(f"checkpoint limits: found {vbuckets} vbuckets, expected 1 or more")
+    # Recovery cannot remove an open checkpoint. Larger limits would leave it nothing to free.
     return CheckpointLimits(max_bytes=max(1, quota_bytes // vbuckets // CHECKPOINTS_PER_VBUCKET))
 
 
 def _free(managers: list[CheckpointManager[Any]], recovery: Recovery) -> None:
     for step in _STEPS:
+        # The largest vbuckets may free enough, and the others keep their items in memory.
         for manager in sorted(managers, key=_memory_bytes, reverse=True):
             step(manager, recovery)
             if recovery.is_freed:
@@ -98,7 +99,7 @@ def _expel(manager: CheckpointManager[Any], recovery: Recovery) -> None:
 
 
 def _drop(manager: CheckpointManager[Any], recovery: Recovery) -> None:
-    """Drop one cursor after the other: the next one may be spared."""
+    # One at a time: the first may free enough, and the next cursor is spared.
     for name in manager.droppable_cursors():
         manager.remove(name)
         recovery.dropped[manager.vbucket] = (*recovery.dropped.get(manager.vbucket, ()), name)

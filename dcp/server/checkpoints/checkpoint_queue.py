@@ -1,10 +1,7 @@
-"""The writing side of a checkpoint manager: queues items, and decides where checkpoints end.
+"""The writing side of a checkpoint manager: it queues items and decides where checkpoints end.
 
-An ACTIVE vbucket queues items, seqno after seqno, and decides where a checkpoint ends: when it is
-full, on ``close_open``, and where a received one comes before. A REPLICA takes over the boundaries
-it is told: ``begin_snapshot`` for a received marker, ``receive`` for its items, with gaps. Nothing
-here knows of readers. Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc`` (``queueDirty``,
-``getSnapshotInfo``), ``engines/ep/src/dcp/passive_stream.cc`` (``processMarker``).
+Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc`` (``queueDirty``, ``getSnapshotInfo``),
+``engines/ep/src/dcp/passive_stream.cc`` (``processMarker``).
 """
 
 from typing import Generic
@@ -17,15 +14,14 @@ from dcp.types import SnapshotRange, require_unsigned
 
 
 class CheckpointQueue(Generic[Q]):
-    """The checkpoints of a vbucket. ``high_seqno`` is the newest seqno.
+    """The checkpoints of a vbucket, as their writer sees them.
 
-    All up to the ``high_seqno`` that they begin with was there before them, on disk.
-    ``consistent_seqno``: the newest seqno at which a whole snapshot was here; on an active vbucket
-    always the high seqno. A branch begins there when a replica becomes active (kv_engine
-    ``CheckpointManager::getFailoverSeqno``).
+    An ACTIVE vbucket calls ``queue`` with consecutive seqnos. A REPLICA calls ``begin_snapshot``
+    for each received marker, and ``receive`` for its items.
     """
 
     def __init__(self, vbucket: int, limits: CheckpointLimits, high_seqno: int = 0) -> None:
+        """All items up to ``high_seqno`` are on disk already."""
         require_unsigned("high_seqno", high_seqno)
         self.vbucket = vbucket
         self.limits = limits
@@ -35,12 +31,11 @@ class CheckpointQueue(Generic[Q]):
 
     @property
     def memory_bytes(self) -> int:
-        """The memory of all items, with ``ITEM_OVERHEAD_BYTES`` for each."""
         return self._checkpoints.memory_bytes
 
     @property
     def snapshot(self) -> SnapshotRange:
-        """The snapshot in force: of the open checkpoint, up to the high seqno once complete.
+        """The open checkpoint's snapshot; it ends at the high seqno once all its items are here.
 
         A received marker counts from its first item on.
         """
@@ -49,24 +44,21 @@ class CheckpointQueue(Generic[Q]):
 
     @property
     def open_head(self) -> CheckpointHead:
-        """The head of the open checkpoint."""
         return self._checkpoints.open.head
 
     @property
     def is_snapshot_complete(self) -> bool:
-        """True if the end of the snapshot in force was received; always on an active vbucket."""
+        """True if the last item of the current snapshot is here; always on an active vbucket."""
         return self.consistent_seqno == self.high_seqno
 
     def queue(self, item: Q) -> None:
-        """Add the newest item of an ACTIVE vbucket; an older one of its key goes, unless kept.
+        """Add the newest item of an ACTIVE vbucket; it replaces the older item of its key.
 
-        Where that may not be, a checkpoint begins with it (kv_engine ``Checkpoint::canDedup``).
-        An item without a de-duplication key of whose key the open checkpoint may hold another
-        wants ``close_open`` first, so that no snapshot has the key twice.
+        An item without a de-duplication key needs ``close_open`` first if the open checkpoint may
+        hold its key: no snapshot may have a key twice.
 
         Raises:
-            LocalProtocolError: its seqno is not the one after the high seqno, or after what
-                ``skip_to`` named.
+            LocalProtocolError: the seqno is not the next one.
         """
         seqno = item.seqno
         expected = max(self.high_seqno, self._skipped_seqno) + 1
@@ -76,13 +68,15 @@ class CheckpointQueue(Generic[Q]):
             )
         if self._checkpoints.open.head.is_received or self._is_full:
             self.close_open()
+        # If the older item must stay, the new one begins a checkpoint (kv_engine
+        # ``Checkpoint::canDedup``).
         if not self._checkpoints.open.add(item, replaces=not self.limits.keeps_versions):
             self.close_open()
             self._checkpoints.open.add(item)
         self.high_seqno = self.consistent_seqno = seqno
 
     def skip_to(self, seqno: int) -> None:
-        """Let the next item come after a seqno, up to which there is nothing more."""
+        """Let the next item follow ``seqno``: no items exist up to there."""
         self._skipped_seqno = max(self._skipped_seqno, seqno)
 
     def begin_snapshot(
@@ -93,13 +87,13 @@ class CheckpointQueue(Generic[Q]):
         *,
         begins_checkpoint: bool = False,
     ) -> None:
-        """Take the marker that a REPLICA received; its items follow.
+        """Begin the snapshot of a marker that a REPLICA received.
 
-        A MEMORY snapshot after another one, not behind a gap and without the marker's CHECKPOINT
-        flag (``begins_checkpoint``), extends the open checkpoint; all others begin one.
+        ``begins_checkpoint`` is the marker's CHECKPOINT flag. Without it, a MEMORY snapshot that
+        continues the open one extends the open checkpoint; all others begin a checkpoint.
 
         Raises:
-            LocalProtocolError: no item can follow, the end is not above the high seqno.
+            LocalProtocolError: the end is not above the high seqno, so no item can follow.
             ValueError: the start lies beyond the end, or one of them is not unsigned 64-bit.
         """
         bounds = SnapshotRange(start, end)
@@ -118,10 +112,10 @@ class CheckpointQueue(Generic[Q]):
             )
 
     def receive(self, item: Q) -> None:
-        """Add an item of the snapshot that a REPLICA is receiving.
+        """Add an item of the snapshot that a REPLICA receives.
 
         Raises:
-            LocalProtocolError: its seqno is not above the high seqno or outside the snapshot.
+            LocalProtocolError: the seqno is not above the high seqno, or outside the snapshot.
         """
         last = self._checkpoints.open
         first, end = max(last.head.snapshot_start, self.high_seqno + 1), last.snapshot_end
@@ -130,18 +124,16 @@ class CheckpointQueue(Generic[Q]):
             raise LocalProtocolError(
                 f"vbucket {self.vbucket}, receive: found seqno {item.seqno}, expected {expected}"
             )
-        # Where it ends is for the active to say.
+        # Both versions of a key stay: only the active decides where a checkpoint ends.
         last.add(item, replaces=not self.limits.keeps_versions, keeps_both=True)
         self.high_seqno = item.seqno
         if item.seqno == end:
             self.consistent_seqno = end
 
     def close_open(self) -> None:
-        """Let the next item begin a checkpoint; only on an ACTIVE vbucket.
-
-        A received snapshot of which items are missing ends here with what there is: the vbucket
-        is active now, and what it holds is the state that there was.
-        """
+        """End the open checkpoint of an ACTIVE vbucket; the next item begins another."""
+        # A received snapshot without its last items ends here, too: the vbucket is active now, and
+        # its items are the state that everybody follows.
         self.consistent_seqno = high = self.high_seqno
         self._checkpoints.begin(
             CheckpointKind.MEMORY,
@@ -151,7 +143,6 @@ class CheckpointQueue(Generic[Q]):
         )
 
     def close_full(self) -> bool:
-        """Do ``close_open`` if the open checkpoint is an active's and full; return if it was."""
         closes = self._is_full and not self._checkpoints.open.head.is_received
         if closes:
             self.close_open()
@@ -163,7 +154,7 @@ class CheckpointQueue(Generic[Q]):
 
     @property
     def _end_in_force(self) -> int:
-        """The end of the open checkpoint's snapshot: the announced one, unless nothing is due."""
+        """The announced end of the open snapshot; the high seqno once the snapshot is complete."""
         complete = self.is_snapshot_complete
         return self.high_seqno if complete else self._checkpoints.open.snapshot_end
 

@@ -1,8 +1,7 @@
-"""Statistics of the bucket at a node: general facts, memory, collections and scopes.
+"""Statistics groups about the bucket: general facts, memory, collections and scopes.
 
-Names are kv_engine's: ``statistics/stat_definitions.json``, in ``engines/ep/src`` also
-``collections/manager.cc`` (doCollectionStats, doScopeStats) and ``ep_engine.cc`` (doMemoryStats).
-Operations by collection are not counted here.
+Names are kv_engine's (``statistics/stat_definitions.json``; in ``engines/ep/src``:
+``collections/manager.cc``, doCollectionStats and doScopeStats; ``ep_engine.cc``, doMemoryStats).
 """
 
 import json
@@ -35,7 +34,7 @@ _STATES: Final = (
 
 
 def general(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return general facts of a node (no name), with its vbuckets by the state that clients see."""
+    """Group without a name: facts of a node, and its number of vbuckets in each state."""
     bucket, node = question.bucket, question.node
     owned = [bucket.vbuckets[vbucket] for vbucket in bucket.map.vbuckets_of(node)]
     in_state = Counter(vbucket.shown_state for vbucket in question.vbuckets())
@@ -48,7 +47,6 @@ def general(question: StatisticsRequest) -> Iterator[Statistic]:
 
 
 def memory(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the checkpoints' memory and quota, and bytes that wait for the disk (``memory``)."""
     bucket = question.bucket
     quota = bucket.settings.checkpoint_quota_bytes
     held = question.vbuckets()
@@ -61,7 +59,7 @@ def memory(question: StatisticsRequest) -> Iterator[Statistic]:
 
 
 def process(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the figures of the process as JSON (``producer``; ours)."""
+    """Group ``producer``, which no server has: figures of the process as JSON."""
     yield "producer", json.dumps(producer_figures(question.bucket, question.node).to_json())
 
 
@@ -70,7 +68,7 @@ def producer_figures(bucket: Bucket, node: int) -> ProducerFigures:
 
 
 def _bound_bytes(bucket: Bucket, node: int) -> int:
-    """Return the bound of docs/reference/memory.md for the present load."""
+    """Return the bound of docs/reference/memory.md; 0 if it does not apply."""
     settings = bucket.settings
     if bucket.map.node_count > 1 or settings.record_branches:
         return 0
@@ -86,24 +84,21 @@ def _bound_bytes(bucket: Bucket, node: int) -> int:
     return producer_bytes(
         load,
         checkpoint_quota_bytes=settings.checkpoint_quota_bytes,
-        # Log, and what it lacks yet, have them all.
+        # Every value is in a log, or still waits for it.
         values_bytes=log_bytes + unwritten_bytes,
         log_bytes=0 if settings.data_folder is not None else log_bytes,
     )
 
 
 def uuid(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the bucket's uuid (``uuid``)."""
     yield "uuid", question.bucket.map.bucket_uuid
 
 
 def collections(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return all collections, or the one of a path (``collections``)."""
     return _collections(question, _collections_at(question))
 
 
 def collections_by_id(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the collection of a hexadecimal id (``collections-byid``)."""
     known = question.bucket.manifest.collections
     found = known.get(_id_of(question.argument))
     if found is None:
@@ -156,10 +151,10 @@ def _collections(question: StatisticsRequest, wanted: list[Collection]) -> Itera
 
 
 def collection_details(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the collections of each vbucket, or of one (``collections-details``)."""
     wanted = question.vbuckets_asked_for()
     for_all = [] if question.argument else [("manifest_uid", question.bucket.manifest.uid)]
 
+    # A generator of its own: the checks above must raise before the first statistic.
     def told() -> Iterator[Statistic]:
         yield from for_all
         for vbucket in wanted:
@@ -177,7 +172,6 @@ def collection_details(question: StatisticsRequest) -> Iterator[Statistic]:
 
 
 def scopes(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return all scopes, or the one that is named (``scopes``)."""
     manifest = question.bucket.manifest
     if not question.argument:
         return _scopes(question, manifest, manifest.scopes.values())
@@ -188,7 +182,6 @@ def scopes(question: StatisticsRequest) -> Iterator[Statistic]:
 
 
 def scopes_by_id(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the scope of a hexadecimal id (``scopes-byid``)."""
     manifest = question.bucket.manifest
     found = manifest.scopes.get(_id_of(question.argument))
     if found is None:

@@ -1,4 +1,4 @@
-"""The table of the commands that the producer and a relay answer, collected from their modules."""
+"""The commands that the producer and a relay both answer."""
 
 from typing import Final
 

@@ -1,10 +1,7 @@
-"""DCP_CONTROL: one function per key, in one table. Unknown keys and bad values are EINVAL.
+"""DCP_CONTROL: one function for each key. Unknown keys and bad values get EINVAL.
 
-Sources: kv_engine ``dcp/producer.cc`` control(), ``docs/dcp/documentation/commands/control.md``;
-statuses as observed on a 7.0 server. Keys that only change how a server schedules or what it may
-leave out are accepted without effect. What would change the messages and is not built (system
-events in FlatBuffers, cache transfers) is refused NOT_SUPPORTED. Stream ids and sync writes exclude
-each other.
+Sources: kv_engine ``dcp/producer.cc``, control(); ``docs/dcp/documentation/commands/control.md``.
+Statuses are as observed on a 7.0 server.
 """
 
 import re
@@ -31,7 +28,7 @@ Control = Callable[[DcpConnection, str], Status]
 
 
 def _is_true(value: str) -> bool:
-    """Return whether a value turns a switch on: anything else turns it off, TRUE as well."""
+    # Every other value turns a switch off, "TRUE" as well.
     return value == "true"
 
 
@@ -46,9 +43,10 @@ def _enable_noop(dcp: DcpConnection, value: str) -> Status:
 
 
 def _noop_interval(dcp: DcpConnection, value: str) -> Status:
-    """Take a decimal 32-bit float; a lower value counts as the least interval (``noop.py``)."""
     if len(value) > _MOST_SECONDS_CHARACTERS or not _SECONDS.fullmatch(value):
         return Status.EINVAL
+    # kv_engine parses a decimal 32-bit float. Lower values count as the least interval
+    # (``noop.py``).
     seconds = float(value)
     if seconds > _LARGEST_FLOAT32:
         return Status.EINVAL
@@ -57,7 +55,8 @@ def _noop_interval(dcp: DcpConnection, value: str) -> Status:
 
 
 def _window_bytes(value: str) -> int | None:
-    """Read an unsigned decimal of 32 bits, leading zeros allowed."""
+    """Parse an unsigned decimal of 32 bits; leading zeros are allowed. None: malformed."""
+    # The number of digits is checked first: converting a huge one takes quadratic time.
     digits = value.lstrip("0") or value[-1:]
     if (
         not (digits.isascii() and digits.isdigit())
@@ -77,7 +76,7 @@ def _connection_buffer_size(dcp: DcpConnection, value: str) -> Status:
 
 
 def _stream_buffer_size(dcp: DcpConnection, value: str) -> Status:
-    """Give each stream a window: the document has that, no server does."""
+    # The DCP documents describe stream windows, but no server has them.
     if dcp.follows_server:
         return Status.NOT_SUPPORTED
     window_bytes = _window_bytes(value)
@@ -88,7 +87,8 @@ def _stream_buffer_size(dcp: DcpConnection, value: str) -> Status:
 
 
 def _announce_closed(dcp: DcpConnection, value: str) -> Status:
-    announces = dcp.options.announces_closed_streams or _is_true(value)  # a one-way switch
+    # The switch works one way: kv_engine never turns it off.
+    announces = dcp.options.announces_closed_streams or _is_true(value)
     return _set(dcp, replace(dcp.options, announces_closed_streams=announces))
 
 
@@ -97,6 +97,7 @@ def _expiry_opcode(dcp: DcpConnection, value: str) -> Status:
 
 
 def _cursor_dropping(dcp: DcpConnection, value: str) -> Status:
+    # Only nodes may forbid cursor dropping: a client could pin the whole memory that way.
     keeps_cursors = dcp.is_internal and not _is_true(value)
     return _set(dcp, replace(dcp.options, keeps_cursors=keeps_cursors))
 
@@ -109,12 +110,14 @@ def _backfill_order(dcp: DcpConnection, value: str) -> Status:
 
 
 def _force_compression(dcp: DcpConnection, value: str) -> Status:
+    # Forced compression makes sense only to a client that can decompress.
     if HelloFeature.SNAPPY not in dcp.client.features:
         return Status.EINVAL
     return _set(dcp, replace(dcp.options, forces_compression=_is_true(value)))
 
 
 def _deleted_user_xattrs(dcp: DcpConnection, value: str) -> Status:
+    # The flag of DCP_OPEN decides; this control only confirms it.
     is_open = bool(dcp.client.flags & OpenFlag.INCLUDE_DELETED_USER_XATTRS)
     return Status.SUCCESS if is_open and _is_true(value) else Status.EINVAL
 
@@ -130,6 +133,7 @@ def _marker_version(dcp: DcpConnection, value: str) -> Status:
 def _change_streams(dcp: DcpConnection, value: str) -> Status:
     if not _is_true(value):
         return Status.EINVAL
+    # Without retained history there are no old versions to stream.
     if not dcp.retains_history:
         return Status.NOT_SUPPORTED
     return _set(dcp, replace(dcp.options, change_streams=True))
@@ -146,6 +150,7 @@ def _stream_ids(dcp: DcpConnection, value: str) -> Status:
 def _sync_writes(dcp: DcpConnection, value: str) -> Status:
     if not _is_true(value):
         return Status.EINVAL
+    # Stream ids and sync writes exclude each other.
     if dcp.options.stream_ids:
         return Status.NOT_SUPPORTED
     return _set(dcp, replace(dcp.options, sync_writes=True))
@@ -170,6 +175,8 @@ def _always(status: Status) -> Control:
     return lambda _, __: status
 
 
+# Some keys only tune how a server schedules, or what it may omit: they are accepted without effect.
+# Keys that would change the messages and are not built get NOT_SUPPORTED.
 CONTROLS: Final[dict[bytes, Control]] = {
     b"enable_noop": _enable_noop,
     b"set_noop_interval": _noop_interval,
@@ -201,7 +208,7 @@ _MOST_SHOWN_BYTES: Final = 40
 
 
 def fault_of_window(name: bytes, value: bytes) -> str:
-    """Return the fault of a requested window size; empty for other controls."""
+    """Describe the fault of a requested window size; empty for valid sizes and other controls."""
     if name not in _WINDOWS or _window_bytes(value.decode("latin-1")) is not None:
         return ""
     found = value[:_MOST_SHOWN_BYTES].decode("utf-8", "backslashreplace")
@@ -210,14 +217,13 @@ def fault_of_window(name: bytes, value: bytes) -> str:
 
 
 def context_of_refusal(dcp: DcpConnection, name: bytes, value: bytes) -> str:
-    """Return the error context of a refusal; a 7.0 server mostly sends none, as observed."""
     if name == b"backfill_order":
         return "Unsupported value for backfill_order"
+    # A 7.0 server sends no context for most refusals, as observed.
     return "" if dcp.follows_server else fault_of_window(name, value)
 
 
 def apply_control(dcp: DcpConnection, name: bytes, value: bytes) -> Status:
-    """Set one property; returns the status to answer."""
     control = CONTROLS.get(name)
     if control is None or not value:
         return Status.EINVAL

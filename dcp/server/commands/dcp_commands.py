@@ -1,4 +1,4 @@
-"""Commands of DCP connections except stream requests (``stream_requests.py``)."""
+"""Commands of DCP connections, except stream requests (``stream_requests.py``)."""
 
 import logging
 from functools import partial
@@ -37,16 +37,15 @@ _KNOWN_OPEN_FLAGS: Final = int(
 _NO_PRODUCER: Final = (
     "Authorization failure: can't execute DCP_OPEN operation without the DcpProducer privilege"
 )
-"""The words of servers (``tests/data/captures/08-errors.jsonl``)."""
+"""A server's own words (``tests/data/captures/08-errors.jsonl``)."""
 _KNOWS_UNDERLYING_DATATYPES: Final[Release] = (6, 5)
 _BOTH_NO_VALUES: Final = OpenFlag.NO_VALUE | OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 
 
 def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
-    """Make this a DCP connection; an older one of the same name at this node is closed."""
     request = cast("m.DcpOpen", body)
     settings = session.bucket.settings
-    is_lenient = settings.rules == "server"  # a 7.0 server takes longer names than it documents
+    is_lenient = settings.rules == "server"  # a 7.0 server accepts longer names than documented
     most_name_bytes = U16_MAX if is_lenient else MAX_CONNECTION_NAME_BYTES
     if session.dcp is not None:
         context = "The connection is already opened as a DCP connection"
@@ -82,7 +81,6 @@ def _open_flags_are_valid(flags: int, release: Release) -> bool:
 
 
 def dcp_control(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Set one property of the connection."""
     request, dcp = cast("m.DcpControl", body), _dcp(session)
     status = apply_control(dcp, request.name, request.value)
     if status is Status.SUCCESS:
@@ -94,11 +92,9 @@ def dcp_control(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 
 
 def close_stream(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """End a stream; a STREAM_END follows only where the client asked for it.
+    """End a stream.
 
-    On connections with stream ids the framing extras name it, elsewhere nothing may. The statuses
-    are those of kv_engine (``engines/ep/src/dcp/producer.cc``, closeStream); malformed framing
-    extras are EINVAL.
+    Statuses are kv_engine's (``engines/ep/src/dcp/producer.cc``, closeStream).
     """
     dcp = _dcp(session)
     try:
@@ -106,6 +102,7 @@ def close_stream(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     except FrameError as error:
         session.refuse(frame, Status.EINVAL, str(error))
         return
+    # With stream ids, the framing extras must name the stream; without, they must name none.
     if dcp.options.stream_ids is not (stream_id is not None):
         session.refuse(frame, Status.DCP_STREAM_ID_INVALID)
     elif dcp.close_stream(frame.vbucket, stream_id):
@@ -117,11 +114,7 @@ def close_stream(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def buffer_ack(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Return bytes to the window; there is no answer, unless it names a stream that never was.
-
-    Then it is that of CLOSE_STREAM and of consumers to what belongs to no stream (kv_engine
-    ``dcp/connhandler.cc``). The first acknowledgement beyond what is outstanding is logged.
-    """
+    """Return bytes to a window. Only an opaque that never named a stream gets an answer."""
     session.bucket.counters.buffer_acks += 1
     dcp, frame_bytes = _dcp(session), cast("m.BufferAck", body).bytes
     before = dcp.over_acked_bytes
@@ -134,19 +127,18 @@ def buffer_ack(session: Session, frame: Frame, body: m.Body, _: float) -> None:
             frame_bytes,
             frame_bytes - beyond_bytes,
         )
+    # CLOSE_STREAM answers unknown streams alike, and so do consumers (kv_engine
+    # ``dcp/connhandler.cc``).
     if not is_known:
         expected = f"expected 0 for the connection or the opaque of a stream, found {frame.opaque}"
         session.refuse(frame, Status.KEY_ENOENT, f"DCP_BUFFER_ACK: {expected}")
 
 
 def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Note that a replica holds everything up to a prepare; it must have been sent that.
-
-    Sync writes count on it where the replica is a node of the cluster.
-    """
     dcp = _dcp(session)
     stream = dcp.streams.find(frame.vbucket, None)
     seqno = cast("m.SeqnoAcknowledged", body).prepared_seqno
+    # A replica cannot acknowledge a seqno that it was not sent.
     if not dcp.options.acknowledges or (stream is not None and seqno > stream.sent_seqno):
         session.refuse(frame, Status.EINVAL)
     elif session.bucket.table.at(frame.vbucket, session.node) is None:
@@ -159,7 +151,7 @@ def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -
 
 
 def wrong_way(session: Session, _: Frame, __: m.Body, ___: float) -> None:
-    """Close the connection of a client that sends messages of a producer (``connhandler.cc``)."""
+    """Close the connection of a client that sends a producer's messages (``connhandler.cc``)."""
     session.abort()
 
 
@@ -188,7 +180,7 @@ SENT_BY_PRODUCERS: Final = frozenset(
         Opcode.DCP_CACHE_TRANSFER_END,
     }
 )
-"""What is said to consumers: by producers, and ADD_STREAM by the cluster manager."""
+"""Messages that only consumers receive: from producers, and ADD_STREAM from the cluster manager."""
 
 DCP_COMMANDS: Final[dict[int, CommandHandler]] = {
     **{opcode: CommandHandler(Access.DCP, wrong_way) for opcode in SENT_BY_PRODUCERS},

@@ -1,8 +1,8 @@
-"""Statistics of DCP connections and their streams.
+"""Statistics groups about DCP connections and their streams.
 
-Names are kv_engine's, in ``engines/ep/src``: ``connhandler.cc``, ``dcp/producer.cc``,
-``dcp/stream.cc`` and ``dcp/active_stream.cc`` (addStats, addTakeoverStats), ``ep_engine.cc``
-(doDcpStats, doConnAggStats).
+Names are kv_engine's (in ``engines/ep/src``: ``connhandler.cc``, ``dcp/producer.cc``,
+``dcp/stream.cc`` and ``dcp/active_stream.cc``, addStats and addTakeoverStats; ``ep_engine.cc``,
+doDcpStats and doConnAggStats).
 """
 
 import json
@@ -39,7 +39,7 @@ _WAITING: Final = (TakeoverPhase.WAITING_PENDING, TakeoverPhase.WAITING_ACTIVE)
 
 
 class _Streams(Enum):
-    """The format of streams in statistics: a statistic for each fact, or JSON for each stream."""
+    """Format of streams: a statistic for each fact, JSON for each stream, or none."""
 
     LEGACY = "legacy"
     JSON = "json"
@@ -53,10 +53,9 @@ class _Options:
 
 
 def _options_of(value: bytes) -> _Options:
-    """Read the request's JSON; malformed JSON means no options (``DcpStatsOptions``).
+    """Parse the request's JSON; malformed JSON means no options (kv_engine ``DcpStatsOptions``).
 
-    Raises:
-        StatisticsRefusedError: EINVAL for what is too long to be read.
+    Raises StatisticsRefusedError EINVAL if the JSON is too long.
     """
     if len(value) > MOST_REQUEST_JSON_BYTES:
         raise StatisticsRefusedError(
@@ -77,7 +76,6 @@ def _options_of(value: bytes) -> _Options:
 
 
 def connections(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return all DCP connections of the node, then their streams (``dcp``)."""
     bucket, options = question.bucket, _options_of(question.value)
     found = _connections_at(bucket, question.node)
     told = [each for each in found if options.user in (None, each.client.user)]
@@ -121,7 +119,7 @@ def _connections(
     yield "ep_dcp_items_sent", sum(each.items_sent for each in told)
     yield "ep_dcp_items_remaining", remaining
     yield "ep_dcp_num_running_backfills", backfilling
-    yield "ep_dcp_dead_conn_count", 0  # who is gone is forgotten at once
+    yield "ep_dcp_dead_conn_count", 0  # closed connections are forgotten at once
     if streams is _Streams.SKIP:
         return
     for connection in told:
@@ -133,7 +131,7 @@ def _connections(
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts over a connection's streams, taken in one walk."""
+    """Counts over a connection's streams, taken in one walk: there can be 16,384 streams."""
 
     streams: int = 0
     sending: int = 0
@@ -162,7 +160,7 @@ def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]
     yield f"{prefix}:type", "producer"
     reason = connection.paused_reason
     yield f"{prefix}:paused", reason is not None
-    if reason is not None:  # the second name is that of older servers
+    if reason is not None:  # older servers use the second name
         yield f"{prefix}:paused_current_reason", reason
         yield f"{prefix}:paused_reason", reason
     yield f"{prefix}:items_sent", connection.items_sent
@@ -189,7 +187,8 @@ def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]
         yield f"{prefix}:max_buffer_bytes", flow.window_bytes
         yield f"{prefix}:unacked_bytes", flow.outstanding_bytes
         yield f"{prefix}:total_acked_bytes", flow.acked_bytes
-    yield f"{prefix}:over_acked_bytes", connection.over_acked_bytes  # no server's, streams' too
+    # No server has it; streams count, too.
+    yield f"{prefix}:over_acked_bytes", connection.over_acked_bytes
     yield f"{prefix}:flow_control", "enabled" if flow.window_bytes else "disabled"
     yield f"{prefix}:backfill_num_active", tally.backfilling
     order = "sequential" if connection.ready.is_sequential else "round-robin"
@@ -209,7 +208,7 @@ def _told(
 
 
 def _window(stream: ActiveStream, windows: StreamWindows) -> Iterator[Statistic]:
-    """Return the stream's own window, which no server has, under the names of the connection's."""
+    """Yield the stream's own window, which no server has, under the connection's names."""
     flow = windows.flow(stream.opaque)
     if flow is not None and windows.is_on:
         yield "max_buffer_bytes", flow.window_bytes
@@ -244,10 +243,9 @@ def _state_of(stream: ActiveStream) -> str:
 
 
 def aggregated(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return sums over connections, by their names' parts before ``sep`` (``dcpagg <sep>``).
+    """Group ``dcpagg <separator>``: sums over connections whose names begin alike.
 
-    Raises:
-        StatisticsRefusedError: KEY_ENOENT without a separator, as from a server.
+    Raises StatisticsRefusedError KEY_ENOENT without a separator, as a server does.
     """
     separator = question.argument[:_MOST_SEPARATOR_BYTES]
     if not separator:
@@ -264,7 +262,7 @@ def aggregated(question: StatisticsRequest) -> Iterator[Statistic]:
 
 
 def _kind_of(connection: DcpConnection, separator: str) -> str:
-    """Return the kind of a connection: from its name, or from the agent in the name."""
+    """Return the name's part before the separator; for a JSON name (SDKs), the agent's name."""
     name = connection.key[1]
     if name.startswith(b'"') and b'"a":"' in name:
         agent = name.partition(b'"a":"')[2]
@@ -291,7 +289,7 @@ def _sums(bucket: Bucket, kind: str, found: list[DcpConnection]) -> Iterator[Sta
 
 
 def takeover(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the remaining work of a takeover (``dcp-vbtakeover <vbucket> <connection>``).
+    """Group ``dcp-vbtakeover <vbucket> <connection>``: remaining work of a takeover.
 
     Raises:
         StatisticsRefusedError: KEY_ENOENT without arguments, as from a server; EINVAL or

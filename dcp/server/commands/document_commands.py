@@ -1,8 +1,4 @@
-"""Reads documents over the wire: GET.
-
-With Collections negotiated a key begins with its collection's id in LEB128, of which only the
-shortest encoding is taken; without, it is of the default collection.
-"""
+"""Reads documents over the wire: GET."""
 
 from collections.abc import Callable
 from functools import cache
@@ -31,7 +27,7 @@ _BIT_OF_FEATURE: Final = {
 
 
 def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """Answer the body of a document, without its xattrs."""
+    """Answer a document's body, without its xattrs."""
     now = session.bucket.now()
 
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
@@ -48,9 +44,11 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def on_document(session: Session, frame: Frame, answer: Answer) -> None:
-    """Resolve vbucket, logical key and collection of a request, and call ``answer`` with them."""
+    """Call ``answer`` with the request's vbucket, key and collection, or refuse the request."""
     collection, key = DEFAULT_ID, frame.key
     try:
+        # With Collections, a key begins with its collection's id in LEB128; only the shortest
+        # encoding is valid. Without, the key is in the default collection.
         if HelloFeature.COLLECTIONS in session.login.features:
             collection, key = split_collection_key(key)
         check_key(key, collection)
@@ -70,12 +68,9 @@ def on_document(session: Session, frame: Frame, answer: Answer) -> None:
             session.refuse(frame, error.status)
 
 
+# Servers grant few sets of features, so the cache stays small.
 @cache
 def datatypes_of(features: frozenset[int]) -> int:
-    """Return the datatype bits that the features of a connection allow.
-
-    Servers grant few sets of features, so the cache stays small.
-    """
     return sum(bit for feature, bit in _BIT_OF_FEATURE.items() if feature in features)
 
 

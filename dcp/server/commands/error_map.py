@@ -1,8 +1,6 @@
-"""The error maps that GET_ERROR_MAP answers: the client's reactions to each status.
+"""Error maps for GET_ERROR_MAP: how a client should react to each status.
 
-Versions 1 and 2, with the attributes of kv_engine ``etc/couchbase/kv/error_maps``. All of ours are
-in both; version 1 counts its revisions on from those that it had when it was a file of its own
-(kv_engine ``daemon/error_map_manager.cc``).
+Attributes are those of kv_engine ``etc/couchbase/kv/error_maps``, the same in versions 1 and 2.
 """
 
 import json
@@ -41,11 +39,12 @@ _ATTRIBUTES: Final[dict[Status, tuple[str, ...]]] = {
     Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS: ("item-only", "retry-later"),
 }
 
+# Revisions go on from kv_engine's own files (``daemon/error_map_manager.cc``).
 _REVISIONS: Final = {1: 13, 2: 9}
 
 
 def error_map(most_version: int) -> bytes | None:
-    """Return the newest map that a client can read, as JSON; None where it is older than all."""
+    """Return the newest map that a client can read, as JSON; None if it can read none."""
     return _ERROR_MAPS.get(min(most_version, max(_ERROR_MAPS)))
 
 

@@ -1,11 +1,7 @@
-"""Checks the header fields of a request beyond its lengths: datatype, CAS and vbucket.
+"""Checks a request's datatype, CAS and vbucket, before its handler runs.
 
-    datatype   raw; JSON where the value may be that; of documents what was negotiated
-    CAS        0, but in the commands that take one or never looked
-    vbucket    any, but in the commands that are about none and say so
-
-A table with a row for each command, as kv_engine has them (``daemon/mcbp_validators.cc``:
-verify_header and who calls it). Lengths are the codec's business, what bodies say the handlers'.
+The codec checks lengths; handlers check bodies. Source: kv_engine ``daemon/mcbp_validators.cc``,
+verify_header and its callers.
 """
 
 from collections.abc import Collection
@@ -25,7 +21,7 @@ class HeaderRule:
     takes_cas: bool = False
     takes_json: bool = False
     takes_datatypes: bool = False
-    """Any; the handler knows which were negotiated."""
+    """Any datatype; the handler checks the negotiated ones."""
     takes_vbucket: bool = True
 
 
@@ -74,10 +70,7 @@ HEADER_RULES: Final[dict[int, HeaderRule]] = {
 
 
 def header_fault(frame: Frame, features: Collection[int], *, is_dcp: bool) -> str:
-    """Return the fault of a request's header, empty without one.
-
-    DCP connections have JSON without having asked for it.
-    """
+    """Describe the fault of a request's header; empty if there is none."""
     rule = HEADER_RULES.get(frame.opcode)
     if rule is None:
         return ""
@@ -86,6 +79,7 @@ def header_fault(frame: Frame, features: Collection[int], *, is_dcp: bool) -> st
     allowed = Datatype.JSON if rule.takes_json else 0
     if not rule.takes_datatypes and frame.datatype & ~allowed:
         return "Request datatype invalid"
+    # DCP connections have JSON without negotiating it.
     has_json = is_dcp or HelloFeature.JSON in features
     if frame.datatype and not rule.takes_datatypes and not has_json:
         return "Datatype (JSON) not enabled for the connection"

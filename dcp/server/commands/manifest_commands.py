@@ -1,4 +1,4 @@
-"""Commands about collections: the manifest, and the ids of collections and scopes by name."""
+"""Commands about collections: the manifest, and the ids of collections and scopes."""
 
 import json
 from typing import Final, cast
@@ -13,12 +13,10 @@ _JSON: Final = int(Datatype.JSON)
 
 
 def manifest(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """Answer the collections manifest."""
     session.reply(frame, m.Text(session.bucket.manifest.as_json()), datatype=_JSON)
 
 
 def collection_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer the id of a collection by its path ``scope.collection``."""
     path = cast("m.GetId", body).path.decode("utf-8", "replace")
     held = session.bucket.manifest
     try:
@@ -34,7 +32,7 @@ def collection_id(session: Session, frame: Frame, body: m.Body, _: float) -> Non
 
 
 def scope_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer the id of a scope by its name, or by a path of which the scope is read."""
+    """Answer the id of a scope by its name, or by a path that begins with it."""
     path = cast("m.GetId", body).path.decode("utf-8", "replace")
     held = session.bucket.manifest
     try:
@@ -46,15 +44,13 @@ def scope_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 
 
 def refuse_unknown_id(session: Session, frame: Frame, status: Status) -> None:
-    """Refuse an unknown collection or scope, with the uid of the manifest that lacks it.
-
-    Clients without Collections know no such status: they get EINVAL.
-    """
+    """Refuse an unknown collection or scope, with the uid of the manifest that lacks it."""
     tree = {
         "error": {"context": "Unknown scope or collection in operation"},
         "manifest_uid": f"{session.bucket.manifest.uid:x}",
     }
     value = json.dumps(tree, separators=(",", ":")).encode()
+    # Clients without Collections do not know the status.
     told = status if HelloFeature.COLLECTIONS in session.login.features else Status.EINVAL
     session.reply(frame, m.Refusal(value), status=told, datatype=_JSON)
 

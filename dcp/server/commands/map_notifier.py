@@ -1,10 +1,3 @@
-"""Tracks which revision of the cluster map one client was sent, and what to send it next.
-
-A client has been sent a map by the answer to GET_CLUSTER_CONFIG, in the body of NOT_MY_VBUCKET, or
-by a notification, the brief one too, which leaves it to the client to ask (kv_engine
-``daemon/protocol/mcbp/set_cluster_config_command_context.cc``, ``daemon/cookie.cc``).
-"""
-
 from dcp.server.model.cluster_map import EPOCH, ServedClusterMap
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -13,7 +6,13 @@ from dcp.wire.vocabulary import Datatype, HelloFeature, Magic, ServerOpcode
 
 
 class MapNotifier:
-    """Sends only the newest map when the client next takes something; older ones are skipped."""
+    """Knows which revision of the cluster map one client has, and what to send next.
+
+    It skips intermediate revisions. A client gets the map in the answer to GET_CLUSTER_CONFIG, in
+    the body of NOT_MY_VBUCKET, or in a notification. A brief notification only names the revision
+    (kv_engine ``daemon/protocol/mcbp/set_cluster_config_command_context.cc``,
+    ``daemon/cookie.cc``).
+    """
 
     def __init__(self, cluster_map: ServedClusterMap) -> None:
         self._map = cluster_map
@@ -22,19 +21,16 @@ class MapNotifier:
         self._is_due = False
 
     def forget(self) -> None:
-        """Note that the client selects a bucket: it has been sent no map of it."""
+        """Note that the client selects a bucket, of which it has no map yet."""
         self._told_rev = 0
 
     def sent(self) -> None:
-        """Note that the client is sent the present map."""
         self._told_rev = self._pushed_rev = self._map.rev
 
     def due(self) -> None:
-        """Note that the map has changed."""
         self._is_due = True
 
     def notification(self, bucket: str, node: int, features: frozenset[int]) -> Frame | None:
-        """Return the notification for a client with these features; None if none is due."""
         is_due, self._is_due = self._is_due, False
         is_brief = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF in features
         is_wanted = is_brief or HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION in features
@@ -51,7 +47,7 @@ class MapNotifier:
         )
 
     def for_refusal(self, node: int, features: frozenset[int]) -> bytes:
-        """Return the map for NOT_MY_VBUCKET; empty if the client has it and wants each map once."""
+        """Return the map for NOT_MY_VBUCKET; empty if the client has it and wants it only once."""
         wants_it_once = HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP in features
         if wants_it_once and self._told_rev >= self._map.rev:
             return b""

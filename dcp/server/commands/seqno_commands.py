@@ -13,7 +13,6 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, Status, VbucketState
 
 
 def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """Answer a vbucket's failover log, newest entry first."""
     vbucket = session.bucket.table.at(frame.vbucket, session.node)
     if vbucket is None:
         session.refuse_vbucket(frame)
@@ -22,16 +21,16 @@ def failover_log(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer the high seqnos of this node's vbuckets, or of one collection where they know it.
+    """Answer the high seqnos of this node's vbuckets, of all collections or one.
 
-    A client with Collections gets the newest seqno that it can see, or with
-    `ClusterSettings.tells_high_seqnos` the high seqno; of a copy inside a snapshot where the last
-    whole one ended. One without Collections gets the default collection's, sync
-    writes under way included, whatever collection it names (as observed on a 7.0 server).
+    A client with Collections gets the newest seqno that it can see. With
+    `ClusterSettings.tells_high_seqnos` it gets the high seqno.
     """
     request = cast("m.GetAllVbSeqnos", body)
     state = request.state or 0
     has_collections = HelloFeature.COLLECTIONS in session.login.features
+    # A client without Collections gets the default collection's seqnos, with unfinished sync
+    # writes. The collection that it names has no effect (as observed on a 7.0 server).
     collection = request.collection if has_collections else DEFAULT_ID
     if state > VbucketState.DEAD:
         session.refuse(frame, Status.EINVAL, "Request vbucket state invalid")
@@ -51,8 +50,9 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 
 
 def _seqno_of(vbucket: Vbucket, collection: int | None, *, is_high: bool) -> int | None:
-    """Return the newest seqno of a collection, None where the vbucket does not know it."""
+    """Return the newest seqno of a collection; None if the vbucket does not know the collection."""
     known = vbucket.documents.collections
+    # Inside a snapshot, a copy is consistent only at the end of the last complete one.
     if collection is None and not vbucket.data.checkpoints.is_snapshot_complete:
         return max(vbucket.data.checkpoints.consistent_seqno, vbucket.promised_seqno)
     if collection is None:
@@ -66,7 +66,7 @@ def _seqno_of(vbucket: Vbucket, collection: int | None, *, is_high: bool) -> int
 
 
 def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer persisted and high seqno; for an old branch also its last seqno."""
+    """Answer the persisted and the high seqno; for an old branch, its last seqno as well."""
     asked = cast("m.ObserveSeqno", body).vb_uuid
     vbucket = session.bucket.table.at(frame.vbucket, session.node)
     if vbucket is None:
@@ -78,6 +78,7 @@ def observe_seqno(session: Session, frame: Frame, body: m.Body, _: float) -> Non
         session.reply(frame, m.ObserveSeqnoAnswer(0, vbucket.id, current, on_disk, high))
         return
     entries = vbucket.failover_log.entries
+    # A branch ended at the seqno where the next one began.
     for newer, older in pairwise(entries):
         if older.vb_uuid == asked:
             answer = m.ObserveSeqnoAnswer(1, vbucket.id, current, on_disk, high, asked, newer.seqno)
@@ -101,6 +102,7 @@ def seqno_persistence(session: Session, frame: Frame, body: m.Body, _: float) ->
             go_on(lambda: session.refuse(frame, status))
 
     seqno = cast("m.SeqnoPersistence", body).seqno
+    # Writes of this turn would otherwise reach a disk in memory only at its end.
     session.bucket.writes.flush()
     session.bucket.persistence_waits.add(session, vbucket, session.node, seqno, answer)
 

@@ -1,15 +1,8 @@
-"""One client connection of the producer, sans-I/O: frames and time go in, bytes come out.
+"""One client connection, without I/O: frames and time go in, bytes come out.
 
-    feed(frame, now)      a request or an answer of the client
-    output(most, now)     what to write next: answers first, then NOOPs, then stream messages
-    next_deadline(now)    when to call output() even though nothing happened
-
-Permissions: nothing but the handshake before authentication, DCP messages only after DCP_OPEN,
-authentication only before it. A DCP message before DCP_OPEN is answered EINVAL for any user, with
-or without XERROR: servers ask for DCP_OPEN before they ask for the user (recorded of a 7.0 server,
-``tests/data/captures/08-errors.jsonl``). A frame with a malformed body is answered EINVAL; what
-breaks the protocol (a NOOP request, an answer nobody asked for) ends the connection, and only this
-one.
+feed(frame, now)      a request or an answer of the client
+output(most, now)     what to write next: answers first, then NOOPs, then stream messages
+next_deadline(now)    when to call output() even though nothing happened
 """
 
 import json
@@ -46,13 +39,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _DISK_FAILED: Final = "The disk failed; the server's log says how"
-"""Clients are told no paths of the server."""
+"""Clients learn no paths of the server."""
 _TAKEOVER_OPCODES: Final = frozenset({Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE})
-"""What the client of a takeover stream must answer."""
+"""Messages that the client of a takeover stream must answer."""
 
 
 class Access:
-    """Names of the conditions that a command may need."""
+    """The conditions that a command can demand."""
 
     ANYBODY: Final = "anybody"
     USER: Final = "user"
@@ -63,8 +56,7 @@ class Access:
 class Handler(Protocol):
     """A function that answers one command."""
 
-    def __call__(self, session: "Session", frame: Frame, body: m.Body, now: float, /) -> None:
-        """Act on ``body`` and reply through the session."""
+    def __call__(self, session: "Session", frame: Frame, body: m.Body, now: float, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +69,23 @@ class CommandHandler:
 
 
 class SessionEdge(Protocol):
-    """The connection's side of a session; all is called in the loop's thread."""
+    """The socket's side of a session; all calls are in the loop's thread."""
 
     def wake(self) -> None:
-        """Look whether there is something to write."""
+        """Look for bytes to write."""
 
-    def closing(self) -> None:
-        """Close once the waiting bytes have been written."""
+    def closing(self) -> None: ...
 
 
 class Session:
-    """A client's connection to ``node``."""
+    """A client's connection to ``node``.
+
+    A malformed body gets EINVAL. A violation of the protocol closes this connection, and no other.
+    """
 
     def __init__(
         self, bucket: Bucket, node: int, commands: Mapping[int, CommandHandler], now: float
     ) -> None:
-        """Begin with a client that connects ``now``."""
         self._commands = commands
         self.bucket = bucket
         self.node = node
@@ -101,43 +94,40 @@ class Session:
         self.is_closing = False
         self._edge: SessionEdge | None = None
         self.is_waiting = False
-        """True if a request has still to be answered; no more must be fed before that is."""
+        """True until the last request is answered; ``feed`` must not be called meanwhile."""
         self.requirement: DurabilityRequirement | None = None
-        """The durability that the request asks for which is being answered."""
+        """Durability that the current request asks for."""
         self.work: LongWork[Any] | None = None
-        """What a request has still to be examined by, bit by bit; an edge does that."""
+        """Steps that the current request still needs; the edge does them, one by one."""
         self._outbox = Outbox()
         self._opened_at = now
         self.map_notifier = MapNotifier(bucket.map)
         bucket.counters.connections_opened += 1
 
     def attach(self, edge: SessionEdge) -> None:
-        """Tell ``edge`` what happens, and let it do long work."""
+        """Set the socket's side, which then also does long work."""
         self._edge = edge
 
     def detach(self) -> None:
-        """Tell nobody any more: the connection is over."""
         self._edge = None
 
     # --- input
 
     @property
     def outbox_bytes(self) -> int:
-        """The bytes that wait for the client, apart from the streams."""
+        """Bytes of answers that wait for the client, without streams."""
         return self._outbox.waiting_bytes
 
     @property
     def has_long_answer(self) -> bool:
-        """True if an answer of many frames is to be generated, in turns with others."""
+        """True if an answer of many frames waits; its owner must give others their turn."""
         return self._outbox.is_long
 
     @property
     def max_frame_bytes(self) -> int:
-        """The largest frame that the client may send now."""
         return MAX_FRAME_BYTES if self.login.user else MAX_UNAUTHENTICATED_FRAME_BYTES
 
     def feed(self, frame: Frame, now: float) -> None:
-        """Act on one frame; the answers wait in ``output``."""
         if self.is_closing:
             return
         if self.dcp is not None:
@@ -147,9 +137,9 @@ class Session:
         elif frame.magic.is_response:
             self._feed_answer(frame)
         elif frame.magic is Magic.SERVER_REQUEST:
-            self.abort()  # those are ours to send
+            self.abort()  # only servers send server requests
         elif frame.magic is Magic.ALT_REQUEST and not self._takes_framing_extras:
-            self.abort()  # they were not granted
+            self.abort()  # framing extras were not negotiated
         else:
             self._feed_request(frame, now)
 
@@ -159,7 +149,7 @@ class Session:
         return has_stream_ids or HelloFeature.ALT_REQUEST in self.login.features
 
     def wait(self) -> Callable[[Callable[[], None]], None]:
-        """Let further requests wait; return a function that answers and then resumes them."""
+        """Suspend requests; return a function that answers the current one, then resumes others."""
         self.is_waiting = True
 
         def go_on(answer: Callable[[], None]) -> None:
@@ -174,10 +164,10 @@ class Session:
     def examine(
         self, frame: Frame, steps: Generator[None, None, T], then: Callable[[T], None]
     ) -> None:
-        """Let ``then`` go on with what ``steps`` return; further requests wait for it.
+        """Run ``steps`` and call ``then`` with their result; requests wait until then.
 
-        An edge does the steps when others had their turn, without the bucket's lock; without one
-        they are done at once.
+        The edge runs the steps between other connections' turns, without the bucket's lock. Without
+        an edge they run in this call.
         """
         work = LongWork(steps, lambda found: self._guarded(frame, then, found))
         if self._edge is None:
@@ -186,7 +176,7 @@ class Session:
             self.work, self.is_waiting = work, True
 
     def end_work(self) -> None:
-        """Resume after the examination; under the bucket's lock."""
+        """Resume requests after ``work`` is done; under the bucket's lock."""
         work, self.work, self.is_waiting = self.work, None, False
         if work is not None and not self.is_closing:
             work.finish()
@@ -205,6 +195,7 @@ class Session:
 
     def _feed_request(self, frame: Frame, now: float) -> None:
         command = self._commands.get(frame.opcode)
+        # Only producers send NOOPs, as requests.
         if frame.opcode == Opcode.DCP_NOOP:
             self.abort()
         elif command is None:
@@ -231,7 +222,7 @@ class Session:
     def _guarded(
         self, frame: Frame, act: Callable[P, None], *args: P.args, **kwargs: P.kwargs
     ) -> None:
-        """Carry out a command; where the disk fails it is refused for now.
+        """Run a command; if the disk fails, answer ETMPFAIL.
 
         Source: kv_engine ``engines/ep/src/vbucket.cc``, completeBGFetchForSingleItem.
         """
@@ -243,7 +234,9 @@ class Session:
             self.refuse(frame, Status.ETMPFAIL, _DISK_FAILED)
 
     def _passes(self, command: CommandHandler, frame: Frame) -> bool:
-        """Check the command's access; answer the frame when it does not pass."""
+        """Check the command's access; if it fails, answer the frame."""
+        # Servers demand DCP_OPEN before they demand a user, and answer EINVAL even without XERROR
+        # (recorded from a 7.0 server, ``tests/data/captures/08-errors.jsonl``).
         if command.access == Access.DCP and self.dcp is None:
             self.refuse(frame, Status.EINVAL, "The command can only be sent on a DCP connection")
         elif (
@@ -251,7 +244,9 @@ class Session:
             and self.dcp is not None
             and not self.dcp.client.is_producer
         ):
-            self.abort()  # it would send us streams (kv_engine dcp/connhandler.cc: disconnects)
+            # The client opened a consumer, and would send streams (kv_engine dcp/connhandler.cc:
+            # disconnects).
+            self.abort()
         elif command.access != Access.ANYBODY and self.login.user is None:
             self.refuse_access(frame, Status.EACCESS, "Not authenticated")
         elif command.access in (Access.BUCKET, Access.DCP) and not self.login.has_bucket:
@@ -267,7 +262,6 @@ class Session:
     def reply(
         self, frame: Frame, body: m.Body, *, status: int = 0, cas: int = 0, datatype: int = 0
     ) -> None:
-        """Answer ``frame``."""
         answer = encode(
             body,
             frame.opcode,
@@ -280,34 +274,32 @@ class Session:
         self._put(answer)
 
     def reply_with_many(self, frame: Frame, bodies: Iterable[m.Body]) -> None:
-        """Answer with a frame for each body, made when the client has read what came before."""
+        """Answer with one frame for each body, made as the client reads."""
         self._outbox.put_long(
             encode(body, frame.opcode, magic=Magic.RESPONSE, opaque=frame.opaque).to_bytes()
             for body in bodies
         )
 
     def refuse(self, frame: Frame, status: Status, context: str = "") -> None:
-        """Answer ``frame`` with an error, and its context as JSON when there is one.
-
-        Only a client that negotiated JSON is told by the datatype that it is that; any client where
-        the right to stream is missing (as observed on a 7.0 server).
-        """
+        """Answer ``frame`` with an error; ``context`` goes along as JSON."""
         tree = {"error": {"context": context}}
         value = json.dumps(tree, separators=(",", ":")).encode() if context else b""
+        # The datatype says JSON to clients that negotiated JSON. Other clients see it only if they
+        # lack the right to stream (as observed on a 7.0 server).
         lacks_right = (frame.opcode, status) == (Opcode.DCP_OPEN, Status.EACCESS)
         tells = HelloFeature.JSON in self.login.features or lacks_right
         datatype = int(Datatype.JSON) if value and tells else 0
         self.reply(frame, m.Refusal(value), status=status, datatype=datatype)
 
     def refuse_access(self, frame: Frame, status: Status, context: str = "") -> None:
-        """Refuse with a status that only XERROR knows: without it the connection just closes."""
+        """Refuse with a status that needs XERROR; without XERROR, close the connection."""
         if HelloFeature.XERROR in self.login.features:
             self.refuse(frame, status, context)
         else:
             self.abort()
 
     def refuse_vbucket(self, frame: Frame) -> None:
-        """Answer NOT_MY_VBUCKET with the map in the body, unless the client wants it once."""
+        """Answer NOT_MY_VBUCKET with the map, unless the client has it and wants it only once."""
         config = self.map_notifier.for_refusal(self.node, self.login.features)
         self.reply(
             frame,
@@ -323,23 +315,20 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Close once what waits has been written."""
         self.is_closing = True
         if self._edge is not None:
             self._edge.closing()
 
     def open_dcp(self, client: DcpClient, hand_over: HandOver, now: float) -> None:
-        """Be a DCP connection from now on."""
         self.dcp = self.bucket.dcp_connections.open(client, self.close, hand_over)
         self.dcp.noop.heard(now)
 
     def let_go_of_some(self) -> bool:
-        """Close, and drop one round of streams; return whether some are left."""
+        """Close, and end one round of streams; return True if streams are left."""
         self.close()
         return self.dcp is not None and self.dcp.drop_some_streams()
 
     def forget(self) -> None:
-        """Unregister from the bucket; the connection is gone."""
         self.is_closing = True
         self.bucket.persistence_waits.forget(self)
         if self.dcp is not None:
@@ -354,14 +343,14 @@ class Session:
         most_made: int | None = None,
         is_turn_over: Callable[[], bool] = lambda: False,
     ) -> list[bytes | bytearray]:
-        """Return the next bytes to write, in order; empty when there is nothing to write now.
+        """Return the next bytes to write, in order; empty if there are none now.
 
-        Of long answers no more than ``most_made`` frames are made, and streams are asked until
-        ``is_turn_over``.
+        ``most_made`` limits the frames made of long answers. Streams are asked until
+        ``is_turn_over`` returns True.
         """
         if self.dcp is not None and not self.is_closing:
             self._keep_alive(self.dcp, now)
-        # Behind a long answer, of which each call takes a part, maps would pile up.
+        # A long answer takes many calls. A map appended in each of them would pile up.
         if self.login.has_bucket and not self._outbox.is_long:
             news = self.map_notifier.notification(self.bucket.name, self.node, self.login.features)
             if news is not None:
@@ -379,11 +368,10 @@ class Session:
         self.close_if_overdue(now)
 
     def close_if_overdue(self, now: float) -> None:
-        """Close a client that takes NOOPs and said nothing for too long, or has not logged in.
+        """Close a client that broke a time limit; call it even if nothing can be written.
 
-        Whether or not anything can be written. Or one that does nothing but answer NOOPs, and whose
-        name is one of those that may not. Others may be silent for ever. Source: kv_engine
-        ``dcp/producer.cc``, ``daemon/front_end_thread.cc``.
+        Limits: time to log in; silence with NOOPs on; nothing acknowledged, for configured names.
+        Source: kv_engine ``dcp/producer.cc``, ``daemon/front_end_thread.cc``.
         """
         if self.dcp is not None:
             is_overdue = self.dcp.noop.is_dead(now)
@@ -401,11 +389,10 @@ class Session:
             self.abort()
 
     def next_deadline(self, now: float) -> float | None:
-        """Return when ``output`` has work to do by time alone."""
+        """Return the time at which ``output`` has work even if nothing happens."""
         return self.dcp.noop.next_deadline(now) if self.dcp is not None else None
 
     def vbuckets_changed(self, vbuckets: set[int]) -> bool:
-        """Wake the streams of these vbuckets; return whether this connection has any."""
         return self.dcp is not None and self.dcp.vbuckets_changed(vbuckets)
 
     def _put(self, frame: Frame) -> None:

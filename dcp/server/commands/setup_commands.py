@@ -1,4 +1,4 @@
-"""Connection set-up commands: HELLO, SASL, bucket, cluster map, version, statistics."""
+"""Commands that set up a connection: HELLO, SASL, bucket, cluster map, version, statistics."""
 
 from itertools import chain
 from typing import Final, cast
@@ -37,11 +37,12 @@ GRANTED: Final = frozenset(
         HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF,
     }
 )
-"""What we grant. Not what lets us answer in alternative framing (Tracing) or out of order."""
+"""Features that the server grants. Missing are those that permit answers out of order, or in
+alternative framing (Tracing)."""
 
 
 def hello(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Grant the supported ones of the requested features, by id; every HELLO begins anew."""
+    """Grant the supported features among the requested ones; each HELLO replaces the last."""
     if len(frame.value) % 2:
         session.refuse(frame, Status.EINVAL, "Request value must be of even length")
         return
@@ -49,29 +50,28 @@ def hello(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     granted = tuple(sorted(GRANTED.intersection(asked)))
     full = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION
     brief = HelloFeature.CLUSTERMAP_CHANGE_NOTIFICATION_BRIEF
+    # Notifications are requests of the server, which only clients with Duplex expect.
     if not {full, brief}.isdisjoint(granted) and HelloFeature.DUPLEX not in granted:
         session.refuse(frame, Status.EINVAL, "Clustermap notifications need Duplex")
         return
-    if brief in granted:  # who asks for both gets the brief ones
+    if brief in granted:  # brief notifications win
         granted = tuple(feature for feature in granted if feature != full)
     session.login.grant(frozenset(granted))
     session.reply(frame, m.HelloAnswer(granted))
 
 
 def sasl_mechanisms(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """List the mechanisms, strongest first."""
     session.reply(frame, m.Text(MECHANISMS))
 
 
 def sasl_auth(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Begin an authentication; an earlier one is void from here on."""
+    # An earlier authentication is void from here on, even if this one fails.
     session.login.begin_authentication()
     request = cast("m.Sasl", body)
     _sasl_outcome(session, frame, session.login.sasl.start(request.mechanism, request.payload))
 
 
 def sasl_step(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Go on with an authentication."""
     request = cast("m.Sasl", body)
     _sasl_outcome(session, frame, session.login.sasl.step(request.mechanism, request.payload))
 
@@ -89,7 +89,7 @@ def _sasl_outcome(session: Session, frame: Frame, outcome: Outcome) -> None:
 
 
 def _without_certificate(handler: Handler) -> Handler:
-    """Refuse SASL to a client whose certificate says who it is (kv_engine ``sasl_*``)."""
+    """Refuse SASL to a client whose certificate names the user (kv_engine ``sasl_*``)."""
 
     def handle(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         if session.login.has_certificate:
@@ -101,7 +101,7 @@ def _without_certificate(handler: Handler) -> Handler:
 
 
 def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Select the one bucket there is; any other is refused as one without access."""
+    """Select the only bucket; any other name is refused like a bucket without access."""
     name = cast("m.SelectBucket", body).bucket
     session.map_notifier.forget()
     session.login.select_bucket(is_there=name == session.bucket.name.encode())
@@ -112,14 +112,12 @@ def select_bucket(session: Session, frame: Frame, body: m.Body, _: float) -> Non
 
 
 def get_cluster_config(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer the map, or nothing when the client names this version or a newer one.
-
-    Without a bucket it is the cluster's, for administrators (kv_engine
-    ``daemon/protocol/mcbp/cluster_config_executor.cc``); of the bucket's they were told nothing.
-    """
+    """Answer the map; an empty body if the client names this revision or a newer one."""
     known, map_ = cast("m.GetClusterConfig", body), session.bucket.map
     if session.login.has_bucket:
         session.map_notifier.sent()
+    # Without a bucket the answer is the cluster's map, for administrators only (kv_engine
+    # ``daemon/protocol/mcbp/cluster_config_executor.cc``).
     elif not session.bucket.settings.is_administrator(session.login.user):
         session.refuse_access(frame, Status.EACCESS, _NO_GLOBAL_MAP)
         return
@@ -132,12 +130,10 @@ def get_cluster_config(session: Session, frame: Frame, body: m.Body, _: float) -
 
 
 def version(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """Answer a version that clients take for a modern server."""
     session.reply(frame, m.Text(session.bucket.settings.version.encode()))
 
 
 def noop(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """Answer the client's keep-alive."""
     session.reply(frame, m.Empty())
 
 
@@ -148,7 +144,6 @@ def quit_connection(session: Session, frame: Frame, _: m.Body, __: float) -> Non
 
 
 def get_error_map(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer the newest error map that the client can read."""
     found = error_map(cast("m.GetErrorMap", body).version)
     if found is None:
         session.refuse(frame, Status.KEY_ENOENT)
@@ -158,7 +153,7 @@ def get_error_map(session: Session, frame: Frame, body: m.Body, _: float) -> Non
 
 
 def adjust_time(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """Refuse to change the clock, which servers do for their own tests only."""
+    """Refuse to change the clock; servers allow that in their own tests only."""
     if len(frame.extras) != _ADJUST_TIME_EXTRAS_BYTES:
         context = f"Request must include extras of length {_ADJUST_TIME_EXTRAS_BYTES}"
         session.refuse(frame, Status.EINVAL, context)
@@ -167,12 +162,11 @@ def adjust_time(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def list_buckets(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """List the one bucket."""
     session.reply(frame, m.Text(session.bucket.name.encode()))
 
 
 def stat(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Answer one statistic per frame, then an empty one."""
+    """Answer one frame for each statistic, then an empty one."""
     asked = cast("m.Stat", body)
     try:
         found = statistics_of(session.bucket, session.node, asked.group, asked.value)

@@ -1,8 +1,4 @@
-"""Registers the statistics groups that STAT answers, under kv_engine's names.
-
-A key is the name of a group, perhaps with an argument behind a space. Unknown groups are
-KEY_ENOENT (kv_engine ``engines/ep/src/ep_engine.cc``, getStats).
-"""
+"""The statistics groups that STAT answers, under kv_engine's names."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -44,8 +40,11 @@ GROUPS: Final[dict[str, Group]] = {
 def statistics_of(bucket: Bucket, node: int, key: bytes, value: bytes) -> Iterator[Statistic]:
     """Return the statistics of a group; they are generated as they are read.
 
+    ``key`` is the group's name, and an argument after a space.
+
     Raises:
-        StatisticsRefusedError: an unknown group, or an argument that it cannot have.
+        StatisticsRefusedError: KEY_ENOENT for an unknown group (kv_engine
+            ``engines/ep/src/ep_engine.cc``, getStats), or the group refuses its argument.
     """
     name, _, argument = key.decode("utf-8", "replace").partition(" ")
     group = GROUPS.get(name)

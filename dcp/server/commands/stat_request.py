@@ -1,8 +1,7 @@
-"""The parts of every statistics group: names with values, the question, refusals.
+"""The parts that all statistics groups share.
 
-A group is generated while the client reads it, and much may change meanwhile: it copies the list
-that it iterates over, and reads each item when its turn comes. Refusals come before the first
-statistic.
+A group is generated while the client reads, and the bucket can change meanwhile. So a group copies
+each list over which it iterates, and refuses before its first statistic.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,13 +14,13 @@ from dcp.types import U16_MAX
 from dcp.wire.vocabulary import Status
 
 Statistic = tuple[str, int | str | float]
-"""A name as kv_engine has it, and a value; truth is told as true or false."""
+"""Name as in kv_engine, and value; STAT shows booleans as ``true`` or ``false``."""
 
 _MOST_DIGITS = len(str(U16_MAX))
 
 
 class StatisticsRefusedError(DcplakeError):
-    """The group is refused with ``status``; the text says what was found and expected."""
+    """The group is refused with ``status``; the message says what was found and expected."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -30,23 +29,24 @@ class StatisticsRefusedError(DcplakeError):
 
 @dataclass(frozen=True, slots=True)
 class StatisticsRequest:
-    """A statistics request: ``argument`` follows the group's name, ``value`` is its JSON."""
+    """A request for one group at one node."""
 
     bucket: Bucket
     node: int
     argument: str = ""
+    """Text after the group's name."""
     value: bytes = b""
+    """The request's JSON."""
 
     def vbuckets(self) -> list[Vbucket]:
-        """Return the vbuckets of the node, copies too."""
         return self.bucket.table.of_node(self.node)
 
     def vbucket(self, number: str) -> Vbucket:
-        """Return the vbucket of a number in decimal.
+        """Return the vbucket with a decimal number.
 
         Raises:
-            StatisticsRefusedError: EINVAL for no such number, NOT_MY_VBUCKET where the node has it
-                not (kv_engine ``ep_engine.cc``, getValidVBucketFromString).
+            StatisticsRefusedError: EINVAL for a bad number, NOT_MY_VBUCKET if the node does not
+                have it (kv_engine ``ep_engine.cc``, getValidVBucketFromString).
         """
         is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
         if not is_number or int(number) > U16_MAX:
@@ -59,20 +59,19 @@ class StatisticsRequest:
         return found
 
     def vbuckets_asked_for(self) -> list[Vbucket]:
-        """Return the vbucket that the argument names; all of the node where it names none.
+        """Return the vbucket that the argument names; without an argument, all of the node.
 
-        Raises:
-            StatisticsRefusedError: as ``vbucket``.
+        Raises StatisticsRefusedError like ``vbucket``.
         """
         return [self.vbucket(self.argument)] if self.argument else self.vbuckets()
 
 
 Group = Callable[[StatisticsRequest], Iterator[Statistic]]
-"""Answers a question; raises StatisticsRefusedError at once, not while it is read."""
+"""Answers a request; raises StatisticsRefusedError at the call, not while it is read."""
 
 
 def without_argument(group: Group) -> Group:
-    """Return a group without arguments: with one the key is unknown."""
+    """Wrap a group that accepts no argument: with one, its key is unknown."""
 
     def only_by_name(question: StatisticsRequest) -> Iterator[Statistic]:
         if question.argument:
@@ -85,5 +84,4 @@ def without_argument(group: Group) -> Group:
 
 
 def text_of(value: float | str) -> str:
-    """Return a value as text for STAT."""
     return str(value).lower() if isinstance(value, bool) else str(value)

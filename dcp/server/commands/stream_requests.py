@@ -1,7 +1,6 @@
 """Handles stream requests: checks in kv_engine's order, then opens the stream.
 
-Each check returns how the request is refused, or None. None before ``_filter_is_known`` reads the
-request's JSON. Source: kv_engine
+Each check returns a refusal, or None if it passes. Source: kv_engine
 ``engines/ep/src/dcp/producer.cc`` (streamRequest, checkConditionsForStreamRequest).
 """
 
@@ -33,11 +32,10 @@ from dcp.wire.json_tree import MOST_REQUEST_JSON_BYTES
 from dcp.wire.vocabulary import HelloFeature, Status, StreamFlag
 
 Refusal = Callable[[], None]
-"""Answers the request."""
+"""Answers the request with an error."""
 
 
 def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    """Open a stream, or refuse it for the first check that fails."""
     asked = _Asked(session, frame, cast("m.StreamRequest", body))
     refusals = (refusal for check in _CHECKS if (refusal := check(asked)) is not None)
     refusal = next(refusals, None)
@@ -49,7 +47,7 @@ def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> No
 
 
 class _Asked:
-    """A stream request with the facts that decide it; each is looked up on first use."""
+    """A stream request and the facts that decide it, each looked up on first use."""
 
     def __init__(self, session: Session, frame: Frame, request: m.StreamRequest) -> None:
         if session.dcp is None:
@@ -58,24 +56,21 @@ class _Asked:
         self.dcp: DcpConnection = session.dcp
 
     def refused(self, status: Status, context: str = "") -> Refusal:
-        """Return the refusal with a status."""
         return lambda: self.session.refuse(self.frame, status, context)
 
     @cached_property
     def held(self) -> Vbucket | None:
-        """The node's vbucket or copy of it, if it has one."""
         return self.session.bucket.table.at(self.frame.vbucket, self.session.node)
 
     @property
     def vbucket(self) -> Vbucket:
-        """The node's vbucket or copy of it, after the check that it has one."""
+        """The node's vbucket or copy, once ``_vbucket_is_here`` passed."""
         if self.held is None:
             raise AssertionError("checked before")
         return self.held
 
     @cached_property
     def filter(self) -> StreamFilter | Status:
-        """The stream's filter, or the status that refuses it."""
         return parse_filter(
             self.request.value,
             self.vbucket.documents.collections.manifest,
@@ -86,14 +81,14 @@ class _Asked:
 
     @property
     def wanted(self) -> StreamFilter:
-        """The stream's filter, after the check that it is valid."""
+        """The stream's filter, once ``_filter_is_known`` passed."""
         if not isinstance(self.filter, StreamFilter):
             raise AssertionError("checked before")
         return self.filter
 
     @cached_property
     def place(self) -> ResumeRequest:
-        """The client's position, without the purge seqno in its JSON."""
+        """The client's position; the purge seqno in its JSON comes in ``verdict``."""
         request = self.request
         return ResumeRequest(
             request.start,
@@ -106,22 +101,18 @@ class _Asked:
 
     @cached_property
     def held_facts(self) -> VbucketFacts:
-        """The facts of the vbucket or copy, of all collections; a snapshot being received counts
-        whole.
-
-        So a client that has a part of it may resume from there.
-        """
         place, facts = self.place, self.vbucket.facts()
         checkpoints = self.vbucket.data.checkpoints
         if checkpoints.is_snapshot_complete or place.start > facts.high_seqno:
             return facts
         if not facts.high_seqno < place.snap_end <= checkpoints.snapshot.end:
             return facts
+        # A snapshot that is being received counts as complete, so a client with a part of it can
+        # resume.
         return replace(facts, high_seqno=place.snap_end)
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The decision whether the client may resume at its position."""
         wanted = self.wanted
         resume = replace(self.place, remote_purge_seqno=wanted.purge_seqno)
         named = self.vbucket.filtered_high_seqno(wanted)
@@ -130,7 +121,7 @@ class _Asked:
 
 
 def _ordered(asked: _Asked) -> Refusal | None:
-    """Refuse a stream that a test ordered to be refused; never between nodes."""
+    """Refuse a stream if a test's fault orders say so; never between nodes."""
     if asked.dcp.is_internal:
         return None
     session, frame = asked.session, asked.frame
@@ -161,6 +152,7 @@ def _vbucket_is_here(asked: _Asked) -> Refusal | None:
 
 
 def _noops_are_on(asked: _Asked) -> Refusal | None:
+    # Servers demand NOOPs of clients with xattrs or Collections.
     is_missing = asked.dcp.client.needs_noop and not asked.dcp.noop.is_enabled
     return asked.refused(Status.NOT_SUPPORTED) if is_missing else None
 
@@ -212,6 +204,7 @@ def _may_go_on(asked: _Asked) -> Refusal | None:
 
 def _copy_has_something(asked: _Asked) -> Refusal | None:
     copy = asked.session.bucket.copies.at(asked.session.node, asked.vbucket.id)
+    # A copy that holds part of its first disk snapshot has no consistent state to stream.
     awaits = copy is not None and copy.awaits_first_disk_snapshot
     return asked.refused(Status.ETMPFAIL) if awaits else None
 
@@ -221,6 +214,8 @@ def _rollback_to(asked: _Asked, seqno: int) -> Refusal:
     return lambda: asked.session.reply(asked.frame, answer, status=Status.ROLLBACK)
 
 
+# The order is kv_engine's: it decides which status a client with two faults gets. No check above
+# ``_filter_is_known`` may need the request's JSON.
 _CHECKS: Final = (
     _ordered,
     _takeover_is_allowed,

@@ -1,8 +1,8 @@
-"""Statistics of vbuckets: states, seqnos, contents, failover logs, checkpoints.
+"""Statistics groups about vbuckets: states, seqnos, contents, failover logs, checkpoints.
 
-Names are kv_engine's, in ``engines/ep/src``: ``vbucket.cc`` (doSeqnoStats, addStats),
-``failover-table.cc``, ``checkpoint_manager.cc`` and ``checkpoint.cc`` (addStats). States are those
-that clients see everywhere: in a relay all are active.
+Names are kv_engine's (in ``engines/ep/src``: ``vbucket.cc``, doSeqnoStats and addStats;
+``failover-table.cc``, ``checkpoint_manager.cc`` and ``checkpoint.cc``, addStats). States are as
+clients see them: in a relay all vbuckets are active.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,10 @@ from dcp.wire.vocabulary import Status, VbucketState
 
 
 def states(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the state of each vbucket (``vbucket``)."""
     return ((f"vb_{v.id}", v.shown_state.name.lower()) for v in question.vbuckets())
 
 
 def seqnos(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the seqnos of each vbucket, or of the one that is named (``vbucket-seqno``)."""
     wanted = question.vbuckets_asked_for()
     if question.argument and wanted[0].shown_state is VbucketState.DEAD:
         raise StatisticsRefusedError(
@@ -52,10 +50,7 @@ def _seqnos_of(vbucket: Vbucket) -> Iterator[Statistic]:
 
 
 def details(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the contents of each vbucket, or of the one that is named (``vbucket-details``).
-
-    Of kv_engine's names those that have a meaning here: there is no hash table.
-    """
+    """Group ``vbucket-details``, without kv_engine's figures of a hash table."""
     wanted = question.vbuckets_asked_for()
     return (each for vbucket in wanted for each in _details_of(vbucket))
 
@@ -78,7 +73,6 @@ def _details_of(vbucket: Vbucket) -> Iterator[Statistic]:
 
 
 def failovers(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the failover log of each vbucket, or of the one that is named (``failovers``)."""
     wanted = question.vbuckets_asked_for()
     return (each for vbucket in wanted for each in _failovers_of(vbucket))
 
@@ -86,14 +80,13 @@ def failovers(question: StatisticsRequest) -> Iterator[Statistic]:
 def _failovers_of(vbucket: Vbucket) -> Iterator[Statistic]:
     prefix, entries = f"vb_{vbucket.id}", vbucket.failover_log.entries
     yield f"{prefix}:num_entries", len(entries)
-    yield f"{prefix}:num_erroneous_entries_erased", 0  # we make no entry that would have to go
+    yield f"{prefix}:num_erroneous_entries_erased", 0  # this server makes no erroneous entries
     for index, entry in enumerate(entries):
         yield f"{prefix}:{index}:id", entry.vb_uuid
         yield f"{prefix}:{index}:seq", entry.seqno
 
 
 def checkpoints(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Return the checkpoints and cursors of each vbucket, or of one (``checkpoint``)."""
     wanted = question.vbuckets_asked_for()
     return (each for vbucket in wanted for each in _checkpoints_of(vbucket))
 

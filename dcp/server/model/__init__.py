@@ -1,1 +1,1 @@
-"""Values that a bucket is made of: versions, manifest, cluster map, rules, settings."""
+"""Values from which a bucket is built: versions, manifest, cluster map, rules, settings."""

@@ -1,27 +1,25 @@
-"""The kinds of buckets that the producer serves.
-
-An ephemeral bucket has no disk. What takes its place is a log in memory, from which streams read
-backfills as from a disk; a crash loses it all (kv_engine ``engines/ep/src/ephemeral_vb.h``).
-"""
-
 from enum import Enum
 from typing import Final
 
 
 class BucketType(Enum):
-    """The bucket type, by the name that people use."""
+    """The bucket type, by the name that people use.
+
+    An ephemeral bucket has no disk. A log in memory serves its backfills, and a crash loses all of
+    its data (kv_engine ``engines/ep/src/ephemeral_vb.h``).
+    """
 
     COUCHBASE = "couchbase"
     EPHEMERAL = "ephemeral"
 
     @property
     def client_name(self) -> str:
-        """The name that clients are told (ns_server ``ns_bucket.erl``, external_bucket_type)."""
+        """Name in the cluster map (ns_server ``ns_bucket.erl``, external_bucket_type)."""
         return "membase" if self is BucketType.COUCHBASE else self.value
 
     @property
     def storage_backend(self) -> str | None:
-        """The storage backend that clients are told; None where there is no disk."""
+        """Storage backend as clients see it; None without a disk."""
         return "couchstore" if self is BucketType.COUCHBASE else None
 
     @property
@@ -31,9 +29,9 @@ class BucketType(Enum):
 
     @property
     def metadata_purge_age_seconds(self) -> float:
-        """The default purge age of tombstones (kv_engine ``configuration.json``).
+        """Default purge age of tombstones (kv_engine ``configuration.json``).
 
-        Its names there: ``persistent_metadata_purge_age``, ``ephemeral_metadata_purge_age``.
+        Its names there are ``persistent_metadata_purge_age`` and ``ephemeral_metadata_purge_age``.
         """
         return _PURGE_AGE_SECONDS[self]
 

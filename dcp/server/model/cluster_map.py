@@ -1,8 +1,7 @@
-"""The cluster map as the producer serves it: the nodes of each vbucket, and their JSON for clients.
+"""The cluster map as the producer serves it, and its JSON for clients.
 
-The map has a version (epoch, revision) that grows with every change. Its JSON is Couchbase's terse
-bucket configuration with the fields that the official Java client and gocbcore look for; every node
-has a manager port of its own, since clients tell nodes apart by it.
+The JSON is Couchbase's terse bucket configuration, with the fields that the Java client and
+gocbcore read.
 """
 
 import json
@@ -20,9 +19,9 @@ _CAPABILITIES: Final = ("collections", "durableWrite", "cccp", "dcp", "nodesExt"
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """A node's address: ``kv``, ``mgmt`` (HTTP), and with TLS the encrypted twins of both.
+    """A node's address and ports; ``mgmt`` is HTTP.
 
-    ``external_host``: its name for clients elsewhere, empty where it has none.
+    Clients tell nodes apart by their manager ports, so each node has its own.
     """
 
     host: str = "127.0.0.1"
@@ -31,13 +30,13 @@ class NodePorts:
     kv_tls: int | None = None
     mgmt_tls: int | None = None
     external_host: str = ""
+    """The node's name for clients outside its network; empty: none."""
 
     def at(self, port: int | None) -> str:
-        """Return ``host:port``, an IPv6 host in brackets."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
     def services(self) -> dict[str, int]:
-        """Return the ports by the names that the map's JSON gives them."""
+        """Return the ports under their names in the map's JSON."""
         named = {
             "mgmt": self.mgmt,
             "mgmtSSL": self.mgmt_tls,
@@ -48,10 +47,11 @@ class NodePorts:
 
 
 class ServedClusterMap:
-    """Owners of vbuckets over nodes; node ids are places in the list of their addresses.
+    """Owners and copies of vbuckets; a node's id is its index in the list of addresses.
 
-    A node that was failed over keeps its id and leaves the map's JSON until it joins again. Of
-    each vbucket the map names ``replica_count`` copies, or says that one is absent.
+    A node that was failed over keeps its id, but leaves the JSON until it joins again. The map
+    names ``replica_count`` copies of each vbucket, some of them perhaps ``ABSENT``. Its version
+    (``EPOCH``, ``rev``) grows with every change.
     """
 
     def __init__(
@@ -73,39 +73,34 @@ class ServedClusterMap:
         self._addresses = [NodePorts()] * nodes
         self._members = [True] * nodes
         self.dead_nodes: set[int] = set()
-        """The nodes that do not live; no part of what clients are told."""
+        """Nodes that do not run; clients do not see this."""
         self.replica_count = replica_count
         self._replicas = self._placed()
         self._json: dict[int, bytes] = {}
 
     @property
     def node_count(self) -> int:
-        """The number of nodes that the map names."""
         return len(self._addresses)
 
     @property
     def addresses(self) -> Sequence[NodePorts]:
-        """The address of every node."""
         return self._addresses
 
     @property
     def owners(self) -> Sequence[int]:
-        """The node that holds each vbucket."""
         return tuple(self._owners)
 
     @property
     def members(self) -> Sequence[bool]:
-        """For each node, whether it belongs to the cluster now."""
         return tuple(self._members)
 
     @property
     def rows(self) -> Sequence[Sequence[int]]:
-        """The nodes of each vbucket's copies, ``ABSENT`` among them."""
         return tuple(tuple(row) for row in self._replicas)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Restore the map if the statements within fail."""
+        """Restore the map if the block raises."""
         before = self._addresses, self._members, self._owners, self._replicas, self.rev
         self._addresses, self._members = list(self._addresses), list(self._members)
         self._owners, self._replicas = list(self._owners), [list(row) for row in self._replicas]
@@ -123,10 +118,7 @@ class ServedClusterMap:
         rows: Sequence[Sequence[int]],
         rev: int,
     ) -> None:
-        """Restore the map that another process left, in a new revision.
-
-        Where that one had another number of copies they are placed anew.
-        """
+        """Restore a saved map in a new revision; place copies anew if their number changed."""
         self._owners, self._members, self.rev = list(owners), list(members), rev
         self._replicas = [list(row) for row in rows]
         if any(len(row) != self.replica_count for row in rows):
@@ -134,51 +126,51 @@ class ServedClusterMap:
         self._json.clear()
 
     def owner(self, vbucket: int) -> int | None:
-        """Return the node that holds ``vbucket``; None when there is no such vbucket."""
         return self._owners[vbucket] if 0 <= vbucket < len(self._owners) else None
 
     def vbuckets_of(self, node: int) -> list[int]:
-        """Return the vbuckets that ``node`` holds, ascending."""
         return [vbucket for vbucket, owner in enumerate(self._owners) if owner == node]
 
     def replicas(self, vbucket: int) -> list[int]:
-        """Return the nodes that hold a copy of ``vbucket``, the first to be promoted first."""
+        """Return the nodes that hold a copy of ``vbucket``; a failover promotes the first."""
         return [node for node in self._replicas[vbucket] if node != ABSENT]
 
     def is_member(self, node: int) -> bool:
-        """Return whether ``node`` belongs to the cluster now."""
         return self._members[node]
 
     def require_node(self, node: int) -> None:
-        """Raise ValueError where there is no such node, and never was."""
         if not 0 <= node < self.node_count:
             raise ValueError(f"node index {node}: found none, expected 0 to {self.node_count - 1}")
 
     def name_of(self, node: int) -> str:
-        """Return a node's name in messages: its number, from 1, and its address."""
+        """Return a node's name for messages: its number, from 1, and its address."""
         address = self._addresses[node]
         return f"node {node + 1} of {self.node_count} ({address.host}:{address.kv})"
 
     def set_addresses(self, addresses: Sequence[NodePorts]) -> None:
-        """Take the ports that the nodes listen on; not a change of the map's version."""
+        """Set the nodes' addresses once they listen; the revision stays."""
         self._addresses = list(addresses)
         self._json.clear()
 
     def move(self, vbucket: int, node: int) -> None:
-        """Give ``vbucket`` to ``node`` in a new revision."""
+        """Give ``vbucket`` to ``node``, in a new revision.
+
+        Raises ValueError if the node is no member of the cluster.
+        """
         if not 0 <= node < self.node_count:
             raise ValueError(f"move vbucket {vbucket}: found node {node} of {self.node_count}")
         if not self._members[node]:
             raise ValueError(f"move vbucket {vbucket}: {self.name_of(node)} is no member any more")
         before, self._owners[vbucket] = self._owners[vbucket], node
+        # If the new owner held a copy, the old owner holds it from now on.
         row = self._replicas[vbucket]
         self._replicas[vbucket] = [before if each == node else each for each in row]
         self._changed()
 
     def fail_over(self, node: int, to: Mapping[int, int]) -> None:
-        """Take ``node`` out and give its vbuckets to those that ``to`` names, in a new revision.
+        """Remove ``node`` and give its vbuckets to the nodes in ``to``, in a new revision.
 
-        Copies that it held, or that are owners now, are absent until a node joins.
+        Copies that it held, or that become owners, are absent until a node joins.
         """
         for vbucket, owner in to.items():
             self._owners[vbucket] = owner
@@ -189,7 +181,7 @@ class ServedClusterMap:
         self._changed()
 
     def join(self, node: int) -> None:
-        """Take ``node`` in again, in a new revision; it owns nothing, and holds absent copies."""
+        """Take ``node`` back, in a new revision; it owns nothing, and holds absent copies."""
         self._members[node] = True
         for row in self._replicas:
             if ABSENT in row:
@@ -197,14 +189,14 @@ class ServedClusterMap:
         self._changed()
 
     def add(self, address: NodePorts) -> int:
-        """Take in a node that never was there, in a new revision; return it. It holds nothing."""
+        """Add a new node without vbuckets or copies, in a new revision; return its id."""
         self._addresses.append(address)
         self._members.append(True)
         self._changed()
         return self.node_count - 1
 
     def place(self, members: Sequence[int]) -> None:
-        """Let exactly these be members, and place all copies anew on them, in a new revision."""
+        """Let exactly ``members`` be members, and place all copies anew, in a new revision."""
         self._members = [node in members for node in range(self.node_count)]
         self._replicas = self._placed()
         self._changed()
@@ -217,17 +209,17 @@ class ServedClusterMap:
         self._json.clear()
 
     def is_known_to(self, epoch: int | None, rev: int | None) -> bool:
-        """Return whether a client that holds (epoch, rev) needs no newer map."""
+        """Return True if a client that holds (epoch, rev) needs no newer map."""
         return epoch is not None and rev is not None and (epoch, rev) >= (EPOCH, self.rev)
 
     def as_json(self, node: int) -> bytes:
-        """Return the configuration as ``node`` answers it."""
+        """Return the map's JSON as ``node`` sends it: it marks the node as ``thisNode``."""
         if node not in self._json:
             self._json[node] = json.dumps(self._tree(node), separators=(",", ":")).encode()
         return self._json[node]
 
     def without_bucket_as_json(self, node: int) -> bytes:
-        """Return the configuration for a client without a bucket: the nodes, and no vbuckets."""
+        """Return the JSON for a client without a bucket: nodes, but no vbuckets."""
         tree = {"rev": self.rev, "revEpoch": EPOCH, "nodesExt": self._extended(node)}
         return json.dumps(tree, separators=(",", ":")).encode()
 

@@ -1,5 +1,3 @@
-"""The settings of a producer cluster: sizes, names, users, and the limits of its connections."""
-
 import re
 import ssl
 from collections.abc import Callable, Mapping
@@ -18,38 +16,37 @@ from dcp.setting_keys import Section, key, key_of
 from dcp.types import U16_MAX
 
 OUTBOX_BYTES: Final = 64 * 1024
-"""Answers that may wait for a client which does not read; then its requests are not read either."""
+"""Most bytes of answers that wait for a client; beyond it, its requests are not read."""
 MAX_VBUCKETS: Final = 1024
 MAX_NODES: Final = 128
 _BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,100}")
-"""As Couchbase has it: LIST_BUCKETS separates names by spaces, URLs by slashes."""
+"""Couchbase's rule: LIST_BUCKETS separates names by spaces, URLs by slashes."""
 MAX_REPLICAS: Final = 3
 _TELLS_HIGH_SEQNOS: Final[Release] = (7, 1)
-"""The first release whose GET_ALL_VB_SEQNOS counts prepares and aborts, for clients with
-Collections (kv_engine ``ep_engine.cc``, commit 983266111, of branches 7.1 and newer)."""
+"""First release whose GET_ALL_VB_SEQNOS counts prepares and aborts, for clients with Collections
+(kv_engine ``ep_engine.cc``, commit 983266111, of branches 7.1 and newer)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The nodes' certificate (a chain is fine) and its private key, as PEM files.
-
-    Clients may show a certificate of the authorities in ``client_ca_file``, whose common name is
-    their user; they must where one is required. (ns_server's ``clientCertAuth``: ``enable`` and
-    ``mandatory``, with the path ``subject.cn``.) Empty: they are asked for none.
-    """
+    """The nodes' certificate (or chain) and its private key, as PEM files."""
 
     certificate_file: str
     key_file: str
     client_ca_file: str = ""
+    """Authorities of client certificates, whose common name is the user; empty: clients are
+    asked for none. As ns_server's ``clientCertAuth`` with the path ``subject.cn``."""
     requires_client_certificate: bool = False
+    """True: ``mandatory`` in ns_server; False: ``enable``."""
 
     def context(self) -> ssl.SSLContext:
-        """Return a server's context: TLS 1.2 or newer.
+        """Return a server's TLS context, for TLS 1.2 or newer.
 
         Raises:
-            ConfigError: a file cannot be read, or the two do not belong together.
+            ConfigError: a file cannot be read, or certificate and key do not match.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # A renegotiation costs the server far more work than the client that asks for it.
         context.options |= ssl.OP_NO_RENEGOTIATION
         try:
             context.load_cert_chain(self.certificate_file, self.key_file)
@@ -67,10 +64,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings(Section):
-    """A cluster of ``nodes`` that share the vbuckets of one bucket.
-
-    More than 15 attributes: one is one setting.
-    """
+    """A cluster of ``nodes`` that share the vbuckets of one bucket."""
 
     subject: ClassVar[str] = "producer "
 
@@ -86,158 +80,162 @@ class ClusterSettings(Section):
         {"Administrator": "password"}, "Names and passwords.", may_be_secret=True
     )
     users_without_streams: frozenset[str] = frozenset()
-    """They may log in, and must not open DCP connections."""
+    """Users that may log in, but not open DCP connections."""
     administrators: frozenset[str] | None = None
-    """They may order about the cluster, and take vbuckets over; None: the first of ``users``."""
-    bucket_uuid: str = key("", "Names the bucket for good; empty: any.")
+    """Users that may change the cluster and take over vbuckets; None: the first of ``users``."""
+    bucket_uuid: str = key("", "Uuid of the bucket; empty: a new one.")
     cluster_uuid: str = key(
-        "", "Told with the map, as servers do from 7.6 on; empty: it is not told."
+        "", "Uuid of the cluster in its map, where servers from 7.6 on have one; empty: none."
     )
     external_host: str = key(
         "",
-        "Told with the map as each node's external address, with the same ports; empty: none.",
+        "External address of every node in the map, with the same ports; empty: none.",
     )
     seed: int | None = None
-    """Fixes the uuids of vbuckets and bucket; None makes them random."""
+    """Fixes the uuids of vbuckets and bucket; None: they are random."""
     checkpoint_items: int = key(
         10_000,
-        "Items that a checkpoint may hold; it has room for one at least. A stream that starts "
-        "below what memory has reads a disk snapshot first.",
+        "Items that a checkpoint may hold; one always fits. A stream that starts below the oldest "
+        "item in memory reads a disk snapshot first.",
         least=0,
     )
     checkpoint_quota_bytes: int = key(
         256 * 1024 * 1024,
-        "What the newest items may take in memory; beyond it slow streams go back to the disk.",
+        "Memory for the newest items; beyond it, slow streams read from disk again.",
         unit="bytes",
         least=1,
     )
     keeps_values: bool = key(
         True,
-        "Whether documents are in memory with their values. Else those on the disk are read from "
-        "there each time (a relay's). ``record_branches`` keeps all.",
+        "Whether memory holds the values of documents. A relay reads values that are on disk from "
+        "there each time. ``record_branches`` keeps all values.",
     )
     host: str = key("127.0.0.1", "Address to listen on.")
     ports: tuple[int, ...] = ()
-    """A KV port of each node, 0 for any free one. The other ports are so, too."""
+    """KV port of each node, 0 for any free one. The other kinds of ports work alike."""
     http_ports: tuple[int, ...] = ()
     tls: TlsFiles | None = None
     tls_ports: tuple[int, ...] = ()
-    """Only with ``tls``, as ``https_ports``."""
+    """Only with ``tls``, like ``https_ports``."""
     https_ports: tuple[int, ...] = ()
     expiry_pager_seconds: float = key(
         0.0,
-        "How often expired documents are deleted; 0: never (``expire_due`` remains).",
+        "How often expired documents are deleted; 0: only by ``expire_due``.",
         unit="seconds",
         least=0,
     )
     idle_timeout_seconds: float = key(
         360.0,
-        "How long a client that takes NOOPs may be silent; 0: for ever. Others may be silent for "
-        "ever, as in servers; TCP's keep-alive finds their dead peers.",
+        "How long a client that takes NOOPs may be silent; 0: forever. Other clients may be silent "
+        "forever, as with Couchbase servers; TCP's keep-alive finds their dead peers.",
         unit="seconds",
         least=0,
     )
     authentication_seconds: float = key(
         300.0,
-        "How long a client may be there without logging in; 0: for ever.",
+        "How long a client may stay connected without logging in; 0: forever.",
         unit="seconds",
         least=0,
     )
     last_words_seconds: float = key(
         2.0,
-        "How long a client may take to read what it was sent when its connection ends, also when "
-        "the cluster stops. The time is ours.",
+        "How long a client may take to read the last bytes when the server ends its connection, "
+        "also when the cluster stops. Couchbase servers have no such setting.",
         unit="seconds",
         least=0,
     )
     large_frame_seconds: float = key(
         10.0,
-        "How long a client may bring little of a large frame while others wait for room, divided "
-        "by their number and one (``large_frames.py``).",
+        "Time in which a client must send part of a large frame while other clients wait for room, "
+        "divided by one more than their number (``large_frames.py``).",
         unit="seconds",
         least=0,
     )
     stuck_name_regex: str = key(
         "",
-        "Close consumers that acknowledge nothing of a full window, of these whole names as `dcp` "
-        "statistics tell them: 'eq_dcpq:reader.*' (none).",
+        "Close consumers that acknowledge nothing of a full window, if this matches the whole name "
+        "that `dcp` statistics show, as in 'eq_dcpq:reader.*'; empty: none.",
     )
     """kv_engine's ``dcp_disconnect_when_stuck_name_regex``; its ``…_timeout_seconds`` is next."""
     stuck_timeout_seconds: float = key(
-        720.0, "How long such consumers may acknowledge nothing.", unit="seconds", least=0
+        720.0,
+        "Time without an acknowledgement after which ``stuck_name_regex`` closes a consumer.",
+        unit="seconds",
+        least=0,
     )
     rebalance_timeout_seconds: float = key(
         600.0,
-        "How long a rebalance may take that is ordered over the protocol.",
+        "Time limit of a rebalance that a client orders over the protocol.",
         unit="seconds",
         least=0,
     )
     max_connections: int = key(
-        5_000, "Clients' connections to a node; it closes more at once, unheard.", least=1
+        5_000, "Client connections to a node; it closes further ones at once.", least=1
     )
     max_streams: int = key(
-        256 * 1024, "Streams that clients may have at a node (``stream_quota.py``).", least=1
+        256 * 1024,
+        "Streams that all clients together may open on a node (``stream_quota.py``).",
+        least=1,
     )
     record_seqnos: bool = key(
-        True, "Whether counters keep every sent seqno, 8 bytes each (for tests)."
+        True, "Whether counters keep every sent seqno, at 8 bytes each; for tests."
     )
     record_branches: bool = key(
         True,
-        "Whether what failovers and crashes lose is kept, so that ``state_at`` can tell of every "
-        "branch (for tests); else it knows the current one.",
+        "Whether ``state_at`` knows every branch, with the writes that failovers and crashes lost; "
+        "else it knows the current branch only. For tests.",
     )
     replicas: int = key(
         0,
-        "Copies of each vbucket on other nodes, fed over the protocol; a failover needs 1.",
+        "Copies of each vbucket on other nodes, filled over DCP; a failover needs 1.",
         least=0,
         most=MAX_REPLICAS,
     )
-    """Copies that there is no node for are absent until one comes."""
-    unpersisted_seqnos: int = key(0, "So many of the newest seqnos are not on disk yet.", least=0)
-    data_folder: Path | None = key(
-        None, "Keep the bucket's data there over a restart (without it, in memory only)."
+    """Copies without a node are absent until a node joins."""
+    unpersisted_seqnos: int = key(
+        0, "Number of newest seqnos that stay off the disk; for tests.", least=0
     )
-    """It belongs to one process at a time, and is made for one bucket and number of vbuckets. The
-    cluster has as many nodes as it had at last. Writes go there within ``flush_seconds``, or
-    earlier when much is pending. None: the disk is memory; what a client sent together is on it
-    before the last answer leaves.
-    """
+    data_folder: Path | None = key(
+        None, "Folder of the bucket's data, which survives a restart; none: memory only."
+    )
+    """It belongs to one process at a time, one bucket and one number of vbuckets. The cluster
+    starts with as many nodes as it last had. Writes reach the folder within ``flush_seconds``,
+    or earlier if much is pending. None: the disk is in memory, and has all writes of a turn
+    before their last answer leaves."""
     flush_seconds: float = key(
-        0.1, "How late what was received is on disk.", unit="seconds", above=0
+        0.1, "Longest time between a write and its place on disk.", unit="seconds", above=0
     )
     persistence_wait_seconds: float = key(
-        30.0, "How long a client waits that asks until a seqno is on disk.", unit="seconds", least=0
+        30.0, "Longest wait of a client for a seqno on disk.", unit="seconds", least=0
     )
     stale_removal_seconds: float = key(
         60.0,
-        "How often an ephemeral bucket removes versions and tombstones that nobody needs.",
+        "How often an ephemeral bucket removes unneeded versions and tombstones.",
         unit="seconds",
         above=0,
     )
     metadata_purge_age_seconds: float | None = None
-    """The age at which tombstones go. None: Couchbase's for the bucket's type, 3 days or 60
-    seconds; infinity: never.
-    """
+    """Age at which tombstones are purged. None: Couchbase's default for the bucket type, 3 days
+    or 60 seconds; infinity: never."""
     history_retention_bytes: int = key(
         0,
-        "How much of what was replaced the disk keeps, as a Magma bucket with change history; "
-        "0: none.",
+        "Replaced versions that the disk keeps, like a Magma bucket with change history; 0: none.",
         unit="bytes",
         least=0,
     )
-    """The vbuckets share it. Clients may ask for all versions of documents then."""
+    """The vbuckets share it. Clients can then ask for all versions of documents."""
     rules: Rules = key(
         "document",
-        "Whose rules of rollback, flow control and streams without values: the published "
-        "documents' or kv_engine's code's.",
+        "Rules of rollback, flow control and streams without values: from the published documents, "
+        "or from kv_engine's code.",
         choices=get_args(Rules),
     )
     release: Release = (8, 0)
-    """The version that the nodes tell, by which clients choose how to open DCP. One before 6.5 does
-    not know NO_VALUE_WITH_UNDERLYING_DATATYPE.
-    """
+    """Version that the nodes report. Clients choose by it how to open DCP. Releases below 6.5 do
+    not know NO_VALUE_WITH_UNDERLYING_DATATYPE."""
     prepare_extra_bytes: int = key_of(FlowSettings, "prepare_extra_bytes")
-    """A consumer that acknowledges what it got loses them from its window each time."""
+    """A consumer that acknowledges the bytes it received loses these from its window with each
+    prepare."""
     clock: Callable[[], float] = time
     """Returns seconds since 1970."""
 
@@ -291,35 +289,32 @@ class ClusterSettings(Section):
 
     @property
     def purge_age_seconds(self) -> float:
-        """The age at which a tombstone is purged automatically."""
         if self.metadata_purge_age_seconds is None:
             return self.bucket_type.metadata_purge_age_seconds
         return self.metadata_purge_age_seconds
 
     @property
     def version(self) -> str:
-        """The nodes' version as servers write it."""
         return "{}.{}.0-0000".format(*self.release)
 
     @property
     def makes_up_metadata(self) -> bool:
-        """True if keys that are read from disk alone come with made-up metadata.
+        """True if keys that are read from disk without values come with invented metadata.
 
-        As from real servers of 7.6 to 8.0; an ephemeral bucket has no disk.
+        Couchbase servers of 7.6 to 8.0 do that; an ephemeral bucket has no disk.
         """
         is_faulty = self.rules == "server" and self.release >= MAKES_UP_METADATA
         return is_faulty and self.bucket_type is BucketType.COUCHBASE
 
     @property
     def tells_high_seqnos(self) -> bool:
-        """True if GET_ALL_VB_SEQNOS counts prepares and aborts too, for clients with Collections.
+        """True if GET_ALL_VB_SEQNOS counts prepares and aborts for clients with Collections.
 
-        As real servers from 7.1 on.
+        Couchbase servers do that from 7.1 on.
         """
         return self.rules == "server" and self.release >= _TELLS_HIGH_SEQNOS
 
     def is_administrator(self, user: str | None) -> bool:
-        """Return whether a user may change the cluster for others."""
         if self.administrators is None:
             return user == next(iter(self.users))
         return user in self.administrators

@@ -1,7 +1,4 @@
-"""The producer's counters: tests assert on them, and STAT answers them.
-
-Written under the bucket's lock; ``snapshot()`` gives a copy that does not change.
-"""
+"""Counters of a cluster: tests assert on them, and STAT returns them."""
 
 from collections import Counter
 from copy import deepcopy
@@ -15,22 +12,19 @@ from dcp.server.model.send_window import SendWindow
 
 @dataclass(slots=True)
 class Counters:
-    """The counters of a cluster. Dictionaries keyed by vbucket lack vbuckets without events.
+    """Counters by cause; dictionaries by vbucket lack vbuckets without events.
 
-    More than 15 attributes: one is one figure. Written from outside: whoever does something counts
-    it here, under the bucket's lock.
+    Written from outside: each actor counts its own events here, under the bucket's lock.
     """
 
     record_seqnos: bool = True
     items_sent: Counter[int] = field(default_factory=Counter)
     items_from_disk: int = 0
-    """So many of them were read from disk, whatever their marker said."""
+    """Number of items that were read from disk, whatever their snapshot marker said."""
     disk_scans: int = 0
-    """Only a snapshot has it: how often streams of the vbuckets that are here began to read the
-    disk, whatever they showed of it.
-    """
+    """How often streams of the present vbuckets began to read the disk; set in snapshots only."""
     cursors_dropped: int = 0
-    """How often a stream was sent back to the disk, as memory was short."""
+    """How often a stream had to read from disk again because memory was short."""
     streams_opened: Counter[int] = field(default_factory=Counter)
     streams_refused: Counter[int] = field(default_factory=Counter)
     flows: dict[tuple[int, bytes], SendWindow] = field(default_factory=dict)
@@ -38,9 +32,9 @@ class Counters:
     buffer_acks: int = 0
     peak_unacked_bytes: int = 0
     peak_stream_unacked_bytes: int = 0
-    """The most that was outstanding of one stream with a window of its own."""
+    """Most bytes outstanding on one stream with its own window."""
     peak_outbox_bytes: int = 0
-    """The most answers that ever waited for one client."""
+    """Most bytes of answers that ever waited for one client."""
     noops_sent: int = 0
     noops_answered: int = 0
     connections_opened: int = 0
@@ -50,7 +44,6 @@ class Counters:
     _seqnos: dict[int, list[npt.NDArray[np.uint64]]] = field(default_factory=dict)
 
     def count_items(self, vbucket: int, seqnos: npt.NDArray[np.uint64], *, from_disk: bool) -> None:
-        """Count items that go on the wire."""
         self.items_sent[vbucket] += len(seqnos)
         if from_disk:
             self.items_from_disk += len(seqnos)
@@ -59,19 +52,18 @@ class Counters:
 
     @property
     def seqnos_sent(self) -> dict[int, list[int]]:
-        """By vbucket: the seqnos of all items put on the wire, in order, over all streams."""
+        """Seqnos of all sent items by vbucket, in the order of sending, over all streams."""
         return {v: np.concatenate(parts).tolist() for v, parts in self._seqnos.items()}
 
     @property
     def connections(self) -> dict[tuple[int, str], SendWindow]:
-        """The flow control of open DCP connections, by node and name."""
         return {
             (node, name.decode("utf-8", "replace")): flow
             for (node, name), flow in self.flows.items()
         }
 
     def snapshot(self, disk_scans: int) -> "Counters":
-        """Return a copy, with the counters of the vbuckets; the caller holds the bucket's lock."""
+        """Return a copy that does not change; the caller holds the bucket's lock."""
         copied = deepcopy(self)
         copied.disk_scans = disk_scans
         return copied

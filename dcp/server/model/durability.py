@@ -1,10 +1,4 @@
-"""Tracks the progress of a vbucket's sync writes by seqno, for snapshot markers to replicas.
-
-Counted along as items are appended or read, by the seqno at which each number came to be: a marker
-may be of a snapshot that ended before the newest item. A prepare is completed by an abort that
-names it, or by the next document of its key: while one is under way nothing else is written to its
-key (kv_engine ``engines/ep/src/durability/durability_monitor.h``).
-"""
+"""Progress of a vbucket's sync writes by seqno, for snapshot markers to replicas."""
 
 from array import array
 from bisect import bisect_right
@@ -14,17 +8,16 @@ from dcp.server.model.versions import Version
 from dcp.wire.vocabulary import Opcode
 
 _LEAST_TRIMMED: Final = 64
-"""So many steps at least are forgotten at once: each time moves all others."""
+"""Fewest steps that are forgotten at once: each time moves all that stay."""
 
 
 class Durability(NamedTuple):
-    """Seqnos of a snapshot: its last item that plain clients see, and how far prepares got.
-
-    ``high_completed_seqno`` is that of the newest prepare that was committed or aborted.
-    """
+    """Facts about sync writes at the end of a snapshot."""
 
     max_visible_seqno: int
+    """Last item that clients without sync writes see."""
     high_completed_seqno: int
+    """Newest prepare that was committed or aborted."""
     high_prepared_seqno: int
 
 
@@ -50,15 +43,20 @@ class _Steps:
 
 
 class DurabilityHistory:
-    """The durability seqnos at each seqno, from the last one passed to ``forget``."""
+    """Durability at each seqno: a marker can end below the newest item."""
 
     def __init__(self) -> None:
-        self._visible = _Steps()  # of runs: from the first item of one on it is the last one
+        self._visible = _Steps()  # a run of visible items: its first seqno, and its last as value
         self._completed, self._prepared = _Steps(), _Steps()
         self._was_visible = False
 
     def note(self, version: Version, completed_seqno: int) -> None:
-        """Take the next item; ``completed_seqno``: the prepare that it completes, 0 for none."""
+        """Add the next item; ``completed_seqno`` is the prepare that it completes, or 0.
+
+        An abort completes the prepare that it names. A document completes the prepare of its key:
+        nothing else is written to a key with a prepare (kv_engine
+        ``engines/ep/src/durability/durability_monitor.h``).
+        """
         seqno, is_visible = version.seqno, version.is_visible
         if is_visible and self._was_visible:
             self._visible.values[-1] = seqno
@@ -72,11 +70,11 @@ class DurabilityHistory:
             self._prepared.grow(seqno, seqno)
 
     def at(self, end_seqno: int, floor: int) -> Durability:
-        """Return the durability seqnos at a seqno; plain clients see all items up to ``floor``."""
+        """Return the durability at a seqno; all items up to ``floor`` count as visible."""
         visible = max(min(floor, end_seqno), min(self._visible.at(end_seqno), end_seqno))
         return Durability(visible, self._completed.at(end_seqno), self._prepared.at(end_seqno))
 
     def forget(self, below_seqno: int) -> None:
-        """Discard the history below a seqno: nobody asks for it any more."""
+        """Discard the history below a seqno that no marker will need."""
         for steps in (self._visible, self._completed, self._prepared):
             steps.forget(below_seqno)

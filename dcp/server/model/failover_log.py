@@ -1,6 +1,6 @@
-"""Begins branches in a failover log: their uuids, and the entries that they erase.
+"""Branches in a failover log: new uuids, and the entries that a new branch erases.
 
-Pure. Source: kv_engine ``engines/ep/src/failover-table.cc`` (``createEntry``, ``generateUuid``).
+Source: kv_engine ``engines/ep/src/failover-table.cc`` (``createEntry``, ``generateUuid``).
 """
 
 from collections.abc import Callable
@@ -9,25 +9,23 @@ from typing import Final
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
 
 LARGEST_NEW_UUID: Final = (1 << 48) - 1
-"""Servers give no larger ones, so that clients which keep numbers as doubles lose none. Clients'
-requests, other servers' logs and older data folders may have any of 64 bits."""
+"""Largest uuid that servers create: it survives in clients that keep numbers as doubles.
+Requests, other servers' logs and older data folders can have any 64-bit uuid."""
 
 
 def fresh_uuid(random_from_to: Callable[[int, int], int]) -> int:
-    """Return the uuid of a new branch: random, 48 bits, never 0."""
+    """Return a random uuid for a new branch: 48 bits, never 0."""
     return random_from_to(1, LARGEST_NEW_UUID)
 
 
 def fork(log: FailoverLog, seqno: int, vb_uuid: int) -> FailoverLog:
     """Return the log after a branch ``vb_uuid`` began at ``seqno``.
 
-    Branches that began above ``seqno`` diverged from what is left and are erased; the new one
-    goes in front; the oldest beyond ``MAX_FAILOVER_ENTRIES`` are dropped.
-
     Raises:
         ValueError: the uuid is 0 or already in the log, or a number is not unsigned 64-bit.
     """
     if vb_uuid == 0 or any(entry.vb_uuid == vb_uuid for entry in log.entries):
         raise ValueError(f"new branch: found uuid {vb_uuid}, expected a fresh one other than 0")
+    # Branches that began above the fork hold items that the new branch lacks: they are erased.
     shared = (entry for entry in log.entries if entry.seqno <= seqno)
     return FailoverLog((FailoverEntry(vb_uuid, seqno), *shared)[:MAX_FAILOVER_ENTRIES])

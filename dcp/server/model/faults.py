@@ -1,7 +1,6 @@
 """Faults that tests inject: connections cut inside snapshots, refused streams, corrupt frames.
 
-Node faults (dead, hanging, refusing) are the server's; these here act on what a connection sends.
-Each order is carried out once, by whichever connection comes first, unless said otherwise.
+Dead and hanging nodes are the server's part.
 """
 
 from collections.abc import Callable
@@ -17,7 +16,7 @@ _U64: Final = Struct(">Q")
 
 
 class Corruption(Enum):
-    """The fault of one item's frame."""
+    """The damage to one item's frame."""
 
     BAD_MAGIC = "bad magic"
     OVERSIZED = "oversized"
@@ -49,7 +48,10 @@ _ENDS_CONNECTION: Final = frozenset({Corruption.TRUNCATED})
 
 
 class Faults:
-    """The orders in force; used under the bucket's lock."""
+    """Orders in force; callers hold the bucket's lock.
+
+    The first connection that can carries an order out, once.
+    """
 
     def __init__(self) -> None:
         self._items_to_cut: int | None = None
@@ -59,30 +61,26 @@ class Faults:
         self.corruptions_done = 0
 
     def cut_snapshot_after(self, items: int) -> None:
-        """End a connection once ``items`` more items went out, at the next place that lies inside
-        a snapshot (at least one item sent and one missing).
-        """
+        """Cut a connection after ``items`` more items, at the next place inside a snapshot."""
         if items < 1:
             raise ValueError(f"cut after items: found {items}, expected at least 1")
+        # Inside a snapshot: at least one item was sent and one is missing.
         self._items_to_cut = items
 
     def refuse_stream(self, vbucket: int, status: Status, times: int = 1) -> None:
-        """Answer the next ``times`` stream requests for ``vbucket`` with ``status``."""
         self._refusals[vbucket] = (status, times)
 
     def corrupt_next_item(self, corruption: Corruption) -> None:
-        """Corrupt the next item's frame."""
         self._corruption = corruption
 
     def clear(self) -> None:
-        """Forget all orders that were not carried out."""
         self._items_to_cut = None
         self._refusals.clear()
         self._corruption = None
 
     @property
     def most_items(self) -> int:
-        """The most items that the next batch may hold, so that a fault falls at its place."""
+        """Most items that the next batch may hold, so that a fault hits at its place."""
         if self._corruption is not None:
             return 1
         if self._items_to_cut is None:
@@ -90,7 +88,7 @@ class Faults:
         return max(1, self._items_to_cut)
 
     def refusal(self, vbucket: int) -> Status | None:
-        """Return the status that a stream request must be answered with, if any."""
+        """Return the status to refuse a stream request with, and count it; None: no order."""
         found = self._refusals.get(vbucket)
         if found is None:
             return None
@@ -102,7 +100,7 @@ class Faults:
         return status
 
     def cut_now(self, items: int, *, inside_snapshot: bool) -> bool:
-        """Count sent items; return whether the connection must end here."""
+        """Count sent items; return True if the connection must be cut here."""
         if self._items_to_cut is None or items == 0:
             return False
         self._items_to_cut = max(0, self._items_to_cut - items)
@@ -113,7 +111,7 @@ class Faults:
         return True
 
     def corrupted(self, frame: bytes | bytearray) -> tuple[bytes | bytearray, bool]:
-        """Return the replacement of an item's frame, and whether the connection then ends."""
+        """Return the frame, or its corrupted form, and True if the connection must end after it."""
         corruption, self._corruption = self._corruption, None
         if corruption is None:
             return frame, False

@@ -1,8 +1,7 @@
-"""The positions of the numbers in an item's frame, used to encode and to decode versions.
+"""Layouts of an item's frame: header, extras by opcode, key and value; numbers are big-endian.
 
-A frame is a header, extras by its opcode, key and value. Each name below says which numbers its
-layout holds, in their order; all are big-endian. Sources: kv_engine ``docs/BinaryProtocol.md``,
-``include/memcached/protocol_binary.h`` (cb::mcbp::request, DcpMutationPayload and those around it).
+The doc of each layout lists its numbers in order. Sources: kv_engine ``docs/BinaryProtocol.md``,
+``include/memcached/protocol_binary.h`` (cb::mcbp::request, DcpMutationPayload and neighbours).
 """
 
 from struct import Struct
@@ -21,13 +20,13 @@ HEADER: Final = Struct(">BBHBBHIIQ")
 MUTATION: Final = Struct(">QQIIIHB")
 """Seqno, revision, flags, expiry, lock time, metadata bytes, cache hint."""
 DELETION: Final = Struct(">QQH")
-"""Seqno, revision, metadata bytes: for clients that did not ask for delete times."""
+"""Seqno, revision, metadata bytes: for clients without delete times."""
 DELETION_WITH_TIME: Final = Struct(">QQIB")
-"""Seqno, revision, delete time, a byte that is 0 now (it was the length of a collection's name)."""
+"""Seqno, revision, delete time, and a byte that is 0 (once the length of a collection's name)."""
 EXPIRATION: Final = Struct(">QQI")
-"""Seqno, revision, delete time: what a deletion with its time begins with, too."""
+"""Seqno, revision, delete time; a deletion with its time begins alike."""
 PREPARE: Final = Struct(">QQIIIBBB")
-"""Seqno, revision, flags, expiry, lock time, cache hint, whether it deletes, durability level."""
+"""Seqno, revision, flags, expiry, lock time, cache hint, 1 for a deletion, durability level."""
 COMPLETION: Final = Struct(">QQ")
 """Seqno of the prepare, seqno of the commit or abort itself."""
 SYSTEM_EVENT: Final = Struct(">QIB")

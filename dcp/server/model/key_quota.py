@@ -1,11 +1,3 @@
-"""Bounds the keys that out-of-order snapshots hold, over all streams of a process.
-
-Any stream of a connection may have a snapshot in the order of keys, which are held while it is
-sent: a thousand stream ids would hold a collection's keys a thousand times. A stream without room
-gets the snapshot in seqno order, as a server may send any. While no keys are held there is room for
-one collection, however large: each key is in memory for its document, too.
-"""
-
 from typing import Final
 
 MOST_KEYS: Final = 256 * 1024
@@ -13,16 +5,21 @@ MOST_KEYS: Final = 256 * 1024
 
 
 class KeyQuota:
-    """The number of keys held, or going to be."""
+    """Bounds the keys that out-of-order snapshots hold, over all streams of a process.
+
+    Such a snapshot holds its keys while it is sent. Without a bound, a thousand streams would hold
+    a collection's keys a thousand times. A stream without room gets its snapshot in seqno order
+    instead.
+    """
 
     def __init__(self, most: int = MOST_KEYS) -> None:
         self.most = most
         self.count = 0
 
     def hold(self, keys: int) -> None:
-        """Count so many more, or less."""
+        """Count ``keys`` more, or fewer if negative."""
         self.count += keys
 
     def has_room(self, keys: int) -> bool:
-        """Return whether so many more may be held."""
+        """Return True if ``keys`` more may be held; the first collection always fits."""
         return not self.count or self.count + keys <= self.most

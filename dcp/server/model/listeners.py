@@ -1,5 +1,3 @@
-"""Listeners of one kind of event: who hears of it is added when it is there, and may go again."""
-
 from collections.abc import Callable
 from typing import Generic, ParamSpec
 
@@ -7,23 +5,22 @@ P = ParamSpec("P")
 
 
 class Listeners(Generic[P]):
-    """Functions that are called with each event, in the order in which they were added.
+    """Functions that are called with each event of one kind, in the order of their addition.
 
-    Any thread may add or remove one while another tells of an event: the list is never changed.
+    Any thread may add or remove a function during an event.
     """
 
     def __init__(self) -> None:
+        # Each change makes a new tuple, so an event that is under way goes on over the old one.
         self._listeners: tuple[Callable[P, object], ...] = ()
 
     def add(self, listener: Callable[P, object]) -> None:
-        """Call this one too from now on."""
         self._listeners += (listener,)
 
     def remove(self, listener: Callable[P, object]) -> None:
-        """Do not call this one any more."""
         self._listeners = tuple(each for each in self._listeners if each != listener)
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> None:
-        """Tell all of an event; what one raises is raised, and the rest is not told."""
+        """Call all functions; the first exception goes to the caller, and ends the round."""
         for listener in self._listeners:
             listener(*arguments, **named)

@@ -1,11 +1,4 @@
-"""The manifest of a bucket: its scopes and collections, and the steps from one manifest to another.
-
-A manifest is a value. ``steps`` says how a vbucket that stands at one manifest comes to another:
-which system events it emits, in kv_engine's order (scopes come, collections go, collections come,
-scopes go), and what it stands at after each. When there are several, only the last carries the new
-uid, so that a consumer that stops between them knows that it is not up to date (kv_engine
-``engines/ep/src/collections/vbucket_manifest.cc``).
-"""
+"""The manifest of a bucket: its scopes and collections, and the steps between manifests."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -24,19 +17,18 @@ from dcp.wire.system_event import (
 
 DEFAULT: Final = "_default"
 DEFAULT_ID: Final = 0
-"""The id of the default scope, and of the default collection in it."""
+"""Id of the default scope, and of its default collection."""
 
 
 class ManifestError(DcplakeError):
-    """A manifest cannot be asked or changed so; says what was found and expected."""
+    """A name or change that the manifest does not allow; the message says found and expected."""
 
 
 class UnknownCollectionError(ManifestError):
-    """No such collection in a scope that there is."""
+    """The scope has no such collection."""
 
 
-class UnknownScopeError(ManifestError):
-    """No such scope."""
+class UnknownScopeError(ManifestError): ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +41,15 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A named set of documents; ``flush_uid`` is the manifest's that last emptied it, 0 for none.
-
-    ``max_ttl_seconds`` bounds the expiry of what is stored in it; None and 0 do not.
-    """
+    """A named set of documents."""
 
     id: int
     name: str
     scope_id: int
     max_ttl_seconds: int | None = None
+    """Upper bound of documents' expiry; None and 0: no bound."""
     flush_uid: int = 0
+    """Uid of the manifest that last emptied it; 0: none did."""
 
 
 _DEFAULT_SCOPE: Final = Scope(DEFAULT_ID, DEFAULT)
@@ -67,9 +58,9 @@ _DEFAULT_COLLECTION: Final = Collection(DEFAULT_ID, DEFAULT, DEFAULT_ID)
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Scopes and collections by id. The default scope is always there; its collection may go.
+    """Immutable scopes and collections by id.
 
-    The given ids are those of all scopes and collections that there ever were.
+    The default scope always exists; the default collection can be dropped.
     """
 
     uid: int = 0
@@ -80,10 +71,11 @@ class Manifest:
         default_factory=lambda: MappingProxyType({DEFAULT_ID: _DEFAULT_COLLECTION})
     )
     given_scope_ids: frozenset[int] = frozenset()
+    """Ids of all scopes that ever existed; none is given twice."""
     given_collection_ids: frozenset[int] = frozenset()
 
     def scope(self, name: str) -> Scope:
-        """Return the scope of that name; an empty one means the default scope.
+        """Return the scope of that name; an empty name means the default scope.
 
         Raises:
             UnknownScopeError: there is none.
@@ -96,11 +88,11 @@ class Manifest:
         raise UnknownScopeError(f"scope: found {name!r}, expected one of {known}")
 
     def collection(self, scope: str, name: str) -> Collection:
-        """Return the collection of that name in a scope; empty names mean the default ones.
+        """Return a collection by the names of its scope and itself; empty names mean the defaults.
 
         Raises:
             UnknownScopeError: there is no such scope.
-            UnknownCollectionError: there is no such collection in it.
+            UnknownCollectionError: the scope has no such collection.
         """
         wanted = name or DEFAULT
         members = list(self.collections_of(self.scope(scope).id))
@@ -113,10 +105,10 @@ class Manifest:
         )
 
     def at(self, path: str) -> Collection:
-        """Return the collection of a path ``scope.collection``; either name may be empty.
+        """Return the collection at a path ``scope.collection``; either name may be empty.
 
         Raises:
-            ManifestError: a path of another form.
+            ManifestError: the path has another form.
             UnknownScopeError, UnknownCollectionError: as ``collection``.
         """
         scope, dot, name = path.partition(".")
@@ -125,30 +117,26 @@ class Manifest:
         return self.collection(scope, name)
 
     def collections_of(self, scope_id: int) -> Iterator[Collection]:
-        """Yield the collections of a scope, the oldest first."""
         return (each for each in self.collections.values() if each.scope_id == scope_id)
 
     def with_scope(self, scope: Scope) -> "Manifest":
-        """Return the manifest with one more scope."""
         return replace(self, scopes=MappingProxyType({**self.scopes, scope.id: scope}))
 
     def without_scope(self, scope_id: int) -> "Manifest":
-        """Return the manifest without a scope."""
         left = {id_: scope for id_, scope in self.scopes.items() if id_ != scope_id}
         return replace(self, scopes=MappingProxyType(left))
 
     def with_collection(self, collection: Collection) -> "Manifest":
-        """Return the manifest with one more collection, or another one of its id."""
+        """Return the manifest with one more collection, or another one under its id."""
         held = {**self.collections, collection.id: collection}
         return replace(self, collections=MappingProxyType(held))
 
     def without_collection(self, collection_id: int) -> "Manifest":
-        """Return the manifest without a collection."""
         left = {id_: each for id_, each in self.collections.items() if id_ != collection_id}
         return replace(self, collections=MappingProxyType(left))
 
     def as_json(self) -> bytes:
-        """Return the JSON that GET_COLLECTIONS_MANIFEST answers; uids are hexadecimal."""
+        """Return the JSON for GET_COLLECTIONS_MANIFEST; its uids are hexadecimal."""
         scopes = [
             {
                 "collections": [_as_tree(each) for each in self.collections_of(scope.id)],
@@ -161,7 +149,6 @@ class Manifest:
         return json.dumps(tree, separators=(",", ":")).encode()
 
     def after(self, event: ManifestEvent) -> "Manifest":
-        """Return the manifest after an event of another server's vbucket."""
         uid = event.manifest_uid
         at = replace(self, uid=uid)
         match event:
@@ -186,15 +173,16 @@ class Manifest:
         return at
 
     def steps(self, to: "Manifest") -> "list[Step]":
-        """Return the events that lead to another manifest, each with the manifest after it.
-
-        A collection of both whose ``flush_uid`` differs begins anew.
-        """
+        """Return the system events that lead to another manifest, with the manifest after each."""
         found: list[Step] = []
         at = self
+        # kv_engine's order: scopes come, collections go, collections come, scopes go
+        # (``engines/ep/src/collections/vbucket_manifest.cc``).
         changes = [*_scopes_come(self, to), *_collections_go(self, to)]
         changes += [*_collections_come(self, to), *_scopes_go(self, to)]
         for number, event in enumerate(changes, 1):
+            # Only the last event carries the new uid: a consumer that stops earlier knows that it
+            # is not up to date.
             is_last = number == len(changes)
             at = to if is_last else _after(at, event, to)
             found.append((replace(event, manifest_uid=to.uid) if is_last else event, at))
@@ -202,9 +190,9 @@ class Manifest:
 
 
 FIRST: Final = Manifest()
-"""What every bucket begins with."""
+"""The manifest of every new bucket."""
 Step = tuple[ManifestEvent, Manifest]
-"""A system event, and the manifest that a vbucket stands at after it."""
+"""A system event, and the vbucket's manifest after it."""
 
 
 def _as_tree(collection: Collection) -> dict[str, str | int]:
@@ -234,6 +222,7 @@ def _collections_come(old: Manifest, new: Manifest) -> Iterator[ManifestEvent]:
     for scope in _default_last(new):
         for collection in new.collections_of(scope.id):
             held = old.collections.get(collection.id)
+            # A flushed collection begins anew under its id.
             if held is None or held.flush_uid != collection.flush_uid:
                 yield CollectionBegun(
                     old.uid,
@@ -251,7 +240,6 @@ def _scopes_go(old: Manifest, new: Manifest) -> Iterator[ManifestEvent]:
 
 
 def _after(at: Manifest, event: ManifestEvent, to: Manifest) -> Manifest:
-    """Return ``at`` with one step towards ``to`` done, under the uid that it had."""
     match event:
         case ScopeCreated():
             return at.with_scope(to.scopes[event.scope_id])

@@ -1,8 +1,4 @@
-"""Changes a manifest: create, drop and flush, one or several of them under one new uid.
-
-Names are those that Couchbase allows: 1 to 251 of letters, digits, ``_``, ``-`` and ``%``, not
-beginning with ``_`` or ``%``. Ids are given in order and never twice; tests may choose them.
-"""
+"""Changes of a manifest: create, drop and flush scopes and collections."""
 
 import re
 from collections.abc import Sequence
@@ -19,26 +15,27 @@ from dcp.server.model.manifest import (
 from dcp.types import U32_MAX
 
 FIRST_USER_ID: Final = 8
-"""Ids below belong to the server (kv_engine ``docs/Collections.md``)."""
+"""Lower ids belong to the server (kv_engine ``docs/Collections.md``)."""
 MAX_COLLECTIONS: Final = 1200
-"""The most collections, and the most scopes, that Couchbase lets a bucket have."""
+"""Most collections, and most scopes, that Couchbase allows in a bucket."""
 MAX_TTL_SECONDS: Final = 2**31 - 1
+# Couchbase's rule: 1 to 251 characters; names with _ or % in front belong to the system.
 _NAME: Final = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_%-]{0,250}")
 
 
 class ManifestChange(Protocol):
-    """One change; ``uid`` is that of the manifest it becomes part of."""
+    """One change of a manifest."""
 
     def on(self, manifest: Manifest, uid: int) -> Manifest:
-        """Return the changed manifest, or raise ManifestError."""
+        """Return the changed manifest, which will have ``uid``; raise ManifestError if invalid."""
 
 
 def changed(manifest: Manifest, changes: Sequence[ManifestChange]) -> Manifest:
     """Return the manifest after all changes, under one new uid.
 
     Raises:
-        ManifestError: a change that cannot be made; UnknownScopeError and UnknownCollectionError
-            where it names what there is not.
+        ManifestError: a change is invalid; UnknownScopeError and UnknownCollectionError if it names
+            a scope or collection that does not exist.
     """
     uid = manifest.uid + 1
     for change in changes:
@@ -48,13 +45,12 @@ def changed(manifest: Manifest, changes: Sequence[ManifestChange]) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class CreateScope:
-    """A new, empty scope; without an id it gets the next one."""
+    """Creates an empty scope; without ``id`` it gets the next free one."""
 
     name: str
     id: int | None = None
 
     def on(self, manifest: Manifest, _: int) -> Manifest:
-        """Return the manifest with the scope."""
         _check_new("scope", self.name, [scope.name for scope in manifest.scopes.values()])
         given = manifest.given_scope_ids
         number = _new_id("scope", self.id, given)
@@ -65,12 +61,11 @@ class CreateScope:
 
 @dataclass(frozen=True, slots=True)
 class DropScope:
-    """A scope goes, and its collections before it. Not the default scope."""
+    """Drops a scope and its collections; the default scope cannot be dropped."""
 
     name: str
 
     def on(self, manifest: Manifest, _: int) -> Manifest:
-        """Return the manifest without the scope and its collections."""
         scope = manifest.scope(self.name)
         if scope.id == DEFAULT_ID:
             raise ManifestError(f"drop scope: found {scope.name}, which always stays")
@@ -81,7 +76,7 @@ class DropScope:
 
 @dataclass(frozen=True, slots=True)
 class CreateCollection:
-    """A new, empty collection; without an id it gets the next one."""
+    """Creates an empty collection; without ``id`` it gets the next free one."""
 
     scope: str
     name: str
@@ -89,7 +84,6 @@ class CreateCollection:
     id: int | None = None
 
     def on(self, manifest: Manifest, _: int) -> Manifest:
-        """Return the manifest with the collection."""
         scope = manifest.scope(self.scope)
         siblings = [each.name for each in manifest.collections_of(scope.id)]
         _check_new("collection", self.name, siblings)
@@ -106,25 +100,23 @@ class CreateCollection:
 
 @dataclass(frozen=True, slots=True)
 class DropCollection:
-    """A collection goes, with all its documents."""
+    """Drops a collection and all its documents."""
 
     scope: str
     name: str
 
     def on(self, manifest: Manifest, _: int) -> Manifest:
-        """Return the manifest without the collection."""
         return manifest.without_collection(manifest.collection(self.scope, self.name).id)
 
 
 @dataclass(frozen=True, slots=True)
 class FlushCollection:
-    """All documents of a collection go; the collection begins anew under its id."""
+    """Drops all documents of a collection, which begins anew under its id."""
 
     scope: str
     name: str
 
     def on(self, manifest: Manifest, uid: int) -> Manifest:
-        """Return the manifest with the collection marked as flushed by ``uid``."""
         found = manifest.collection(self.scope, self.name)
         return manifest.with_collection(replace(found, flush_uid=uid))
 

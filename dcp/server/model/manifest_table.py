@@ -1,10 +1,3 @@
-"""Numbers the manifests of a bucket, by which its vbuckets save the ones that they stood at.
-
-A manifest may be large, and each vbucket saves which ones it stood at from which seqno on. The
-table is kept once for the bucket, as one row for each manifest that says what differs from the one
-before it. A manifest that nobody names any more is forgotten; its number is not given again.
-"""
-
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,8 +7,8 @@ from dcp.server.model.manifest import FIRST, Collection, Manifest, Scope
 
 T = TypeVar("T")
 Row = dict[str, Any]
-"""A manifest as JSON: its number, and since the row before ids that are gone or given (or not
-given), and what came."""
+"""One manifest as JSON: its number, and its difference to the row above. Given ids are listed if
+they were given, or not given, in that step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +18,14 @@ class _Known:
 
 
 class ManifestTable:
-    """Numbers of manifests; 0 is that of the first one that every bucket has."""
+    """Numbers the manifests of a bucket; vbuckets save numbers instead of whole manifests.
+
+    The table is saved once for the bucket, with one row for each manifest. A forgotten number is
+    not used again. Number 0 is the manifest of every new bucket.
+    """
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        """Take the rows that a table had."""
+        """Restore a table from its ``rows``."""
         self._known = {0: _Known(FIRST, {})}
         self._numbers = {id(FIRST): 0}
         self._by_uid: dict[int, list[int]] = {FIRST.uid: [0]}
@@ -38,7 +35,7 @@ class ManifestTable:
             self._add(row["number"], before, row)
 
     def __getitem__(self, number: int) -> Manifest:
-        """Return a manifest; raises KeyError for a number that none has."""
+        """Return a manifest by its number; raise KeyError if no manifest has it."""
         return self._known[number].manifest
 
     def __contains__(self, number: int) -> bool:
@@ -46,7 +43,6 @@ class ManifestTable:
 
     @property
     def rows(self) -> list[Row]:
-        """All that the table must be made of again."""
         return [known.row for number, known in self._known.items() if number]
 
     @property
@@ -54,7 +50,7 @@ class ManifestTable:
         return next(reversed(self._known))
 
     def add(self, manifest: Manifest) -> None:
-        """Give a manifest a number, if no equal one has one."""
+        """Give a manifest a number, unless an equal one has one."""
         if self.find(manifest) is None:
             last = self._last
             self._add(last + 1, manifest, _row(last + 1, self[last], manifest))
@@ -62,10 +58,11 @@ class ManifestTable:
     def _add(self, number: int, manifest: Manifest, row: Row) -> None:
         self._numbers[id(manifest)] = number
         self._by_uid.setdefault(manifest.uid, []).append(number)
-        self._known[number] = _Known(manifest, row)  # which also keeps the id its own
+        self._known[number] = _Known(manifest, row)  # the reference keeps ``id`` from being reused
 
     def keep(self, numbers: Set[int]) -> None:
-        """Forget all but the first one, those of some numbers, and the last one."""
+        """Forget all manifests but these numbers, the first and the last one."""
+        # The last one stays, so its number is not given again.
         gone = self._known.keys() - numbers - {0, self._last}
         for number in gone:
             manifest = self._known.pop(number).manifest
@@ -74,18 +71,18 @@ class ManifestTable:
             if not self._by_uid[manifest.uid]:
                 del self._by_uid[manifest.uid]
         before = 0
-        for number in list(self._known)[1:]:  # what follows on one that went differs from another
+        for number in list(self._known)[1:]:  # a row after a forgotten one needs a new difference
             if not gone.isdisjoint(range(before + 1, number)):
                 manifest = self[number]
                 self._known[number] = _Known(manifest, _row(number, self[before], manifest))
             before = number
 
     def number_given(self, manifest: Manifest) -> int | None:
-        """Return the number of this very object; None also for an equal one."""
+        """Return the number of this very object; None for an equal one, too."""
         return self._numbers.get(id(manifest))
 
     def find(self, manifest: Manifest) -> int | None:
-        """Return the number of a manifest; None of one that was never added, nor its equal."""
+        """Return the number of a manifest or its equal; None if neither was added."""
         number = self._numbers.get(id(manifest))
         if number is not None:
             return number
@@ -93,7 +90,7 @@ class ManifestTable:
         return next((each for each in of_uid if self[each] == manifest), None)
 
     def number(self, manifest: Manifest) -> int:
-        """Return the number of a manifest; raises KeyError for one that was never added."""
+        """Return the number of a manifest or its equal; raise KeyError if neither was added."""
         number = self.find(manifest)
         if number is None:
             raise KeyError(f"manifest {manifest.uid:x}: never added")
@@ -119,7 +116,10 @@ def _row(number: int, old: Manifest, new: Manifest) -> Row:
 
 
 def _changes(old: Mapping[int, T], new: Mapping[int, T]) -> tuple[list[int], list[T]]:
-    """Return the removed ids and the added values, such that the order becomes the new one's."""
+    """Return the removed ids and the added values.
+
+    If applying them would change the order, all ids go and all values come.
+    """
     gone = [key for key in old if key not in new]
     came = {key: value for key, value in new.items() if old.get(key) != value}
     order = list({key: None for key in (*old, *came) if key in new})

@@ -1,17 +1,14 @@
-"""Places copies of vbuckets on nodes, and balances owners: plain arithmetic on nodes.
-
-The copies of a vbucket are on the members behind its owner, in the order of their numbers, as in a
-ring. Owners change as little as an even share needs.
-"""
-
 from collections.abc import Sequence
 
 ABSENT = -1
-"""Stands in a map's row for a copy that there is no node for."""
+"""In a map's row: a copy that has no node."""
 
 
 def replicas_behind(owner: int, members: Sequence[bool], count: int) -> list[int]:
-    """Return the nodes of ``count`` copies, ``ABSENT`` where members are too few."""
+    """Return the nodes of ``count`` copies: the members after the owner, by number, as in a ring.
+
+    ``ABSENT`` fills the row if there are too few members.
+    """
     nodes = len(members)
     ring = ((owner + step) % nodes for step in range(1, nodes))
     found = [node for node in ring if members[node]][:count]
@@ -19,7 +16,7 @@ def replicas_behind(owner: int, members: Sequence[bool], count: int) -> list[int
 
 
 def even_owners(owners: Sequence[int], nodes: Sequence[int]) -> list[int]:
-    """Return an owner among ``nodes`` for each vbucket: even shares, as few moves as possible.
+    """Return an owner among ``nodes`` for each vbucket: even shares, with as few moves as possible.
 
     Raises:
         ValueError: there are no nodes.
@@ -28,7 +25,7 @@ def even_owners(owners: Sequence[int], nodes: Sequence[int]) -> list[int]:
         raise ValueError("owners of vbuckets: found no nodes, expected one or more")
     least, more = divmod(len(owners), len(nodes))
     held = {node: list(owners).count(node) for node in nodes}
-    # Whoever holds most already keeps the larger shares.
+    # Nodes that own the most get the larger shares: that saves moves.
     ranked = sorted(nodes, key=lambda node: (-held[node], node))
     share = {node: least + (place < more) for place, node in enumerate(ranked)}
     kept = dict.fromkeys(nodes, 0)

@@ -1,15 +1,12 @@
-"""Decides whether a stream may resume at the client's position: evaluation order and rollback rule.
+"""Decides if a stream may resume at the client's position, or how far it must roll back.
 
-Pure functions over the vbucket's failover log and the request. Sources: kv_engine
-``engines/ep/src/dcp/producer.cc`` (``checkStreamRequestNeedsRollback``,
-``adjustSeqnosForStreamRequest``), ``docs/dcp/documentation/rollback.md``. The two differ, and
-``Rules`` says which of them is followed:
+Sources: kv_engine ``engines/ep/src/dcp/producer.cc`` (``checkStreamRequestNeedsRollback``,
+``adjustSeqnosForStreamRequest``), ``docs/dcp/documentation/rollback.md``. They differ, and
+``Rules`` chooses between them:
 
                                        document                     server
     purge seqno is compared with       snap_start, after adjusting  start
     start 0 with a uuid other than 0   decided as any other         accepted but for STRICT_VBUUID
-
-Forks (failover, unclean restart) are made elsewhere.
 """
 
 from dataclasses import dataclass, replace
@@ -19,11 +16,10 @@ from dcp.types import END_OF_TIME, FailoverLog
 from dcp.wire.vocabulary import Status, StreamFlag, VbucketState
 
 Rules = Literal["document", "server"]
-"""Whose rules: the published documents', or those of kv_engine's code.
+"""Rules of the published documents, or of kv_engine's code.
 
-Of flow control too, of streams without values (`ClusterSettings.makes_up_metadata`), and of
-GET_ALL_VB_SEQNOS (`ClusterSettings.tells_high_seqnos`).
-"""
+They also decide on flow control, streams without values (`ClusterSettings.makes_up_metadata`) and
+GET_ALL_VB_SEQNOS (`ClusterSettings.tells_high_seqnos`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +37,33 @@ class ResumeRequest:
 
 @dataclass(frozen=True, slots=True)
 class VbucketFacts:
-    """The producer's side of the decision: the facts of its vbucket.
-
-    ``collections_high_seqno`` is the highest seqno of the collections that the stream's filter
-    names, None for a stream of everything. ``learned_purge_seqno``: deletions up to there are gone,
-    and their collections are unknown.
-    """
+    """The producer's side of the decision."""
 
     failover_log: FailoverLog
     high_seqno: int
     purge_seqno: int = 0
     persisted_seqno: int | None = None
     collections_high_seqno: int | None = None
+    """Highest seqno of the collections in the stream's filter; None: the stream has no filter."""
     state: VbucketState = VbucketState.ACTIVE
     learned_purge_seqno: int = 0
+    """Tombstones up to here are purged, and nobody knows their collections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer's status, the rollback seqno with ROLLBACK, and the range to stream on SUCCESS."""
+    """The status of the answer, and the range to stream on SUCCESS."""
 
     status: Status
     rollback_seqno: int | None = None
+    """Only with ROLLBACK."""
     start: int = 0
     end: int = END_OF_TIME
     snap_start: int = 0
 
 
 def judge(request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document") -> Verdict:
-    """Decide a stream request in kv_engine's order; the connection's own checks come between."""
+    """Decide a stream request; the connection makes its own checks between these."""
     if not state_allows(request, facts):
         return Verdict(Status.NOT_MY_VBUCKET)
     request = _from_latest(request, facts)
@@ -81,30 +75,28 @@ def judge(request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document"
     end = _stream_end(request, facts)
     if request.start > end or request.start > facts.high_seqno:
         return Verdict(Status.ERANGE)
+    # A client at the end of its snapshot has all of it; the next snapshot starts there.
     snap_start = request.start if request.start == request.snap_end else request.snap_start
     return Verdict(Status.SUCCESS, None, request.start, end, snap_start)
 
 
 def state_allows(request: ResumeRequest, facts: VbucketFacts) -> bool:
-    """Return whether a vbucket in this state may be streamed; checked before all else.
-
-    Only what is active can be handed over. (kv_engine asks cluster managers to know that, and lets
-    a replica be taken over, ``engines/ep/src/dcp/producer.cc``, checkConditionsForStreamRequest.)
-    """
+    """Return True if a vbucket in this state may be streamed; checked before all else."""
+    # kv_engine also hands over a replica, and leaves this check to cluster managers
+    # (``engines/ep/src/dcp/producer.cc``, checkConditionsForStreamRequest).
     if request.flags & (StreamFlag.ACTIVE_VB_ONLY | StreamFlag.TAKEOVER):
         return facts.state is VbucketState.ACTIVE
     return facts.state in (VbucketState.ACTIVE, VbucketState.REPLICA)
 
 
 def range_is_valid(request: ResumeRequest, facts: VbucketFacts) -> bool:
-    """Return whether snap_start <= start <= snap_end and start <= end."""
     return _is_ordered(_from_latest(request, facts))
 
 
 def rollback_seqno(
     request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document"
 ) -> int | None:
-    """Return the seqno that the client must go back to; None when it may go on."""
+    """Return the seqno to which the client must roll back; None if it may resume."""
     strict = rules == "document" or request.flags & StreamFlag.STRICT_VBUUID
     if request.start == 0 and (not strict or request.vb_uuid == 0):
         return None
@@ -115,8 +107,11 @@ def rollback_seqno(
     upper = _branch_end(facts.failover_log, request.vb_uuid, facts.high_seqno)
     if upper is None:
         return 0
+    # The client's whole snapshot lies on the branch that it shares with this vbucket.
     if adjusted.snap_end <= upper:
         return None
+    # A part of a snapshot is no consistent state: back to its start, or to the end of the shared
+    # branch.
     return upper if upper < adjusted.snap_start else adjusted.snap_start
 
 
@@ -142,7 +137,7 @@ def _from_latest(request: ResumeRequest, facts: VbucketFacts) -> ResumeRequest:
 
 
 def _purged(request: ResumeRequest, facts: VbucketFacts, held_from: int) -> bool:
-    """Return whether deletions from ``held_from`` on that the client has not seen may be gone."""
+    """Return True if deletions above ``held_from`` that the client lacks may be purged."""
     purge = 0 if request.flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else facts.purge_seqno
     filtered_high = facts.collections_high_seqno
     holds_all_of_its_filter = (
@@ -159,7 +154,7 @@ def _purged(request: ResumeRequest, facts: VbucketFacts, held_from: int) -> bool
 
 
 def _branch_end(log: FailoverLog, vb_uuid: int, high_seqno: int) -> int | None:
-    """Return the seqno up to which the branch ``vb_uuid`` is shared with us; None if unknown."""
+    """Return the last seqno that we share with the branch ``vb_uuid``; None if it is unknown."""
     end = high_seqno
     found = None
     for entry in log.entries:  # newest first: the last match is the oldest, which wins

@@ -1,20 +1,6 @@
 """The producer's side of flow control of one DCP connection.
 
-Every counted message is charged with its full frame length (header, framing extras, extras, key,
-value as sent). A message may be sent while ``outstanding < window``, whatever its size: the window
-is overshot by at most one message, and one message larger than the window still passes. NOOPs and
-answers are not counted. An acknowledgement beyond what is outstanding is clamped, and counted as
-given. Window 0 turns flow control off and clears both counters; what is sent also counts while it
-is off and acknowledgements do not, so a client that enables it late starts with all that was sent
-outstanding.
-
-A consumer is *stuck* when the window is full and nothing was acknowledged for a time. The first
-look remembers; any acknowledgement begins anew, also one that does not make room; looks while there
-is room see nothing. A larger window is no acknowledgement: a consumer that gets one, and fills it
-without acknowledging anything, is stuck since the look before. (kv_engine ``dcp/producer.cc``,
-BufferLog; since 7.2.7 with the stuck rule; ``docs/dcp/documentation/flow-control.md``.) Turning
-flow control off forgets that look here, unlike there: the counter begins anew, and may come to the
-same number.
+Source: kv_engine ``dcp/producer.cc``, BufferLog; ``docs/dcp/documentation/flow-control.md``.
 """
 
 from typing import Final
@@ -23,7 +9,15 @@ UNLIMITED: Final = 2**62
 
 
 class SendWindow:
-    """Window and outstanding bytes; plain arithmetic."""
+    """Window and outstanding bytes of one connection or stream.
+
+    Each message counts with its whole frame (header, framing extras, extras, key, value as sent);
+    NOOPs and answers do not count. A message of any size may be sent while ``room_bytes`` is
+    positive, so the window is exceeded by at most one message.
+
+    Window 0 turns flow control off. Messages still count then, but acknowledgements do not: a
+    client that turns it on later starts with all of them outstanding.
+    """
 
     __slots__ = (
         "_looked_at",
@@ -46,10 +40,11 @@ class SendWindow:
         self._looked_at_acked_bytes: int | None = None
 
     def set_window(self, window_bytes: int) -> None:
-        """Take the value of the control ``connection_buffer_size``."""
         self.window_bytes = window_bytes
         if window_bytes == 0:
             self.outstanding_bytes = self.acked_bytes = 0
+            # kv_engine does not reset this. Here ``acked_bytes`` starts anew and may reach the same
+            # number.
             self._looked_at_acked_bytes = None
 
     @property
@@ -61,18 +56,17 @@ class SendWindow:
 
     @property
     def is_full(self) -> bool:
-        """True if nothing may be sent before the client acknowledges."""
         return self.room_bytes <= 0
 
     def charge(self, frame_bytes: int) -> None:
-        """Count sent bytes."""
         self.outstanding_bytes += frame_bytes
         self.peak_bytes = max(self.peak_bytes, self.outstanding_bytes)
 
     def acknowledge(self, frame_bytes: int) -> int:
-        """Take a DCP_BUFFER_ACK; without meaning while flow control is off.
+        """Apply a DCP_BUFFER_ACK; return the number of bytes beyond the outstanding ones.
 
-        Return by how much it is more than what was outstanding: a client that acknowledges twice.
+        Such bytes are a client's mistake, usually a second acknowledgement. They are counted and
+        ignored.
         """
         self.acks += 1
         if not self.window_bytes:
@@ -84,7 +78,12 @@ class SendWindow:
         return beyond_bytes
 
     def is_stuck(self, limit_seconds: float, now: float) -> bool:
-        """Return whether the window is full and nothing was acknowledged for the limit."""
+        """Return True if the window is full and nothing was acknowledged for ``limit_seconds``.
+
+        Call it repeatedly: the time runs from the first call that finds the window full. Any
+        acknowledgement restarts it, even a small one; a larger window does not (kv_engine since
+        7.2.7).
+        """
         if not self.is_full:
             return False
         if self._looked_at_acked_bytes != self.acked_bytes:

@@ -1,4 +1,4 @@
-"""The transition table of vbucket states, also those of copies.
+"""The state machine of vbuckets and their copies.
 
     event             from               to         branch
     ORDERED_ACTIVE    all but ACTIVE     ACTIVE     begins
@@ -7,13 +7,13 @@
     ORDERED_DEAD      any                DEAD       goes on
     PROMOTED          all but ACTIVE     ACTIVE     begins     (a copy, by a failover)
     TOLD_PENDING      all but ACTIVE     PENDING    goes on    (a copy, by a takeover stream)
-    TAKEN_OVER        all but ACTIVE     ACTIVE     goes on    (a copy that has all there was)
-    HANDED_OVER       ACTIVE             DEAD       goes on    (to who takes it over)
-    GIVEN_BACK        DEAD               ACTIVE     goes on    (who took it over did not get it)
-    LEFT              PENDING            REPLICA    goes on    (a copy whose takeover was given up)
+    TAKEN_OVER        all but ACTIVE     ACTIVE     goes on    (a copy that has every item)
+    HANDED_OVER       ACTIVE             DEAD       goes on    (another node takes it over)
+    GIVEN_BACK        DEAD               ACTIVE     goes on    (the other node did not take it)
+    LEFT              PENDING            REPLICA    goes on    (a copy whose takeover was cancelled)
 
-Pure. Source: kv_engine ``engines/ep/src/kv_bucket.cc`` (setVBucketState_UNLOCKED: a branch begins
-where what was not active becomes that without a takeover).
+Source: kv_engine ``engines/ep/src/kv_bucket.cc``, setVBucketState_UNLOCKED: a branch begins if a
+vbucket becomes active without a takeover.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ ORDERED: Final = {
     VbucketState.PENDING: StateEvent.ORDERED_PENDING,
     VbucketState.DEAD: StateEvent.ORDERED_DEAD,
 }
-"""What brings a vbucket into a state by order; ALIVE is none that a vbucket can be in."""
+"""Event that brings a vbucket into a state by order; no vbucket can be ALIVE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ _CHANGES: Final = {
 
 
 def next_state(state: VbucketState, event: StateEvent) -> tuple[VbucketState, bool]:
-    """Return the state after an event, and whether a branch begins.
+    """Return the state after an event, and True if a branch begins.
 
     Raises:
-        LocalProtocolError: that does not happen to a vbucket in this state.
+        LocalProtocolError: the state does not allow the event.
     """
     change = _CHANGES[event]
     if state not in change.before:

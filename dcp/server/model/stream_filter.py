@@ -1,16 +1,13 @@
 """Filters a stream's items: everything, the default collection, some collections, or a scope.
 
-    kind          asked for by                        shows
-    LEGACY        a client without Collections        documents of the default collection
+    kind          requested by                    shows
+    LEGACY        a client without Collections    documents of the default collection
     EVERYTHING    no value, or one without names  everything
-    COLLECTIONS   ``collections``                     their items and the events that tell of them
-    SCOPE         ``scope``                           as of its collections, those of later too, and
-                                                      the scope's own events
+    COLLECTIONS   ``collections``                 their items and their system events
+    SCOPE         ``scope``                       the same for all its collections, later ones too,
+                                                  and the scope's own events
 
-A filter is a value: the event of a collection's or scope's coming or going makes it another one
-(``after``). When all is gone that it named, it is empty for good and its stream ends. The request's
-JSON value becomes one in ``stream_request_value.py``. Source: kv_engine
-``engines/ep/src/collections/vbucket_filter.cc``.
+Source: kv_engine ``engines/ep/src/collections/vbucket_filter.cc``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,8 +22,6 @@ from dcp.wire.vocabulary import EndReason
 
 
 class FilterKind(Enum):
-    """The kind of a filter, by what it names."""
-
     LEGACY = "legacy"
     EVERYTHING = "everything"
     COLLECTIONS = "collections"
@@ -35,36 +30,37 @@ class FilterKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamFilter:
-    """The filter of a stream, and the other values of its request.
+    """The filter of a stream, and the other values in its request; immutable.
 
-    ``purge_seqno`` is that up to which the client knows of all deletions, ``stream_id`` tells its
-    streams of one vbucket apart. With ``sync_writes`` prepares and aborts pass as well.
+    ``stream_request_value.py`` parses it.
     """
 
     kind: FilterKind = FilterKind.EVERYTHING
     collections: frozenset[int] = frozenset()
     scope: int | None = None
     purge_seqno: int = 0
+    """Seqno up to which the client knows all deletions."""
     stream_id: int | None = None
+    """Distinguishes the client's streams of one vbucket."""
     sync_writes: bool = False
+    """True: prepares and aborts pass, too."""
     is_empty: bool = False
+    """True once all that the filter names was dropped: its stream ends."""
 
     @property
     def is_pass_through(self) -> bool:
-        """True if no collection is left out."""
         return self.kind is FilterKind.EVERYTHING
 
     @property
     def end_reason(self) -> EndReason:
-        """The end reason of a stream whose filter is empty; without Collections there is none."""
+        # Clients without Collections do not know FILTER_EMPTY.
         return EndReason.OK if self.kind is FilterKind.LEGACY else EndReason.FILTER_EMPTY
 
     def passes_collection(self, collection: int) -> bool:
-        """Return whether documents of a collection pass."""
         return self.is_pass_through or collection in self.collections
 
     def passes(self, version: Version) -> bool:
-        """Return whether an item is shown, with the filter as it stands before the item."""
+        """Return True if an item passes; ``self`` is the filter before the item."""
         if version.event is not None:
             return self._passes_event(version.event)
         if not (version.is_visible or self.sync_writes):
@@ -72,7 +68,7 @@ class StreamFilter:
         return self.passes_collection(version.collection)
 
     def after(self, version: Version) -> "StreamFilter":
-        """Return the filter as it stands after an item, shown or not."""
+        """Return the filter after an item, passed or not: system events change it."""
         event = version.event
         if event is None or self.is_pass_through:
             return self
@@ -89,7 +85,7 @@ class StreamFilter:
         return self
 
     def split(self, versions: Iterable[Version]) -> tuple[list[Version], "StreamFilter"]:
-        """Return those of a snapshot's items that pass, in order, and the filter after the last."""
+        """Return the items of a snapshot that pass, and the filter after the last item."""
         shown = []
         at = self
         for version in versions:
@@ -99,10 +95,7 @@ class StreamFilter:
         return shown, at
 
     def high_seqno(self, high_seqnos: Mapping[int, int]) -> int | None:
-        """Return the newest seqno of what the filter names, of those per collection.
-
-        None for a filter that names nothing: then it is the vbucket's own.
-        """
+        """Return the highest seqno among the filter's collections; None if it omits none."""
         if self.is_pass_through:
             return None
         return max((high_seqnos.get(each, 0) for each in self.collections), default=0)
@@ -116,6 +109,6 @@ class StreamFilter:
 
 
 EVERYTHING: Final = StreamFilter()
-"""What a client with Collections sees that names nothing."""
+"""Filter of a client with Collections that names nothing."""
 LEGACY: Final = StreamFilter(FilterKind.LEGACY, frozenset({DEFAULT_ID}))
-"""What a client without Collections sees."""
+"""Filter of a client without Collections."""

@@ -1,11 +1,10 @@
 """Validates the flags of a stream request.
 
-    TAKEOVER, DISK_ONLY, TO_LATEST, ACTIVE_VB_ONLY, STRICT_VBUUID, FROM_LATEST,
-    IGNORE_PURGED_TOMBSTONES   any of them together
-    NO_VALUE                   not here: it is a flag of DCP_OPEN now
-    CACHE_TRANSFER             only with TAKEOVER and ACTIVE_VB_ONLY; the stream is then an ordinary
-                               one, as that of a server that has cache transfers turned off
-    unknown ones               without effect, as on a 7.0 server (newer ones refuse them)
+    NO_VALUE                   refused: it is a flag of DCP_OPEN
+    CACHE_TRANSFER             only with TAKEOVER and ACTIVE_VB_ONLY; the stream is an ordinary one,
+                               as from a server with cache transfers turned off
+    all other known flags      in any combination
+    unknown flags              without effect, as on a 7.0 server (newer ones refuse them)
 
 Source: kv_engine ``daemon/mcbp_validators.cc`` (verify_common_dcp_stream_restrictions),
 ``engines/ep/src/dcp/producer.cc`` (makeStream).
@@ -21,7 +20,7 @@ _BESIDE_CACHE_TRANSFER: Final = int(
 
 
 def fault_of(flags: int) -> str | None:
-    """Return the fault of a stream request's flags; None where they are valid."""
+    """Describe the fault of a stream request's flags; None if they are valid."""
     if flags & StreamFlag.NO_VALUE:
         return "DCP_ADD_STREAM_FLAG_NO_VALUE{8} flag is no longer used"
     if flags & StreamFlag.CACHE_TRANSFER and flags & ~_BESIDE_CACHE_TRANSFER:

@@ -1,7 +1,7 @@
-"""Stored values: checks for JSON, and splits off xattrs or the body.
+"""Stored values: splits off xattrs or the body, and checks what clients store.
 
-A stored value is as kv_engine keeps it: optionally snappy-compressed as a whole, optionally an
-xattr section before the body (kv_engine ``docs/Document.md``). A deletion may have lost its value.
+A value is stored as in kv_engine: perhaps Snappy-compressed as a whole, perhaps with an xattr
+section before the body (kv_engine ``docs/Document.md``). A deletion can have an empty value.
 """
 
 import string
@@ -15,7 +15,7 @@ from dcp.wire.xattr import join_xattrs, split_xattrs
 _NOT_FIRST: Final = frozenset(
     bytes((byte,)) for byte in (*range(32), 127, *string.punctuation.encode()) if byte != ord("_")
 )
-"""What no name begins with: ``iscntrl`` and ``ispunct`` of C, but for ``_``."""
+"""Characters with which no xattr name begins: C's ``iscntrl`` and ``ispunct``, except ``_``."""
 
 
 def without_xattrs(value: bytes) -> bytes:
@@ -24,12 +24,13 @@ def without_xattrs(value: bytes) -> bytes:
 
 
 def storable_body_steps(value: bytes) -> Generator[None, None, bytes]:
-    """Return the body of a value with the XATTR bit that a client wants to be stored, in steps.
+    """Check a value with the XATTR bit that a client stores, and return its body, in steps.
+
+    A name cannot begin with punctuation: ``_`` is the system's, ``$`` means computed xattrs.
 
     Raises:
-        FrameError: a section that is missing or malformed, a name that begins with punctuation
-            (``_`` is the system's; ``$`` means what is made up when it is asked for), a value that
-            is no JSON (kv_engine ``xattr/utils.cc``, ``xattr/key_validator.cc``).
+        FrameError: the xattr section is missing or malformed, a name is invalid, or an xattr is not
+            JSON (kv_engine ``xattr/utils.cc``, ``xattr/key_validator.cc``).
     """
     xattrs, body = split_xattrs(value)
     for name, text in xattrs:
@@ -49,7 +50,7 @@ def xattrs_only(value: bytes) -> bytes:
 
 
 def system_xattrs_only(value: bytes) -> bytes:
-    """Return the section of the names that start with ``_``, which deletions keep; may be empty."""
+    """Return the section of the xattrs that start with ``_``, which deletions keep; or empty."""
     if not value:
         return value
     kept = tuple((name, text) for name, text in split_xattrs(value)[0] if name.startswith(b"_"))

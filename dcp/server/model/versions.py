@@ -1,13 +1,9 @@
-"""One version of a document, or one event of a vbucket, and the DCP frame it becomes.
+"""One version of a document, or one event of a vbucket, and the DCP frame for it.
 
-A frame is kept as two byte strings, everything before the value and the value: the value is stored
-once however many connection flavours ask for it, and nothing is encoded twice but what needs
-another value. The opaque in the frame is 0; the sender writes the stream's own there.
-
-    opcode                           what it is
-    MUTATION, DELETION, EXPIRATION   a document; with a ``prepared_seqno`` the commit of one
-    PREPARE, ABORT                   a sync write under way, one given up: plain clients see neither
-    SYSTEM_EVENT                     a collection or scope came or went
+opcode                           meaning
+MUTATION, DELETION, EXPIRATION   a document; with a ``prepared_seqno``, a commit
+PREPARE, ABORT                   a sync write begun, or given up; plain clients see neither
+SYSTEM_EVENT                     a collection or scope came or went
 """
 
 from enum import IntFlag
@@ -39,9 +35,9 @@ from dcp.wire.system_event import (
 from dcp.wire.vocabulary import Datatype, Magic, Opcode
 
 NO_COLLECTION: Final = -1
-"""``collection`` of what belongs to none: the events of scopes."""
+"""``collection`` of scope events, which belong to none."""
 OVERHEAD_BYTES: Final = 700
-"""About what a version costs in memory beside its key and value, the head of one frame included."""
+"""Approximate memory of a version beside key and value, with the head of one frame."""
 
 _CACHE_HINT: Final = 2
 """The ``nru`` byte of a new document (kv_engine ``item.h``, INITIAL_NRU_VALUE)."""
@@ -61,19 +57,21 @@ class Flavour(IntFlag):
     UNDERLYING_DATATYPE = 0x40
     DELETED_USER_XATTRS = 0x80
     COMMITS = 0x100
-    """Commits go as COMMIT: for streams of sync writes, from memory (disk keeps the document)."""
+    """Commits go as COMMIT, for streams of sync writes from memory; the disk has the document
+    only."""
     COMPRESSED = 0x200
     """Values that Snappy makes smaller are sent compressed."""
     KEYS_ONLY = 0x400
-    """Read from disk without values: documents keep the datatype of what was not read."""
+    """Read from disk without values: documents keep the datatype of the value that was not read."""
     MADE_UP = 0x800
-    """Documents and tombstones that are read as keys alone are made up, all but key and seqno.
+    """Documents and tombstones read without values have invented metadata, except key and seqno.
 
-    As servers of 7.6 to 8.0 do (kv_engine ``dcp/backfill_disk.cc``, ``CacheCallback::callback``).
-    """
+    Servers of 7.6 to 8.0 send these (kv_engine ``dcp/backfill_disk.cc``,
+    ``CacheCallback::callback``)."""
 
 
-# Plain ints, and methods bound once: an IntFlag operation costs as much as the rest of an encoding.
+# Plain ints, and methods bound once: one IntFlag operation costs as much as the rest of an
+# encoding.
 _COLLECTIONS: Final = int(Flavour.COLLECTIONS)
 _NO_VALUE: Final = int(Flavour.NO_VALUE)
 _MADE_UP: Final = int(Flavour.KEYS_ONLY | Flavour.MADE_UP)
@@ -91,11 +89,11 @@ _ABORT_OPCODE: Final = int(Opcode.DCP_ABORT)
 _REQUEST: Final = int(Magic.REQUEST)
 
 VersionKey = tuple[int, int, bytes]
-"""What versions of one thing have in common: namespace, collection or scope, key."""
+"""Namespace, collection or scope, and key: versions with the same one replace each other."""
 COMMITTED: Final = 0
-"""The namespace of documents and tombstones."""
+"""Namespace of documents and tombstones."""
 PREPARED: Final = 1
-"""The namespace of prepares and aborts."""
+"""Namespace of prepares and aborts."""
 _COLLECTION_EVENT: Final = 2
 _SCOPE_EVENT: Final = 3
 
@@ -103,37 +101,37 @@ _prefix = cache(encode_leb128)
 
 
 class SyncWrite(NamedTuple):
-    """A version's part in a sync write.
-
-    ``prepared_seqno`` is that of the prepare which a commit or abort completes; ``level`` and
-    ``deletes`` (the document will be deleted) are a prepare's.
-    """
+    """A version's part in a sync write."""
 
     prepared_seqno: int = 0
+    """Seqno of the prepare that this commit or abort completes."""
     level: int = 0
+    """Durability level of a prepare."""
     deletes: bool = False
+    """True if the prepare deletes its document."""
 
 
 class Content(NamedTuple):
-    """The content of a version: a document, or with another opcode than MUTATION its tombstone.
-
-    ``value`` and ``datatype`` are as stored, an xattr section included. ``expiry`` and
-    ``delete_time`` are in seconds since 1970, 0 is none. ``sync`` is there in sync writes only.
-    """
+    """The content of a document; an opcode other than MUTATION makes it a tombstone."""
 
     value: bytes = b""
+    """As stored, with the xattr section, if any."""
     datatype: int = 0
     flags: int = 0
     expiry: int = 0
+    """Seconds since 1970; 0: none."""
     opcode: int = _MUTATION_OPCODE
     delete_time: int = 0
+    """Seconds since 1970; 0: none."""
     sync: SyncWrite | None = None
+    """None unless part of a sync write."""
 
 
 class Version:
     """The state of one key from ``seqno`` on.
 
-    More than 15 attributes: one is one field of the frame.
+    Its fields are those of a DCP frame. A frame is kept as two byte strings, head and value, so
+    many flavours share one value.
     """
 
     __slots__ = (
@@ -187,7 +185,6 @@ class Version:
 
     @classmethod
     def of_event(cls, vbucket: int, event: ManifestEvent, *, seqno: int) -> "Version":
-        """Return a collection's or scope's coming or going as the item at ``seqno``."""
         message = encode_system_event(event, seqno)
         content = Content(message.value, opcode=_EVENT_OPCODE)
         collection = getattr(event, "collection_id", NO_COLLECTION)
@@ -206,22 +203,20 @@ class Version:
 
     @property
     def is_document(self) -> bool:
-        """True if this is a document or its tombstone."""
         return self.opcode <= _EXPIRATION_OPCODE
 
     @property
     def is_deleted(self) -> bool:
-        """True if this is a tombstone: the key holds no document from here on."""
         return _MUTATION_OPCODE < self.opcode <= _EXPIRATION_OPCODE
 
     @property
     def is_visible(self) -> bool:
-        """True if clients see it that did not ask for sync writes."""
+        """True if clients without sync writes see it."""
         return self.opcode not in (_PREPARE_OPCODE, _ABORT_OPCODE)
 
     @property
     def emptied_collection(self) -> int | None:
-        """The collection whose older items are all gone from here on: dropped, flushed or new."""
+        """The collection whose older items all vanish here: dropped, flushed or new."""
         event = self.event
         if event is not None and isinstance(
             event, CollectionBegun | CollectionEnded | CollectionFlushed
@@ -233,33 +228,31 @@ class Version:
     def dedup_key(self) -> VersionKey | None:
         """The key of which a checkpoint keeps only the newest item; None for system events.
 
-        Prepares and aborts of a key are apart from what is committed.
+        Prepares and aborts have keys of their own, apart from documents.
         """
         return None if self.event is not None else self.stored_key
 
     @property
     def is_deduplicated(self) -> bool:
-        """True if a checkpoint may replace it, or another by it: nothing of a sync write.
-
-        Else a client would be told of a prepare and not of its commit, or of an abort without its
-        prepare (kv_engine ``engines/ep/src/checkpoint.cc``, ``Checkpoint::canDedup``).
-        """
+        """True if a checkpoint may replace it, or replace another by it; False for sync writes."""
+        # A client must not get a prepare without its commit, or an abort without its prepare
+        # (kv_engine ``engines/ep/src/checkpoint.cc``, ``Checkpoint::canDedup``).
         return self.sync is None
 
     @property
     def size_bytes(self) -> int:
-        """Its approximate memory."""
         return len(self.value) + len(self.key) + OVERHEAD_BYTES
 
     def wire(self, flavour: int) -> tuple[bytes, bytes]:
-        """Return the frame for this flavour as (all before the value, value); opaque 0.
+        """Return the frame for a flavour in two parts: head and value.
 
-        It is kept, unless its value is another than the stored one: ``size_bytes`` does not count
-        that, and inflated it may be many times as large.
+        The opaque is 0; the sender patches in the stream's.
         """
         parts = self._wire.get(flavour)
         if parts is None:
             parts = self._encode(flavour)
+            # Another value than the stored one is not kept: ``size_bytes`` does not count it, and
+            # inflated it can be many times as large.
             if parts[1] is self.value or not parts[1]:
                 self._wire[flavour] = parts
         return parts
@@ -334,10 +327,12 @@ class Version:
         value, datatype = self.value, self.datatype
         if not datatype & _RESHAPING and not flavour & _SELDOM:
             return value, datatype
+        # A deletion keeps system xattrs; its user xattrs go to clients that asked for them.
         lacks_xattrs = self.is_deleted and not flavour & Flavour.DELETED_USER_XATTRS
         reshaped = datatype & _XATTR and (
             not flavour & Flavour.XATTRS or flavour & Flavour.NO_VALUE or lacks_xattrs
         )
+        # Only an inflated value can be taken apart.
         if datatype & _SNAPPY and (reshaped or not flavour & Flavour.SNAPPY):
             value, datatype = inflate(value), datatype & ~_SNAPPY
         if datatype & _XATTR and not flavour & Flavour.XATTRS:

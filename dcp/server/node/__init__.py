@@ -1,1 +1,1 @@
-"""Nodes: sockets, the loop, HTTP."""
+"""The nodes of a cluster: sockets, the event loop, HTTP."""

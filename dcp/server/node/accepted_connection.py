@@ -1,9 +1,11 @@
-"""One client's connection: a task that reads and a task that writes, around a sans-I/O session.
+"""One client's connection: a reading and a writing task around a session.
 
-Memory per connection is bounded: requests are acted on in turns (``turns.py``), none while more
-than ``OUTBOX_BYTES`` of answers wait for the client, and a batch of what waits is encoded only when
-the socket took the last one (``unsent_bytes.py``). Between two turns other clients have theirs.
-Large frames are read when there is room for them (``large_frames.py``).
+Limits keep a client from taking memory or time from others:
+
+- Requests are handled in turns, shared with all connections (``turns.py``).
+- Requests wait while more than ``OUTBOX_BYTES`` of answers wait for the client.
+- A batch is encoded once the socket has taken the last one (``unsent_bytes.py``).
+- A large frame is read once there is room for it (``large_frames.py``).
 """
 
 import asyncio
@@ -23,15 +25,15 @@ from dcp.wire.framing import FrameBlock, FrameSplitter
 
 _LOG = logging.getLogger(__name__)
 _PART_FRAMES: Final = 16
-"""So much of a long answer is made in one turn."""
+"""Frames of a long answer that are made in one turn."""
 _ANSWER_BYTES: Final = 8 * 1024
-"""So much of answers is sent, though the client has said more: each time costs a system call."""
+"""Bytes of answers that are sent before all requests are handled: each send costs a system call."""
 FLUSH_REQUESTS: Final = 4096
-"""With so many requests acted on, writes are flushed though the client has said more."""
+"""Number of handled requests after which writes are flushed, although more requests wait."""
 
 
 class AcceptedConnection:
-    """Runs a session over a channel until either side closes; ``awake`` cleared makes it hang."""
+    """Runs a session over a channel until either side closes; hangs while ``awake`` is cleared."""
 
     def __init__(
         self,
@@ -59,20 +61,18 @@ class AcceptedConnection:
 
     @property
     def taken_bytes(self) -> int:
-        """The sent bytes that the client's system has taken."""
         return self._channel.taken_bytes
 
     def wake(self) -> None:
-        """Let the writer look whether there is something; only from the loop's thread."""
+        """Let the writer look for bytes to send; only from the loop's thread."""
         self._something_to_write.set()
 
     def closing(self) -> None:
-        """Let the connection end when the writer has written what waits."""
         self._is_closing.set()
         self.wake()
 
     async def run(self) -> None:
-        """Serve the client; returns when the connection is over. ``close`` must follow."""
+        """Serve the client until the connection is over; ``close`` must follow."""
         await self._awake.wait()
         try:
             await self._channel.open()
@@ -82,12 +82,11 @@ class AcceptedConnection:
             await self._read_and_write()
 
     def _takes_certificate(self) -> bool:
-        """Sign in the user of a certificate; False where there must be one, and it names nobody.
-
-        Where there may be one, whom it does not name signs in (kv_engine ``daemon/connection.cc``).
-        """
+        """Log in the certificate's user; return False if a required one names nobody."""
         name, tls = self._channel.certificate_name, self._bucket.settings.tls
         is_user = bool(name) and self.session.login.take_certificate(name)
+        # An optional certificate that names no user leaves the login to SASL (kv_engine
+        # ``daemon/connection.cc``).
         return is_user or tls is None or not tls.requires_client_certificate
 
     async def _read_and_write(self) -> None:
@@ -112,26 +111,26 @@ class AcceptedConnection:
             raise failed[0] if len(failed) == 1 else ExceptionGroup("reading and writing", failed)
 
     async def _let_go_of_streams(self) -> None:
-        """Let go of thousands of streams in rounds: other connections have their turns between."""
         while True:
             with self._bucket.lock:
                 if not self.session.let_go_of_some():
                     return
+            # A connection can have thousands of streams; others get their turns in between.
             await asyncio.sleep(0)
 
     async def _say_last_words(
         self, reader: asyncio.Future[None], writer: asyncio.Future[None]
     ) -> None:
-        """Return when the client has got everything that was sent to it, if it reads at all."""
+        """Wait until the client has received all sent bytes, if it reads at all."""
         await asyncio.wait((writer,))
         with self._bucket.lock:
             self.session.forget()
+        # The reader must stop first: ``end`` reads and drops the client's bytes.
         reader.cancel()
         with suppress(OSError):
             await self._channel.end()
 
     def close_if_overdue(self, now: float) -> None:
-        """Close where the client was silent for too long, or holds up others."""
         self.session.close_if_overdue(now)
         if self._room.is_overdue(now) and not self.session.is_waiting:
             _LOG.warning(
@@ -144,14 +143,14 @@ class AcceptedConnection:
             )
             self.session.abort()
             if self._reader is not None:
-                self._reader.cancel()  # what arrived of the frame is with it
+                self._reader.cancel()  # the reader holds the arrived part of the frame
 
     def close(self) -> None:
-        """Let go of channel and session; for the done callback of ``run``, however it ended."""
+        """Release channel and session; for the done callback of ``run``, however it ended."""
         with self._bucket.lock:
-            self._bucket.writes.flush()  # what was written of a block that it did not finish
+            self._bucket.writes.flush()  # a block that was not finished may have written something
             self.session.forget()
-        self.session.detach()  # else they keep one another
+        self.session.detach()  # breaks the reference cycle of connection and session
         self._channel.close()
 
     async def _read(self) -> None:
@@ -170,7 +169,7 @@ class AcceptedConnection:
             await self._have_room(splitter, len(data))
             try:
                 block = splitter.feed(data)
-                if not len(block):  # it may be long until the client has said the rest
+                if not len(block):  # the rest of the frame may come much later
                     self._flush()
                 await self._take(block)
             except FrameError:
@@ -179,7 +178,7 @@ class AcceptedConnection:
             splitter.max_frame_bytes = self.session.max_frame_bytes
 
     async def _have_room(self, splitter: FrameSplitter, count: int) -> None:
-        """Return when there is room for what was read of a large frame."""
+        """Wait until there is room for the bytes of a large frame."""
         self._there_is_room.clear()
         arrived_bytes = splitter.pending_bytes + count
         self._room.brought(arrived_bytes, splitter.unfinished_frame_bytes, self._loop.time())
@@ -188,7 +187,7 @@ class AcceptedConnection:
             await self._there_is_room.wait()
 
     def _flush(self) -> None:
-        """Write to a disk in memory what turns wrote, and let all their answers go."""
+        """Write the turns' writes to the disk in memory, and send all answers."""
         with self._bucket.lock:
             self._bucket.writes.flush()
         self._unflushed_requests = 0
@@ -201,7 +200,7 @@ class AcceptedConnection:
             self._room.let_go(self._loop.time())
 
     async def _receive(self) -> bytes:
-        """Return what the client says; nothing where it is gone, politely or not."""
+        """Return bytes from the client; empty if it is gone, with or without a proper close."""
         with suppress(OSError):
             return await self._channel.receive()
         return b""
@@ -217,12 +216,7 @@ class AcceptedConnection:
             await self._awake.wait()
 
     def _take_turn(self, block: FrameBlock, first: int, most_frames: int, end: float) -> int:
-        """Act on some frames of a block from ``first`` on; return on how many.
-
-        The turn in which a block ends, or has to wait, writes to disk what all turns of it wrote,
-        or leaves that to the next block if that is there: for ``FLUSH_REQUESTS`` at most. So
-        whoever got the last answer to what it said finds all of that on a disk in memory.
-        """
+        """Handle some frames of a block from ``first`` on; return their number."""
         index, now = first, self._loop.time()
         with self._bucket.lock, self._bucket.writes.turn():
             for frame in block.frames(first, first + most_frames):
@@ -237,6 +231,8 @@ class AcceptedConnection:
             self._unflushed_requests += index - first
             goes_on = self._outbox_is_short.is_set() and not self.session.is_closing
             has_more = index < len(block) or self._channel.has_more
+            # One flush serves many requests. Before the last answer leaves, all their writes must
+            # be on a disk in memory.
             if not (goes_on and has_more) or self._unflushed_requests >= FLUSH_REQUESTS:
                 self._flush()
         if self.session.outbox_bytes >= _ANSWER_BYTES:
@@ -244,7 +240,7 @@ class AcceptedConnection:
         return index - first
 
     def _work(self, _: int, end: float) -> int:
-        """Do some steps of what takes long, without the lock; return that it is one request."""
+        """Do some steps of long work, without the lock; it counts as one request."""
         work = self.session.work
         if work is None:
             return 1
@@ -276,16 +272,14 @@ class AcceptedConnection:
             await self._wait_until(deadline)
 
     async def _send_batch(self) -> bool:
-        """Send what waits, as much as may be encoded at once; whether there was anything.
-
-        Nothing of it is kept by anybody but the channel, and when this returns by nobody.
-        """
+        """Send one batch; return False if there was nothing to send."""
         if self.session.has_long_answer:
             batch = await self._next_part()
         else:
             batch = self._next_batch()
         if batch is None:
             return False
+        # While the socket takes the batch, it is in memory once and counts as unsent.
         unsent, batch_bytes = self._bucket.clients.unsent, len(batch)
         unsent.hold(batch_bytes)
         try:
@@ -295,7 +289,7 @@ class AcceptedConnection:
         return True
 
     async def _next_part(self) -> bytes | bytearray | None:
-        """Return some of a long answer, made when it is our turn."""
+        """Return part of a long answer, made in this connection's turn."""
         made: list[bytes | bytearray | None] = []
 
         def turn(most_frames: int, _: float) -> int:
@@ -307,7 +301,7 @@ class AcceptedConnection:
         return made[0]
 
     def _next_batch(self, most_made: int | None = None) -> bytes | bytearray | None:
-        """Return what to send; nothing of it where the disk is being looked through for it."""
+        """Return bytes to send; empty while the disk is searched for them, None without any."""
         most_bytes = self._bucket.clients.unsent.batch_bytes(self._channel.taken_bytes)
         with self._bucket.lock:
             now = self._loop.time()

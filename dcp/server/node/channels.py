@@ -1,7 +1,7 @@
-"""A client's socket as bytes in and bytes out, plain or with TLS; for asyncio.
+"""A client's socket, plain or with TLS, for asyncio.
 
-TLS runs in memory (``ssl.SSLObject``) over the same non-blocking socket calls, so that both kinds
-stop reading and writing exactly when their owner does.
+TLS runs in memory (``ssl.SSLObject``) over the same socket calls, so both kinds stop reading and
+writing exactly when their owner does.
 """
 
 import asyncio
@@ -15,63 +15,58 @@ from typing import Any, Final, Protocol
 
 _READ_BYTES: Final = 256 * 1024
 _MOST_RECORDS: Final = 256
-"""So many records of TLS are read in a row, however small: each costs what some KiB cost."""
+"""Most TLS records that are read in a row: a small record costs as much as some KiB."""
 _ENCRYPT_BYTES: Final = 256 * 1024
 _SEND_BUFFER_BYTES: Final = 1024 * 1024
 _HANDSHAKE_SECONDS: Final = 10.0
 _LOOK_AGAIN_SECONDS: Final = 0.01
 KEEP_ALIVE: Final = {socket.TCP_KEEPIDLE: 360, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
-"""After so many seconds of silence TCP asks, how often, and how many times before it gives up
-(kv_engine ``daemon/settings.h``)."""
+"""Seconds of silence before TCP probes the client, seconds between probes, and probes before it
+gives up (kv_engine ``daemon/settings.h``)."""
 
 
 class Channel(Protocol):
     """A connected client. One task may receive while another sends.
 
-    Every call lets other tasks have their turn, also where the socket makes nobody wait: a client
-    that floods us, or reads as fast as we write, must not have the loop for itself.
+    Every call yields to other tasks, even if the socket is ready. A client that floods the server,
+    or reads as fast as it writes, must not take the whole loop.
     """
 
     @property
     def taken_bytes(self) -> int:
-        """The sent bytes that the other side's system has taken."""
+        """Sent bytes that the client's system has acknowledged: they are read, or in its buffer."""
 
     async def open(self) -> None:
-        """Do what comes before the first byte; raises OSError where the client cannot."""
+        """Do the handshake, if any; raise OSError if the client fails it."""
 
     @property
     def certificate_name(self) -> str:
-        """The common name in the certificate that the client showed; empty where it showed none."""
+        """Common name in the client's certificate; empty without one."""
 
     @property
     def has_more(self) -> bool:
-        """True if ``receive`` has bytes to return at once."""
+        """True if ``receive`` would return bytes at once."""
 
     async def receive(self) -> bytes:
-        """Return the bytes that are there; empty when the client closed."""
+        """Return the next bytes; empty once the client has closed."""
 
     async def send(self, data: bytes | bytearray) -> None:
-        """Return when the socket took all of ``data``."""
+        """Return when the socket has taken all of ``data``."""
 
     async def end(self) -> None:
-        """Say that nothing more comes, and return when the client has all that was sent.
-
-        What it says meanwhile is thrown away: to close a socket that was not read would take back
-        what is still on its way.
-        """
+        """Send the end of the stream, and return when the client has acknowledged all bytes."""
 
     def close(self) -> None:
-        """Let go of the socket; harmless when it is closed."""
+        """Release the socket; a second call does nothing."""
 
 
 class PlainChannel:
-    """The socket itself."""
-
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._sent_bytes = 0
         self._loop = asyncio.get_running_loop()
         sock.setblocking(False)
+        # Nagle's algorithm would delay a small answer until the client acknowledges the one before.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -80,24 +75,21 @@ class PlainChannel:
 
     @property
     def taken_bytes(self) -> int:
-        """The bytes that the client's system has acknowledged: read, or in its buffer."""
         return self._sent_bytes - _unacknowledged_bytes(self._socket)
 
     async def open(self) -> None:
-        """Nothing comes first."""
+        """Do nothing: TCP is connected."""
 
     @property
     def certificate_name(self) -> str:
-        """Nothing: only TLS has certificates."""
+        """Empty: only TLS has certificates."""
         return ""
 
     @property
     def has_more(self) -> bool:
-        """True if the system has bytes that were not read."""
         return _count(self._socket, termios.FIONREAD) > 0
 
     async def receive(self) -> bytes:
-        """Return the bytes that are there; empty when the client closed."""
         await asyncio.sleep(0)
         try:
             return await self._loop.sock_recv(self._socket, _READ_BYTES)
@@ -105,7 +97,6 @@ class PlainChannel:
             raise _without_cycle(error) from None
 
     async def send(self, data: bytes | bytearray) -> None:
-        """Return when the socket took all of ``data``."""
         try:
             await self._loop.sock_sendall(self._socket, data)
         except OSError as error:
@@ -114,24 +105,24 @@ class PlainChannel:
         await asyncio.sleep(0)
 
     async def end(self) -> None:
-        """Return when the client has acknowledged everything, or closed."""
         self._socket.shutdown(socket.SHUT_WR)
         while _unacknowledged_bytes(self._socket):
+            # The client's bytes are read and dropped. Closing a socket with unread bytes sends a
+            # reset, which would discard bytes that are still on their way to the client.
             with suppress(BlockingIOError):
                 if not self._socket.recv(_READ_BYTES):
                     return
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     def close(self) -> None:
-        """Let go of the socket."""
         self._socket.close()
 
 
 def _without_cycle(error: OSError) -> OSError:
-    """Return an error without the frames of asyncio, in which its own future holds the error.
+    """Return the error without its traceback.
 
-    Else what was to be sent to a client that went away stays in memory until the next full run of
-    the garbage collector, which may be never.
+    In asyncio's frames, a future holds the error, and the error holds the frames. The cycle would
+    keep unsent bytes in memory until a full garbage collection.
     """
     return error.with_traceback(None)
 
@@ -147,8 +138,8 @@ def _count(sock: socket.socket, request: int) -> int:
 class TlsChannel:
     """The server's side of TLS over a socket.
 
-    Encrypted bytes wait nowhere for long: they are read only when TLS has nothing left to give, and
-    a part of at most 256 KiB is encrypted when the socket took the part before it.
+    Little encrypted data waits in memory: bytes are read once TLS has none left, and at most 256
+    KiB are encrypted at a time.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
@@ -160,11 +151,11 @@ class TlsChannel:
 
     @property
     def taken_bytes(self) -> int:
-        """The encrypted bytes that the client's system has acknowledged."""
+        """Acknowledged bytes, counted encrypted."""
         return self._plain.taken_bytes
 
     async def open(self) -> None:
-        """Shake hands.
+        """Do the handshake.
 
         Raises:
             OSError: the client speaks no TLS that we accept, closed, or took too long.
@@ -177,7 +168,7 @@ class TlsChannel:
                     await self._flush()
                     await self._fill()
                 except ssl.SSLError:
-                    await self._flush()  # the alert that says what is wrong
+                    await self._flush()  # sends TLS's alert, which names the fault
                     raise
                 else:
                     await self._flush()
@@ -185,27 +176,22 @@ class TlsChannel:
 
     @property
     def certificate_name(self) -> str:
-        """The common name of the certificate's subject, where the client showed one."""
-        shown: Any = self._tls.getpeercert() or {}  # typed for all that a certificate may have
+        shown: Any = self._tls.getpeercert() or {}  # typeshed's type is too wide
         subject = dict(entry for part in shown.get("subject", ()) for entry in part)
         return str(subject.get("commonName", ""))
 
     @property
     def has_more(self) -> bool:
-        """True if bytes of a record are left; what is still encrypted may be no whole record."""
+        """True if a decrypted record is left; encrypted bytes may not be a whole record."""
         return self._tls.pending() > 0
 
     async def receive(self) -> bytes:
-        """Return the content of the records that are there, of some of them where they are many.
-
-        Empty when the client closed, politely or not.
-        """
         await asyncio.sleep(0)
         while True:
             try:
                 first = self._tls.read(_READ_BYTES)
             except ssl.SSLWantReadError:
-                await self._flush()  # TLS's own answers, to a change of keys
+                await self._flush()  # TLS answers a change of keys by itself
                 await self._fill()
             except ssl.SSLEOFError:
                 return b""
@@ -213,16 +199,16 @@ class TlsChannel:
                 return self._with_more(first)
 
     def _with_more(self, first: bytes) -> bytes:
-        """Return what was read of one record with what the next ones hold; empty stays empty."""
+        """Return ``first`` with the content of the records after it; empty stays empty."""
         parts, left_bytes = [first], _READ_BYTES - len(first)
-        with suppress(ssl.SSLError):  # also none is left; what is wrong is said next time too
+        # No record is left, or a fault that the next read raises again.
+        with suppress(ssl.SSLError):
             while parts[-1] and left_bytes > 0 and len(parts) < _MOST_RECORDS:
                 parts.append(self._tls.read(left_bytes))
                 left_bytes -= len(parts[-1])
         return first if len(parts) == 1 else b"".join(parts)
 
     async def send(self, data: bytes | bytearray) -> None:
-        """Return when the socket took all of ``data``."""
         if not data:
             await asyncio.sleep(0)
         with memoryview(data) as view:
@@ -230,25 +216,24 @@ class TlsChannel:
                 await self._send_part(view[begin : begin + _ENCRYPT_BYTES])
 
     async def end(self) -> None:
-        """Take leave in TLS too."""
+        # Sends close_notify, and does not wait for the client's.
         with suppress(ssl.SSLWantReadError):
             self._tls.unwrap()
         await self._flush()
         await self._plain.end()
 
     def close(self) -> None:
-        """Let go of the socket."""
         self._plain.close()
 
     async def _send_part(self, part: memoryview) -> None:
         done = 0
-        while done < len(part):  # a write takes one record
+        while done < len(part):  # one write encrypts one record
             done += self._tls.write(part[done:])
         await self._flush()
 
     async def _flush(self) -> None:
         if self._outgoing.pending:
-            async with self._sending:  # two tasks must not mix their bytes
+            async with self._sending:  # reader and writer must not interleave records
                 await self._plain.send(self._outgoing.read())
 
     async def _fill(self) -> None:

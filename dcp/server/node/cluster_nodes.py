@@ -1,8 +1,4 @@
-"""Runs the nodes of a cluster in a thread of their own: start, faults, notifications.
-
-A node is an index from 0. What is done to it from outside waits until it is done; an order that
-comes over one of its own connections cannot wait, and lets that connection say its answer first.
-"""
+"""Runs the nodes of a cluster in a thread of their own: start, faults, map notifications."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,11 +16,15 @@ from dcp.server.node.turns import Turns
 from dcp.server.replication.background import ended
 
 _WATCH_SECONDS: Final = 0.5
-"""How often to look for clients that were silent for too long."""
+"""Interval of the search for clients that broke a time limit."""
 
 
 class ClusterNodes:
-    """Nodes that serve one bucket; coroutines, and what says so, are for the loop."""
+    """Nodes, by index from 0, that serve one bucket.
+
+    Calls from other threads return when the work is done. An order over one of the node's own
+    connections cannot wait: its work runs after the answer is sent.
+    """
 
     def __init__(
         self,
@@ -32,11 +32,11 @@ class ClusterNodes:
         commands: Mapping[int, CommandHandler],
         shown_host: str | None = None,
     ) -> None:
-        """``shown_host`` is what the map says instead of the host where nodes listen."""
+        """``shown_host`` replaces the nodes' host in the cluster map."""
         self.bucket = bucket
         self.loop = LoopThread("producer cluster")
         self.on_map_changed: Listeners[[]] = Listeners()
-        """Told in the loop when clients were told a new map."""
+        """Called in the loop after clients were sent a new map."""
         self._commands, self._shown_host = commands, shown_host
         settings = self.bucket.settings
         self._tls = settings.tls.context() if settings.tls else None
@@ -45,18 +45,17 @@ class ClusterNodes:
         bucket.changes.listeners.add(self._changes_are_waiting)
 
     def at(self, node: int) -> Node:
-        """Return a node; there are none before the first start."""
         return self._nodes[node]
 
     # --- life
 
     async def open(self) -> None:
-        """Listen where the settings say; after a stop the nodes come back on their ports.
+        """Listen on the ports of the settings; after a stop, on the same ports again.
 
         Raises:
             OSError: a port is taken, or the host is not ours.
         """
-        self._turns = Turns()  # those of an earlier loop are over
+        self._turns = Turns()  # turns belong to one loop
         addresses = {number: node.address for number, node in self._nodes.items()}
         addresses = addresses or dict(enumerate(_addresses_to_take(self.bucket.settings)))
         nodes = {number: self._node(number, address) for number, address in addresses.items()}
@@ -72,13 +71,13 @@ class ClusterNodes:
             raise
         self._nodes = nodes
         self.tell_addresses()
-        self._changes_are_waiting()  # those that there were before
+        self._changes_are_waiting()  # changes that came before the start
 
     def _node(self, number: int, address: NodePorts) -> Node:
         return Node(self.bucket, number, address, self._tls, self._turns, self._commands)
 
     def tell_addresses(self) -> None:
-        """Let the map know the ports that were taken: of some nodes only now."""
+        """Write the nodes' real ports to the map: port 0 is known only after listening."""
         found = list(self.bucket.map.addresses)
         for number, node in self._nodes.items():
             found[number] = self._shown_address(node)
@@ -89,10 +88,10 @@ class ClusterNodes:
         return address if self._shown_host is None else replace(address, host=self._shown_host)
 
     def add(self) -> int:
-        """Start one more node on free ports and return it; the map has it. In the loop.
+        """Start a node on free ports, add it to the map, and return it; only in the loop.
 
         Raises:
-            OSError: there is no free port, or the data folder cannot be written; there is no node.
+            OSError: no port is free, or the data folder cannot be written; no node was added.
         """
         tls_port = None if self._tls is None else 0
         address = NodePorts(self.bucket.settings.host, 0, 0, tls_port, tls_port)
@@ -111,7 +110,8 @@ class ClusterNodes:
         return added
 
     async def close(self) -> None:
-        """End all connections with their last words, and close the ports."""
+        """Close all connections, after their last answers, and all ports."""
+        # An order over one of the connections may still be under way.
         await self.loop.drained()
         leaving = [asyncio.ensure_future(node.leave()) for node in self._nodes.values()]
         try:
@@ -123,10 +123,10 @@ class ClusterNodes:
     # --- faults
 
     def drop_connections(self, node: int | None) -> None:
-        """Close all connections to ``node``, or to all.
+        """Close all connections to ``node``, or with None to all nodes.
 
         Raises:
-            ValueError: no such node (this and all below).
+            ValueError: no such node. All methods below raise it, too.
         """
         if node is not None:
             self.bucket.map.require_node(node)
@@ -134,11 +134,11 @@ class ClusterNodes:
             self.loop.call(one.drop_connections())
 
     def kill(self, node: int) -> None:
-        """Close a node's port and connections.
+        """Close a node's ports and connections.
 
         Raises:
-            ValueError: as above; or it was ordered over the protocol, and no other node would be
-                left to take the order to restore it.
+            ValueError: no such node; or the order came over the last living node, and nobody could
+                restore it.
         """
         self.bucket.map.require_node(node)
         if self.loop.is_inside and not self._nodes.keys() - self.bucket.map.dead_nodes - {node}:
@@ -153,7 +153,7 @@ class ClusterNodes:
         self.loop.call(gone.leave() if self.loop.is_inside else gone.kill())
 
     def refuse(self, node: int) -> None:
-        """Close a node's port only."""
+        """Close a node's ports; its connections go on."""
         self.bucket.map.require_node(node)
         self.loop.call(self._nodes[node].refuse())
 
@@ -163,19 +163,22 @@ class ClusterNodes:
         self.loop.call(now(self._nodes[node].hang))
 
     def restore(self, node: int) -> None:
-        """Let a node be well again, on its ports."""
+        """Undo any fault of a node, on the same ports."""
         if self.loop.is_inside:
             self._nodes[node].restore()
         elif self.loop.is_running:
             self.loop.call(now(self._nodes[node].restore))
 
     def take_down(self, node: int) -> None:
-        """Let a node be gone again that was restored in vain."""
+        """End a node whose restoration failed."""
         if self.loop.is_running:
             self._end(node)
 
     def end(self, node: int, act: Callable[[Node | None], None]) -> None:
-        """Do ``act`` at an instant at which no connection sends anything; the node is then gone."""
+        """Call ``act`` while no connection sends anything, then end the node.
+
+        ``act`` gets None if the nodes do not run.
+        """
         self.bucket.map.require_node(node)
         if not self.loop.is_running:
             with self.bucket.lock:
@@ -193,14 +196,12 @@ class ClusterNodes:
         self.push_map()
 
     async def leave(self, node: int) -> None:
-        """Let a node be gone when it has said its last answers."""
         await self._nodes[node].leave()
         self.push_map()
 
     # --- news
 
     async def watch_connections(self) -> None:
-        """Close the connections of clients that were silent for too long, for ever."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             with self.bucket.lock:
@@ -217,7 +218,7 @@ class ClusterNodes:
                 node.vbuckets_changed(changed)
 
     def push_map(self) -> None:
-        """Tell clients the map as it is now, and whoever else must hear of it. In the loop."""
+        """Send the new map to clients and listeners; only in the loop."""
         with self.bucket.lock:
             for node in self._nodes.values():
                 node.push_map()
@@ -225,7 +226,6 @@ class ClusterNodes:
 
 
 def _addresses_to_take(settings: ClusterSettings) -> list[NodePorts]:
-    """Return where the settings want nodes to listen; port 0 is any free one."""
     free = (0,) * settings.nodes
     plain = zip(settings.ports or free, settings.http_ports or free, strict=True)
     if settings.tls is None:

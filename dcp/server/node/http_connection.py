@@ -1,8 +1,4 @@
-"""One HTTP client: its requests in turn, each answered before the next is read; for asyncio.
-
-What a client may cost is bounded: its head and body in bytes, its silence and its slowness in time.
-A stream of maps holds the newest one only, so that a slow reader misses some and delays nobody.
-"""
+"""One HTTP client: each request is answered before the next is read."""
 
 import asyncio
 from http import HTTPStatus
@@ -22,13 +18,16 @@ from dcp.server.node.http_messages import (
 from dcp.server.replication.background import ended
 
 _REQUEST_SECONDS: Final = 30.0
-"""How long a request may take to arrive, from the answer before it."""
+"""Most seconds from one answer until the next request is complete."""
 _SEND_SECONDS: Final = 30.0
-"""How long a client may take to read an answer, or one map."""
+"""Most seconds in which a client must read an answer, or one map."""
 
 
 class HttpConnection:
-    """Serves one client until it leaves; ``awake`` cleared makes it hang."""
+    """Serves one client until it leaves; it hangs while ``awake`` is cleared.
+
+    A stream of maps holds only the newest one: a slow reader misses some, and delays nobody.
+    """
 
     def __init__(self, bucket: Bucket, node: int, channel: Channel, awake: asyncio.Event) -> None:
         self._bucket = bucket
@@ -44,11 +43,11 @@ class HttpConnection:
         self._map_is_new.set()
 
     def close(self) -> None:
-        """Let go of the channel; for the done callback of ``run``, however it ended."""
+        """Release the channel; for the done callback of ``run``, however it ended."""
         self._channel.close()
 
     async def run(self) -> None:
-        """Serve the client; returns when the connection is over. ``close`` must follow."""
+        """Serve the client until the connection is over; ``close`` must follow."""
         await self._awake.wait()
         try:
             await self._channel.open()
@@ -61,7 +60,7 @@ class HttpConnection:
             return
 
     async def _refuse(self, error: h11.RemoteProtocolError) -> None:
-        """Say what was wrong, as far as the client listens."""
+        """Report the fault, if the client still reads."""
         status = HTTPStatus(error.error_status_hint)
         response = HttpResponse(status, f"{error}\n".encode(), {"Connection": "close"})
         try:
@@ -70,7 +69,7 @@ class HttpConnection:
             return
 
     async def _serve_request(self) -> bool:
-        """Answer one request; False when there is no next one."""
+        """Answer one request; return False if no other can follow."""
         async with asyncio.timeout(_REQUEST_SECONDS):
             request = await self._next_request()
         await self._awake.wait()
@@ -92,7 +91,7 @@ class HttpConnection:
         return True
 
     async def _next_request(self) -> HttpRequest | None:
-        """Read a request and skip its body; None where the client closed."""
+        """Read a request and skip its body; None if the client closed."""
         request = None
         while not isinstance(event := self._http.next_event(), h11.EndOfMessage):
             if isinstance(event, h11.Request):
@@ -107,7 +106,7 @@ class HttpConnection:
         sender = asyncio.ensure_future(self._stream_maps())
         reader = asyncio.ensure_future(self._channel.receive())
         try:
-            # A client has nothing to say here: more bytes are taken for its end, like none.
+            # A client sends nothing here. Any bytes count as its end, like a close.
             await asyncio.wait((sender, reader), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (sender, reader):

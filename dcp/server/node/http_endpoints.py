@@ -1,11 +1,11 @@
-"""Answers the few HTTP endpoints with which clients find a cluster. No I/O.
+"""The HTTP endpoints by which clients find a cluster. No I/O.
 
-gocbcore reads the cluster map from ``/pools/default/bs/<bucket>``, one response that never ends and
-in which a document follows at every change (four newlines between them); what stands on gocbcore
-asks for the others too. dcplake asks for one document, from ``/pools/default/b/<bucket>``.
-Prometheus reads ``/metrics``, as on a Couchbase node; ``/figures.json`` has the same. All need a
-user (Basic, or a certificate); as in Couchbase, one who is not known learns nothing about what
-exists.
+- ``/pools/default/bs/<bucket>``: an endless response with a map at every change, for gocbcore.
+- ``/pools/default/b/<bucket>``: one map, for dcplake.
+- ``/metrics``: for Prometheus, as on a Couchbase node; ``/figures.json`` has the same as JSON.
+- The other endpoints: for SDKs on top of gocbcore.
+
+All need a user, by Basic credentials or certificate.
 """
 
 import base64
@@ -24,24 +24,25 @@ from dcp.server.commands.dcp_statistics import connection_figures
 from dcp.server.node.http_messages import HttpRequest, HttpResponse
 
 MAP_SEPARATOR: Final = b"\n\n\n\n"
-"""What follows each document of the map's stream."""
+"""Follows each document in the stream of maps."""
 
 _ALLOWED: Final = ("GET", "HEAD")
 _NAME: Final = None
-"""Stands for the bucket's name in a path."""
+"""Placeholder of the bucket's name in a path."""
 
 
 def respond(
     request: HttpRequest, bucket: Bucket, node: int, certified: str | None = None
 ) -> HttpResponse:
-    """Return the answer of ``node``; the bucket's lock is held.
+    """Return the answer of ``node``; the caller holds the bucket's lock.
 
-    ``certified`` is the user whom the client's certificate names, if it has one.
+    ``certified`` is the user that the client's certificate names, if any.
     """
     user = certified or user_of(request.authorization, bucket.users)
     if user is None:
         fields = {"WWW-Authenticate": 'Basic realm="Couchbase", charset="UTF-8"'}
         return _refusal(HTTPStatus.UNAUTHORIZED, "expected Basic credentials of a user", fields)
+    # The user is checked first: as in Couchbase, strangers do not learn which paths exist.
     endpoint = _endpoint_of(request.segments, bucket.name)
     if endpoint is None:
         return _refusal(HTTPStatus.NOT_FOUND, "Requested resource not found.")
@@ -52,7 +53,7 @@ def respond(
 
 
 def user_of(authorization: str, users: UserStore) -> str | None:
-    """Return whom an Authorization field names, None where name or password are wrong."""
+    """Return the user of an Authorization field; None if name or password are wrong."""
     scheme, _, encoded = authorization.partition(" ")
     if scheme.lower() != "basic":
         return None

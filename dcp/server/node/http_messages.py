@@ -1,8 +1,4 @@
-"""Requests and responses of the endpoints, from and to the events of h11. No I/O.
-
-h11 reads and writes HTTP/1.1 (RFC 9110, RFC 9112); here is what this server wants of it: bodies of
-requests are small and are skipped.
-"""
+"""HTTP requests and responses, as h11 events (RFC 9110, RFC 9112). No I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,38 +9,38 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import h11
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-"""A request's target and header fields together."""
+"""Limit of a request's target and header fields together."""
 MAX_BODY_BYTES: Final = 64 * 1024
-"""A request's body; nothing here looks at one."""
+"""Limit of a request's body, which is skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request without its body; the segments of ``path`` are still percent-encoded."""
+    """One request without its body."""
 
     method: str
     path: str
+    """Still percent-encoded."""
     authorization: str = ""
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """The decoded parts of the path; none for ``/``."""
+        """Decoded parts of the path; empty for ``/``."""
         parts = self.path.split("/")[1:]
         return tuple(unquote_to_bytes(part).decode("utf-8", "replace") for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One response. ``streams_map`` lets documents follow until the client leaves."""
-
     status: HTTPStatus
     body: bytes = b""
     fields: Mapping[str, str] = field(default_factory=dict)
     streams_map: bool = False
+    """True: maps follow the head until the client leaves."""
 
     @property
     def head(self) -> h11.Response:
-        """Return the head of a response, with the length of the body, unless that streams."""
+        """The head, with the length of the body unless maps follow."""
         fields = {"Server": "dcplake", "Cache-Control": "no-cache", **self.fields}
         if not self.streams_map:
             fields["Content-Length"] = str(len(self.body))
@@ -54,15 +50,15 @@ class HttpResponse:
 
 
 def request_of(head: h11.Request) -> HttpRequest:
-    """Return what the endpoints need of a request.
+    """Return the parts of a request that the endpoints need.
 
     Raises:
-        h11.RemoteProtocolError: it is too large, of another HTTP version, or needs what we do
-            not have.
+        h11.RemoteProtocolError: it is too large, has another HTTP version, or needs an unsupported
+            feature.
     """
     fields = dict(head.headers)
     head_bytes = len(head.target) + sum(len(name) + len(text) for name, text in head.headers)
-    if head_bytes > MAX_HEAD_BYTES:  # h11 limits only what it waits for more of
+    if head_bytes > MAX_HEAD_BYTES:  # h11 limits only incomplete heads
         status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
         raise _refusal(status, f"found a head above {MAX_HEAD_BYTES} bytes")
     if not head.http_version.startswith(b"1."):

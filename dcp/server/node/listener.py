@@ -1,5 +1,3 @@
-"""A listening port that hands over the sockets of its clients; may be closed and opened again."""
-
 import asyncio
 import errno
 import socket
@@ -12,22 +10,23 @@ _ACCEPT_AGAIN_SECONDS: Final = 0.1
 
 
 class Listener:
-    """One port. Methods run in the loop's thread."""
+    """A listening port that can close and open again; methods run in the loop's thread."""
 
     def __init__(self, host: str, port: int, serve: Callable[[socket.socket], None]) -> None:
-        """Give accepted sockets to ``serve``; port 0 takes a free one at the first ``open``."""
+        """``serve`` gets each accepted socket. Port 0 becomes a free port at the first ``open``."""
         self.host = host
         self.port = port
         self._serve = serve
         self._socket: socket.socket | None = None
         self._kept: socket.socket | None = None
-        """Has the port while nobody listens: who connects is refused, and nobody else gets it."""
+        """Holds the port without listening: clients are refused, and nobody else can take the
+        port."""
 
     def open(self) -> None:
-        """Listen and accept clients; harmless when it does.
+        """Listen and accept clients; a second call does nothing.
 
         Raises:
-            OSError: the port is taken or the host is not ours.
+            OSError: the port is taken, or the host is not ours.
         """
         if self._socket is not None:
             return
@@ -52,6 +51,7 @@ class Listener:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
+            # Old connections in TIME_WAIT must not keep a restarted node from its port.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self.host, self.port))
         except OSError:
@@ -60,34 +60,33 @@ class Listener:
         return bound
 
     def close(self) -> None:
-        """Accept no new clients, and keep the port; harmless when it is closed."""
+        """Accept no clients, but keep the port; a second call does nothing."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
-            with suppress(OSError):  # somebody was quicker: whoever opens it again is told
+            with suppress(OSError):  # another process took the port: the next ``open`` reports it
                 self._kept = self._bound()
 
     def leave(self) -> None:
-        """Let others have the port of a listener that is closed."""
         if self._kept is not None:
             self._kept.close()
             self._kept = None
 
     def _accept_from(self, listener: socket.socket) -> None:
-        """Watch the port. (A task that waits in ``sock_accept`` loses a client when cancelled.)."""
         if self._socket is listener:
+            # A task that is cancelled in ``sock_accept`` can lose an accepted client; a reader
+            # callback cannot.
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Take the clients that wait."""
         loop = asyncio.get_running_loop()
         for _ in range(_BACKLOG):
             try:
                 client, _address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError:  # out of descriptors: others may close meanwhile
+            except OSError:  # no file descriptor is free; some may be soon
                 loop.remove_reader(listener)
                 loop.call_later(_ACCEPT_AGAIN_SECONDS, self._accept_from, listener)
                 return

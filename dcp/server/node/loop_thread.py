@@ -1,9 +1,3 @@
-"""Runs an event loop in a thread, and work in it for other threads.
-
-What is ordered from outside waits until it is done. Who is inside (a connection that carries out an
-order) cannot wait for itself: what it orders is done soon, and says itself where it fails.
-"""
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
@@ -23,10 +17,14 @@ Work = Coroutine[Any, Any, T]
 
 
 class LoopThread:
-    """May be started and stopped again and again; all but ``drained`` is for any thread."""
+    """An event loop in a thread, which can start and stop repeatedly.
+
+    Any thread may call all methods but ``drained``. ``call`` waits for the work, unless the caller
+    is inside the loop: a connection that carries out an order cannot wait for itself.
+    """
 
     def __init__(self, name: str) -> None:
-        """``name`` is the thread's, and what errors call it."""
+        """``name`` is the thread's, and its name in errors."""
         self._name = name
         self._thread: Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -34,19 +32,17 @@ class LoopThread:
 
     @property
     def is_running(self) -> bool:
-        """True if it was started and not stopped."""
         return self._loop is not None
 
     @property
     def is_inside(self) -> bool:
-        """True if the caller runs in it."""
         return self._thread is not None and get_ident() == self._thread.ident
 
     def start(self, begin: Callable[[], Work[None]]) -> None:
-        """Run the loop; returns when ``begin``, which comes first, is done, or raises its error.
+        """Start the loop; return when ``begin`` is done, or raise its error.
 
         Raises:
-            SourceError: that took too long; it was cancelled, and the thread has ended.
+            SourceError: it took too long; it was cancelled, and the thread has ended.
         """
         self._loop = loop = asyncio.new_event_loop()
         begun = Event()
@@ -57,8 +53,8 @@ class LoopThread:
         )
         self._thread.start()
         if not begun.wait(_START_SECONDS):
-            with suppress(RuntimeError):  # it failed, and was closed at this instant
-                loop.call_soon_threadsafe(beginning.cancel)  # nothing, where it is done after all
+            with suppress(RuntimeError):  # the loop failed and closed at this instant
+                loop.call_soon_threadsafe(beginning.cancel)  # no effect if it is done after all
             if not begun.wait(_WAIT_SECONDS):
                 failed.append(asyncio.CancelledError())
         if failed:
@@ -78,7 +74,7 @@ class LoopThread:
         asyncio.set_event_loop(loop)
         try:
             loop.run_until_complete(beginning)
-        except (Exception, asyncio.CancelledError) as error:  # whatever it is: ``start`` raises it
+        except (Exception, asyncio.CancelledError) as error:  # ``start`` raises it
             failed.append(error)
         begun.set()
         if not failed:
@@ -87,13 +83,13 @@ class LoopThread:
         loop.close()
 
     def stop(self, end: Callable[[], Work[None]]) -> None:
-        """Do ``end``, which may fail, and end the thread; harmless when it does not run."""
+        """Run ``end``, log its failure, and end the thread, if it runs."""
         loop = self._loop
         if loop is None:
             return
         try:
             self.call(end())
-        except Exception:  # whatever it is: the thread is to be gone
+        except Exception:  # the thread must end in any case
             _LOG.exception("%s: it could not end in good order", self._name)
         loop.call_soon_threadsafe(loop.stop)
         self._join()
@@ -106,26 +102,26 @@ class LoopThread:
         self._thread = self._loop = None
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Have a function called in the loop; never, where it does not run."""
+        """Call a function in the loop; never if the loop does not run."""
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # it was closed at this instant
+            with suppress(RuntimeError):  # the loop closed at this instant
                 loop.call_soon_threadsafe(function)
 
     def begin(self, work: Work[T]) -> Future[T]:
-        """Begin something in the loop; for who is not inside.
+        """Start work in the loop, from outside.
 
         Raises:
-            LocalProtocolError: it does not run.
+            LocalProtocolError: the loop does not run.
         """
         return asyncio.run_coroutine_threadsafe(work, self._running_loop(work))
 
     def call(self, work: Work[None]) -> None:
-        """Have something done; returns when it is, or at once for who is inside.
+        """Do work in the loop; return when it is done, or at once if the caller is inside.
 
         Raises:
-            LocalProtocolError: it does not run.
-            TimeoutError: it is not done in half a minute, and goes on.
+            LocalProtocolError: the loop does not run.
+            TimeoutError: the work takes over half a minute; it goes on.
         """
         loop = self._running_loop(work)
         if self.is_inside:
@@ -138,7 +134,7 @@ class LoopThread:
         try:
             done.result(_WAIT_SECONDS)
         except TimeoutError:
-            if not done.done():  # nobody waits for it any more
+            if not done.done():  # nobody will read its result
                 done.add_done_callback(log_failure("work that took too long"))
             raise
 
@@ -150,11 +146,11 @@ class LoopThread:
         return loop
 
     async def drained(self) -> None:
-        """Return when all is over that was ordered from inside."""
+        """Return when all work ordered from inside is over."""
         if self._under_way:
             await asyncio.wait(self._under_way)
 
 
 async def now(action: Callable[[], object]) -> None:
-    """Do something in the loop, at once."""
+    """Make a coroutine of ``action``."""
     action()

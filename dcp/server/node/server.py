@@ -1,8 +1,4 @@
-"""The asyncio edge: the listening ports of a node, and the tasks of its connections.
-
-A node can be made to fail: ``kill`` closes ports and connections, ``refuse`` only the ports,
-``hang`` leaves all open and does nothing, ``restore`` undoes any of them on the same ports.
-"""
+"""A node's listening ports, and the tasks of its connections."""
 
 import asyncio
 import logging
@@ -26,7 +22,11 @@ RunChannel = Callable[[Channel], None]
 
 
 class Node:
-    """One node of the cluster, listening on ports of its own. Methods run in the loop's thread."""
+    """One node of the cluster, with ports of its own; methods run in the loop's thread.
+
+    It can fail on order: ``kill`` closes ports and connections, ``refuse`` only the ports, and
+    ``hang`` leaves all open without reading. ``restore`` undoes each of them.
+    """
 
     def __init__(
         self,
@@ -37,10 +37,7 @@ class Node:
         turns: Turns,
         commands: Mapping[int, CommandHandler],
     ) -> None:
-        """Prepare a node; ``address`` has TLS ports where there is a ``tls`` context.
-
-        ``turns`` are those of all nodes that share the loop.
-        """
+        """``address`` has TLS ports if ``tls`` is set; all nodes of the loop share ``turns``."""
         self.node = node
         self._commands = commands
         self._host = address.host
@@ -74,14 +71,14 @@ class Node:
 
     @property
     def clients(self) -> Collection[AcceptedConnection]:
-        """The connections of clients of this protocol."""
+        """Connections of the memcached protocol, without HTTP."""
         return self._clients.values()
 
     def listen(self) -> None:
-        """Open the ports (free ones the first time, where 0 was asked for) and accept clients.
+        """Open the ports and accept clients; port 0 becomes a free port the first time.
 
         Raises:
-            OSError: a port is taken or the host is not ours.
+            OSError: a port is taken, or the host is not ours.
         """
         for listener in self._listeners:
             listener.open()
@@ -122,19 +119,16 @@ class Node:
             _LOG.error("connection to node %d failed", self.node, exc_info=task.exception())
 
     def close_overdue(self, now: float) -> None:
-        """Close the connections of clients that were silent for too long; the lock is held."""
         if self.awake.is_set():
             for client in self._clients.values():
                 client.close_if_overdue(now)
 
     def vbuckets_changed(self, vbuckets: set[int]) -> None:
-        """Wake the connections that stream any of these vbuckets; the lock is held."""
         for client in self._clients.values():
             if client.session.vbuckets_changed(vbuckets):
                 client.wake()
 
     def push_map(self) -> None:
-        """Send the new cluster map to the clients that asked for it; the lock is held."""
         for client in self._clients.values():
             client.session.map_notifier.due()
             client.wake()
@@ -142,7 +136,7 @@ class Node:
             http_client.map_changed()
 
     async def drop_connections(self) -> None:
-        """Close all connections at once; what was not sent is lost."""
+        """Close all connections at once; unsent bytes are lost."""
         await self._end([*self._clients, *self._http_clients])
 
     async def _end(self, connections: Sequence[asyncio.Task[None]]) -> None:
@@ -155,43 +149,39 @@ class Node:
         self.close_ports()
 
     def close_ports(self) -> None:
-        """Do what ``refuse`` does, at once; the ports stay the node's."""
+        """Close the ports, but keep them for this node."""
         for listener in self._listeners:
             listener.close()
 
     def leave_ports(self) -> None:
-        """Let others have the ports, which are closed."""
         for listener in self._listeners:
             listener.leave()
 
     def fall_silent(self) -> None:
-        """Read and stream nothing more; the lock is held, ``kill`` or ``leave`` must follow."""
+        """Stop reading and streaming; the lock is held, and ``kill`` or ``leave`` must follow."""
         for client in self._clients.values():
             client.session.close()
 
     async def leave(self) -> None:
-        """Be gone as with ``kill``, but let the connections say the answers they owe.
-
-        Clients that come after a ``restore`` meanwhile are none of these.
-        """
+        """Close ports and connections like ``kill``, but send the waiting answers first."""
         with self._bucket.lock:
             self.fall_silent()
         await self.refuse()
+        # The lists are copies: a ``restore`` meanwhile can let new clients in, which stay.
         clients, others = list(self._clients), list(self._http_clients)
+        # A hanging node sends nothing, so there are no last answers to wait for.
         if clients and self.awake.is_set():
             await asyncio.wait(clients, timeout=self._bucket.settings.last_words_seconds)
         await self._end([*clients, *others])
 
     async def kill(self) -> None:
-        """Be gone: no ports, no connections."""
         await self.refuse()
         await self.drop_connections()
 
     def hang(self) -> None:
-        """Keep ports and connections open, read and answer nothing."""
+        """Keep ports and connections open, but read and answer nothing."""
         self.awake.clear()
 
     def restore(self) -> None:
-        """Be well again, on the same ports."""
         self.awake.set()
         self.listen()

@@ -1,7 +1,7 @@
-"""Starts and stops a bucket and its nodes: common to a producer cluster and a relay.
+"""Starts and stops a bucket and its nodes, for a producer cluster and a relay.
 
 start   companion.opening   nodes.open    companion.opened   works begin
-stop    companion.ending    works end     nodes.close        the data folder is given up
+stop    companion.ending    works end     nodes.close        bucket.close
 """
 
 import asyncio
@@ -18,20 +18,20 @@ from dcp.server.replication.background import ended, keep_running
 
 
 class Companion(Protocol):
-    """The tasks beside the nodes, by which a cluster and a relay differ. Called in the loop."""
+    """Tasks beside the nodes, in which a cluster and a relay differ; called in the loop."""
 
     async def opening(self) -> None:
-        """Begin what must be there before clients can connect."""
+        """Start the tasks that must run before clients can connect."""
 
     def opened(self) -> None:
-        """Begin what needs the nodes, which listen now."""
+        """Start the tasks that need listening nodes."""
 
     async def ending(self) -> None:
-        """End all of it, also where the nodes could not be opened."""
+        """End all tasks, even if the nodes could not open."""
 
 
 class Serving:
-    """Use as a context manager, or ``start`` and ``stop``; all methods are for any thread."""
+    """A running bucket: use it as a context manager, or call ``start`` and ``stop``."""
 
     def __init__(self, nodes: ClusterNodes, companion: Companion) -> None:
         self.nodes = nodes
@@ -47,12 +47,12 @@ class Serving:
         )
 
     def start(self) -> None:
-        """Listen on all ports; returns when clients can connect.
+        """Listen on all ports; return when clients can connect.
 
         Raises:
             SetupError: a port cannot be opened.
             SourceError: it took too long.
-            LocalProtocolError: it runs, or it ran and gave up its data folder.
+            LocalProtocolError: it runs already, or has given up its data folder.
         """
         if self.nodes.loop.is_running:
             raise LocalProtocolError("producer cluster: start() of one that runs already")
@@ -71,11 +71,11 @@ class Serving:
             raise
 
     def stop(self) -> None:
-        """Close all connections and ports, and the data folder; harmless when not running.
+        """Close connections, ports and data folder; does nothing if not running.
 
-        Clients get what they were sent before, and the answers that they are owed: whole frames,
-        and then the end of the connection (servers announce no STREAM_END either, kv_engine
-        ``dcp/active_stream.cc``). Who does not read is cut off after ``last_words_seconds``.
+        Clients receive the waiting answers as whole frames, then the end of the connection. Servers
+        send no STREAM_END either (kv_engine ``dcp/active_stream.cc``). A client that does not read
+        is cut off after ``last_words_seconds``.
 
         Raises:
             OSError: the data folder cannot be written.
@@ -97,7 +97,7 @@ class Serving:
         self.stop()
 
     def drop_connections(self, node: int | None = None) -> None:
-        """Close all connections to ``node``, or to all nodes.
+        """Close all connections to ``node``, or with None to all nodes.
 
         Raises:
             ValueError: no such node.
@@ -108,22 +108,18 @@ class Serving:
 
     @property
     def seeds(self) -> list[str]:
-        """``host:port`` of every node."""
         return [address.at(address.kv) for address in self.bucket.map.addresses]
 
     @property
     def http_seeds(self) -> list[str]:
-        """``host:port`` of every node's HTTP endpoints."""
         return [address.at(address.mgmt) for address in self.bucket.map.addresses]
 
     @property
     def tls_seeds(self) -> list[str]:
-        """``host:port`` of every node's TLS port; empty without ``ClusterSettings.tls``."""
         return [a.at(a.kv_tls) for a in self.bucket.map.addresses if a.kv_tls is not None]
 
     @property
     def https_seeds(self) -> list[str]:
-        """``host:port`` of every node's HTTPS port; empty without ``ClusterSettings.tls``."""
         return [a.at(a.mgmt_tls) for a in self.bucket.map.addresses if a.mgmt_tls is not None]
 
     # --- in the loop
@@ -133,7 +129,7 @@ class Serving:
             await self._companion.opening()
             await self.nodes.open()
             self._companion.opened()
-        except BaseException:  # also cancelled: it took too long
+        except BaseException:  # a start that took too long is cancelled
             await self._companion.ending()
             raise
         self._begin_works()

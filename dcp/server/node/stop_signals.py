@@ -1,9 +1,3 @@
-"""Lets a server end in good order on SIGTERM or SIGINT, instead of being interrupted.
-
-The signals are noted by handlers and not blocked: threads that were started before (those of NumPy)
-do not block them, and the one that gets a signal would interrupt the main thread all the same.
-"""
-
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +10,13 @@ _LOOK_SECONDS: Final = 0.2
 
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Give a function that waits a little for a signal, and returns whether one has come.
+    """Yield a function that waits briefly for SIGTERM or SIGINT, and returns True once one came.
 
-    Call it from the main thread.
+    A server can then stop cleanly instead of being interrupted. Call it in the main thread.
     """
     come: list[int] = []
+    # Blocking the signals is not enough: NumPy's threads do not block them, and a signal to any
+    # thread interrupts the main thread.
     before = {each: signal.signal(each, lambda number, _: come.append(number)) for each in _STOPS}
 
     def wait_for_stop() -> bool:

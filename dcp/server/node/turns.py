@@ -1,27 +1,25 @@
-"""Schedules connections in small turns, since all of a process share one loop.
-
-In one iteration of the loop no more than ``ITERATION_FRAMES`` requests are acted on, of all
-connections together, and none is begun after ``ITERATION_SECONDS``. Who comes with something new
-has a turn before or right after one of those that still have more of what they said before: so a
-client that asks now and then is answered soon, however many others flood us, and however much they
-said at once (``fq_codel`` of Linux serves new flows first for the same reason).
-"""
-
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 ITERATION_FRAMES: Final = 32
+"""Most requests that all connections together handle in one iteration of the loop."""
 ITERATION_SECONDS: Final = 0.002
+"""No turn begins after this time of an iteration."""
 
 Turn = Callable[[int, float], int]
-"""Acts on at most so many requests, on no second one after that time; returns on how many."""
+"""Handles at most so many requests, starts none after that time, and returns their number."""
 _Waiting = tuple[Turn, "asyncio.Future[int]"]
 
 
 class Turns:
-    """The connections that wait to act on what they received. For one loop, in its thread."""
+    """Schedules connections in small turns, as all of a process share one loop.
+
+    Connections with new requests alternate with those that still handle old ones. A client that
+    asks rarely is answered soon, however much others send. (Linux's ``fq_codel`` favours new flows
+    alike.)
+    """
 
     def __init__(self) -> None:
         self._new: deque[_Waiting] = deque()
@@ -30,9 +28,9 @@ class Turns:
         self._is_round_due = False
 
     async def take(self, turn: Turn, *, is_new: bool) -> int:
-        """Do ``turn`` when it may be done, and return what it returns, or raise what it raises.
+        """Run ``turn`` when its turn comes, and return its result or raise its error.
 
-        ``is_new``: it is the first one for what was received.
+        ``is_new``: it is the first turn for the received bytes.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
@@ -46,7 +44,7 @@ class Turns:
         left, end = ITERATION_FRAMES, loop.time() + ITERATION_SECONDS
         while left > 0 and (self._new or self._going_on):
             turn, done = self._next()
-            if done.done():  # its connection is over
+            if done.done():  # the connection ended while it waited
                 continue
             try:
                 frames = turn(left, end)
@@ -62,7 +60,7 @@ class Turns:
             loop.call_soon(self._round, loop)
 
     def _next(self) -> _Waiting:
-        """Return one that is new and one that goes on by turns, where there are both."""
+        """Return a new and an old one alternately, if there are both."""
         first, second = self._new, self._going_on
         if not self._is_new_next:
             first, second = second, first

@@ -1,5 +1,3 @@
-"""Polls answers that wait for copies or for the disk, in the event loop."""
-
 import asyncio
 from collections.abc import Callable
 from threading import RLock
@@ -11,20 +9,22 @@ _PAUSE_SECONDS: Final = 0.01
 
 
 class Board(Protocol):
-    """A holder of answers that wait; ``on_pending`` is called when there may be one more."""
+    """Answers that wait for copies or for the disk.
+
+    ``on_pending`` is called when a wait begins.
+    """
 
     on_pending: Listeners[[]]
 
     @property
-    def has_pending(self) -> bool:
-        """True if an answer waits."""
+    def has_pending(self) -> bool: ...
 
     def check(self) -> None:
-        """Give the answers that can be given now."""
+        """Send all answers that are decided."""
 
 
 class WaitWatch:
-    """Made in the loop that runs it; ``call_soon`` runs a function in that loop from any thread."""
+    """Polls a board while answers wait; create it in the loop that runs it."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class WaitWatch:
         lock: RLock,
         call_soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        """``board`` is used with ``lock`` held."""
+        """``call_soon`` runs a function in the loop from any thread; ``board`` needs ``lock``."""
         self._board = board
         self._lock = lock
         self._is_wanted = asyncio.Event()
@@ -40,7 +40,7 @@ class WaitWatch:
         self._call_soon = call_soon
 
     async def run(self) -> None:
-        """Let what waits go on, for ever; what ``check`` raises is raised, and may be again."""
+        """Poll until cancelled; errors of ``check`` end it, and it can run again."""
         self._board.on_pending.add(self._wake)
         try:
             while True:
@@ -49,6 +49,7 @@ class WaitWatch:
                     self._board.check()
                     if not self._board.has_pending:
                         self._is_wanted.clear()
+                # Waits pile up meanwhile and are checked together.
                 await asyncio.sleep(_PAUSE_SECONDS)
         finally:
             self._board.on_pending.remove(self._wake)

@@ -1,1 +1,1 @@
-"""Replication between nodes: feeds of copies, and rebalance."""
+"""Replication between nodes: passive streams that fill replicas, and their background tasks."""

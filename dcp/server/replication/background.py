@@ -1,7 +1,4 @@
-"""Runs the background tasks of a cluster: restarts those that fail, and logs the failure.
-
-Also logs failures of tasks whose results are not awaited, and failures at their end: each once.
-"""
+"""Keeps a cluster's background tasks running, and logs each of their failures once."""
 
 import asyncio
 import logging
@@ -15,9 +12,9 @@ LONGEST_WAIT_SECONDS: Final = 1.0
 
 
 async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Do ``work`` until it returns or is cancelled; a failure is logged, and it starts again.
+    """Run ``work`` until it returns or is cancelled; after an error, log it and start again.
 
-    Soon at first and, while it goes on failing at once, with longer waits.
+    The wait before a restart doubles while ``work`` keeps failing at once.
     """
     loop = asyncio.get_running_loop()
     wait_seconds = FIRST_WAIT_SECONDS
@@ -27,9 +24,10 @@ async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
             return await work()
         except Exception:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():  # it failed as it ended
+            if task is not None and task.cancelling():
                 raise
             _LOG.exception("%s failed; it begins again", name)
+        # A run that lasted a while counts as healthy, so its next failure restarts it soon.
         if loop.time() - begun > LONGEST_WAIT_SECONDS:
             wait_seconds = FIRST_WAIT_SECONDS
         await asyncio.sleep(wait_seconds)
@@ -39,17 +37,14 @@ async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
 async def ended(
     name: str, *tasks: asyncio.Future[Any], expected: tuple[type[Exception], ...] = ()
 ) -> None:
-    """Return when cancelled tasks have ended; log the failure of one that failed.
-
-    ``expected`` are errors that are not logged.
-    """
+    """Wait for cancelled tasks to end, and log each error except those of ``expected``."""
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception) and not isinstance(result, expected):
             _LOG.error("%s failed as it ended", name, exc_info=result)
 
 
 def log_failure(name: str) -> Callable[[asyncio.Future[Any] | Future[Any]], None]:
-    """Return a done callback that logs the failure of a task."""
+    """Return a callback for ``add_done_callback``: nobody awaits the task, so it logs the error."""
 
     def done(task: asyncio.Future[Any] | Future[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -1,18 +1,17 @@
-"""Fills a copy of a vbucket from the stream of the node that is active.
+"""Applies the events of one DCP stream to a replica, as kv_engine's PassiveStream does.
 
-The stream itself is the consumer machine's (``dcp/protocol``): it asks, checks the order of what
-comes and answers. Here its events change the copy:
+The consumer machine in ``dcp/protocol`` sends the requests, checks the order of messages and
+answers them. This class changes the copy:
 
-    StreamOpened      the copy takes the active's failover log
-    RollbackOrdered   the copy goes back; the stream is asked for again
-    SnapshotStarted   a snapshot begins in the copy, or takes the last one's place
-    ItemFrames        the copy receives the items, each a frame as a disk keeps it
-    StreamAdvanced     nothing more comes up to there: the copy's snapshot may end
-    VbucketStateSet   a takeover: what the copy is to be
+    StreamOpened      the copy takes over the active's failover log
+    RollbackOrdered   the copy rolls back; the caller requests the stream again
+    SnapshotStarted   a snapshot begins, or continues the unfinished one
+    ItemFrames        the copy stores the items; each is a frame in the format on disk
+    StreamAdvanced    the active has no further item up to this seqno
+    VbucketStateSet   a takeover: the active orders the copy's next state
 
-An event that the copy cannot apply, though the machine accepted it, is a violation of the peer's,
-too. Sources: kv_engine ``engines/ep/src/dcp/passive_stream.cc``,
-``engines/ep/src/dcp/consumer.cc``.
+If the copy rejects an event that the machine accepted, the peer has violated the protocol. Sources:
+kv_engine ``engines/ep/src/dcp/passive_stream.cc``, ``engines/ep/src/dcp/consumer.cc``.
 """
 
 from typing import Final
@@ -45,7 +44,7 @@ StreamEvent = (
     | VbucketStateSet
     | StreamEnded
 )
-"""What the machine tells of a stream that was not closed."""
+"""Events of a stream that this side has not closed."""
 
 OPEN_FLAGS: Final = int(
     OpenFlag.PRODUCER
@@ -53,7 +52,7 @@ OPEN_FLAGS: Final = int(
     | OpenFlag.INCLUDE_DELETE_TIMES
     | OpenFlag.INCLUDE_DELETED_USER_XATTRS
 )
-"""With these a producer sends items as a disk keeps them."""
+"""With these flags a producer sends items exactly as the disk keeps them."""
 
 _EXTRAS_BYTES: Final = {
     Opcode.DCP_MUTATION: 31,
@@ -63,58 +62,58 @@ _EXTRAS_BYTES: Final = {
     Opcode.DCP_PREPARE: 31,
     Opcode.DCP_ABORT: 16,
 }
-"""Of items on a connection that asked for the times of deletions, as a disk keeps them."""
+"""Length of each item's extras on a connection opened with ``OPEN_FLAGS``."""
 
 
 class PassiveStream:
-    """A stream into ``copy``, which it fills once it is in charge. ``opaque`` is its messages'.
-
-    With ``takes_over`` the copy is to become the vbucket: ``state`` is what it was told to be.
-    """
+    """A stream into one copy; it may change the copy only while it is the copy's ``feeder``."""
 
     def __init__(self, copy: ReplicaCopy, *, takes_over: bool = False) -> None:
         self.copy = copy
         self.vbucket = copy.vbucket.id
         self.opaque = 0
+        """The opaque of the stream request; each message of the stream repeats it."""
         self.takes_over = takes_over
+        """True if the copy is to replace the active (a takeover stream of a rebalance)."""
         self.is_open = False
-        """True if it was accepted, and is not over."""
+        """True from the producer's acceptance until the stream ends."""
         self.is_over = False
         self.state: int | None = None
+        """The state that the active ordered in a takeover; None until then."""
         self._rolled_back = False
         self._acknowledged_seqno = 0
         self._snapshot_end = 0
 
     def take_charge(self) -> None:
-        """Become the only stream that fills the copy."""
         self.copy.fill_from(self)
 
     @property
     def is_in_charge(self) -> bool:
-        """True if this stream is still the one that fills the copy."""
         return self.copy.feeder is self
 
     @property
     def flags(self) -> StreamFlag:
-        """The flags of the stream request."""
         active_only = StreamFlag.ACTIVE_VB_ONLY
         return active_only | StreamFlag.TAKEOVER if self.takes_over else active_only
 
     @property
     def position(self) -> Position:
-        """The copy's position, after which items are requested."""
+        """The position to resume from, for the stream request."""
         copy = self.copy
         log, seqno, snapshot = copy.vbucket.failover_log, copy.high_seqno, copy.snapshot
         if copy.is_consistent:
             return Position.complete_at(log.uuid_at(seqno), seqno)
+        # The copy ends inside a snapshot. Its items up to here are no state that the active ever
+        # had, so the request names the snapshot's bounds: after a failover the producer decides how
+        # far to roll back.
         start = min(snapshot.start, copy.consistent_seqno)
         uuid = log.uuid_at(snapshot.end)
         return Position(uuid, seqno, start, snapshot.end, copy.consistent_seqno)
 
     def next_acknowledgement(self) -> int | None:
-        """Return the prepare to acknowledge, once; None without a new one.
+        """Return a seqno to acknowledge to the active, each once; None if there is no new one.
 
-        A copy that was there before its stream says again how far it is.
+        A new stream starts at 0, so it repeats what an older stream acknowledged.
         """
         seqno = self.copy.acknowledged_seqno
         if not self.is_open or seqno <= self._acknowledged_seqno:
@@ -123,25 +122,24 @@ class PassiveStream:
         return seqno
 
     def take_rollback(self) -> bool:
-        """Return whether the copy went back since the last time."""
+        """Return True once after each rollback of the copy."""
         rolled_back, self._rolled_back = self._rolled_back, False
         return rolled_back
 
     def asked(self, opaque: int) -> None:
-        """Note that it was asked for; its messages have this opaque."""
         self.opaque = opaque
 
     def end(self) -> None:
-        """End the stream: it was closed, or the connection is over."""
+        """End the stream because either side closed it or the connection broke."""
         self.is_open, self.is_over = False, True
+        # A newer stream may fill the copy already.
         if self.is_in_charge:
             self.copy.fill_from(None)
 
     def take(self, event: StreamEvent) -> None:
-        """Apply an event of the stream to the copy.
+        """Apply an event to the copy.
 
-        Raises:
-            RemoteProtocolError: the copy cannot take it.
+        Raises RemoteProtocolError if the copy rejects it.
         """
         try:
             self._take(event)
@@ -180,6 +178,6 @@ class PassiveStream:
         self.copy.receive(version_of(frame))
 
     def _advance(self, seqno: int) -> None:
-        """Advance; inside a snapshot to its end only: earlier items carry their own seqnos."""
+        # Items still follow inside the snapshot, and they move the high seqno themselves.
         if seqno > self.copy.high_seqno and seqno >= self._snapshot_end:
             self.copy.advance_to(seqno)

@@ -1,9 +1,8 @@
-"""The passive streams of one connection: the copies to fill, and the streams that fill them.
+"""Opens and reopens the passive streams of one connection.
 
-A vbucket has one stream on a connection. Where one was closed and is wanted again, it is asked for
-when the peer has ended the old one. One that is refused, or ended by the peer, is asked for again
-after a wait: soon at first, then after twice as long each time; one that is accepted begins that
-anew. A takeover stream is asked for once.
+A vbucket has one stream per connection. To replace a stream, this side closes it and waits for the
+peer's end of it. If the peer refuses or ends a stream, it is requested again after a wait; the wait
+doubles each time, until the peer accepts a stream. A failed takeover stream is not repeated.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,25 +27,25 @@ LONGEST_RETRY_SECONDS: Final = 1.0
 
 
 class PassiveStreams:
-    """Streams by vbucket; used under the bucket's lock."""
+    """Streams by vbucket; call it with the bucket's lock held."""
 
     def __init__(
         self, connection: ConsumerConnection, may_open: Callable[[], bool] = lambda: True
     ) -> None:
-        """While ``may_open`` says no, no stream is asked for; then it is tried again later."""
+        """While ``may_open`` returns False, requests are postponed and tried again later."""
         self._connection = connection
         self._may_open = may_open
         self._copies: dict[int, ReplicaCopy] = {}
         self._takes_over: frozenset[int] = frozenset()
         self._waiting: set[int] = set()
-        """Vbuckets that are not asked for before ``retry_at``."""
+        """Vbuckets that must not be requested until ``retry_at``."""
         self._wait_seconds = FIRST_RETRY_SECONDS
         self.by_vbucket: dict[int, PassiveStream] = {}
         self.retry_at: float | None = None
-        """When streams are to be asked for that are wanted and not there; None: none are."""
+        """Time of the next attempt at missing streams; None if none is planned."""
 
     def by_opaque(self, opaque: int) -> PassiveStream | None:
-        """Return the stream of messages with this opaque, if it is there still."""
+        """Return the stream that a message belongs to; None if a newer stream has replaced it."""
         vbucket = self._connection.vbucket_of(opaque)
         stream = None if vbucket is None else self.by_vbucket.get(vbucket)
         return stream if stream is not None and stream.opaque == opaque else None
@@ -54,9 +53,9 @@ class PassiveStreams:
     def follow(
         self, copies: Mapping[int, ReplicaCopy], now: float, takes_over: Iterable[int] = ()
     ) -> list[PassiveStream]:
-        """Want a stream into each of these copies and no other; return those that were closed.
+        """Stream into exactly these copies: open missing streams, close the others and return them.
 
-        The streams of ``takes_over`` are to become the vbuckets.
+        Streams of the vbuckets in ``takes_over`` are takeover streams.
         """
         self._copies, self._takes_over = dict(copies), frozenset(takes_over)
         self._waiting &= copies.keys()
@@ -71,22 +70,21 @@ class PassiveStreams:
 
     @property
     def deadline(self) -> float:
-        """The time at which ``tick`` has work to do, for the connection or for streams."""
+        """The time of the next ``tick``."""
         due_at = [self._connection.next_deadline(), self.retry_at]
         return min(at for at in due_at if at is not None)
 
     def tick(self, now: float) -> None:
-        """Do what is due by time on the connection, and request streams again, if that is due.
+        """Run the connection's timers, and request missing streams if their wait is over.
 
-        Raises:
-            NodeUnavailableError: the peer is silent for too long, or not ready in time.
+        Raises NodeUnavailableError if the peer is silent for too long, or not ready in time.
         """
         self._connection.tick(now)
         if self.retry_at is not None and now >= self.retry_at:
             self.retry(now)
 
     def retry(self, now: float) -> None:
-        """Ask now for all streams that are wanted and not there."""
+        """Request all missing streams now, without the rest of their wait."""
         self.retry_at = None
         self._waiting.clear()
         self._open(self._copies, now)
@@ -116,25 +114,25 @@ class PassiveStreams:
         )
 
     def _retry_later(self, now: float) -> None:
-        """Ask again in a while; a wait that has begun is not put off."""
+        # An attempt that is planned keeps its time, or streams that keep failing would postpone it
+        # forever.
         if self.retry_at is None:
             self.retry_at = now + self._wait_seconds
             self._wait_seconds = min(2 * self._wait_seconds, LONGEST_RETRY_SECONDS)
 
     def take(self, event: Event, now: float) -> PassiveStream | None:
-        """Pass an event of the connection to its stream; return the stream, None without one.
+        """Pass an event to its stream and return that stream; None if no stream was affected.
 
-        One that is over then is not there any more.
-
-        Raises:
-            RemoteProtocolError: its copy cannot take it, or it is to go back behind the beginning.
+        Raises RemoteProtocolError if the copy rejects the event, or the peer asks for a rollback
+        from seqno 0.
         """
         if isinstance(event, StreamClosed):
             self._open([event.vbucket], now)
         if not isinstance(event, StreamEvent):
             return None
         stream = self.by_vbucket.get(event.vbucket)
-        if stream is None:  # of a stream that was closed
+        # The peer sent this event before it got the request to close.
+        if stream is None:
             return None
         is_in_charge = stream.is_in_charge
         if is_in_charge:
@@ -149,6 +147,7 @@ class PassiveStreams:
         return stream if is_in_charge else None
 
     def _rolled_back(self, stream: PassiveStream, event: RollbackOrdered, now: float) -> None:
+        # From seqno 0 there is nothing to roll back, so asking again would loop forever.
         if not event.requested.seqno:
             raise RemoteProtocolError(
                 f"vbucket {event.vbucket}: found ROLLBACK as the answer to a stream from the "
@@ -163,13 +162,13 @@ class PassiveStreams:
         stream.end()
         del self.by_vbucket[stream.vbucket]
         if stream.takes_over:
+            # Only the rebalance knows whether to try a takeover again.
             del self._copies[stream.vbucket]
         else:
             self._waiting.add(stream.vbucket)
             self._retry_later(now)
 
     def end(self) -> None:
-        """End all streams, as the connection is over."""
         for stream in self.by_vbucket.values():
             stream.end()
         self.by_vbucket.clear()

@@ -1,21 +1,19 @@
-"""Reads from a connection, but not longer than until a time."""
+"""Reads from a connection with a deadline."""
 
 import asyncio
 
 
 async def read_until(reader: asyncio.StreamReader, most_bytes: int, until: float) -> bytes | None:
-    """Return what there is, nothing at the end of the stream, None when there was none in time.
+    """Read up to ``most_bytes``; return b"" at the end of the stream and None at the deadline.
 
-    ``until`` is of the loop's clock.
-
-    Raises:
-        OSError: the connection is lost, perhaps because it timed out itself.
+    ``until`` is a time of the running loop's clock. Raises OSError if the connection is lost.
     """
     limit = asyncio.timeout_at(until)
     try:
         async with limit:
             return await reader.read(most_bytes)
     except TimeoutError:
-        if not limit.expired():  # the socket's own
+        # OSError of a socket's own timeout (ETIMEDOUT) is a TimeoutError too.
+        if not limit.expired():
             raise
         return None

@@ -1,1 +1,1 @@
-"""The logs of vbuckets and the data folder: batches of frames, their index, compaction, scans."""
+"""Vbuckets on disk: the log of each, its index, scans and compaction, and the data folder."""

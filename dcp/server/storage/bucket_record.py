@@ -1,7 +1,6 @@
-"""The record of a bucket in ``bucket.json``: encoded, and decoded with checks.
+"""Encodes and decodes ``bucket.json``.
 
-What is read may be anything, of a person's editor or of a bad disk: each field is looked at before
-it is believed.
+A person's editor or a bad disk may have changed the file, so ``decode`` checks every field.
 """
 
 import json
@@ -28,7 +27,7 @@ from dcp.wire.json_tree import json_tree
 
 FOLDER_VERSION: Final = 3
 _MOST_SHOWN: Final = 60
-"""So many characters of what is wrong are told."""
+"""Error messages show at most so many characters of a wrong value."""
 _NUMBERS: Final = is_list_of(is_number)
 _NODES: Final = is_list_of(lambda found: is_number(found) or repr(found) == repr(ABSENT))
 _ROW: Final = is_object_of(
@@ -45,7 +44,7 @@ _ROW: Final = is_object_of(
         "given_collection_ids": _NUMBERS,
     }
 )
-"""One row of the manifest table."""
+"""Checks a row of the manifest table."""
 _EXPECTED: Final[dict[str, tuple[Check, str]]] = {
     "bucket": (is_text, "a name"),
     "vbuckets": (is_number, "a number"),
@@ -66,45 +65,47 @@ _EXPECTED: Final[dict[str, tuple[Check, str]]] = {
     "starts": (is_number, "a number"),
     "ended_at": (is_optional(_NUMBERS), "null or a list of numbers"),
 }
+"""For each field: its check, and the words for the error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketRecord:
-    """The common state of a bucket's vbuckets.
-
-    ``first_uuids`` begin the failover logs of vbuckets that have no log file. ``copies`` are the
-    rows of the map that name the nodes of each vbucket's copies. ``logs`` and ``copy_logs`` are the
-    names of their files, those of copies with their nodes. ``manifest`` is the number of the
-    bucket's own one among ``manifests``. ``starts`` counts the processes that served it.
-    ``ended_at`` are the vbuckets' high seqnos at a stop in good order, else None.
-    """
+    """The data that all vbuckets of a bucket share."""
 
     bucket: str
     vbuckets: int
     nodes: int
     uuid: str
     first_uuids: Sequence[int]
+    """By vbucket: the branch uuid to start with, if the vbucket has no log file."""
     map_rev: int
     owners: Sequence[int]
+    """By vbucket: the node that has it active."""
     members: Sequence[bool]
+    """By node: True if the node is part of the cluster."""
     copies: Sequence[Sequence[int]]
+    """By vbucket: the nodes of its replicas, as the vbucket map names them."""
     logs: Sequence[str]
+    """By vbucket: the name of its log file."""
     copy_logs: Sequence[Sequence[tuple[int, str]]]
+    """By vbucket: node and log file of each replica."""
     manifest: int
+    """The number of the bucket's current manifest among ``manifests``."""
     manifests: Sequence[Row]
     starts: int = 0
+    """The number of processes that have served the bucket."""
     ended_at: Sequence[int] | None = None
+    """By vbucket: the high seqno at a clean stop; None while a process runs or after a crash."""
 
     def encode(self) -> bytes:
-        """Return the JSON."""
         return json.dumps({"version": FOLDER_VERSION, **asdict(self)}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "BucketRecord":
-        """Return what ``encode`` made the bytes of.
+        """Return the record that ``encode`` wrote.
 
-        Raises:
-            ConfigError: it did not, or another version of dcplake did; says what was found.
+        Raises ConfigError, with the wrong field and its value, if another version of dcplake wrote
+        the data or it is damaged.
         """
         try:
             tree = json_tree(data)
@@ -112,6 +113,7 @@ class BucketRecord:
             raise ConfigError(f"found no JSON ({error}), expected an object") from None
         if not isinstance(tree, dict):
             raise ConfigError(f"found {_shown(tree)}, expected a JSON object")
+        # Checked first: another version may have other fields.
         version = tree.pop("version", None)
         if version != FOLDER_VERSION:
             raise ConfigError(f"format version: found {version!r}, expected {FOLDER_VERSION!r}")

@@ -1,12 +1,12 @@
-"""The folder of a bucket that survives a restart.
+"""The folder from which a bucket continues after a restart.
 
-    lock                   held by the process that serves the bucket
-    bucket.json            what the vbuckets share; replaced as a whole
-    vb_0.log ...           one log for each vbucket (``disk_batch.py``)
-    vb_0.1.log ...         one for each copy of a vbucket (``log_names.py``)
+    lock                   locked by the process that serves the bucket
+    bucket.json            what the vbuckets share; each save replaces the file
+    vb_0.log ...           one log per vbucket (``disk_batch.py``)
+    vb_0.1.log ...         one log per replica (``log_names.py``)
 
-``bucket.json`` says which log is whose, and where each vbucket ended when the last process stopped
-in good order; while one runs it does not, so that after a crash every active vbucket begins a
+``bucket.json`` assigns the logs to vbuckets and replicas. After a clean stop it also has the
+vbuckets' high seqnos. Without them the last process crashed, so every active vbucket begins a
 branch.
 """
 
@@ -19,17 +19,15 @@ from dcp.server.storage.disk_file import OsFile
 
 
 class DataFolder:
-    """A bucket's folder, locked until ``close``."""
-
     def __init__(self, path: Path) -> None:
-        """Make the folder, if it is not there, and lock it.
+        """Create the folder if necessary, and lock it until ``close``.
 
-        Raises:
-            SourceError: another process serves from it; names the process.
-            ConfigError: it cannot be made or written.
+        Raises SourceError, with the other process's id, if the folder is locked, and ConfigError if
+        it cannot be created or written.
         """
         self._path = path
         try:
+            # Documents are in it.
             path.mkdir(0o700, parents=True, exist_ok=True)
             self._lock = take_lock(path / "lock", "dcplake serve")
         except LockHeldError as held:
@@ -45,24 +43,19 @@ class DataFolder:
         self._record = OsFile(path / "bucket.json")
 
     def close(self) -> None:
-        """Unlock the folder."""
         self._lock.release()
 
     def file(self, name: str) -> OsFile:
-        """Return the file of a log."""
         return OsFile(self._path / name)
 
     def logs(self) -> set[str]:
-        """Return the names of all logs that are there."""
         return {path.name for path in self._path.glob("vb_*.log")}
 
     def load(self, bucket: str, vbuckets: int, nodes: int) -> BucketRecord | None:
-        """Return the record of this bucket; None in a folder that has none yet.
+        """Return the bucket's record; None if the folder is new.
 
-        Raises:
-            ConfigError: the folder is another bucket's, or was made by another version of dcplake,
-                or for another number of vbuckets or nodes, or its record is damaged.
-            OSError: the record cannot be read.
+        Raises ConfigError if the record is damaged, or its bucket, format or numbers differ from
+        the arguments. Raises OSError if it cannot be read.
         """
         if not (size := self._record.size_bytes):
             if self.logs():
@@ -87,9 +80,8 @@ class DataFolder:
             )
 
     def save(self, record: BucketRecord) -> None:
-        """Put a record in place of the one before, durably.
+        """Replace the record durably.
 
-        Raises:
-            OSError: it cannot be written; the one before is there.
+        Raises OSError if that fails; the old record is then still there.
         """
         self._record.replace([record.encode()])

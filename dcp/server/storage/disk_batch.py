@@ -1,23 +1,23 @@
-r"""The bytes of a vbucket's log: a file header, then batches. Every number is a little-endian u64.
+r"""The format of a vbucket's log: a file header, then batches. Numbers are little-endian u64.
 
     file header    magic "DCPDISK\n", format version, vbucket, generation, CRC of these
     batch header   magic "DCPBATCH", offset of this header in the file, generation, keep_up_to,
                    snapshot_end, purge_seqno, numbers of items, replacements, tombstones, lost
                    ranges, completions and inner ends, bytes of state and of frames, CRC of these
     index          seqno of each item; frame bytes of each item;
-                   seqno of each item that replaces another, once for each; the seqno it replaces;
+                   seqno of the replacing item, per replacement; seqno of the replaced item;
                    seqno of each tombstone; its delete time in seconds;
                    start of each lost range; its end;
-                   seqno of each prepare that is completed; of what completed it;
-                   last seqno of each disk snapshot in it but the last
-    state          opaque to the disk; empty: as in the batch before
-    frames         one after the other
-    trailer        CRC of index, state and frames, begun with the header's CRC
+                   seqno of each completed prepare; seqno of its commit or abort;
+                   last seqno of each disk snapshot in the batch, except the last snapshot
+    state          JSON of ``saved_vbucket.py``; empty: the state of the previous batch
+    frames         the items, one after the other
+    trailer        CRC of index, state and frames, continued from the header's CRC
 
-A batch is one disk snapshot or several, or loses everything above ``keep_up_to``, or both. It
-counts if it is there to its last byte and both its CRCs (CRC-32, IEEE) are right. Compaction writes
-a file of the next generation whose first batch holds everything that is live; only that batch has a
-``purge_seqno`` and lost ranges.
+A batch adds disk snapshots, or first removes everything above ``keep_up_to``, or both. It counts
+only if it is complete and both CRCs (CRC-32, IEEE) match. Compaction writes a file of the next
+generation; its first batch has all live items, and only that batch has ``purge_seqno`` and lost
+ranges.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -43,57 +43,54 @@ _CRC: Final = Struct("<Q")
 FILE_HEADER_BYTES: Final = _FILE.size + _CRC.size
 _BATCH_HEADER_BYTES: Final = _BATCH.size + _CRC.size
 _CHECKED_BYTES: Final = 1024 * 1024
+"""Files are read in pieces of this size, so that a large batch needs little memory."""
 _COLUMNS_OF_A_LENGTH: Final = (2, 2, 2, 2, 2, 1)
+"""Number of index columns that share one count of the header."""
 
 
 class DiskFormatError(DcplakeError):
-    """A file that is no log of this vbucket, is damaged, or of another version of dcplake."""
+    """The file is damaged, or is no log of this vbucket and this version of dcplake."""
 
 
 class BrokenBatchError(DcplakeError):
-    """Bytes that are no whole batch: what a crash leaves at the end of a log, or a bad disk.
-
-    The message says what was found and expected.
-    """
+    """These bytes are no complete batch: a crash cut it short, or the disk damaged it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskBatch:
-    """The contents of one batch, without its frames.
-
-    ``seqnos`` and ``sizes`` (in bytes) are of the items; ``replacing`` are the seqnos of items
-    that replace an older version of their key, ``replaced`` the seqnos of those;
-    ``delete_times`` (seconds) are those of ``tombstones``; the prepares of sync writes at
-    ``completed`` seqnos are so by the items at ``completing`` ones. With ``keep_up_to`` everything
-    earlier above that seqno is lost. The batch completes the vbucket up to ``snapshot_end``; of
-    several disk snapshots in one batch ``inner_ends`` are the last seqnos of all others, ascending.
-    ``crcs`` are those of ``RunningCrcs``, which are not written; none where nothing is checked.
-    """
+    """The contents of one batch, without its frames."""
 
     state: bytes
     snapshot_end: int
+    """The vbucket's high seqno after this batch; it may be above the last item."""
     seqnos: U64s = field(default_factory=no_seqnos)
+    """Of the items, ascending."""
     sizes: U64s = field(default_factory=no_seqnos)
+    """Bytes of each item's frame."""
     replacing: U64s = field(default_factory=no_seqnos)
     replaced: U64s = field(default_factory=no_seqnos)
+    """Seqnos of older versions; the items ``replacing`` replace them."""
     tombstones: U64s = field(default_factory=no_seqnos)
     delete_times: U64s = field(default_factory=no_seqnos)
+    """Of the ``tombstones``, in seconds since 1970."""
     lost: LostRanges = field(default_factory=LostRanges)
     completed: U64s = field(default_factory=no_seqnos)
+    """Seqnos of prepares; the items ``completing`` commit or abort them."""
     completing: U64s = field(default_factory=no_seqnos)
     inner_ends: U64s = field(default_factory=no_seqnos)
+    """Last seqnos of all disk snapshots in the batch but the last, ascending."""
     keep_up_to: int = U64_MAX
+    """Everything on disk above this seqno is lost when the batch applies."""
     purge_seqno: int = 0
     crcs: U32s = field(default_factory=no_crcs)
+    """Running CRC behind each frame, in memory only; empty if nothing is checked."""
 
     @property
     def data_bytes(self) -> int:
-        """The bytes of all frames."""
         return int(self.sizes.sum())
 
     @property
     def _index(self) -> tuple[U64s, ...]:
-        """All numbers but the header's: columns, two and two of one length but for the last."""
         items = (self.seqnos, self.sizes, self.replacing, self.replaced)
         tombstones, lost = (self.tombstones, self.delete_times), (self.lost.starts, self.lost.ends)
         completions = self.completed, self.completing
@@ -101,12 +98,11 @@ class DiskBatch:
 
     @property
     def frames_at(self) -> int:
-        """The offset of the frames from the batch's own beginning."""
+        """Offset of the frames from the start of the batch."""
         return _BATCH_HEADER_BYTES + sum(8 * len(part) for part in self._index) + len(self.state)
 
     @property
     def size_bytes(self) -> int:
-        """The length of the whole batch."""
         return self.frames_at + self.data_bytes + _CRC.size
 
     def encode(
@@ -117,10 +113,9 @@ class DiskBatch:
         offset: int,
         crcs: RunningCrcs | None = None,
     ) -> Iterator[Data]:
-        """Yield the bytes of the batch, for this place in a file of this generation.
-
-        ``crcs`` takes the frames as they are written.
-        """
+        """Yield the bytes of the batch for this place in the file; ``crcs`` gets the frames."""
+        # Offset and generation are part of the header: bytes of an older batch at this place never
+        # pass.
         fields = _BATCH.pack(
             _BATCH_MAGIC,
             offset,
@@ -147,16 +142,14 @@ class DiskBatch:
 
 
 def encode_file_header(vbucket: int, generation: int) -> bytes:
-    """Return the bytes that a log of this generation begins with."""
     fields = _FILE.pack(_FILE_MAGIC, FORMAT_VERSION, vbucket, generation)
     return fields + _CRC.pack(crc32(fields))
 
 
 def read_generation(file: DiskFile, vbucket: int) -> int:
-    """Return the generation that a log's header tells.
+    """Return a log's generation.
 
-    Raises:
-        DiskFormatError: this is no log, of another format version, or another vbucket's.
+    Raises DiskFormatError if the file is no log of this vbucket and format.
     """
     if file.size_bytes < FILE_HEADER_BYTES:
         raise DiskFormatError(
@@ -180,10 +173,11 @@ def read_generation(file: DiskFile, vbucket: int) -> int:
 
 
 def find_batch(file: DiskFile, offset: int, end: int, generation: int) -> int | None:
-    """Return where the first batch behind ``offset`` has a sound header; None: there is none.
+    """Return the offset of the next valid batch header behind ``offset``; None if there is none.
 
-    That is in the place that it names. A crash leaves none behind the batch that was being written.
+    A crash damages only the last batch, so a later one proves that the disk damaged this one.
     """
+    # A header may lie across the border of two pieces.
     overlap = _BATCH_HEADER_BYTES - 1
     for start in range(offset + 1, end, _CHECKED_BYTES):
         data = bytes(file.read(start, min(_CHECKED_BYTES + overlap, end - start)))
@@ -192,6 +186,8 @@ def find_batch(file: DiskFile, offset: int, end: int, generation: int) -> int | 
             _, found_offset, found_generation, *_ = _BATCH.unpack_from(data, place)
             crc = crc32(data[place : place + _BATCH.size])
             is_sound = _CRC.unpack_from(data, place + _BATCH.size)[0] == crc
+            # A document may contain the bytes of a batch header; only a real one stands at its own
+            # offset.
             if is_sound and (found_offset, found_generation) == (start + place, generation):
                 return start + place
             place = data.find(_BATCH_MAGIC, place + 1)
@@ -205,13 +201,10 @@ def read_batch(
     generation: int,
     crc_behind: Callable[[int], int] | None = None,
 ) -> DiskBatch:
-    """Read the batch at ``offset`` of a file that is ``end`` bytes long.
+    """Read the batch at ``offset`` of a file of ``end`` bytes.
 
-    ``crc_behind`` tells the CRC behind the last frame up to a seqno, from which ``crcs`` go on;
-    without it there are none.
-
-    Raises:
-        BrokenBatchError: there is no whole batch.
+    ``crc_behind`` returns the running CRC after the last frame up to a seqno. The batch's ``crcs``
+    continue it; without it they are empty. Raises BrokenBatchError if there is no complete batch.
     """
     if end - offset < _BATCH_HEADER_BYTES:
         raise BrokenBatchError(
@@ -270,7 +263,6 @@ def read_batch(
 
 
 def _columns(index: Data, counts: list[int]) -> list[U64s]:
-    """Return the columns of an index."""
     lengths = np.repeat(counts, _COLUMNS_OF_A_LENGTH)
     numbers = np.frombuffer(index, "<u8", int(lengths.sum())).astype(np.uint64, copy=False)
     return np.split(numbers, np.cumsum(lengths)[:-1])

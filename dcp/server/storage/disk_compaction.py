@@ -1,10 +1,8 @@
-"""Plans the compaction of a vbucket's log: the newest version of every key, in one disk snapshot.
+"""Plans the compaction of a vbucket's log: what stays is one disk snapshot without duplicates.
 
-Several disk snapshots become one, de-duplicated (DCP concepts document, "Deduplication"), and
-tombstones up to a seqno go. The item with the highest seqno is never purged, so that clients can
-complete a snapshot that ends there. Prepares that were completed go too: from disk the documents
-are sent that they became, and without these they would look as if they were under way (kv_engine
-``engines/ep/src/kvstore/couch-kvstore/couch-kvstore.cc``, time_purge_hook).
+Compaction merges disk snapshots (DCP concepts document, "Deduplication") and purges tombstones up
+to a seqno. It also drops completed prepares, because a backfill sends their documents instead.
+Source: kv_engine ``engines/ep/src/kvstore/couch-kvstore/couch-kvstore.cc`` (time_purge_hook).
 """
 
 from collections.abc import Iterator
@@ -26,17 +24,14 @@ _COPIED_BYTES: Final = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """The items that stay, as they stand in the old file, and the batch that will hold them.
-
-    ``purged`` is the number of tombstones that go.
-    """
-
     kept: Columns
+    """The items that stay, with their places in the old file."""
     batch: DiskBatch
+    """The batch of the new file that holds them."""
     purged: int
+    """Number of tombstones that go."""
 
     def frames(self, file: ScannedFile) -> Iterator[Data]:
-        """Yield the frames that stay, read from the old file."""
         bounds = (0, self.batch.snapshot_end)
         with Scan(file, self.kept, bounds, each_key_once=False) as scan:
             while (frames := scan.read(_COPIED_BYTES)) is not None:
@@ -44,9 +39,10 @@ class CompactionPlan:
 
 
 def is_purged_up_to(columns: Columns, seqno: int) -> npt.NDArray[np.bool_]:
-    """Return which items are tombstones that a purge up to a seqno takes."""
+    """Return a mask of the tombstones that a purge up to ``seqno`` removes."""
     is_purged: npt.NDArray[np.bool_] = columns.seqnos <= np.uint64(seqno)
     is_purged &= (columns.replaced_at == NEVER) & (columns.deleted > 0)
+    # The item with the highest seqno stays, or no client could reach the end of the last snapshot.
     is_purged[-1:] = False
     return is_purged
 
@@ -54,10 +50,12 @@ def is_purged_up_to(columns: Columns, seqno: int) -> npt.NDArray[np.bool_]:
 def plan_compaction(
     contents: Contents, purge_up_to_seqno: int, state: bytes = b""
 ) -> CompactionPlan:
-    """Decide what stays and what is purged; an empty ``state`` is as it was."""
+    """Plan a compaction; an empty ``state`` keeps the state as it is."""
     columns = contents.index.columns
     is_purged = is_purged_up_to(columns, purge_up_to_seqno)
     ended_at = columns.replaced_at.copy()
+    # Without its commit a prepare would look pending, so a completed prepare goes like a replaced
+    # item.
     rows, completing = _completed(contents)
     is_left = (ended_at[rows] == NEVER) & ~is_purged[rows]
     ended_at[rows[is_left]] = completing[is_left]
@@ -72,6 +70,7 @@ def plan_compaction(
         sizes=kept.sizes.astype(np.uint64),
         tombstones=kept.seqnos[tombstones],
         delete_times=kept.deleted[tombstones].astype(np.uint64) - np.uint64(1),
+        # No rollback to where a dropped item was live is possible.
         lost=contents.lost.merged(columns.seqnos[is_ended], ended_at[is_ended]).above(purge_seqno),
         purge_seqno=purge_seqno,
     )
@@ -79,7 +78,7 @@ def plan_compaction(
 
 
 def _completed(contents: Contents) -> tuple[npt.NDArray[np.int64], U64s]:
-    """Return the rows of prepares that were completed, and the seqnos of what completed them."""
+    """Return the rows of completed prepares, and the seqnos of their commits or aborts."""
     completed = np.array(contents.completed, np.uint64)
     if not len(contents.index.columns):
         return np.empty(0, np.int64), completed

@@ -1,6 +1,7 @@
-"""The contents of a vbucket's log, built batch by batch when written or read again.
+"""The contents of a vbucket's log, built from its batches.
 
-No I/O happens here, so that a store that was opened anew is what it was before.
+No I/O happens here. So applying the same batches gives the same contents, when they are written and
+when they are read after a restart.
 """
 
 from array import array
@@ -15,36 +16,33 @@ from dcp.server.storage.disk_ranges import LostRanges
 
 
 class Contents:
-    """The items, disk snapshots and newest state of a log.
-
-    ``snapshot_ends`` are the last seqnos of the disk snapshots since the last compaction, each of
-    which begins after the one before it. ``lost`` are the seqnos to which there is no way back.
-    ``completed`` are the seqnos of prepares that were completed since the last compaction, by the
-    items at ``completing``, which ascend.
-    """
-
     def __init__(self) -> None:
         self.state = b""
         self.purge_seqno = 0
         self.index = ItemIndex()
         self.snapshot_ends = array("Q")
+        """Last seqno of each disk snapshot since the last compaction, ascending."""
         self.lost = LostRanges()
+        """Seqnos to which no rollback is possible."""
         self.completed = array("Q")
+        """Prepares since the last compaction that the items at ``completing`` completed."""
         self.completing = array("Q")
+        """Ascending."""
         self.frame_bytes = 0
+        """Frames in the file, including those that were replaced or lost."""
 
     @property
     def persisted_seqno(self) -> int:
-        """The seqno up to which the log is complete; 0 while it holds nothing."""
+        """The log is complete up to this seqno; 0 if it is empty."""
         return self.snapshot_ends[-1] if self.snapshot_ends else 0
 
     @property
     def stale_bytes(self) -> int:
-        """The bytes of frames in the file that were replaced or lost."""
+        """Bytes of frames in the file that were replaced or lost."""
         return self.frame_bytes - self.index.live_bytes
 
     def apply(self, batch: DiskBatch, offset: int) -> None:
-        """Take a batch that stands at ``offset`` of the file."""
+        """Add a batch that begins at ``offset`` of the file."""
         if batch.keep_up_to < self.persisted_seqno:
             self._cut(batch.keep_up_to)
         if len(batch.seqnos):
@@ -63,11 +61,10 @@ class Contents:
         self.frame_bytes += batch.data_bytes
 
     def check(self, batch: DiskBatch) -> None:
-        """Reject a batch of items that does not follow on what is here.
+        """Raise ValueError if the batch does not continue this log.
 
-        Raises:
-            ValueError: seqnos or ends of disk snapshots do not ascend from above the persisted
-                seqno, or a replaced seqno is not the newest version of any key here.
+        Seqnos and snapshot ends must ascend from above the persisted seqno. Each replaced seqno
+        must be a live item.
         """
         seqnos, persisted = batch.seqnos, self.persisted_seqno
         if batch.snapshot_end < persisted:
@@ -104,7 +101,7 @@ class Contents:
         if len(items):
             rows, found = find(items.seqnos, replaced)
             is_known |= found & (items.replaced_at[rows] == NEVER)
-            # A purged tombstone is not here any more, and its key's next version cannot know.
+            # A purged tombstone is gone, but the next version of its key still names it.
             is_known |= ~found & (replaced <= np.uint64(self.purge_seqno))
         order = np.argsort(replaced)
         is_known[order[1:]] &= replaced[order[1:]] != replaced[order[:-1]]
@@ -117,20 +114,20 @@ class Contents:
             )
 
     def can_cut(self, seqno: int) -> bool:
-        """Return whether all versions held at ``seqno`` are still here."""
+        """Return True if every version that was live at ``seqno`` is still here."""
         return seqno >= self.purge_seqno and not self.lost.covers(seqno)
 
     def can_cut_within(self, first_seqno: int, end_seqno: int) -> bool:
-        """Return whether ``can_cut`` is true of some seqno of first to end, without the end."""
+        """Return True if ``can_cut`` holds for some seqno of [first, end)."""
         first = max(first_seqno, self.purge_seqno)
         return first < end_seqno and not self.lost.cover_all(first, end_seqno)
 
     def _cut(self, seqno: int) -> None:
-        """Forget what is above ``seqno``; at 0 nothing at all is left."""
         del self.snapshot_ends[bisect_right(self.snapshot_ends, seqno) :]
         self.index = self.index.cut(seqno)
         self.lost = self.lost.cut(seqno)
         left = bisect_right(self.completing, seqno)
         del self.completed[left:], self.completing[left:]
+        # An empty log has nothing that a purge or compaction could have taken.
         if not seqno:
             self.purge_seqno, self.lost = 0, LostRanges()

@@ -1,8 +1,8 @@
-"""File I/O of the storage: a file of bytes, on disk or in memory.
+"""A file that grows at its end and can be replaced, on disk or in memory.
 
-The file on disk is opened for each operation, so that a thousand vbuckets hold no descriptors.
-Everything is durable when a call returns. What is appended may be there in part after a crash; a
-replacement is there whole or not at all.
+The disk file is opened per operation, so that a thousand vbuckets hold no descriptors. When a call
+returns, the change is durable. After a crash an append may be there in part; a replacement is
+complete or absent.
 """
 
 import os
@@ -13,80 +13,68 @@ from pathlib import Path
 from typing import IO, Final, Protocol
 
 Data = bytes | bytearray | memoryview
-"""Bytes in a row; a memoryview has items of one byte."""
+"""Bytes; a memoryview must have items of one byte."""
 Extent = tuple[int, int]
-"""Where bytes begin in a file, and how many they are."""
+"""Offset and length in bytes."""
 
 _COALESCED_BYTES: Final = 64 * 1024
 _OWNER_ONLY: Final = 0o600
 
 
 class PinnedFile(Protocol):
-    """The content of a file at one time; it stays readable when the file is replaced."""
+    """The file's content at one time; it stays readable after the file was replaced."""
 
-    def read_each(self, places: Sequence[Extent]) -> list[Data]:
-        """Return the bytes of several places, as ``DiskFile.read_each``."""
-        ...
+    def read_each(self, places: Sequence[Extent]) -> list[Data]: ...
 
-    def close(self) -> None:
-        """Let go of the bytes."""
-        ...
+    def close(self) -> None: ...
 
 
 class DiskFile(Protocol):
-    """A file that grows at its end and is replaced as a whole."""
-
     @property
     def may_decay(self) -> bool:
-        """True if damaged bytes may be read: the file is on a disk."""
+        """True for a disk, which may return damaged bytes."""
         ...
 
     @property
-    def size_bytes(self) -> int:
-        """The length of the file; 0 while there is none."""
-        ...
+    def size_bytes(self) -> int: ...
 
     def read(self, offset: int, size: int) -> Data:
-        """Return ``size`` bytes from ``offset`` on, not to be changed.
+        """Return exactly ``size`` bytes, which must not be changed.
 
-        Raises:
-            OSError: the file is shorter, or cannot be read.
+        Raises OSError if the file is shorter or cannot be read.
         """
         ...
 
     def read_each(self, places: Sequence[Extent]) -> list[Data]:
-        """Return the bytes of several places, as ``read``: a file is opened once for all."""
+        """Read several places; this opens the file only once."""
         ...
 
     def append(self, offset: int, parts: Iterable[Data]) -> None:
-        """Write at ``offset``, durably; what was there from it on is lost.
+        """Write at ``offset`` and drop everything behind it; the file must exist.
 
-        The file must exist. After an error or a crash any part of it may be there.
+        After an error or a crash any part of the new bytes may be there.
         """
         ...
 
     def replace(self, parts: Iterable[Data]) -> None:
-        """Make the file, or put other content in its place: durably, and all or nothing.
+        """Create the file or replace its content: durably, all or nothing.
 
-        ``parts`` may be read from the file while it is being replaced.
+        ``parts`` may read the old content while they are written.
         """
         ...
 
     def pin(self) -> PinnedFile:
-        """Return the present content, to be read whatever happens to the file."""
+        """Return the present content, which stays readable whatever happens to the file."""
         ...
 
 
 class OsFile:
-    """A file on disk, in a folder that exists. One process at a time may write it.
-
-    Only its owner can read it, and what is made beside it: documents are in it.
-    """
+    """A file in an existing folder; one process may write it, and only its owner can read it."""
 
     may_decay = True
 
     def __init__(self, path: Path) -> None:
-        """Also removes what a crash while replacing left behind."""
+        """Also remove the draft of a replacement that a crash interrupted."""
         self._path = path
         self._draft = path.with_name(path.name + ".new")
         self._draft.unlink(missing_ok=True)
@@ -97,21 +85,19 @@ class OsFile:
 
     @property
     def size_bytes(self) -> int:
-        """The length of the file; 0 while there is none."""
         return self._path.stat().st_size if self._path.exists() else 0
 
     def read(self, offset: int, size: int) -> Data:
-        """Return ``size`` bytes from ``offset`` on."""
         return self.read_each([(offset, size)])[0]
 
     def read_each(self, places: Sequence[Extent]) -> list[Data]:
-        """Return the bytes of several places; the file is opened once."""
         with _naming(self._path), self._path.open("rb", buffering=0) as file:
             return [_read(file, offset, size) for offset, size in places]
 
     def append(self, offset: int, parts: Iterable[Data]) -> None:
-        """Write and sync at ``offset``; what was there from it on is lost."""
         with _naming(self._path), self._path.open("r+b") as file:
+            # The last rename may have failed to become durable; then this append would vanish with
+            # the name.
             if self._is_name_new:
                 self._sync_name()
             file.truncate(offset)
@@ -119,21 +105,21 @@ class OsFile:
             _write(file, parts)
 
     def replace(self, parts: Iterable[Data]) -> None:
-        """Write and sync a new file beside the old one, rename it over that, sync the folder."""
         with _naming(self._path):
             try:
+                # Set the permissions before the first byte: the draft has documents.
                 self._draft.touch(_OWNER_ONLY)
                 with self._draft.open("wb") as file:
                     _write(file, parts)
                 self._draft.replace(self._path)
             except OSError:
-                self._draft.unlink(missing_ok=True)  # a full disk must not get fuller
+                self._draft.unlink(missing_ok=True)
                 raise
             self._is_name_new = True
             self._sync_name()
 
     def _sync_name(self) -> None:
-        """Make durable that the name is that of the newest file."""
+        # A rename is durable only after an fsync of its folder.
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -142,21 +128,19 @@ class OsFile:
         self._is_name_new = False
 
     def remove(self) -> None:
-        """Remove the file, if it is there; whoever has it pinned reads on.
+        """Remove the file if it exists; pinned readers continue.
 
-        Not durable at once: after a power loss it may be there again.
+        The removal is not durable: after a power loss the file may be back.
         """
         with _naming(self._path):
             self._path.unlink(missing_ok=True)
 
     def pin(self) -> PinnedFile:
-        """Hold the file open: it is readable then even when its name is another's."""
+        """Keep the file open: it stays readable after a replacement of its name."""
         return _OpenFile(self._path.open("rb", buffering=0))
 
 
 class _OpenFile:
-    """A file that is held open."""
-
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
@@ -169,7 +153,8 @@ class _OpenFile:
 
 def _read(file: IO[bytes], offset: int, size: int) -> bytes:
     data = os.pread(file.fileno(), size, offset)
-    while len(data) < size:  # Linux reads no more than 2 GiB at once
+    # Linux reads at most 2 GiB per call.
+    while len(data) < size:
         more = os.pread(file.fileno(), size - len(data), offset + len(data))
         if not more:
             raise _too_short(file.name, len(data), offset, size)
@@ -179,7 +164,7 @@ def _read(file: IO[bytes], offset: int, size: int) -> bytes:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Let errors of the system name the file: those of an open file (no space left) do not."""
+    """Add the path to an OSError of an open file, such as "no space left", which has none."""
     try:
         yield
     except OSError as error:
@@ -199,10 +184,9 @@ def _write(file: IO[bytes], parts: Iterable[Data]) -> None:
 
 
 class MemoryFile:
-    """A file of a cluster without a data directory: it lives as long as the object.
+    """A file without a data folder; it lives as long as the object.
 
-    Large parts that are appended are kept, not copied: nobody may change them afterwards. What
-    replaces the file is copied, so that it does not keep the old bytes alive.
+    ``append`` keeps large parts without a copy, so nobody may change them afterwards.
     """
 
     may_decay = False
@@ -216,7 +200,7 @@ class MemoryFile:
         return "memory"
 
     def read(self, offset: int, size: int) -> Data:
-        """Return ``size`` bytes from ``offset`` on, without a copy where they are of one part."""
+        """Return bytes, without a copy if they lie in one part."""
         if offset + size > self.size_bytes:
             raise _too_short(self, self.size_bytes - offset, offset, size)
         place = bisect_right(self._starts, offset) - 1
@@ -230,11 +214,9 @@ class MemoryFile:
         return found[0] if len(found) == 1 else b"".join(found)
 
     def read_each(self, places: Sequence[Extent]) -> list[Data]:
-        """Return the bytes of several places."""
         return [self.read(offset, size) for offset, size in places]
 
     def append(self, offset: int, parts: Iterable[Data]) -> None:
-        """Add parts at ``offset``; what was there from it on is lost."""
         left = bisect_right(self._starts, offset - 1)
         del self._starts[left:], self._parts[left:]
         if left and offset < self._starts[-1] + len(self._parts[-1]):
@@ -257,18 +239,16 @@ class MemoryFile:
             self.size_bytes += len(part)
 
     def replace(self, parts: Iterable[Data]) -> None:
-        """Take other content, copied."""
         fresh = MemoryFile()
+        # Parts are views into the old file; a copy lets its memory go.
         fresh.append(0, (bytes(part) for part in parts))
         self._starts, self._parts = fresh._starts, fresh._parts
         self.size_bytes = fresh.size_bytes
 
     def pin(self) -> PinnedFile:
-        """Return a file of the same parts."""
         pinned = MemoryFile()
         pinned._starts, pinned._parts = list(self._starts), list(self._parts)
         pinned.size_bytes = self.size_bytes
         return pinned
 
-    def close(self) -> None:
-        """Do nothing: the bytes go with the object."""
+    def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""Indexes the items of a vbucket's log: 36 bytes for each, in columns.
+"""Indexes the items of a vbucket's log, in columns of 36 bytes per item.
 
-Each version knows the seqno that replaced it: it was held at seqno s if seqno <= s < replaced_at.
-Rows are in seqno order, which is the order of their frames in the file too.
+A version is live at seqno s if seqno <= s < replaced_at. Rows are in seqno order, which is also the
+order of the frames in the file.
 """
 
 from dataclasses import dataclass
@@ -16,31 +16,31 @@ from dcp.server.storage.frame_crcs import U32s
 from dcp.types import U64_MAX
 
 NEVER: Final = np.uint64(U64_MAX)
-"""``replaced_at`` of what is the newest version of its key."""
+"""``replaced_at`` of the newest version of a key."""
 
 Rows = slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Items: their seqnos, where frames start in the file, frame bytes, who replaced them.
-
-    ``deleted`` is 0 for documents, else 1 more than the tombstone's delete time in seconds. The
-    CRCs run through all frames of the log (``frame_crcs.py``): of items in a row they are one
-    column, ``crcs_before`` a row behind ``crcs_behind``.
-    """
+    """One row per item."""
 
     seqnos: U64s
     starts: npt.NDArray[np.int64]
+    """Offset of each frame in the file."""
     sizes: npt.NDArray[np.uint32]
+    """Bytes of each frame."""
     replaced_at: U64s
     deleted: npt.NDArray[np.uint32]
+    """0 for documents; for tombstones the delete time in seconds, plus 1."""
     crcs_before: U32s
+    """Running CRC before each frame: the array of ``crcs_behind``, one row later."""
     crcs_behind: U32s
+    """Running CRC behind each frame (``frame_crcs.py``)."""
 
     @classmethod
     def empty(cls, rows: int) -> "Columns":
-        """Return columns with room for ``rows`` items, of which the first is a log's first."""
+        """Return uninitialized columns; the first row is the first frame of a log."""
         crcs = np.zeros(rows + 1, np.uint32)
         return cls(
             np.empty(rows, np.uint64),
@@ -56,7 +56,7 @@ class Columns:
         return len(self.seqnos)
 
     def take(self, rows: Rows) -> "Columns":
-        """Return some of the items; a slice shares its memory with these."""
+        """Return some rows; the result of a slice shares its memory."""
         return Columns(
             self.seqnos[rows],
             self.starts[rows],
@@ -68,20 +68,21 @@ class Columns:
         )
 
     def put(self, row: int, other: "Columns") -> None:
-        """Write other items from ``row`` on, behind those that stand there in the log too."""
+        """Overwrite rows from ``row`` on; ``other`` follows the row before in the log."""
         rows = slice(row, row + len(other))
         self.seqnos[rows] = other.seqnos
         self.starts[rows] = other.starts
         self.sizes[rows] = other.sizes
         self.replaced_at[rows] = other.replaced_at
         self.deleted[rows] = other.deleted
-        self.crcs_behind[rows] = other.crcs_behind  # also those before the rows that follow
+        # This also sets ``crcs_before`` of the next rows.
+        self.crcs_behind[rows] = other.crcs_behind
 
 
 def columns_of(batch: DiskBatch, frames_offset: int) -> Columns:
-    """Return a batch's items, not replaced by any; ``frames_offset`` is where its frames are.
+    """Return a batch's items as live rows; ``frames_offset`` is where its frames begin in the file.
 
-    What the first one's CRC goes on from is known where they are put.
+    ``crcs_before`` of the first row is set only by ``put``.
     """
     items = Columns.empty(len(batch.seqnos))
     items.seqnos[:] = batch.seqnos
@@ -99,19 +100,18 @@ def columns_of(batch: DiskBatch, frames_offset: int) -> Columns:
 
 
 def find(held: U64s, seqnos: U64s) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return for each seqno a row, and whether that row of the ascending ``held`` has it.
+    """Return for each seqno its row in ``held``, and a mask of those that ``held`` has.
 
-    ``held`` must not be empty.
+    ``held`` must ascend and not be empty.
     """
     rows = np.minimum(np.searchsorted(held, seqnos), len(held) - 1)
     return rows, held[rows] == seqnos
 
 
 class ItemIndex:
-    """The items of a log, which grow at their end.
+    """The growing index of one log.
 
-    ``live_count`` and ``live_bytes`` are of the items that none replaced, tombstones included.
-    Columns that were handed out never change in what they say about seqnos up to their last one.
+    Columns that were handed out stay valid: for seqnos up to their last one they never change.
     """
 
     def __init__(self, columns: Columns | None = None) -> None:
@@ -119,18 +119,18 @@ class ItemIndex:
         self._count = len(self._columns)
         live = self.columns.replaced_at == NEVER
         self.live_count = int(np.count_nonzero(live))
+        """Number of items that no other replaced, tombstones included."""
         self.live_bytes = int(self.columns.sizes[live].sum(dtype=np.int64))
 
     @property
     def columns(self) -> Columns:
-        """All items."""
         return self._columns.take(slice(self._count))
 
     def append(self, items: Columns) -> None:
-        """Add items above all others."""
+        """Add items with seqnos above all others."""
         needed = self._count + len(items)
         if needed > len(self._columns):
-            # An eighth more: a copy now and then, and never much room that nothing fills.
+            # Growing by an eighth keeps copies rare and unused memory small.
             grown = Columns.empty(max(needed, len(self._columns) * 9 // 8))
             grown.put(0, self.columns)
             self._columns = grown
@@ -140,7 +140,7 @@ class ItemIndex:
         self.live_bytes += int(items.sizes.sum(dtype=np.int64))
 
     def replace(self, replaced: U64s, replacing: U64s) -> None:
-        """Note what replaced which seqnos; of those that are not here nothing is noted."""
+        """Set ``replaced_at`` of the ``replaced`` seqnos; seqnos that are not here are ignored."""
         if not len(replaced):
             return
         rows, found = find(self.columns.seqnos, replaced)
@@ -157,12 +157,15 @@ class ItemIndex:
         return self._columns.take(slice(first, max(first, last)))
 
     def crc_behind(self, seqno: int) -> int:
-        """Return the CRC behind the last item up to a seqno; 0 where there is none."""
+        """Return the running CRC after the last item up to ``seqno``; 0 if there is none."""
         crcs = self.between(0, seqno).crcs_behind
         return int(crcs[-1]) if len(crcs) else 0
 
     def cut(self, seqno: int) -> "ItemIndex":
-        """Return an index without what is above ``seqno``; what that replaced is live again."""
+        """Return a new index up to ``seqno``; items that only lost items had replaced are live
+        again.
+        """
+        # A copy: open scans still read the old columns.
         kept = Columns.empty(len(self.between(0, seqno)))
         kept.put(0, self.between(0, seqno))
         kept.replaced_at[kept.replaced_at > np.uint64(seqno)] = NEVER

@@ -1,8 +1,8 @@
-"""A vbucket's log as a file and what it says: opened, appended to, written anew.
+"""A vbucket's log file together with its contents.
 
-When it is opened every batch is read. A crash leaves a part of the batch that was being written: it
-is cut off, nothing was promised of it. Anything else that is no whole batch is refused, and the
-file left as it is.
+Opening reads every batch. A crash can leave an incomplete batch at the end, of which nobody was
+promised anything, so opening cuts it off. Any other damage raises an error, and the file stays as
+it is.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,17 +27,17 @@ from dcp.server.storage.pending_write import PendingWrite
 
 
 class Log:
-    """The log of one vbucket. What ``contents`` says is on disk.
+    """The log of one vbucket.
 
-    ``generation`` is 1, and 1 more with every compaction; ``scanned`` reads the file of this one.
+    ``contents`` never includes a pending write. ``generation`` counts from 1, and each compaction
+    adds 1. ``scanned`` is the present generation's file.
     """
 
     def __init__(self, file: DiskFile, vbucket: int) -> None:
-        """Read the file, and cut from its end what a crash left of the last batch.
+        """Read the file; cut an incomplete batch from its end.
 
-        Raises:
-            DiskFormatError: this is no log, of another format version, another vbucket's, or it is
-                damaged.
+        Raises DiskFormatError if the file is damaged, or is no log of this vbucket and format
+        version.
         """
         self._file = file
         self._vbucket = vbucket
@@ -62,13 +62,9 @@ class Log:
             self._take(batch)
 
     def _cut_torn_end(self, end: int, error: BrokenBatchError) -> None:
-        """Cut the file where it is no whole batch, as a crash leaves it.
-
-        Raises:
-            DiskFormatError: another batch follows, so the disk damaged this one.
-            OSError: the file cannot be written.
-        """
         follows = find_batch(self._file, self.size_bytes, end, self.generation)
+        # A crash damages only the last batch. A valid one behind it means that the disk damaged
+        # this one, and a cut would lose data.
         if follows is not None:
             raise DiskFormatError(
                 f"{self._file}: the batch at byte {self.size_bytes} is damaged: {error}, and "
@@ -79,31 +75,28 @@ class Log:
 
     @property
     def may_decay(self) -> bool:
-        """True if the file is on a disk, which may damage it."""
         return self._file.may_decay
 
     def _crc_behind(self, seqno: int) -> int:
         return self.contents.index.crc_behind(seqno)
 
     def _crcs_of(self, batch: DiskBatch, crc: int) -> RunningCrcs | None:
-        """Return what takes the CRCs of a batch's frames, where they will be looked at."""
+        """Return a collector of the batch's CRCs; None for memory, whose frames nobody checks."""
         return RunningCrcs(batch.sizes, crc) if self._file.may_decay else None
 
     def _take(self, batch: DiskBatch) -> None:
-        """Know of a batch that stands at the end of the file."""
         self.contents.apply(batch, self.size_bytes)
         self.size_bytes += batch.size_bytes
 
     def append(self, batch: DiskBatch, frames: Sequence[Data]) -> None:
-        """Write a batch durably; before the first one the file is made.
+        """Write a batch durably.
 
-        Raises:
-            OSError: the file cannot be written; the log is what it was.
+        Raises OSError if that fails; the log is then unchanged.
         """
         self.begin(batch, frames).complete()
 
     def begin(self, batch: DiskBatch, frames: Sequence[Data]) -> PendingWrite:
-        """Give a batch its place at the end; until it is over no other can get one."""
+        """Reserve the end of the log for a batch; only one write may be pending."""
         self._require_nothing_pending()
         generation, is_first = self.generation, not self.size_bytes
         offset = self.size_bytes or FILE_HEADER_BYTES
@@ -112,7 +105,8 @@ class Log:
 
         def write() -> None:
             nonlocal crcs
-            crcs = self._crcs_of(batch, crc_before)  # anew, where this is tried again
+            # A second attempt must start again with the first frame.
+            crcs = self._crcs_of(batch, crc_before)
             if is_first:
                 # By replacement: a crash never leaves a part of the file header.
                 self._file.replace([encode_file_header(self._vbucket, generation)])
@@ -131,21 +125,21 @@ class Log:
             raise ValueError(f"vbucket {self._vbucket}: a batch is being written: finish it first")
 
     def rewrite(self, plan: CompactionPlan) -> None:
-        """Put the next generation in this one's place; after a crash one of them is there.
+        """Replace the log by its next generation; after a crash the old or the new one is there.
 
-        Raises:
-            OSError: it cannot be written, or a frame is damaged; the log holds what it held.
+        Raises OSError if that fails or a frame is damaged; the log is then unchanged.
         """
         self.begin_rewrite(plan).complete()
 
     def begin_rewrite(self, plan: CompactionPlan) -> PendingWrite:
-        """Prepare ``rewrite``; until it is over scans read the old file, and nothing is added."""
+        """Prepare ``rewrite``; until its end scans read the old file, and ``begin`` fails."""
         self._require_nothing_pending()
         generation = self.generation + 1
         crcs = self._crcs_of(plan.batch, 0)
         is_whole = False
         old = self.scanned
-        old.enter()  # so that it is pinned, for all who read it until the end
+        # Count as a scan, so that ``retire`` pins the old file until the end.
+        old.enter()
         old.retire()
 
         def parts() -> Iterator[Data]:
@@ -166,8 +160,8 @@ class Log:
             self._take(_with(plan.batch, crcs))
 
         def undo() -> None:
-            # The new one may be there after all, when only its name could not be made durable.
-            # Where it never was whole that is not asked of a file that may be damaged.
+            # If only the fsync of the folder failed, the new file is in place already. Do not read
+            # the file otherwise: it may be damaged.
             if is_whole and read_generation(self._file, self._vbucket) == generation:
                 apply()
             else:
@@ -177,11 +171,10 @@ class Log:
         return self._pending
 
     def close(self) -> None:
-        """Let scans that are open go on, whoever writes the file next."""
+        """Keep open scans readable, even if another process writes the file next."""
         if self.size_bytes:
             self.scanned.retire()
 
 
 def _with(batch: DiskBatch, crcs: RunningCrcs | None) -> DiskBatch:
-    """Return a batch that was written, with the CRCs of its frames."""
     return batch if crcs is None else replace(batch, crcs=crcs.behind)

@@ -1,8 +1,7 @@
-"""Seqnos that a store cannot be cut at: compaction dropped versions that were held there.
+"""Ranges of seqnos to which a log cannot be rolled back, as compaction dropped versions.
 
-A version with seqno a that b replaced was held from a to b - 1. When compaction drops it, no cut
-to a seqno of that range is exact any more. The ranges of many versions overlap; only their union
-is kept.
+A version with seqno a, replaced by b, was live from a to b - 1. After compaction drops it, no state
+in that range can be restored. Only the union of all ranges is kept.
 """
 
 from dataclasses import dataclass, field
@@ -14,13 +13,12 @@ U64s = npt.NDArray[np.uint64]
 
 
 def no_seqnos() -> U64s:
-    """Return an empty column of seqnos."""
     return np.empty(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
 class LostRanges:
-    """Ranges [start, end) of seqnos, ascending and apart from each other."""
+    """Ranges [start, end) of seqnos, ascending and disjoint."""
 
     starts: U64s = field(default_factory=no_seqnos)
     ends: U64s = field(default_factory=no_seqnos)
@@ -29,17 +27,16 @@ class LostRanges:
         return len(self.starts)
 
     def covers(self, seqno: int) -> bool:
-        """Return whether a range holds ``seqno``."""
         place = int(np.searchsorted(self.starts, np.uint64(seqno), side="right")) - 1
         return place >= 0 and seqno < int(self.ends[place])
 
     def cover_all(self, start: int, end: int) -> bool:
-        """Return whether one range holds all seqnos of start to end, without the end."""
+        """Return True if one range holds all of [start, end)."""
         place = int(np.searchsorted(self.starts, np.uint64(start), side="right")) - 1
         return place >= 0 and end <= int(self.ends[place])
 
     def merged(self, starts: U64s, ends: U64s) -> "LostRanges":
-        """Return the union with more ranges, which may come in any order and overlap."""
+        """Return the union with more ranges, which may overlap and come in any order."""
         starts = np.concatenate((self.starts, starts))
         ends = np.concatenate((self.ends, ends))
         if not len(starts):
@@ -53,11 +50,11 @@ class LostRanges:
         )
 
     def above(self, seqno: int) -> "LostRanges":
-        """Return the ranges that do not end at or below ``seqno``."""
+        """Return the ranges that end above ``seqno``."""
         kept = self.ends > np.uint64(seqno)
         return LostRanges(self.starts[kept], self.ends[kept])
 
     def cut(self, seqno: int) -> "LostRanges":
-        """Return the ranges that begin at or below ``seqno``; none may hold it."""
+        """Return the ranges that begin at or below ``seqno``, which no range may contain."""
         kept = self.starts <= np.uint64(seqno)
         return LostRanges(self.starts[kept], self.ends[kept])

@@ -1,10 +1,9 @@
-"""Reading a vbucket's log in order: the frames of (after, end] as they were when the scan began.
+"""Reads a vbucket's log in seqno order: the frames of (after, end] as they are at the start.
 
-A scan looks at the index and at the file only as it is read, and keeps nothing but its place: so
-many scans that nobody reads cost nothing. Neither shows it anything new: a log
-only grows, items are replaced at seqnos above the scan's end, and going back makes a new index.
-Where compaction puts another file in the place of this one, the old is held open for the scans
-that are left.
+A scan keeps only its place; it reads index and file when the caller asks for frames. So idle scans
+cost nothing. Later changes do not affect it: a log only grows, replacements have seqnos above the
+scan's end, and a rollback makes a new index. If compaction replaces the file, the old one stays
+open for the remaining scans.
 """
 
 from collections.abc import Sequence
@@ -23,21 +22,22 @@ from dcp.server.storage.disk_ranges import U64s
 from dcp.server.storage.frame_crcs import DamagedFrameError
 
 _BLOCK_ROWS: Final = 8192
-"""So many rows are looked at in a row for what is shown, where as much may be read."""
+"""Most rows per step: few enough to keep each call short."""
 _FEW_ROWS: Final = 16
+"""Least rows per step, however few bytes the caller asks for."""
 _LEAST_FRAME_BYTES: Final = 48
-"""About what the shortest frames take: how many rows are worth a look."""
+"""About the size of the smallest frame; it bounds the rows that can fit into the asked bytes."""
 Indices = npt.NDArray[np.int64]
 _NO_ROWS: Final = np.empty(0, np.int64)
 _GAP_BYTES: Final = 64 * 1024
-"""Less than this between two frames is read and thrown away: cheaper than another read."""
+"""A smaller gap between two frames is read and dropped, which is cheaper than a second read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Some frames in a row: frame i is ``data[ends[i] : ends[i + 1]]``; ``ends[0]`` is 0.
+    """Consecutive frames: frame i is ``data[ends[i] : ends[i + 1]]``, and ``ends[0]`` is 0.
 
-    ``data`` may be the store's own memory: it must not be changed.
+    Do not change ``data``: it may be the store's own memory.
     """
 
     data: Data
@@ -46,7 +46,7 @@ class Frames:
 
 
 class ScannedFile:
-    """The file of one generation of a log, and how many scans read it, in any thread."""
+    """The file of one log generation, which counts its scans; any thread may use it."""
 
     def __init__(self, file: DiskFile) -> None:
         self._file = file
@@ -55,19 +55,16 @@ class ScannedFile:
         self._lock = Lock()
 
     def read(self, offset: int, size: int) -> Data:
-        """Return bytes of this generation, also when another has taken its place."""
+        """Read bytes of this generation, even after another has replaced it."""
         return self.read_each([(offset, size)])[0]
 
     def read_each(self, places: Sequence[Extent]) -> list[Data]:
-        """Return the bytes of several places; the file is opened once, if need be."""
         return (self._pinned or self._file).read_each(places)
 
     def read_run(self, rows: Columns) -> Data:
-        """Return the frames of some rows, at least one, that stand in a row in the file.
+        """Return the frames of consecutive rows, at least one.
 
-        Raises:
-            DamagedFrameError: they are not what was written.
-            OSError: the file cannot be read.
+        Raises DamagedFrameError if they are not what was written, OSError if they cannot be read.
         """
         offset = int(rows.starts[0])
         data = self.read(offset, int(rows.starts[-1]) + int(rows.sizes[-1]) - offset)
@@ -79,10 +76,9 @@ class ScannedFile:
     def check_runs(
         self, rows: Columns, firsts: Indices, lasts: Indices, parts: Sequence[Data]
     ) -> None:
-        """Compare what was read with what was written: each part has the rows of first to last.
+        """Check each part, the frames of rows first to last, against the CRCs of the index.
 
-        Raises:
-            DamagedFrameError: they are not the same.
+        Raises DamagedFrameError if they do not match.
         """
         if not self._file.may_decay:
             return
@@ -92,7 +88,7 @@ class ScannedFile:
                 self._raise_damage(rows.take(slice(first, last + 1)), part)
 
     def _raise_damage(self, rows: Columns, data: Data) -> None:
-        """Name the first frame that is damaged, of some in a row; nothing where none is."""
+        """Raise DamagedFrameError for the first damaged frame, if there is one."""
         frame, base = memoryview(data), int(rows.starts[0])
         columns = rows.seqnos, rows.starts, rows.sizes, rows.crcs_before, rows.crcs_behind
         lists = [column.tolist() for column in columns]
@@ -106,25 +102,24 @@ class ScannedFile:
 
     @property
     def is_scanned(self) -> bool:
-        """True if a scan is open."""
         return self._scans > 0
 
     def enter(self) -> None:
-        """Count one scan more."""
         with self._lock:
             self._scans += 1
 
     def leave(self) -> None:
-        """Count one scan less; the last one lets go of a file that was replaced."""
+        """End one scan; the last one closes the pinned file."""
         with self._lock:
             self._scans -= 1
             is_last = not self._scans
         if is_last and self._pinned is not None:
             self._pinned.close()
-            self._pinned = None  # where nothing took its place it is read on
+            # If the compaction failed, the next scan reads the file itself again.
+            self._pinned = None
 
     def retire(self) -> None:
-        """Prepare for another file in this one's place, or another writer; to be called before."""
+        """Pin the file for open scans; call it before the file is replaced or given away."""
         if self._scans:
             self._pinned = self._file.pin()
 
@@ -132,7 +127,7 @@ class ScannedFile:
 class Scan:
     """The frames of (``start_seqno``, ``end_seqno``] in seqno order.
 
-    A scan must be closed; it is its own context manager.
+    Close it, or use it as a context manager.
     """
 
     def __init__(
@@ -165,18 +160,17 @@ class Scan:
         self.close()
 
     def close(self) -> None:
-        """Let go of what the scan holds; more than once does no harm."""
+        """Release the file; a second call does nothing."""
         if self._scanned is not None:
             self._scanned.leave()
             self._scanned = None
             self._columns = self._columns.take(slice(0))
 
     def read(self, most_bytes: int) -> Frames | None:
-        """Return the next frames, at least one and about ``most_bytes``; None after the last.
+        """Return the next frames, at least one and about ``most_bytes``; None at the end.
 
-        Raises:
-            ValueError: the scan is closed.
-            OSError: the file cannot be read, or a frame is damaged; it is read again then.
+        Raises ValueError if the scan is closed. Raises OSError if the file cannot be read or a
+        frame is damaged; the next call then tries the same frames again.
         """
         if self._scanned is None:
             raise ValueError(
@@ -197,28 +191,27 @@ class Scan:
             raise
 
     def go_back(self, seqno: int) -> None:
-        """Let what was read from a seqno on be read again."""
+        """Let the next ``read`` start at ``seqno``."""
         self._next = int(np.searchsorted(self._columns.seqnos, np.uint64(seqno)))
 
     def read_again(self, first_seqno: int, before_seqno: int) -> Frames:
-        """Return what is shown of [``first_seqno``, ``before_seqno``), wherever ``read`` stands.
+        """Return the frames of [``first_seqno``, ``before_seqno``) without moving ``read``'s place.
 
-        Raises as ``frames``.
+        Raises the errors of ``frames``.
         """
         bounds = np.array([first_seqno, before_seqno], np.uint64)
         first, last = np.searchsorted(self._columns.seqnos, bounds).tolist()
         return self.frames(self._shown(slice(first, last)).seqnos.tolist())
 
     def frame_bytes(self, seqno: int) -> int:
-        """Return the length of one frame of the scan; raises ValueError as ``frames``."""
+        """Return the bytes of one frame; raise ValueError if the scan does not have it."""
         return int(self._rows_at([seqno]).sizes[0])
 
     def frames(self, seqnos: Sequence[int]) -> Frames:
-        """Return some frames of the scan in the given order, wherever ``read`` stands.
+        """Return frames in the given order, without moving ``read``'s place.
 
-        Raises:
-            ValueError: the scan is closed, or has nothing at one of the seqnos.
-            OSError: the file cannot be read, or a frame is damaged.
+        Raises ValueError if the scan is closed or lacks a seqno, and OSError if the file cannot be
+        read or a frame is damaged.
         """
         rows = self._rows_at(seqnos)
         if self._scanned is None:
@@ -240,11 +233,11 @@ class Scan:
         return self._columns.take(rows)
 
     def _next_rows(self, most_rows: int) -> Columns:
-        """Return what is shown of the next rows that show something; none after the last."""
         rows = self._columns.take(slice(0))
         while not len(rows) and self._next < len(self._columns):
             rows = self._shown(slice(self._next, self._next + most_rows))
             self._next = min(self._next + most_rows, len(self._columns))
+            # Nothing of this step is shown, so look further ahead.
             most_rows = _BLOCK_ROWS
         return rows
 
@@ -265,7 +258,7 @@ def _ends_of(rows: Columns) -> npt.NDArray[np.int64]:
 
 
 def _gathered(file: ScannedFile, rows: Columns) -> Data:
-    """Return the frames of some rows without what lies between them in the file."""
+    """Return the frames of rows that may lie apart in the file."""
     stops = rows.starts + rows.sizes
     breaks = np.flatnonzero(rows.starts[1:] != stops[:-1]) + 1
     if not len(breaks):
@@ -273,6 +266,7 @@ def _gathered(file: ScannedFile, rows: Columns) -> Data:
     firsts = np.concatenate(([0], breaks))
     lasts = np.concatenate((breaks - 1, [len(rows) - 1]))
     starts, stops = rows.starts[firsts], stops[lasts]
+    # Read frames that lie close together with the gaps between them, then cut the gaps out.
     wide = np.flatnonzero(starts[1:] - stops[:-1] > _GAP_BYTES) + 1
     groups = list(zip(np.split(starts, wide), np.split(stops, wide), strict=True))
     places = [(int(near_starts[0]), int(near_stops[-1])) for near_starts, near_stops in groups]

@@ -1,8 +1,8 @@
-"""The disk of one vbucket: an append-only log of ready frames that survives crashes.
+"""The disk of one vbucket: an append-only log of encoded frames that survives crashes.
 
-Each flush is one batch: one disk snapshot or several, there as a whole or not at all (DCP concepts
-document, "Disk Snapshots"). Frames are never parsed: a backfill is as fast as the file. The bytes
-are described in ``disk_batch.py``. A store and its scans are used by one thread at a time.
+Each flush is one batch of disk snapshots, all or nothing (DCP concepts document, "Disk Snapshots").
+A backfill sends the frames as they are, so it is as fast as the file. ``disk_batch.py`` has the
+format. One thread at a time may use a store and its scans.
 """
 
 from bisect import bisect_right
@@ -27,39 +27,36 @@ _WARM_UP_BYTES: Final = 4 * 1024 * 1024
 
 
 class StoredItem(NamedTuple):
-    """One version of a key; its frame is ``head + value``, with opaque 0.
-
-    ``replaces`` are the seqnos of what it makes an end of, all of it in the store (or earlier in
-    the same batch) and replaced by nothing else: the version of the same key, and of the event of a
-    collection the documents that go with it. ``completes`` is the seqno of the prepare that is
-    completed by it, which compaction need not keep then; 0 where none is. ``delete_time`` is in
-    seconds, of tombstones only.
-    """
+    """One version of a key; its frame is ``head + value``, with opaque 0."""
 
     seqno: int
     head: bytes
     value: bytes
     replaces: Sequence[int]
+    """Seqnos of the live items that this one replaces: the key's older version. An event that
+    empties a collection replaces all its documents.
+    """
     completes: int
+    """Seqno of the prepare that this item commits or aborts; 0 if none."""
     is_tombstone: bool
     delete_time: int
+    """Seconds since 1970; tombstones only."""
 
 
 class VbucketStore:
-    """A vbucket's items on disk, in seqno order, and its newest state."""
+    """A vbucket's items on disk in seqno order, and its newest state."""
 
     def __init__(self, log: Log, vbucket: int) -> None:
-        """See ``open``."""
         self._log = log
         self._vbucket = vbucket
         self._is_closed = False
 
     @classmethod
     def open(cls, file: DiskFile, vbucket: int) -> "VbucketStore":
-        """Read the log of a vbucket, and cut from it what a crash left; an absent file is empty.
+        """Read the log of a vbucket; an absent file is an empty log.
 
-        Raises:
-            DiskFormatError: this is no log, of another format version, or another vbucket's.
+        An incomplete batch of a crash is cut off. Raises DiskFormatError if the file is damaged, or
+        is no log of this vbucket and format version.
         """
         return cls(Log(file, vbucket), vbucket)
 
@@ -71,17 +68,17 @@ class VbucketStore:
 
     @property
     def state(self) -> bytes:
-        """The newest state that was written; empty before the first."""
+        """The state that was written last; empty before the first."""
         return self._contents.state
 
     @property
     def persisted_seqno(self) -> int:
-        """The seqno up to which everything is on disk; 0 while there is nothing."""
+        """Everything up to this seqno is on disk; 0 if the log is empty."""
         return self._contents.persisted_seqno
 
     @property
     def purge_seqno(self) -> int:
-        """The highest seqno of a purged tombstone; 0 while none was purged."""
+        """The highest seqno of a purged tombstone; 0 if there is none."""
         return self._contents.purge_seqno
 
     @property
@@ -91,24 +88,22 @@ class VbucketStore:
 
     @property
     def size_bytes(self) -> int:
-        """The length of the file."""
         return self._log.size_bytes
 
     @property
     def stale_bytes(self) -> int:
-        """The bytes of frames that compaction would drop: replaced, or lost by ``cut``."""
+        """Bytes of replaced and lost frames, which compaction would drop."""
         return self._contents.stale_bytes
 
     @property
     def overhead_bytes(self) -> int:
-        """The bytes of the log that are no frames: batches of few items are mostly that."""
+        """Bytes of the log that are no frames; in small batches that is most of it."""
         return self._log.size_bytes - self._contents.frame_bytes
 
     def snapshot_at(self, seqno: int) -> SnapshotRange:
-        """Return the newest disk snapshot that ends at or below a seqno; 0 to 0 without any.
+        """Return the newest disk snapshot that ends at or below ``seqno``; 0 to 0 if there is none.
 
-        It has the seqnos that one flush wrote, of those since the last compaction; a compacted
-        prefix is one.
+        After a compaction everything up to its end is one snapshot.
         """
         ends = self._contents.snapshot_ends
         place = bisect_right(ends, seqno)
@@ -118,34 +113,29 @@ class VbucketStore:
 
     @property
     def history_start_seqno(self) -> int:
-        """The seqno from which on all versions are here, replaced ones too; 1 where all are.
-
-        A compaction drops what was replaced, and the next seqno is where history begins again.
-        """
+        """From this seqno on no version is missing; 1 if compaction has dropped none."""
         lost = self._contents.lost
         return max(self.purge_seqno + 1, int(lost.ends[-1]) if len(lost) else 1)
 
     def purgeable_seqno(self, deleted_before_seconds: int) -> int:
-        """Return the seqno up to which every tombstone was deleted before that time."""
+        """Return the highest seqno up to which every tombstone is older than that time."""
         columns = self._contents.index.columns
-        # ``deleted`` is one more than the delete time.
+        # ``deleted`` is the delete time plus 1.
         younger = (columns.replaced_at == NEVER) & (columns.deleted > deleted_before_seconds)
         row = int(np.argmax(younger)) if younger.any() else len(columns)
         return int(columns.seqnos[row]) - 1 if row < len(columns) else self.persisted_seqno
 
     def purgeable_bytes(self, up_to_seqno: int) -> int:
-        """Return the bytes of the tombstones' frames that a purge up to a seqno takes."""
+        """Return the frame bytes of the tombstones that a purge up to ``up_to_seqno`` removes."""
         columns = self._contents.index.columns
         return int(columns.sizes[is_purged_up_to(columns, up_to_seqno)].sum(dtype=np.int64))
 
     @property
     def generation(self) -> int:
-        """The generation of the file: 1, and 1 more with every compaction."""
         return self._log.generation
 
     @property
     def is_scanned(self) -> bool:
-        """True if a scan is open that reads the present file."""
         return self._log.scanned.is_scanned
 
     # --- writing
@@ -153,16 +143,14 @@ class VbucketStore:
     def write(
         self, items: Sequence[StoredItem], state: bytes, *, snapshot_end: int | None = None
     ) -> None:
-        """Write one disk snapshot and the state; both are durable when this returns.
+        """Write one disk snapshot and the state durably.
 
-        Items ascend from above ``persisted_seqno``; with none of them only the state is written. An
-        empty state says that it is as it was.
-        ``snapshot_end`` says that the store is complete up to there, though the last item has a
-        lower seqno; it becomes the persisted seqno.
+        Items must ascend from above ``persisted_seqno``. Without items it writes only the state; an
+        empty ``state`` keeps the old one. ``snapshot_end`` becomes the persisted seqno if the
+        snapshot ends above its last item.
 
-        Raises:
-            ValueError: the items do not follow on what is here; nothing is written then.
-            OSError: the file cannot be written; the store is what it was.
+        Raises ValueError if the items do not continue the log, and OSError if the file cannot be
+        written; the store is then unchanged.
         """
         last = items[-1].seqno if items else self.persisted_seqno
         batch = _batch_of(items, state, last if snapshot_end is None else snapshot_end)
@@ -172,13 +160,10 @@ class VbucketStore:
     def begin(
         self, items: Sequence[StoredItem], state: bytes, inner_ends: Sequence[int] = ()
     ) -> PendingWrite:
-        """Prepare what ``write`` does, for any thread to ``run``.
+        """Prepare ``write`` for any thread to ``run``; meanwhile the store shows its old contents.
 
-        Until it is over the store tells what it told, may be read, and takes nothing else.
-        ``inner_ends`` are the last seqnos of all disk snapshots in it but the last.
-
-        Raises:
-            ValueError: as ``write``.
+        Only one write may be pending. ``inner_ends`` are the last seqnos of all disk snapshots
+        among the items but the last. Raises ValueError as ``write`` does.
         """
         last = items[-1].seqno if items else self.persisted_seqno
         batch = _batch_of(items, state, last, inner_ends)
@@ -202,15 +187,13 @@ class VbucketStore:
         end_seqno: int | None = None,
         before_seqno: int | None = None,
     ) -> Scan:
-        """Open a snapshot of what is here above ``after_seqno``, unaffected by whatever follows.
+        """Open a snapshot of everything above ``after_seqno``; later changes do not affect it.
 
-        ``each_key_once`` leaves out versions that were replaced up to the end. Without it, all
-        versions are shown that compaction has not removed: disk snapshots that are merged are not
-        de-duplicated (DCP concepts document). Compaction also removes versions that an earlier
-        ``end_seqno`` would show. With a ``before_seqno`` only what lies below is read of that.
+        ``each_key_once`` leaves out versions that were replaced up to ``end_seqno``; otherwise it
+        shows all versions that compaction has not dropped. ``before_seqno`` limits what is read,
+        not what counts as replaced.
 
-        Raises:
-            ValueError: ``end_seqno`` is above the persisted seqno, or the store is closed.
+        Raises ValueError if ``end_seqno`` is above the persisted seqno, or the store is closed.
         """
         self._require_open()
         end = self.persisted_seqno if end_seqno is None else end_seqno
@@ -229,10 +212,9 @@ class VbucketStore:
         )
 
     def read(self, seqno: int) -> bytes | None:
-        """Return the frame of one item; None if there is none, or no more.
+        """Return the frame of one item; None if it does not exist or was compacted.
 
-        Raises:
-            OSError: the file cannot be read, or the frame is damaged.
+        Raises OSError if the file cannot be read or the frame is damaged.
         """
         self._require_open()
         found = self._contents.index.between(max(seqno - 1, 0), seqno)
@@ -241,21 +223,17 @@ class VbucketStore:
         return bytes(self._log.scanned.read_run(found))
 
     def count(self, after_seqno: int, end_seqno: int) -> int:
-        """Return how many versions with after < seqno <= end are here, replaced ones too."""
+        """Return how many versions with after < seqno <= end are here, replaced ones included."""
         return len(self._contents.index.between(after_seqno, end_seqno))
 
     def warm_up(self) -> Iterator[Frames]:
-        """Yield everything that is live, in order, for what is built of it anew."""
+        """Yield all live frames in seqno order, as after a restart."""
         with self.scan(0, each_key_once=True) as scan:
             while (frames := scan.read(_WARM_UP_BYTES)) is not None:
                 yield frames
 
     def check_state(self, end_seqno: int) -> None:
-        """Read what was held at ``end_seqno``.
-
-        Raises:
-            OSError: it cannot be read, or a frame is damaged.
-        """
+        """Read the state at ``end_seqno``; raise OSError if that fails or a frame is damaged."""
         if self._log.may_decay:
             with self.scan(0, each_key_once=True, end_seqno=end_seqno) as scan:
                 while scan.read(_WARM_UP_BYTES) is not None:
@@ -264,11 +242,11 @@ class VbucketStore:
     # --- losing and forgetting
 
     def cut(self, seqno: int, *, state: bytes | None = None) -> int:
-        """Lose everything above ``seqno``, durably, and return the persisted seqno then.
+        """Lose everything above ``seqno`` durably; return the new persisted seqno.
 
-        What was replaced by what is lost is live again. Where a compaction dropped what was held
-        at ``seqno``, or purged above it, everything is lost and 0 returned, as kv_engine rolls
-        back to 0. A new ``state`` is written together with the cut.
+        Items that only lost items had replaced are live again. A new ``state`` is written in the
+        same batch. It loses everything and returns 0 if compaction has dropped a part of the state
+        at ``seqno``, as kv_engine rolls back to 0.
         """
         self._require_open()
         require_unsigned("cut seqno", seqno)
@@ -282,20 +260,15 @@ class VbucketStore:
         return self.persisted_seqno
 
     def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
-        """Return whether ``cut`` is exact at some seqno of first to end, without the end."""
+        """Return True if ``cut`` is exact for some seqno of [first, end)."""
         return self._contents.can_cut_within(first_seqno, end_seqno)
 
     def compact(self, *, purge_up_to_seqno: int = 0, state: bytes = b"") -> int:
-        """Write the log anew with what is live, without tombstones up to a seqno: return how many.
+        """Rewrite the log with the live items only; return the number of purged tombstones.
 
-        A new ``state`` is written with it.
-
-        The tombstone with the highest seqno of all items stays. After a crash the old log is
-        there or the new one.
-
-        Raises:
-            OSError: the new log cannot be written, or a frame that stays is damaged; the store
-                holds what it held.
+        Tombstones up to ``purge_up_to_seqno`` go, except the item with the highest seqno. After a
+        crash the old or the new log is there. Raises OSError if the new log cannot be written, or a
+        remaining frame is damaged; the store is then unchanged.
         """
         self._require_open()
         require_unsigned("purge seqno", purge_up_to_seqno)
@@ -306,12 +279,12 @@ class VbucketStore:
         return plan.purged
 
     def begin_compaction(self, purge_up_to_seqno: int = 0, state: bytes = b"") -> PendingWrite:
-        """Prepare what ``compact`` does, as ``begin``; there must be something here."""
+        """Prepare ``compact`` as ``begin`` prepares ``write``; the log must not be empty."""
         self._require_open()
         return self._log.begin_rewrite(plan_compaction(self._contents, purge_up_to_seqno, state))
 
     def close(self) -> None:
-        """End the use of this store; scans that are open go on, whoever opens the file next."""
+        """Release the file; open scans continue, even if another process opens it."""
         if not self._is_closed:
             self._log.close()
         self._is_closed = True
@@ -331,7 +304,7 @@ def _batch_of(
     tombstones = [item for item in items if item.is_tombstone]
     completing = [item for item in items if item.completes]
     for item in tombstones:
-        # Frames have room for a u32; the index keeps one more than it in as many bits.
+        # The index stores delete time + 1 in 32 bits.
         require_unsigned("delete time", item.delete_time, U32_MAX - 1)
     return DiskBatch(
         state,

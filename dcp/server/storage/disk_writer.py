@@ -1,7 +1,7 @@
-"""Decides when a vbucket's log is compacted, and handles writes that fail.
+"""Decides when a vbucket's log is compacted, and handles failed writes.
 
-A batch of items that cannot be written stays begun, and is tried again; a compaction is given up
-(``pending_write.py`` has the whole way of both).
+A batch of items that failed stays pending for the next attempt; a failed compaction is given up
+(see ``pending_write.py``).
 """
 
 import logging
@@ -13,47 +13,46 @@ from dcp.server.storage.pending_write import PendingWrite
 
 _LOG = logging.getLogger(__name__)
 _LEAST_STALE_BYTES: Final = 8 * 1024 * 1024
+"""Below this a compaction costs more than it saves."""
 
 
 class DiskWriter:
-    """Writes the log of ``store``."""
-
     def __init__(self, store: VbucketStore, vbucket: int) -> None:
         self._store = store
         self._vbucket = vbucket
         self._cannot_compact = False
+        """True after a compaction failed: otherwise every flush would try again."""
         self.pending: PendingWrite | None = None
-        """The write that is begun and not finished."""
+        """The write that is begun but not finished."""
 
     def begin_batch(
         self, items: Sequence[StoredItem], state: bytes, inner_ends: Sequence[int]
     ) -> None:
-        """Begin to write items and the state, as ``VbucketStore.begin``; nothing may be pending."""
+        """Begin to write items and state; nothing may be pending."""
         self.pending = self._store.begin(items, state, inner_ends)
 
     def begin_compaction(
         self, purge_before_seconds: int, state: Callable[[], bytes], *, leaves_nothing: bool
     ) -> None:
-        """Begin to write the log anew if that pays; nothing may be pending.
+        """Begin a compaction if it pays off; nothing may be pending.
 
-        Half of a file that is not small must be no frames that stay: versions that were replaced or
-        lost, tombstones that will go (those of the seqnos up to which each was deleted before a
-        time), and what surrounds frames in small batches. With ``leaves_nothing`` any such version
-        is enough, while no scan reads the file: for a scan that goes on the whole file is kept, so
-        then only what pays for that.
+        It pays off if half of a large log can go: replaced and lost versions, tombstones deleted
+        before ``purge_before_seconds``, and the overhead of small batches. With ``leaves_nothing``
+        one such version is enough, unless a scan is open.
         """
         store = self._store
         purged = store.purgeable_seqno(purge_before_seconds)
         goes = store.stale_bytes + store.purgeable_bytes(purged)
+        # An open scan keeps the whole old file, so a rewrite for a few bytes would only cost space.
         if goes and (self._pays_for(goes) or (leaves_nothing and not store.is_scanned)):
             self.pending = store.begin_compaction(purged, state())
             self._cannot_compact = False
 
     @property
     def is_mostly_stale(self) -> bool:
-        """True if compaction pays, tombstones apart: known without a look at the items.
+        """True if compaction pays off without purging tombstones; the check reads no items.
 
-        Not after one that could not be written: that would be tried with every flush.
+        It stays False after a compaction failed, until the next successful start of one.
         """
         stale = self._store.stale_bytes
         return stale > 0 and self._pays_for(stale) and not self._cannot_compact
@@ -64,10 +63,9 @@ class DiskWriter:
         return goes_bytes + store.overhead_bytes >= least
 
     def finish(self) -> bool:
-        """Wait until what is pending is on disk, or given up; whether the log was written anew.
+        """Wait for the pending write; return True if it was a compaction that succeeded.
 
-        Raises:
-            OSError: a batch cannot be written; it is still pending.
+        Raises OSError if a batch of items cannot be written; it then stays pending.
         """
         if self.pending is None:
             return False
@@ -86,7 +84,7 @@ class DiskWriter:
         return self._store.generation != generation
 
     def abandon(self) -> None:
-        """Never write what is pending, if that was not done."""
+        """Drop the pending write, unless it is on disk already."""
         if self.pending is not None:
             self.pending.abandon()
             self.pending = None

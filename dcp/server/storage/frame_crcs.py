@@ -1,10 +1,9 @@
-"""Checks frames read from a log by CRCs: a running CRC behind each of them.
+"""Detects damaged frames with one running CRC (CRC-32, IEEE) through all frames of a log.
 
-It runs (CRC-32, IEEE) from a log's first frame through all of them. So of any frames in a row, one
-or a million, the CRC before the first and the one behind the last tell in one call whether a byte
-changed. These CRCs are in memory alone, with the index: they are made when a batch is written, or
-when a log is opened, of bytes for which the batch's own CRC vouches. What was read once is checked
-again: a disk damages what it holds at any time.
+The index has the CRC behind each frame. So one call checks any run of consecutive frames: from the
+CRC before the first, its bytes must lead to the CRC behind the last. These CRCs are in memory only.
+They are computed when a batch is written, or when a log is opened and the batch's own CRC matched.
+Every read is checked, because a disk can damage data at any time.
 """
 
 from zlib import crc32
@@ -19,28 +18,27 @@ U32s = npt.NDArray[np.uint32]
 
 
 class DamagedFrameError(OSError):
-    """A frame on disk is not what was written there."""
+    """A frame on disk differs from what was written."""
 
 
 def no_crcs() -> U32s:
-    """Return an empty column of CRCs."""
     return np.empty(0, np.uint32)
 
 
 class RunningCrcs:
-    """The CRC behind each of a batch's frames, as their bytes come in parts of any length."""
+    """Computes the CRC behind each frame of a batch, from parts of any length."""
 
     def __init__(self, sizes: U64s, crc: int) -> None:
-        """``sizes`` (in bytes) are the frames'; ``crc`` is the one behind the frame before them."""
+        """``sizes``: bytes of each frame; ``crc``: the CRC behind the frame before them."""
         self.behind: U32s = np.zeros(len(sizes), np.uint32)
         self._cells = self.behind.data
         self._sizes = iter(sizes.data)
         self._row = 0
         self._crc = crc
-        self._left_bytes: int | None = next(self._sizes, None)  # of the frame that comes
+        self._left_bytes: int | None = next(self._sizes, None)
+        """Of the frame whose bytes come next; None after the last."""
 
     def add(self, data: Data) -> None:
-        """Take the next bytes."""
         view, place, crc = memoryview(data), 0, self._crc
         while self._left_bytes is not None and place + self._left_bytes <= len(view):
             stop = place + self._left_bytes

@@ -1,8 +1,8 @@
-"""Tracks the end of disk snapshots for clients without Collections: the last item shown to them.
+"""The end of disk snapshots for clients without Collections.
 
-What such a client sees is of the default collection; SEQNO_ADVANCED, which would stand for anything
-else at a snapshot's end, is not for it. kv_engine keeps the same number beside its items
-(``engines/ep/src/collections/kvstore.h``, PersistedStats: maxLegacyDCPSeqno).
+Such clients get only items of the default collection, and no SEQNO_ADVANCED. So their snapshot must
+end at the last item that they get. kv_engine stores the same number in
+``engines/ep/src/collections/kvstore.h`` (PersistedStats: maxLegacyDCPSeqno).
 """
 
 from dcp.server.model.manifest import DEFAULT_ID
@@ -10,17 +10,16 @@ from dcp.server.model.versions import Version
 
 
 class LegacyEnd:
-    """The seqnos of the newest items of the default collection that are on disk; 0 without any.
-
-    ``visible`` is of documents and tombstones, ``newest`` of prepares and aborts too.
-    """
+    """The newest seqnos of the default collection on disk; 0 if there is none."""
 
     def __init__(self, visible: int = 0, newest: int = 0) -> None:
         self.visible = visible
+        """Counts documents and tombstones."""
         self.newest = max(visible, newest)
+        """Also counts prepares and aborts."""
 
     def note(self, version: Version) -> None:
-        """Take an item that is on disk now; in the order of seqnos."""
+        """Add an item that is on disk now; call it in seqno order."""
         if version.emptied_collection == DEFAULT_ID:
             self.visible = self.newest = 0
         elif version.collection == DEFAULT_ID and version.event is None:

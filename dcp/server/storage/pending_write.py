@@ -1,19 +1,18 @@
-"""One write of a vbucket's log that is under way; a log has one at a time.
+"""One write to a vbucket's log that is under way; a log has at most one.
 
-There are three kinds, which differ in what becomes of them when they cannot be written:
+The three kinds differ in what happens if the file cannot be written:
 
-    what goes to disk        where it cannot be written           who begins it
-    items, and the state     it stays begun: tried again, as      DiskWriter.begin_batch
-                             the items are nowhere else on disk
-    the log anew             given up with a warning: the log     DiskWriter.begin_compaction
-                             holds the same without it
-    the state alone          given up: whoever changed the        Persistence.begin_save
-                             state takes that back
+    content                  if the write fails                  begun by
+    items and state          stays pending and is tried again,   DiskWriter.begin_batch
+                             as the disk has no other copy
+    compacted log            given up with a warning, as the     DiskWriter.begin_compaction
+                             old log has the same items
+    state alone              given up; the caller undoes the     Persistence.begin_save
+                             change of state
 
-All go one way. Whoever begins it holds the bucket's lock; ``run`` needs no lock, and any thread
-may; with the lock held again ``finish`` lets the log know of it, or ``give_up`` that it will not be
-written. Nobody reads of the log what is not known to be durable. Of data that nobody wants any more
-what is under way is abandoned.
+The bucket's lock is held to begin a write, and again for ``finish`` or ``give_up``. In between any
+thread may ``run`` it without the lock. The log shows nothing before ``finish``, so readers see only
+durable data. If nobody needs the data any longer, the write is abandoned.
 """
 
 from collections.abc import Callable
@@ -21,12 +20,11 @@ from enum import Enum
 from threading import Lock
 
 
-def _nothing() -> None:
-    """Undo nothing: of a batch at its end the log does not know before it is written."""
+def _nothing() -> None: ...
 
 
 class _File(Enum):
-    """The outcome of writing the file."""
+    """State of the file."""
 
     OPEN = "nothing is written, or it failed and may be tried again"
     WRITTEN = "durable"
@@ -35,11 +33,6 @@ class _File(Enum):
 
 
 class PendingWrite:
-    """A write to disk; with ``is_optional`` it may be given up.
-
-    ``is_over`` once it is finished, given up or abandoned: nothing happens any more then.
-    """
-
     def __init__(
         self,
         write: Callable[[], None],
@@ -48,9 +41,11 @@ class PendingWrite:
         *,
         is_optional: bool = False,
     ) -> None:
-        """``apply`` lets the log know of it, ``undo`` that it will not be written."""
+        """``apply`` updates the log after the write; ``undo`` prepares it for going on without."""
         self.is_optional = is_optional
+        """True if the write may be given up."""
         self.is_over = False
+        """True once the write is finished, given up or abandoned; all calls then do nothing."""
         self._write = write
         self._apply = apply
         self._undo = undo
@@ -59,13 +54,10 @@ class PendingWrite:
         self._failure: Exception | None = None
 
     def run(self) -> None:
-        """Write it durably, unless that was done, or it was abandoned.
+        """Write durably, once; a second thread waits for the first.
 
-        Any thread may, several wait for the first.
-
-        Raises:
-            OSError: the file cannot be written. This may be called again: what is optional is not
-                tried a second time.
+        Raises OSError if the file cannot be written. A second call tries again, unless the write is
+        optional.
         """
         with self._lock:
             if self._file in (_File.WRITTEN, _File.ABANDONED):
@@ -81,12 +73,9 @@ class PendingWrite:
             self._file = _File.WRITTEN
 
     def finish(self) -> None:
-        """Hold it, once it is durable; waits for whoever runs it, or does it.
+        """``run`` the write if necessary, then update the log.
 
-        Nothing is held of what was abandoned.
-
-        Raises:
-            OSError: the file cannot be written; this may be called again, or ``give_up``.
+        Raises OSError if the file cannot be written; call this again, or ``give_up``.
         """
         self.run()
         if not self.is_over:
@@ -95,27 +84,25 @@ class PendingWrite:
             apply()
 
     def give_up(self) -> None:
-        """Go on without a write that failed, or was never run; nothing if it is over.
+        """Continue without a write that failed or never ran.
 
-        Raises:
-            OSError: the file cannot be read; this may be called again.
+        Raises OSError if the file cannot be read; call this again.
         """
         if not self.is_over:
             self._undo()
             self._let_go()
 
     def end(self) -> None:
-        """Hold it if it was written, else go on without it."""
+        """Update the log if the write succeeded; else give it up."""
         if self._file is _File.WRITTEN:
             self.finish()
         else:
             self.give_up()
 
     def complete(self) -> None:
-        """Write it and hold it, in one go, or go on without it.
+        """``run`` and ``end`` the write in one go.
 
-        Raises:
-            OSError: the file cannot be written; the log holds what it held.
+        Raises OSError if the file cannot be written; the log is then unchanged.
         """
         try:
             self.run()
@@ -123,15 +110,12 @@ class PendingWrite:
             self.end()
 
     def abandon(self) -> None:
-        """Never write it, if that was not done, nor hold it; returns when no thread writes.
-
-        It is over, and nothing is undone.
-        """
+        """End the write without any update of the log; wait for a thread that is writing."""
         with self._lock:
             self._file = _File.ABANDONED
             self._let_go()
 
     def _let_go(self) -> None:
-        """Be over, and hold nothing of what was to be written: a log keeps its last write."""
         self.is_over = True
+        # A log keeps its last write; without this it would keep the batch's memory, too.
         self._write = self._apply = self._undo = _nothing

@@ -1,8 +1,7 @@
-"""The saved state of a vbucket beside its items, as JSON in batches of its log.
+"""The state of a vbucket as JSON, which batches of its log contain beside the items.
 
-It is in those where something changed that the items do not tell, and in each compacted log: what
-that leaves out would have told of CAS values and high seqnos. Whatever else a vbucket is can be
-read from its items. The numbers of the manifests are those of the bucket's ``ManifestTable``.
+A batch has it only if something changed that the items do not show, and each compacted log has it.
+Everything else about a vbucket follows from its items.
 """
 
 import json
@@ -19,48 +18,46 @@ from dcp.wire.vocabulary import VbucketState
 
 STATE_VERSION: Final = 3
 _WITHOUT_PURGE_SEQNO: Final = 2
+"""Logs of this version are read too; they count as if no tombstone was purged."""
 
 
 @dataclass(frozen=True, slots=True)
 class VbucketHome:
-    """The place of a vbucket's data on disk, and the bucket's part of its saved state.
-
-    ``number_of`` returns the number of a manifest, after it was saved; raises OSError where that
-    cannot be. ``remove`` takes the file away, now or soon: nobody writes it any more.
-    """
+    """The place of a vbucket on disk, and the data of the bucket that its saved state needs."""
 
     file: OsFile
     first_uuid: int
+    """Branch uuid to start with, if the file is new."""
     manifests: ManifestTable
     number_of: Callable[[Manifest], int]
+    """Saves a manifest in bucket.json and returns its number; raises OSError if that fails."""
     remove: Callable[[], object]
+    """Schedules the removal of the file; nobody may write it afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedVbucket:
-    """A vbucket without its items.
-
-    ``last_cas`` is the last CAS value that was given; ``manifests`` are pairs of the seqno of a
-    system event and the number of the manifest from it on; ``high_seqnos`` are by collection.
-    ``whole_seqno`` is None where every disk snapshot is a state that the vbucket had; of what a
-    replica received, where some are parts of one, it is the end of the last that is: nothing before
-    it is known to be. ``learned_purge_seqno`` is that of the vbucket which this was a copy of: no
-    tombstones came up to there. (Version 2 did not have it; a log of that version is read as if
-    none had gone.)
-    """
+    """A vbucket without its items."""
 
     state: VbucketState
     failover_log: FailoverLog
     base_seqno: int = 0
     last_cas: int = 0
+    """The last CAS value that the vbucket assigned."""
     manifests: tuple[tuple[int, int], ...] = ()
+    """Seqno of each system event, and the number of its manifest in the ``ManifestTable``."""
     high_seqnos: Mapping[int, int] | None = None
+    """By collection."""
     whole_seqno: int | None = None
+    """End of the last whole snapshot, if a replica has parts of snapshots on disk. None: every disk
+    snapshot is a state that the vbucket had.
+    """
     learned_purge_seqno: int = 0
+    """The active's purge seqno: a replica got no tombstones up to here."""
 
     @property
     def lasting(self) -> object:
-        """The part of it that no item tells: only a change of that must be saved with the items."""
+        """The part that no item shows; a change of it must be saved."""
         return (
             self.state,
             self.failover_log,
@@ -72,11 +69,9 @@ class SavedVbucket:
 
     @property
     def manifest_numbers(self) -> frozenset[int]:
-        """The numbers of the manifests that it names."""
         return frozenset(number for _, number in self.manifests)
 
     def encode(self) -> bytes:
-        """Return the JSON."""
         tree = {
             "version": STATE_VERSION,
             "state": int(self.state),
@@ -92,10 +87,9 @@ class SavedVbucket:
 
     @classmethod
     def decode(cls, data: bytes, vbucket: int) -> "SavedVbucket":
-        """Return what ``encode`` made the bytes of.
+        """Return the state that ``encode`` wrote.
 
-        Raises:
-            DiskFormatError: another version of dcplake wrote it.
+        Raises DiskFormatError if another version of dcplake wrote it.
         """
         tree = json.loads(data)
         if tree["version"] not in (STATE_VERSION, _WITHOUT_PURGE_SEQNO):

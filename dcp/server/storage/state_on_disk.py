@@ -1,4 +1,4 @@
-"""Encodes the state of a vbucket for its log, and decides when it must be written."""
+"""Encodes the state of a vbucket for its log, and decides when a batch must include it."""
 
 from collections.abc import Callable
 
@@ -6,25 +6,24 @@ from dcp.server.storage.saved_vbucket import SavedVbucket
 
 
 class StateOnDisk:
-    """Knows what was encoded last.
+    """Remembers the last encoded state.
 
-    Written from outside: ``state_at`` is the vbucket's, which is made when its log is open.
+    Written from outside: the vbucket sets ``state_at`` after it has opened its log.
     """
 
     def __init__(self, written: Callable[[], bytes]) -> None:
-        """``written`` returns the state that was last written."""
+        """``written`` returns the state that is on disk."""
         self.state_at: Callable[[int], SavedVbucket | None] = lambda _: None
-        """The state with the items up to a seqno; None where none is saved."""
+        """Returns the state to save with the items up to a seqno; None: save none."""
         self._written = written
         self._encoded: tuple[bytes, object] = b"", None
 
     def encoded_at(self, seqno: int) -> bytes:
-        """Return the state up to a seqno as it goes to disk."""
         state = self.state_at(seqno)
         return b"" if state is None else self._encode(state)
 
     def news_at(self, seqno: int) -> bytes:
-        """Return the state up to a seqno; nothing where the items tell what changed of it."""
+        """Return the encoded state; empty if the items alone show everything that changed."""
         state = self.state_at(seqno)
         encoded, lasting = self._encoded
         if state is None or (self._written() == encoded and state.lasting == lasting):

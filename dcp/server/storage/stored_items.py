@@ -1,7 +1,7 @@
-"""Items as the disk keeps them: the frames that a connection gets which wants everything.
+"""Items in the disk's format: the frames of a connection that has all features.
 
-A connection of another flavour gets them reshaped, where need be: decoded to versions and encoded
-anew (``shown_frames.py``).
+A backfill sends them unchanged to such a connection. For any other it decodes the frames to
+versions, and encodes these again (``shown_frames.py``).
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ STORED_FLAVOUR: Final = int(
     | Flavour.EXPIRY_OPCODE
     | Flavour.DELETED_USER_XATTRS
 )
-"""What the frames on disk have: nothing is left out, nothing inflated."""
+"""Features of the stored frames: nothing is left out or decompressed."""
 _unpack_head: Final = HEADER.unpack_from
 _unpack_mutation: Final = MUTATION.unpack_from
 
 
 def stored_item(version: Version, replaces: Sequence[int], completes: int) -> StoredItem:
-    """Return a version as the disk keeps it, with the seqnos of what it ends there."""
+    """Return a version as an item for the disk; ``replaces`` are seqnos on disk."""
     head, value = version.wire(STORED_FLAVOUR)
     return StoredItem(
         version.seqno, head, value, replaces, completes, version.is_deleted, version.delete_time
@@ -47,7 +47,6 @@ def stored_item(version: Version, replaces: Sequence[int], completes: int) -> St
 
 
 def version_of(frame: bytes | memoryview) -> Version:
-    """Return the version that a stored frame holds."""
     _, opcode, key_bytes, extras_bytes, datatype, vbucket, body_bytes, _, cas = _unpack_head(frame)
     key_at = HEADER_BYTES + extras_bytes
     value_at = key_at + key_bytes
@@ -65,6 +64,7 @@ def version_of(frame: bytes | memoryview) -> Version:
         content = Content(value, datatype, flags, expiry, opcode, sync=sync)
     elif opcode == Opcode.DCP_ABORT:
         prepared, seqno = COMPLETION.unpack_from(frame, HEADER_BYTES)
+        # DCP_ABORT has no revision on the wire.
         rev, content = 0, Content(opcode=opcode, sync=SyncWrite(prepared))
     else:
         seqno, rev, delete_time = EXPIRATION.unpack_from(frame, HEADER_BYTES)
@@ -83,6 +83,5 @@ def _event_of(frame: bytes | memoryview, key: bytes, value: bytes) -> Version:
 
 
 def versions_of(frames: Frames) -> list[Version]:
-    """Return all versions that these frames hold, in order."""
     whole = memoryview(frames.data)
     return [version_of(whole[start:end]) for start, end in pairwise(frames.ends.tolist())]

@@ -1,4 +1,4 @@
-"""Queues the batches of writes of a vbucket that are not on disk yet."""
+"""The batches of writes of a vbucket that are not on disk yet."""
 
 from bisect import bisect_right
 from itertools import chain
@@ -6,27 +6,26 @@ from itertools import chain
 from dcp.server.model.versions import Version
 
 WriteBatch = list[Version]
-"""What one batch of writes left, in seqno order; never empty."""
+"""The versions of one batch in seqno order; never empty."""
 
 
 class UnwrittenBatches:
-    """A queue; batches stay in it until they are known to be written."""
+    """A queue; a batch stays in it until it is known to be on disk."""
 
     def __init__(self) -> None:
         self._batches: list[WriteBatch] = []
         self.size_bytes = 0
 
     def add(self, batch: WriteBatch) -> None:
-        """Take what a batch of writes left: it ends above all others."""
         self._batches.append(batch)
         self.size_bytes += _size_of(batch)
 
     def due(self, up_to_seqno: int) -> list[WriteBatch]:
-        """Return the batches that end at or below a seqno; they stay here."""
+        """Return the batches that end at or below ``up_to_seqno``, without removing them."""
         return self._batches[: self._count(up_to_seqno)]
 
     def take_written(self, persisted_seqno: int) -> list[Version]:
-        """Remove what ends at or below the persisted seqno, and return all that was in it."""
+        """Remove the batches that end at or below the persisted seqno; return their versions."""
         count = self._count(persisted_seqno)
         written = list(chain.from_iterable(self._batches[:count]))
         del self._batches[:count]
@@ -34,15 +33,13 @@ class UnwrittenBatches:
         return written
 
     def ends_down_from(self, seqno: int) -> list[int]:
-        """Return the ends of batches at or below a seqno, the highest first."""
+        """Return the ends of batches at or below ``seqno``, highest first."""
         return [batch[-1].seqno for batch in reversed(self.due(seqno))]
 
     def _count(self, up_to_seqno: int) -> int:
-        """Return how many batches end at or below a seqno."""
         return bisect_right(self._batches, up_to_seqno, key=_end_of)
 
     def clear(self) -> None:
-        """Lose all of them."""
         self._batches.clear()
         self.size_bytes = 0
 

@@ -50,8 +50,6 @@ class MemoryItems:
 
     The cursor follows what was sent, so memory keeps the rest, and counts it. Without the cursor
     it must not be read: ``sent_seqno`` says how far it came, and ``filter`` is the one there.
-
-    More than 15 attributes: where a reader stands, what it saw, and where it goes back to.
     """
 
     def __init__(

@@ -131,11 +131,7 @@ _NOTHING_YET: Final = FrameBatch(b"", _NO_SEQNOS)
 
 
 class ActiveStream:
-    """An accepted stream; ``sent_seqno`` is how far the client has everything.
-
-    More than 15 attributes: what was asked for, how far it is, and the snapshot that is in force,
-    each of which statistics show.
-    """
+    """An accepted stream; ``sent_seqno`` is how far the client has everything."""
 
     def __init__(
         self,

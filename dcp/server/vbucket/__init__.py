@@ -1,1 +1,1 @@
-"""One vbucket: its documents and versions in memory and on disk, its sync writes, its copy."""
+"""One vbucket: its documents, versions in memory and on disk, sync writes and replica."""

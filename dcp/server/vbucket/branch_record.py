@@ -1,10 +1,8 @@
-"""Records every branch of a vbucket, so that tests can ask for its contents at any seqno of any.
+"""Keeps every version of every branch, so that tests can ask for any earlier contents.
 
-Tests compare replicas with it. It keeps what the history loses: a list of versions per branch, in
-seqno order, never changed after it was written, and for each branch where it was cut off its
-parent. It is fed by writes and forks and asks the history nothing, so that an error there shows.
-Lost versions stay in memory: a producer that serves for long does without
-(``ClusterSettings.record_branches``).
+Tests compare replicas with this record. Writes and forks feed it directly, and it never asks the
+vbucket's own history, so that an error there shows. It keeps lost versions in memory too;
+long-running producers turn it off (``ClusterSettings.record_branches``).
 """
 
 from __future__ import annotations
@@ -20,22 +18,19 @@ from dcp.types import FailoverLog
 
 @dataclass(slots=True)
 class _Branch:
-    """A branch; up to ``cut_seqno`` it holds what its parent held there."""
-
     parent: _Branch | None
     cut_seqno: int
+    """Up to this seqno the branch has the versions of its parent."""
     versions: list[Version] = field(default_factory=list)
+    """Versions written on this branch itself, in seqno order."""
 
     def versions_to(self, end: int) -> Iterator[Version]:
-        """Yield what was written on this branch itself up to the seqno ``end``, in order."""
         yield from takewhile(lambda version: version.seqno <= end, self.versions)
 
 
 class BranchRecord:
-    """All branches that one vbucket ever had."""
-
     def __init__(self, vbucket: int, log: FailoverLog) -> None:
-        """Begin with the branches of ``log``; the older ones hold nothing of their own."""
+        """Start with the branches of ``log``; the older ones have no versions."""
         self._vbucket = vbucket
         parent: _Branch | None = None
         self._branches: dict[int, _Branch] = {}
@@ -45,13 +40,12 @@ class BranchRecord:
         self._current = self._branches[log.current_uuid]
 
     def append(self, version: Version) -> None:
-        """Note the newest version of the current branch."""
         self._current.versions.append(version)
 
     def fork(self, vb_uuid: int, cut_seqno: int, parent_uuid: int | None = None) -> None:
-        """Begin a branch that holds another one up to ``cut_seqno``, and make it current.
+        """Start a new current branch from ``parent_uuid``, up to ``cut_seqno``.
 
-        That is the current one where ``parent_uuid`` names none that ever was.
+        The current branch is the parent if ``parent_uuid`` is None or unknown.
         """
         parent = self._current
         if parent_uuid is not None:
@@ -61,18 +55,15 @@ class BranchRecord:
 
     @property
     def vb_uuids(self) -> tuple[int, ...]:
-        """The uuids of all branches, oldest first."""
         return tuple(self._branches)
 
     def state_at(
         self, seqno: int, vb_uuid: int | None = None, collection: int = 0
     ) -> dict[bytes, StoredDocument]:
-        """Return a collection's documents on a branch at ``seqno`` (at most the branch's end).
+        """Return a collection's documents by key, as they were at ``seqno`` of a branch.
 
-        A collection that was not there, or was dropped, holds nothing.
-
-        Raises:
-            ValueError: there never was a branch of that uuid.
+        The result is empty if the collection did not exist. Raises ValueError for an unknown
+        ``vb_uuid``.
         """
         if vb_uuid is not None and vb_uuid not in self._branches:
             known = ", ".join(f"{uuid:#x}" for uuid in self._branches)
@@ -91,7 +82,7 @@ class BranchRecord:
 
 
 def _oldest_first(branch: _Branch, seqno: int) -> list[tuple[_Branch, int]]:
-    """Return the branches that ``branch`` grew from, each with the seqno up to which it counts."""
+    """Return the branch and its ancestors, each with the last seqno that ``branch`` has of it."""
     found = []
     at: _Branch | None = branch
     while at is not None:

@@ -1,14 +1,14 @@
-"""The vbuckets that have something new for their streams, until those are told.
+"""Collects the vbuckets that have news for their streams.
 
-Listeners hear of the first change only until the changes are collected, so that writes close
-together reach a stream as one snapshot.
+Listeners are called for the first change only, until ``collect``. So a stream sends writes that are
+close together as one snapshot.
 """
 
 from dcp.server.model.listeners import Listeners
 
 
 class ChangedVbuckets:
-    """Numbers of vbuckets; used under the bucket's lock."""
+    """Vbucket numbers; call it with the bucket's lock held."""
 
     def __init__(self) -> None:
         self._changed: set[int] = set()
@@ -18,13 +18,11 @@ class ChangedVbuckets:
         return vbucket in self._changed
 
     def add(self, vbucket: int) -> None:
-        """Note that ``vbucket`` has something new for its streams."""
         is_first = not self._changed
         self._changed.add(vbucket)
         if is_first:
             self.listeners()
 
     def collect(self) -> set[int]:
-        """Return the vbuckets that changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed

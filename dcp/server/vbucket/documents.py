@@ -1,14 +1,13 @@
 """KV commands on the documents of one vbucket: CAS, expiry, deletion with a tombstone.
 
-Keys are logical, without a prefix; the collection is an argument of its own, 0 the default one.
+Keys have no collection prefix; the collection is a separate argument, 0 for the default one. Every
+change adds a version to the history. An expiry of up to 30 days is relative, a larger one absolute,
+and 0 means none. An expired document becomes an expiration when a command touches it or the pager
+finds it (kv_engine ``docs/BinaryProtocol.md``, ``engines/ep/src/ep_vb.cc``).
 
-Every change becomes a version in the history. An expiry of up to 30 days is relative, beyond that
-absolute; 0 is none. A document that is due becomes an expiration as soon as anything touches it, or
-when the pager finds it (kv_engine ``docs/BinaryProtocol.md``, ``engines/ep/src/ep_vb.cc``).
-
-While a sync write on a key is under way (``sync_writes.py``) nobody else writes to it, it does not
-expire, and it is read as it was before; if that is not known, not at all. A command with a
-``level``, its durability, begins one: its write is only prepared, and that is what it returns.
+A durability ``level`` makes a command start a sync write (``sync_writes.py``): the command returns
+the prepare. Until the commit or abort nobody else can write the key, it does not expire, and reads
+return the old document. Reads fail if a commit before a failover is in doubt.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -36,14 +35,16 @@ from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, Opcode, Status
 from dcp.wire.xattr import MAX_SYSTEM_BYTES
 
 MAX_VALUE_BYTES: Final = 20 * 1024 * 1024
+"""Limit of the plain value; system xattrs have their own (``MAX_SYSTEM_BYTES``)."""
 RELATIVE_EXPIRY_SECONDS: Final = 30 * 24 * 3600
+"""An expiry up to this counts from now, as in memcached's protocol."""
 _JSON: Final = int(Datatype.JSON)
 _SNAPPY: Final = int(Datatype.SNAPPY)
 _XATTR: Final = int(Datatype.XATTR)
 
 
 class DocumentError(DcplakeError):
-    """A KV command that cannot be done; ``status`` is what the wire answers."""
+    """A KV command that failed; ``status`` goes into the response."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -52,7 +53,7 @@ class DocumentError(DcplakeError):
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """The content of a key: ``value`` and ``datatype`` as stored, an xattr section included."""
+    """The newest content of a key; ``value`` is as stored, perhaps compressed and with xattrs."""
 
     seqno: int
     cas: int
@@ -64,7 +65,6 @@ class StoredDocument:
 
     @classmethod
     def of(cls, version: Version) -> "StoredDocument":
-        """Return a version as a document."""
         return cls(
             version.seqno,
             version.cas,
@@ -77,13 +77,13 @@ class StoredDocument:
 
     @property
     def body(self) -> bytes:
-        """The document without snappy and without xattrs."""
+        """The document's value, decompressed and without xattrs."""
         value = inflate(self.value) if self.datatype & _SNAPPY else self.value
         return without_xattrs(value) if self.datatype & _XATTR else value
 
 
 class CheckedValue(NamedTuple):
-    """A checked value to store, with the datatype to store; or its fault."""
+    """A value with the datatype to store, or the fault that the check found."""
 
     value: bytes
     datatype: int
@@ -91,7 +91,7 @@ class CheckedValue(NamedTuple):
 
 
 class DocumentStore:
-    """KV commands over one vbucket's history; ``now`` is seconds since 1970 everywhere."""
+    """KV commands over one vbucket's history; ``now`` is in seconds since 1970."""
 
     def __init__(self, data: VbucketData, clock: HybridClock | None = None) -> None:
         self.data = data
@@ -99,24 +99,22 @@ class DocumentStore:
         self.collections = VbucketCollections()
         self.begin_at_base()
         self.maybe_visible: set[tuple[int, bytes]] = set()
-        """Collections and keys of prepares that may have been committed before a fork."""
+        """(collection, key) of prepares that may have been committed before a failover."""
         self.expiries = ExpiryQueue()
         self.expires_when_read = True
-        """True if a read of a document that is due expires it: not where others write."""
+        """False in a relay: the cluster writes the documents, so a read must not expire them."""
 
     def hold_back(self, prepares: Iterable[tuple[int, bytes]]) -> None:
-        """Know exactly these prepares as ones that may have been committed before a fork."""
         self.maybe_visible = set(prepares)
 
     def leave_expired(self) -> None:
-        """Expire nothing that is read: others write here."""
         self.expires_when_read = False
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
-        """Return the live version of ``key``, or raise DocumentError KEY_ENOENT.
+        """Return the live version of ``key``; raise DocumentError KEY_ENOENT if there is none.
 
-        This and all other commands raise UNKNOWN_COLLECTION for a collection that is not there,
-        and writes SYNC_WRITE_IN_PROGRESS where a sync write on the key is under way.
+        Like all commands, it raises UNKNOWN_COLLECTION if the collection does not exist. Writes
+        also raise SYNC_WRITE_IN_PROGRESS while a sync write on the key is pending.
         """
         version = self._live(collection, key, now)
         if (collection, key) in self.maybe_visible:
@@ -140,7 +138,7 @@ class DocumentStore:
         collection: int = 0,
         level: int = 0,
     ) -> Version:
-        """Store a document, new or not; a ``cas`` other than 0 must be that of the document."""
+        """Store a document, new or not; a ``cas`` other than 0 must match the live document."""
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         _check_cas(key, live, cas)
@@ -160,7 +158,7 @@ class DocumentStore:
         collection: int = 0,
         level: int = 0,
     ) -> Version:
-        """Store a document that must not exist yet (else KEY_EEXISTS)."""
+        """Store a new document; raise DocumentError KEY_EEXISTS if a live one exists."""
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         if live is not None:
@@ -182,7 +180,7 @@ class DocumentStore:
         collection: int = 0,
         level: int = 0,
     ) -> Version:
-        """Store a document that must exist (else KEY_ENOENT)."""
+        """Replace a live document; raise DocumentError KEY_ENOENT if there is none."""
         live = self._live(collection, key, now)
         if live is None:
             raise DocumentError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
@@ -195,7 +193,7 @@ class DocumentStore:
     def delete(
         self, key: bytes, now: float, *, cas: int = 0, collection: int = 0, level: int = 0
     ) -> Version:
-        """Delete a document; its system xattrs stay with the tombstone."""
+        """Delete a document; its tombstone keeps the system xattrs."""
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         if live is None:
@@ -207,9 +205,9 @@ class DocumentStore:
     def touch(
         self, key: bytes, expiry: int, now: float, *, collection: int = 0, level: int = 0
     ) -> Version:
-        """Give a document another expiry; that is a mutation, and nothing where it has that.
+        """Change a document's expiry, which is a mutation; do nothing if the expiry is the same.
 
-        (kv_engine ``engines/ep/src/vbucket.cc``, processGetAndUpdateTtl.)
+        Source: kv_engine ``engines/ep/src/vbucket.cc`` (processGetAndUpdateTtl).
         """
         self._live(collection, key, now)
         self._require_free(collection, key)
@@ -221,11 +219,10 @@ class DocumentStore:
         return self._change(collection, key, now, content, level)
 
     def expire_due(self, now: float) -> int:
-        """Turn every document whose expiry has come into an expiration; return how many.
+        """Expire every document whose time has come; return how many.
 
-        Raises:
-            Exception: the first that kept a document from it. All others expired, and that one is
-                still due.
+        One document's error does not stop the others: the first error is raised at the end.
+        Documents that failed stay in the queue.
         """
         expired = 0
         later: list[tuple[int, bytes, int]] = []
@@ -238,6 +235,8 @@ class DocumentStore:
                     newest = self.data.newest.of_key(key, collection)
                     if newest is not None and _is_due(newest, now):
                         if self.data.newest.keys.pending_prepare(key, collection) is not None:
+                            # A document with a pending sync write does not expire; it stays in
+                            # ``later``.
                             continue
                         self._expire(newest, now)
                         expired += 1
@@ -253,7 +252,10 @@ class DocumentStore:
         return expired
 
     def rewind(self) -> None:
-        """Follow a history that was cut: restore the expiry queue. CAS values go on growing."""
+        """Rebuild the expiry queue and collections after the history was cut.
+
+        The clock is not reset: CAS values must keep growing.
+        """
         left = list(self.data.newest.keys.versions)
         self.expiries = ExpiryQueue()
         for version in left:
@@ -265,9 +267,9 @@ class DocumentStore:
     # --- collections
 
     def emit(self, steps: Sequence[Step]) -> None:
-        """Emit system events, and stand after each at the manifest that goes with it.
+        """Append system events; each one sets the manifest that belongs to it.
 
-        Documents of a collection that goes or begins anew are gone from its event on.
+        An event that drops or restarts a collection ends all documents of that collection.
         """
         for event, then in steps:
             seqno = self.data.high_seqno + 1
@@ -277,7 +279,8 @@ class DocumentStore:
             self.collections.stand_at(then, seqno)
 
     def begin_at_base(self) -> None:
-        """Let the high seqno of the default collection be at least the data's base seqno."""
+        # Seqnos up to the base may have been documents of the default collection that nobody
+        # recorded.
         self.collections.raise_to(self.data.base_seqno)
 
     # --- inside
@@ -326,6 +329,8 @@ class DocumentStore:
             value = value.value
         if not 0 <= flags <= U32_MAX:
             raise DocumentError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
+        # A new value without xattrs keeps the old document's xattrs (kv_engine
+        # ``daemon/protocol/mcbp/mutation_context.cc``).
         if live is not None and live.datatype & ~datatype & _XATTR:
             value = self._xattrs_of(live) + (inflate(value) if datatype & _SNAPPY else value)
             datatype = datatype & ~_SNAPPY | _XATTR
@@ -333,15 +338,11 @@ class DocumentStore:
         return self._change(collection, key, now, Content(value, datatype, flags, until), level)
 
     def _xattrs_of(self, older: Version) -> bytes:
-        """Return the xattrs that stay where a value without any replaces a document.
-
-        (kv_engine ``daemon/protocol/mcbp/mutation_context.cc``.)
-        """
         stored = self.data.newest.with_value(older).value
         return xattrs_only(inflate(stored) if older.datatype & _SNAPPY else stored)
 
     def _expiry(self, collection: int, expiry: int, now: float) -> int:
-        """Return the expiry of a document stored now, capped by its collection's TTL."""
+        """Return an absolute expiry; the collection's maximum TTL limits it, and is its default."""
         until = _absolute_expiry(expiry, now) if expiry else 0
         found = self.collections.find(collection)
         latest = int(now) + found.max_ttl_seconds if found and found.max_ttl_seconds else 0
@@ -354,7 +355,6 @@ class DocumentStore:
     def _change(
         self, collection: int, key: bytes, now: float, content: Content, level: int
     ) -> Version:
-        """Append the version that a command makes of a document, or with a level its prepare."""
         try:
             self.data.require_room()
         except OSError as error:
@@ -369,7 +369,6 @@ class DocumentStore:
         return self._append(collection, key, now, content)
 
     def _tombstone(self, live: Version, opcode: Opcode, now: float) -> Content:
-        """Return the tombstone of ``live``; it keeps the document's system xattrs."""
         value = b""
         if live.datatype & _XATTR:
             stored = self.data.newest.with_value(live).value
@@ -383,6 +382,7 @@ class DocumentStore:
             key,
             content,
             seqno=self.data.high_seqno + 1,
+            # The revisions of a key must never repeat, not even after a purge of its tombstone.
             rev=(self.data.newest.keys.forgotten_rev if older is None else older.rev) + 1,
             cas=self.clock.next(now),
             collection=collection,
@@ -391,7 +391,7 @@ class DocumentStore:
         return version
 
     def append(self, version: Version) -> None:
-        """Append a version that is ready; its seqno must be the next one."""
+        """Append a complete version; its seqno must be the next one."""
         self.data.append(version)
         self.collections.note(version)
         if version.is_document:
@@ -399,7 +399,7 @@ class DocumentStore:
 
 
 def check_key(key: bytes, collection: int) -> None:
-    """Raise DocumentError EINVAL for a key that is empty or longer than its collection allows."""
+    """Raise DocumentError EINVAL if the key is empty or too long for its collection."""
     try:
         require_key_length(key, collection)
     except FrameError as error:
@@ -407,7 +407,7 @@ def check_key(key: bytes, collection: int) -> None:
 
 
 def examine(value: bytes, datatype: int) -> Generator[None, None, CheckedValue]:
-    """Run ``checked_datatype`` in steps; a fault is returned with the value."""
+    """Check a value in steps, as ``checked_datatype`` does; errors go into the result."""
     try:
         stored = yield from _datatype_steps(value, datatype)
     except DocumentError as error:
@@ -416,11 +416,11 @@ def examine(value: bytes, datatype: int) -> Generator[None, None, CheckedValue]:
 
 
 def checked_datatype(value: bytes, datatype: int) -> int:
-    """Return the datatype to store: XATTR and SNAPPY as given, JSON as found in the body.
+    """Return the datatype to store: XATTR and SNAPPY as given, JSON as the body really is.
 
-    Raises:
-        DocumentError: a value beyond the limits, or bits that the bytes do not bear out.
+    Raises DocumentError if the value is too large, or does not match its XATTR or SNAPPY bit.
     """
+    # The client's JSON bit is not trusted: kv_engine looks at the value, too.
     if not datatype & ~_JSON and len(value) <= MAX_VALUE_BYTES:
         return _JSON if is_json(value) else 0
     steps = _datatype_steps(value, datatype)
@@ -432,11 +432,7 @@ def checked_datatype(value: bytes, datatype: int) -> int:
 
 
 def _datatype_steps(value: bytes, datatype: int) -> Generator[None, None, int]:
-    """Return the same; long JSON is read in steps.
-
-    Raises:
-        DocumentError: a value beyond the limits, or bits that the bytes do not bear out.
-    """
+    """Run ``checked_datatype`` as a generator, so that long JSON does not block the event loop."""
     if datatype & ~ALL_DATATYPE_BITS:
         raise DocumentError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
     try:

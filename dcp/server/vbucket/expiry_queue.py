@@ -1,4 +1,4 @@
-"""Queues documents by expiry: one entry for each document with an expiry, not for each write."""
+"""A queue of documents by expiry: one entry per document, however often it is written."""
 
 import heapq
 from typing import Final
@@ -7,22 +7,19 @@ _SLACK_ENTRIES: Final = 64
 
 
 class ExpiryQueue:
-    """Keys of collections by the second, since 1970, at which they expire.
-
-    Each key has one place in a dictionary; the heap may have old ones too, but never more of those
-    than of the others (and a few).
-    """
+    """(collection, key) pairs, ordered by expiry in seconds since 1970."""
 
     def __init__(self) -> None:
         self._expiry_of: dict[tuple[int, bytes], int] = {}
         self._heap: list[tuple[int, int, bytes]] = []
+        """May have stale entries, which ``_expiry_of`` reveals; ``note`` limits their number."""
 
     def __len__(self) -> int:
-        """Return how many entries are held, old ones included."""
+        """Return the number of entries, stale ones included."""
         return len(self._heap)
 
     def note(self, collection: int, key: bytes, expiry: int) -> None:
-        """Take the expiry of a key's newest version; 0 for none."""
+        """Set the expiry of a key's newest version; 0 means none."""
         if not expiry:
             if self._expiry_of.pop((collection, key), None) is None:
                 return
@@ -34,9 +31,9 @@ class ExpiryQueue:
             heapq.heapify(self._heap)
 
     def pop_due(self, now: float) -> tuple[int, bytes, int] | None:
-        """Remove and return collection, key and expiry of a document that is due; None without any.
+        """Remove and return (collection, key, expiry) of one due document; None if none is due.
 
-        A caller that cannot expire it now must ``note`` it again.
+        A caller that cannot expire the document now must ``note`` it again.
         """
         while self._heap and self._heap[0][0] <= now:
             expiry, collection, key = heapq.heappop(self._heap)

@@ -1,7 +1,7 @@
-"""Indexes the newest version of every key of one vbucket, and the version on disk.
+"""Maps every key of one vbucket to its newest version, and to its seqno on disk.
 
-The event of a collection that was dropped, flushed or begun anew makes an end of all its documents:
-on disk it replaces them all, and compaction drops their frames.
+A system event that drops, flushes or restarts a collection ends all its documents. On disk it
+replaces them, and compaction removes their frames.
 """
 
 from collections import Counter
@@ -17,28 +17,27 @@ from dcp.wire.vocabulary import Opcode
 
 
 class KeyIndex:
-    """Keys of one vbucket.
-
-    ``forgotten_rev`` is the highest revision of a forgotten tombstone: a key that is not here goes
-    on above it (kv_engine ``engines/ep/src/vbucket.cc``, updateRevSeqNoOfNewStoredValue). ``live``
-    counts the documents of each collection, ``durability`` says how far sync writes came.
-    """
-
     def __init__(self, *, keeps_values: bool = True) -> None:
-        """``keeps_values``: whether values that are on disk stay in memory, too."""
         self._keeps_values = keeps_values
         self.forgotten_rev = 0
+        """The highest revision of a purged tombstone: a key that is not here continues above it.
+        Source: kv_engine ``engines/ep/src/vbucket.cc`` (updateRevSeqNoOfNewStoredValue).
+        """
         self.durability = DurabilityHistory()
         self.holds_sync_writes = False
+        """Stays False in a vbucket without sync writes, which then pays nothing for them."""
         self.live: Counter[int] = Counter()
+        """Number of live documents by collection."""
         self._newest: dict[VersionKey, Version] = {}
-        # What the disk has of keys whose newest version it has not; of others it has the newest.
+        # The seqno on disk of each key whose newest version is not on disk yet; 0 if the disk has
+        # none. For all other keys the disk has the newest version.
         self._stored_seqnos: dict[VersionKey, int] = {}
-        self._ended: dict[int, set[VersionKey]] = {}  # by events that the disk has not
-        self._collections = {DEFAULT_ID}  # those that ever had an item
+        # The keys that each unwritten system event ended.
+        self._ended: dict[int, set[VersionKey]] = {}
+        # Collections that ever had an item. Only their events need a scan of all keys.
+        self._collections = {DEFAULT_ID}
 
     def note(self, version: Version) -> None:
-        """Take the newest version of its key."""
         is_document = version.is_document
         if version.event is None:
             self.holds_sync_writes |= not is_document
@@ -63,7 +62,6 @@ class KeyIndex:
         self.live.pop(collection, None)
 
     def _completed_by(self, version: Version) -> int:
-        """Return the seqno of the prepare that a new version completes; 0 where it does not."""
         if version.opcode == Opcode.DCP_ABORT:
             return version.sync.prepared_seqno if version.sync else 0
         if not self.holds_sync_writes or not version.is_document:
@@ -72,17 +70,16 @@ class KeyIndex:
         return 0 if prepare is None else prepare.seqno
 
     def __len__(self) -> int:
-        """Return the number of newest versions, tombstones and events included."""
+        """Return the number of newest versions, including tombstones and events."""
         return len(self._newest)
 
     def newest(self, key: bytes, collection: int) -> Version | None:
-        """Return the newest version of ``key``, which may be a deletion."""
         return self._newest.get((COMMITTED, collection, key))
 
     def pending_prepare(self, key: bytes, collection: int) -> Version | None:
-        """Return the prepare of the sync write that is under way on ``key``; None without one.
+        """Return the prepare of the sync write under way on ``key``, or None.
 
-        While one is, nothing else is written to its key: what is newer completed it.
+        A pending write locks its key, so a newer committed version is the prepare's commit.
         """
         if not self.holds_sync_writes:
             return None
@@ -93,7 +90,7 @@ class KeyIndex:
         return found if held is None or held.seqno < found.seqno else None
 
     def pending_prepares(self) -> list[Version]:
-        """Return the prepares of all sync writes that are under way, in their order."""
+        """Return the prepares of all sync writes under way, in seqno order."""
         if not self.holds_sync_writes:
             return []
         found = [
@@ -105,11 +102,10 @@ class KeyIndex:
 
     @property
     def versions(self) -> Iterable[Version]:
-        """The newest version of everything, events included."""
         return self._newest.values()
 
     def stored(self, version: Version) -> Sequence[int]:
-        """Note that a version goes to disk, in order; return the seqnos that it replaces there."""
+        """Mark a version as written, in seqno order; return the seqnos that it replaces on disk."""
         key = version.stored_key
         older = self._stored_seqnos[key]
         if self._newest.get(key) is version:
@@ -123,14 +119,15 @@ class KeyIndex:
             if seqno := self._stored_seqnos[ended]:
                 replaces.append(seqno)
             if ended in self._newest or any(ended in keys for keys in self._ended.values()):
-                self._stored_seqnos[ended] = 0  # it was written again
+                # A later version of the key waits in memory, and the disk now has none.
+                self._stored_seqnos[ended] = 0
             else:
                 del self._stored_seqnos[ended]
         return sorted(replaces)
 
     @contextmanager
     def storing(self, versions: Sequence[Version]) -> Iterator[None]:
-        """Mark these versions as ``stored`` within: all of them, or none if the statements fail."""
+        """Let the block mark ``versions`` as ``stored``; undo all marks if the block fails."""
         ended = {
             each.seqno: self._ended[each.seqno] for each in versions if each.seqno in self._ended
         }
@@ -144,9 +141,10 @@ class KeyIndex:
             raise
 
     def stored_high_seqnos(self, collection: int) -> tuple[int, int]:
-        """Return the newest seqnos that the disk has of a collection, of versions it keeps there.
+        """Return a collection's highest seqnos on disk, each 0 if there is none.
 
-        That of documents and tombstones, and that of prepares and aborts; 0 without any.
+        The first counts documents and tombstones, the second prepares and aborts. Only the newest
+        version of a key counts.
         """
         found = {COMMITTED: 0, PREPARED: 0}
         newest = ((key, version.seqno) for key, version in self._newest.items())
@@ -159,28 +157,29 @@ class KeyIndex:
         return found[COMMITTED], found[PREPARED]
 
     def prepare_completed_by(self, version: Version) -> int:
-        """Return the seqno of the prepare on disk that a version completes there; 0: none.
+        """Return the seqno of the prepare on disk that ``version`` commits; 0 if there is none.
 
-        To be asked before ``stored``. A document on disk older than the prepare is not its commit.
+        Call it before ``stored`` of the same version.
         """
         if not self.holds_sync_writes or not version.is_document:
             return 0
         prepared = PREPARED, version.collection, version.key
         newest = self._newest.get(prepared)
         seqno = self._stored_seqnos.get(prepared, 0 if newest is None else newest.seqno)
+        # An older prepare was completed by the document that is on disk already.
         return seqno if seqno > self._stored_seqnos[version.stored_key] else 0
 
     # --- values
 
     def note_stored(self, version: Version) -> None:
-        """Note a version as it was read from disk."""
+        """Add a version that was read from disk."""
         if version.is_live and not self._keeps_values:
             version = StoredVersion.of(version)
         self.note(version)
         self.stored(version)
 
     def leave_values(self, versions: Iterable[Version]) -> None:
-        """Leave the values of these documents to the disk, where they are now."""
+        """Free the values of documents that are on disk now, unless values stay in memory."""
         if self._keeps_values:
             return
         for version in versions:
@@ -190,7 +189,7 @@ class KeyIndex:
     # --- what compaction took
 
     def forget_tombstones(self, up_to_seqno: int) -> None:
-        """Forget the tombstones up to a seqno, all of which were purged from disk."""
+        """Forget tombstones up to a seqno after a purge removed them from disk."""
         tombstones = [(key, v) for key, v in self._newest.items() if v.is_deleted]
         for key, version in tombstones:
             if version.seqno <= up_to_seqno:
@@ -198,7 +197,7 @@ class KeyIndex:
                 del self._newest[key]
 
     def forget_prepares(self, persisted_seqno: int, is_stored: Callable[[int], bool]) -> None:
-        """Forget the prepares that were completed, and are not on disk any more."""
+        """Forget completed prepares that compaction removed from disk."""
         if not self.holds_sync_writes:
             return
         prepares = [(key, v.seqno) for key, v in self._newest.items() if key[0] == PREPARED]

@@ -1,4 +1,4 @@
-"""The newest version of every key of a vbucket, and the versions that it replaces on disk."""
+"""The newest version of every key of a vbucket, with values read back from disk."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,10 +14,8 @@ from dcp.server.vbucket.stored_version import StoredVersion
 
 
 class NewestVersions:
-    """The newest version of every key, as the index ``keys`` has it."""
-
     def __init__(self, vbucket: int, store: VbucketStore, *, keeps_values: bool) -> None:
-        """``keeps_values``: whether values that are on disk stay in memory, too."""
+        """``keeps_values``: keep values in memory after they are on disk."""
         self._vbucket = vbucket
         self._store = store
         self._keeps_values = keeps_values
@@ -26,14 +24,13 @@ class NewestVersions:
     # --- what keys hold
 
     def of_key(self, key: bytes, collection: int = DEFAULT_ID) -> Version | None:
-        """Return the newest version of ``key``, which may be a deletion."""
+        """Return the newest version of ``key``, which may be a tombstone."""
         return self.keys.newest(key, collection)
 
     def with_value(self, version: Version) -> Version:
-        """Return a newest version with its value, which is read from disk where it is only there.
+        """Return the version with its value, which may have to be read from disk.
 
-        Raises:
-            OSError: the file cannot be read.
+        Raises OSError if the file cannot be read.
         """
         if not isinstance(version, StoredVersion):
             return version
@@ -43,20 +40,18 @@ class NewestVersions:
         return version_of(frame)
 
     def document_counts(self) -> Counter[int]:
-        """Return how many documents there are of each collection that has some."""
+        """Return the number of live documents by collection; empty collections are left out."""
         return +self.keys.live
 
     # --- what is written, and what goes to disk
 
     def note(self, version: Version) -> None:
-        """Take the newest version of its key, which was written or received."""
         self.keys.note(version)
 
     @contextmanager
     def storing(self, versions: Sequence[Version]) -> Iterator[list[StoredItem]]:
-        """Yield versions as items for the disk, in this order; an error within undoes it.
-
-        Outside they are known to be on disk, or none of them is.
+        """Yield the disk items of ``versions`` in order; if the block fails, none counts as
+        written.
         """
         items: list[StoredItem] = []
         with self.keys.storing(versions):
@@ -68,20 +63,19 @@ class NewestVersions:
     # --- losing and forgetting
 
     def begin_anew(self) -> None:
-        """Forget all versions: they are read again (``note_read``)."""
+        """Forget all versions; the caller reads them from disk again (``note_read``)."""
         self.keys = KeyIndex(keeps_values=self._keeps_values)
 
     def note_read(self, version: Version) -> None:
-        """Take a version that was read from disk."""
         self.keys.note_stored(version)
 
     def forget_compacted(self, persisted_seqno: int) -> None:
-        """Forget the keys of which compaction left nothing on disk."""
+        """Forget the tombstones and prepares that compaction removed from disk."""
         self.keys.forget_tombstones(self._store.purge_seqno)
         self.keys.forget_prepares(
             persisted_seqno, lambda seqno: self._store.count(seqno - 1, seqno) > 0
         )
 
     def stored_end(self) -> LegacyEnd:
-        """Return the end of the default collection on disk."""
+        """Return the newest seqnos of the default collection on disk."""
         return LegacyEnd(*self.keys.stored_high_seqnos(DEFAULT_ID))

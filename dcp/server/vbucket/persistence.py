@@ -1,9 +1,7 @@
-"""Performs the flushes and compactions of one vbucket.
+"""Flushes and compacts the log of one vbucket.
 
-Batches of writes that have ended are written at once, or later by a flusher: many in one flush, all
-or nothing, and the end of each stays a rollback point. ``unpersisted_seqnos`` keeps back the
-batches that end among so many newest seqnos, as a slow disk would. The vbucket's state goes with
-the items, or alone (``begin_save``); and the log is compacted (``begin_compaction``, ``purge``).
+A flush writes any number of ended batches, all or nothing, and each batch's end stays a rollback
+point. The vbucket's state goes to disk with the items, or alone (``begin_save``).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +19,6 @@ from dcp.server.vbucket.newest_versions import NewestVersions
 
 
 class Persistence:
-    """Writes the log of one vbucket; ``state`` returns the state to write beside the items."""
-
     def __init__(
         self,
         vbucket: int,
@@ -33,7 +29,10 @@ class Persistence:
         newest: NewestVersions,
         unpersisted_seqnos: int,
     ) -> None:
-        """``memory``, ``disk`` and ``newest`` are told what is on disk now."""
+        """``unpersisted_seqnos`` simulates a slow disk: flushes leave out the newest batches.
+
+        A batch stays in memory while its end is among so many newest seqnos.
+        """
         self._store = store
         self._unwritten = unwritten
         self._memory = memory
@@ -43,24 +42,23 @@ class Persistence:
         self._writer = DiskWriter(store, vbucket)
         self._is_over = False
         self.state = StateOnDisk(lambda: store.state)
+        """``Vbucket`` sets ``state.state_at`` after it has opened the log."""
         self._on_compaction: Callable[[], None] = lambda: None
 
     def on_compaction(self, listener: Callable[[], None]) -> None:
-        """Call ``listener``, and nobody else, when less can be gone back to than before."""
+        """Set the one listener that is called after compaction has removed rollback points."""
         self._on_compaction = listener
 
     @property
     def unwritten_bytes(self) -> int:
-        """The bytes of ended batches of writes that wait for the disk."""
         return self._unwritten.size_bytes
 
     # --- batches of writes
 
     def flush(self, up_to: int | None = None) -> None:
-        """Write the batches that end at or below a seqno (None: all but ``unpersisted_seqnos``).
+        """Write the batches that end at or below ``up_to`` (None: all but ``unpersisted_seqnos``).
 
-        Raises:
-            OSError: the file cannot be written; this may be called again.
+        Raises OSError if the file cannot be written; the batches then wait for the next call.
         """
         self._finish_pending()
         while self.begin_flush(up_to) is not None:
@@ -68,10 +66,10 @@ class Persistence:
         self._memory.free_written()
 
     def begin_flush(self, up_to: int | None = None) -> PendingWrite | None:
-        """Return the next flush, for any thread to ``run``; None where nothing is to be written.
+        """Return the next flush, which any thread may ``run``; None if there is nothing to write.
 
-        ``finish_flush`` must follow. What could not be written is returned again. Whatever fails
-        here, nothing is begun then, and what waits goes on waiting.
+        Call ``finish_flush`` afterwards. A flush that failed is returned again. If this function
+        raises, no flush has begun and all batches still wait.
         """
         if self._writer.pending is None:
             newest = self._memory.checkpoints.high_seqno
@@ -81,45 +79,45 @@ class Persistence:
         return self._writer.pending
 
     def _begin_batches(self, batches: Sequence[WriteBatch]) -> None:
+        # One write for all batches saves fsyncs; each inner end still becomes a rollback point.
         ends = [batch[-1].seqno for batch in batches]
         state = self.state.news_at(ends[-1])
         with self._newest.storing(list(chain.from_iterable(batches))) as items:
             self._writer.begin_batch(items, state, ends[:-1])
 
     def finish_flush(self, written: PendingWrite) -> None:
-        """Note that the flush is on disk, or that a compaction failed.
+        """Record a flush as persisted, or give up a compaction that failed.
 
-        Nothing is done if another thread could not wait and did that.
+        It does nothing if another thread has finished the same write already.
         """
         if self._writer.pending is written:
             self._finish_pending()
             self._memory.free_written()
 
     def _finish_pending(self) -> None:
-        """Wait until what is being written is on disk; a compaction that fails is given up."""
+        """Wait until the pending write is on disk; give up a compaction that fails."""
         if self._writer.pending is None:
             return
         is_compacted = self._writer.finish()
         written = self._unwritten.take_written(self._store.persisted_seqno)
         if is_compacted:
             self._forget_what_went()
+        # Only now can the values be read from disk.
         self._newest.keys.leave_values(written)
         for version in written:
             self._disk.note_stored(version)
         persisted = self._disk.persisted_seqno
         self._memory.note_persisted(persisted)
         gone = self._memory.checkpoints.gone_seqno
+        # Snapshots ask for durability seqnos at the persisted seqno, or at a seqno in memory.
         self._newest.keys.durability.forget(min(persisted, gone))
 
     # --- the state alone
 
     def begin_save(self) -> PendingWrite | None:
-        """Return a write of the state, if it differs from the one on disk; else None.
+        """Return a write of the vbucket's state; None if the disk has this state.
 
-        It must ``end`` before anything else is written.
-
-        Raises:
-            OSError: what was being written cannot be.
+        ``end`` the write before any other begins. Raises OSError if the pending write fails.
         """
         self._finish_pending()
         state = self.state.encoded_at(self._disk.persisted_seqno)
@@ -128,10 +126,9 @@ class Persistence:
         return self._store.begin([], state)
 
     def save_state(self) -> None:
-        """Write the state durably, if it is another than what is on disk.
+        """Write the vbucket's state durably, unless the disk has it.
 
-        Raises:
-            OSError: the file cannot be written.
+        Raises OSError if the file cannot be written.
         """
         if (write := self.begin_save()) is not None:
             write.complete()
@@ -140,15 +137,16 @@ class Persistence:
 
     @property
     def is_mostly_stale(self) -> bool:
-        """True if compaction pays, tombstones apart: known without a look at the items."""
+        """True if compaction pays off without purging tombstones; the check reads no items."""
         return self._writer.is_mostly_stale
 
     def begin_compaction(
         self, purge_before_seconds: int = 0, *, leaves_nothing: bool = False
     ) -> PendingWrite | None:
-        """Return a log without old versions to be written, as ``begin_flush``; None: no need.
+        """Return the pending write, or else a compaction of the log; None if neither is due.
 
-        Tombstones go of the seqnos up to which each was deleted before a time.
+        Handle it like the result of ``begin_flush``. The compaction purges tombstones of documents
+        deleted before ``purge_before_seconds``, up to the first tombstone that is newer.
         """
         if not self._is_over and self._writer.pending is None:
             state = partial(self.state.encoded_at, self._disk.persisted_seqno)
@@ -158,7 +156,7 @@ class Persistence:
         return self._writer.pending
 
     def purge(self, up_to: int) -> int:
-        """Compact the disk: drop tombstones up to a seqno, not the newest item; return how many."""
+        """Compact now and drop tombstones up to a seqno; return how many. The newest item stays."""
         self._finish_pending()
         persisted = self._disk.persisted_seqno
         state = self.state.encoded_at(persisted)
@@ -167,7 +165,6 @@ class Persistence:
         return purged
 
     def _forget_what_went(self) -> None:
-        """Forget the keys and manifests of which compaction left nothing."""
         self._newest.forget_compacted(self._disk.persisted_seqno)
         self._disk.note_compacted(self._newest.stored_end())
         self._on_compaction()
@@ -175,7 +172,7 @@ class Persistence:
     # --- its end
 
     def give_up(self) -> None:
-        """Drop all unwritten batches; threads that hold them find nothing to do."""
+        """Drop all unwritten batches; a thread that still holds a write finds nothing to do."""
         self._is_over = True
         self._writer.abandon()
         self._unwritten.clear()

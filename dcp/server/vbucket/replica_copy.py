@@ -1,9 +1,9 @@
-"""One node's copy of a vbucket that is active on another node, filled by a passive stream.
+"""A replica: one node's copy of a vbucket that another node has active.
 
-A copy is a vbucket of its own, with checkpoints, disk and failover log; all it holds came over the
-wire. Between snapshots it is a state that the active had. Inside one it is none, so the end of the
-last whole snapshot (``consistent_seqno``) is where it can go back to and go on from. Sources:
-kv_engine ``engines/ep/src/dcp/passive_stream.cc``, ``engines/ep/src/kv_bucket.cc`` (rollback).
+A passive stream fills it. It is a complete vbucket with checkpoints, disk and failover log. Between
+snapshots it equals a state of the active; inside a snapshot it does not, so it can roll back to the
+end of the last whole snapshot (``consistent_seqno``). Sources: kv_engine
+``engines/ep/src/dcp/passive_stream.cc``, ``engines/ep/src/kv_bucket.cc`` (rollback).
 """
 
 from collections.abc import Callable
@@ -20,24 +20,28 @@ from dcp.wire.vocabulary import Opcode, SnapshotFlag
 
 
 class ReplicaCopy:
-    """A copy; used under the bucket's lock. ``feeder`` is the passive stream that may fill it."""
+    """A replica of one vbucket; call it with the bucket's lock held."""
 
     def __init__(self, vbucket: Vbucket, known_manifest: Callable[[], Manifest]) -> None:
-        """Take an empty REPLICA, or what a restart found of a copy.
+        """``vbucket`` is an empty REPLICA, or one restored from disk.
 
-        ``known_manifest`` returns the newest manifest of the bucket.
+        ``known_manifest`` returns the bucket's newest manifest.
         """
         self.has_history = bool(vbucket.data.disk.saved_state)
+        """False until the copy has a failover log of an active."""
         self.vbucket = vbucket
         self.feeder: object | None = None
+        """The passive stream that fills the copy. Events of all others are ignored."""
         self.is_taking_over = False
-        """True if a takeover stream fills it, and no feed: it is to be the vbucket."""
+        """True while a takeover stream fills the copy, which then becomes the active."""
         self._begun: PreviousState | None = None
-        """Set while it is on disk as the vbucket that it is to be."""
+        """The state before ``prepare``, while a promotion is under way."""
         self._known_manifest = known_manifest
         self._first_disk_end: int | None = None
+        """Where the first snapshot ends, until all of it is here; None if it comes from memory."""
         self._has_unstored = False
         self.lost_cursors: tuple[str, ...] = ()
+        """Names of client streams that must return to the disk."""
         found = vbucket.data.newest.keys.versions
         prepares = (each.seqno for each in found if each.opcode == Opcode.DCP_PREPARE)
         self._acknowledgements = Acknowledgements(max(prepares, default=0))
@@ -45,30 +49,28 @@ class ReplicaCopy:
     # --- it is to be the vbucket
 
     def take_over(self, *, is_taking_over: bool) -> None:
-        """Be filled by a takeover stream, and no feed; or be a copy as before, as that is over."""
+        """Switch between a takeover stream and normal replication."""
         self.is_taking_over = is_taking_over
 
     @property
     def is_prepared(self) -> bool:
-        """True if it is on disk as the vbucket that it is to become."""
         return self._begun is not None
 
     def prepare(self, event: StateEvent) -> None:
-        """Be in the state after an event, in memory only; it must be on disk before it is promoted.
+        """Enter the state after ``event`` in memory; the caller saves it before the promotion.
 
-        Raises:
-            LocalProtocolError: that does not happen to a copy in its state.
+        Raises LocalProtocolError if the event is impossible in the present state.
         """
         self._begun = self.vbucket.begin_change(event, is_first=not self.has_history)
 
     def undo_preparation(self) -> None:
-        """Be in the state before ``prepare``, if that was called; the disk may say otherwise."""
+        """Return to the state before ``prepare``; the disk may still have the new state."""
         if self._begun is not None:
             self.vbucket.undo_change(self._begun)
             self._begun = None
 
     def complete_promotion(self) -> None:
-        """Follow the state that it was prepared for: it is the vbucket now."""
+        """Finish the promotion that ``prepare`` began."""
         if self._begun is None:
             raise AssertionError("prepared before")
         self.vbucket.complete_change(self._begun)
@@ -76,11 +78,9 @@ class ReplicaCopy:
     # --- what fills it
 
     def fill_from(self, feeder: object | None) -> None:
-        """Let nobody but ``feeder`` fill it from now on; None: nobody at all."""
         self.feeder = feeder
 
     def take_lost_cursors(self) -> tuple[str, ...]:
-        """Return the cursors that were lost since the last time."""
         lost, self.lost_cursors = self.lost_cursors, ()
         return lost
 
@@ -88,22 +88,20 @@ class ReplicaCopy:
 
     @property
     def high_seqno(self) -> int:
-        """The newest seqno that was received."""
         return self.vbucket.data.high_seqno
 
     @property
     def consistent_seqno(self) -> int:
-        """The end of the last snapshot that was received whole."""
         return self.vbucket.data.checkpoints.consistent_seqno
 
     @property
     def is_consistent(self) -> bool:
-        """True if it holds a state that the active had."""
+        """True between snapshots: the copy equals a state that the active had."""
         return self.vbucket.data.checkpoints.is_snapshot_complete
 
     @property
     def snapshot(self) -> SnapshotRange:
-        """The snapshot that is being received; of the high seqno alone between snapshots."""
+        """The snapshot being received; between snapshots it starts and ends at the high seqno."""
         checkpoints = self.vbucket.data.checkpoints
         if self.is_consistent:
             return SnapshotRange(self.high_seqno, self.high_seqno)
@@ -111,32 +109,28 @@ class ReplicaCopy:
 
     @property
     def acknowledged_seqno(self) -> int:
-        """The newest prepare that it holds whole, on disk where it must be, with all before it."""
+        """The newest prepare that is acknowledged to the active (``acknowledgements.py``)."""
         self._acknowledgements.reach(self.consistent_seqno, self.vbucket.data.disk.persisted_seqno)
         return self._acknowledgements.seqno
 
     @property
     def awaits_first_disk_snapshot(self) -> bool:
-        """True if it holds part of its first snapshot, from disk: nothing to stream yet."""
+        """True while the first snapshot is incomplete and comes from disk: streams must wait."""
         return self._first_disk_end is not None
 
     # --- what a passive stream hands in
 
     def take_failover_log(self, log: FailoverLog) -> None:
-        """Take the active's failover log, from its answer to the stream request."""
         self.vbucket.take_failover_log(log)
         self.has_history = True
 
     def begin_snapshot(self, bounds: SnapshotRange, flags: int, purge_seqno: int | None) -> None:
-        """Take a marker; its items follow.
+        """Take a snapshot marker; the snapshot's items follow.
 
-        Each begins a checkpoint of its own, so that streams from this copy have the snapshot ends
-        of the active. A marker inside an unfinished snapshot (the connection was lost) continues
-        it. Where that cannot be in the same checkpoint (``begin_snapshot`` of the queue) client
-        streams in the old one lose their cursors and return to the disk.
+        A new snapshot begins a checkpoint, so streams from this copy get the active's snapshot
+        ends. A marker inside an unfinished snapshot continues it, as after a lost connection.
 
-        Raises:
-            LocalProtocolError: it does not end above the high seqno.
+        Raises LocalProtocolError if the snapshot does not end above the high seqno.
         """
         is_disk = bool(flags & SnapshotFlag.DISK)
         kind = CheckpointKind.DISK if is_disk else CheckpointKind.MEMORY
@@ -144,18 +138,20 @@ class ReplicaCopy:
         checkpoints = data.checkpoints
         goes_on, broken = not self.is_consistent, checkpoints.open_head.id
         checkpoints.begin_snapshot(bounds.start, bounds.end, kind, begins_checkpoint=not goes_on)
+        # The unfinished snapshot goes on in another checkpoint. Client streams that have sent half
+        # of it cannot follow.
         if goes_on and checkpoints.open_head.id != broken:
             self.lost_cursors += data.memory.drop_stream_cursors()
         if purge_seqno:
             data.disk.learn_purge_seqno(purge_seqno)
+        # A disk snapshot has each key once, so half of it is no state at all.
         if is_disk and self.consistent_seqno == data.base_seqno:
             self._first_disk_end = bounds.end
 
     def receive(self, version: Version) -> None:
-        """Take an item of the snapshot.
+        """Add an item of the snapshot.
 
-        Raises:
-            LocalProtocolError: its seqno is not above the high seqno or outside the snapshot.
+        Raises LocalProtocolError if its seqno is not above the high seqno or outside the snapshot.
         """
         self.vbucket.data.receive(version)
         self.vbucket.learn(version, self._known_manifest())
@@ -166,10 +162,9 @@ class ReplicaCopy:
         self._received(version.seqno)
 
     def advance_to(self, seqno: int) -> None:
-        """Note that there is no item up to ``seqno``, where the snapshot ends.
+        """Raise the high seqno: the active has no item up to ``seqno``, the snapshot's end.
 
-        Raises:
-            LocalProtocolError: it does not lie above the high seqno.
+        Raises LocalProtocolError if ``seqno`` is not above the high seqno.
         """
         if seqno <= self.high_seqno:
             raise LocalProtocolError(
@@ -185,7 +180,7 @@ class ReplicaCopy:
             self._first_disk_end = None
 
     def store_received(self) -> bool:
-        """Write the items received since the last time; return whether there were any."""
+        """Write the items received since the last call; return True if there were any."""
         has_news = self._has_unstored or bool(self.lost_cursors)
         self._has_unstored = False
         if has_news:
@@ -193,14 +188,15 @@ class ReplicaCopy:
         return has_news
 
     def roll_back(self, seqno: int) -> int:
-        """Go back to the last whole snapshot at or below a seqno, or further; return where it is.
-
-        Where that changes nothing all is given up: it was asked to go back and must.
+        """Roll back to the end of a whole snapshot, at most ``seqno``; return the new high
+        seqno.
         """
         data = self.vbucket.data
         before = data.high_seqno
         data.store_received()
         left = data.cut(data.disk.batch_end_at(min(seqno, self.consistent_seqno)))
+        # The active asked for a rollback. A copy that stays where it is would ask for the same
+        # stream again.
         if left == before:
             left = data.cut(data.base_seqno)
         self._first_disk_end = None
@@ -210,6 +206,6 @@ class ReplicaCopy:
         return left
 
     def drop_part(self) -> None:
-        """Drop the part of an unfinished snapshot, so that the copy is consistent."""
+        """Roll back an unfinished snapshot, so that the copy is consistent."""
         if not self.is_consistent:
             self.roll_back(self.consistent_seqno)

@@ -1,7 +1,4 @@
-"""The copies of a vbucket that a sync write needs: the active first, then its replicas.
-
-``Bucket.replicas`` has the progress of the replicas (``replicas.py``).
-"""
+"""The copies of a vbucket that count for a sync write: the active first, then its replicas."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -11,26 +8,24 @@ TAKEOVER: Final = "replication:takeover"
 
 
 def connection_name(source: int, target: int, bucket: str, purpose: str = REPLICATION) -> str:
-    """Return the name of the connection by which one node receives copies from another."""
+    """Return the DCP connection name with which node ``target`` streams from node ``source``."""
     return f"{purpose}:node{source + 1}->node{target + 1}:{bucket}"
 
 
 class CopyProgress(NamedTuple):
-    """The progress of one copy of a vbucket."""
-
     held_seqno: int
+    """The newest seqno that the active has, or that the replica acknowledged."""
     persisted_seqno: int
 
 
 Chain = Sequence[CopyProgress | None]
-"""All copies that there should be, the active first; None is one that no node has."""
+"""One entry per copy of the bucket's settings, the active first. None: no node has this copy."""
 
 
 def majority_of(chain: Chain) -> int:
-    """Return the number of copies that is a majority."""
     return len(chain) // 2 + 1
 
 
 def is_possible(chain: Chain) -> bool:
-    """Return whether there are enough copies for a sync write ever to be committed."""
+    """Return False if too few copies exist to ever commit a sync write."""
     return sum(copy is not None for copy in chain) >= majority_of(chain)

@@ -1,12 +1,12 @@
-"""Reads the framing extras of a request, and refuses those that are not supported.
+"""Decodes the framing extras of a KV request, and rejects those that dcplake does not support.
 
-    BARRIER                              answers come in order anyway
+    BARRIER                              ignored: responses come in order anyway
     DURABILITY                           SET, ADD, REPLACE, DELETE and TOUCH only
-    STREAM_ID                            for the DCP command that reads it
+    STREAM_ID                            decoded by the DCP commands
     PRESERVE_TTL                         NOT_SUPPORTED
     IMPERSONATED_USER, EXTRA_PRIVILEGE,
-    TOKEN_AUTH                           EACCESS: nobody acts for others
-    unknown ones                         UNKNOWN_FRAME_INFO
+    TOKEN_AUTH                           EACCESS: no client acts for another user
+    unknown ids                          UNKNOWN_FRAME_INFO
 
 Source: kv_engine ``daemon/mcbp_validators.cc`` (parseFrameExtras).
 """
@@ -22,7 +22,7 @@ from dcp.wire.frame_info import FrameInfo, RequestInfo, decode_frame_infos
 from dcp.wire.vocabulary import Opcode, Status
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0
-"""How long a sync write may take that names no time (kv_engine ``durability_monitor_impl.h``)."""
+"""Time limit of a sync write that names none (kv_engine ``durability_monitor_impl.h``)."""
 _DURABLE: Final = frozenset({Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE, Opcode.TOUCH})
 _REFUSED: Final = {
     RequestInfo.PRESERVE_TTL: Status.NOT_SUPPORTED,
@@ -33,7 +33,7 @@ _REFUSED: Final = {
 
 
 class DurabilityLevel(IntEnum):
-    """The condition that a majority of copies must meet before a write is committed."""
+    """A majority of copies must have the write in memory or on disk; numbers are the wire's."""
 
     MAJORITY = 1
     MAJORITY_AND_PERSIST_ON_ACTIVE = 2
@@ -42,17 +42,14 @@ class DurabilityLevel(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DurabilityRequirement:
-    """The durability that a client asks for, and its timeout."""
-
     level: DurabilityLevel
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
 
 
 def requirement_of(opcode: int, framing_extras: bytes) -> DurabilityRequirement | None:
-    """Return the durability that a request asks for; None where it asks for none.
+    """Return the durability that a request asks for, or None.
 
-    Raises:
-        DocumentError: framing extras that are malformed or refused, whatever they ask for.
+    Raises DocumentError if any framing extra is malformed or rejected.
     """
     try:
         infos = decode_frame_infos(framing_extras)
@@ -91,12 +88,14 @@ def _requirement(opcode: int, info: FrameInfo) -> DurabilityRequirement:
     timeout_seconds = DEFAULT_TIMEOUT_SECONDS
     if len(info.data) == 3:
         milliseconds = int.from_bytes(info.data[1:], "big")
+        # kv_engine reserves 0 and 0xffff.
         if not 0 < milliseconds < U16_MAX:
             raise DocumentError(
                 Status.DURABILITY_INVALID_LEVEL,
                 f"durability timeout: found {milliseconds} ms, expected 1 to {U16_MAX - 1}",
             )
         timeout_seconds = milliseconds / 1000
+    # Level 0 ("none") is valid only without the framing extra.
     if not level or opcode not in _DURABLE:
         raise DocumentError(
             Status.EINVAL, f"durability level {level}: command {opcode:#04x} does not take it"

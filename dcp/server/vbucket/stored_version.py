@@ -1,4 +1,4 @@
-"""A document whose value is on disk only, where nobody needs many values in memory: in a relay."""
+"""A version without its value, which is on disk: a relay keeps few values in memory."""
 
 from typing import Final
 
@@ -6,13 +6,12 @@ from dcp.server.model.versions import Version
 
 
 class StoredVersion(Version):
-    """A version whose value is on disk only; all else is in memory."""
+    """A version whose value is on disk only; all other fields are in memory."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, version: Version) -> "StoredVersion":
-        """Return a version without its value."""
         stored = cls.__new__(cls)
         for name in _KEPT:
             setattr(stored, name, getattr(version, name))
@@ -21,7 +20,7 @@ class StoredVersion(Version):
         return stored
 
     def wire(self, flavour: int) -> tuple[bytes, bytes]:
-        """Raise AssertionError: frames are made of what is in checkpoints or on disk."""
+        """Raise AssertionError: frames for streams are made from checkpoints or disk."""
         raise AssertionError(f"seqno {self.seqno}: found no value for a frame of flavour {flavour}")
 
 

@@ -1,18 +1,17 @@
 """Tracks the sync writes of one vbucket, from their prepare to a commit or an abort.
 
-    state            event           next state       what follows
-    PENDING          ACKNOWLEDGED    COMMITTED        the document at a seqno of its own; success
-    PENDING          TIMED_OUT       ABORTED          an abort at a seqno of its own; ambiguous
+    state            event           next state       result
+    PENDING          ACKNOWLEDGED    COMMITTED        appends the document; SUCCESS
+    PENDING          TIMED_OUT       ABORTED          appends an abort; SYNC_WRITE_AMBIGUOUS
     PENDING          IMPOSSIBLE      ABORTED          the same: too few copies are left
-    PENDING          RECOVERED       MAYBE_VISIBLE    ambiguous: a fork, a move, a restart
-    either           GONE            FORGOTTEN        its collection was dropped; ambiguous
-    MAYBE_VISIBLE    ACKNOWLEDGED    COMMITTED        the document; nobody waits for an answer
+    PENDING          RECOVERED       MAYBE_VISIBLE    SYNC_WRITE_AMBIGUOUS: failover or restart
+    either           GONE            FORGOTTEN        SYNC_WRITE_AMBIGUOUS: collection dropped
+    MAYBE_VISIBLE    ACKNOWLEDGED    COMMITTED        appends the document; no client waits
 
-A copy acknowledges prepares in order, and none beyond one that it must persist first. A write is
-committed when a majority of the copies acknowledged it, the active among them, so writes are
-committed in order as well. What may have been visible before a fork is never aborted, and its key
-cannot be read until it is committed again. Sources: kv_engine
-``engines/ep/src/durability/active_durability_monitor.cc``, ``engines/ep/src/vbucket.cc``.
+A write is committed when a majority of copies, the active included, has acknowledged its prepare.
+Copies acknowledge in seqno order, so commits keep that order too. A write that may have been
+visible before a failover is never aborted; until its new commit nobody can read its key. Sources:
+kv_engine ``engines/ep/src/durability/active_durability_monitor.cc``, ``engines/ep/src/vbucket.cc``.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,8 +28,6 @@ from dcp.wire.vocabulary import Opcode, Status
 
 
 class WriteState(Enum):
-    """The state of a sync write."""
-
     PENDING = "pending"
     MAYBE_VISIBLE = "maybe visible"
     COMMITTED = "committed"
@@ -39,8 +36,6 @@ class WriteState(Enum):
 
 
 class WriteEvent(Enum):
-    """An event of a sync write."""
-
     ACKNOWLEDGED = "acknowledged"
     TIMED_OUT = "timed out"
     IMPOSSIBLE = "impossible"
@@ -57,11 +52,12 @@ NEXT: Final = {
     (WriteState.MAYBE_VISIBLE, WriteEvent.ACKNOWLEDGED): WriteState.COMMITTED,
     (WriteState.MAYBE_VISIBLE, WriteEvent.GONE): WriteState.FORGOTTEN,
 }
-"""What is not here changes nothing: what may be visible has no deadline and stays possible."""
+"""All other pairs change nothing. A write in MAYBE_VISIBLE, for example, has no deadline."""
 
 Answer = Callable[[Status], None]
-"""What tells the client how its write ended: SUCCESS or SYNC_WRITE_AMBIGUOUS."""
+"""Callback that sends the result to the client: SUCCESS or SYNC_WRITE_AMBIGUOUS."""
 Told = tuple[Answer, Status]
+"""A result that the caller must send to its client."""
 
 
 @dataclass(slots=True)
@@ -81,27 +77,29 @@ class _Write:
 
 
 class SyncWrites:
-    """The sync writes under way in the vbucket of ``documents``; times are seconds since 1970."""
+    """The sync writes of the vbucket of ``documents``; times are seconds since 1970."""
 
     def __init__(self, documents: DocumentStore) -> None:
         self._documents = documents
-        self._writes: list[_Write] = []  # in the order of their prepares
+        self._writes: list[_Write] = []
+        """In the order of their prepares."""
         self._untold: list[Told] = []
+        """Results that ``step`` must return, as no client was called yet."""
 
     @property
     def is_pending(self) -> bool:
-        """True if a write is under way, or a client has not been told yet how its write ended."""
+        """True if a write is under way, or ``step`` has results to return."""
         return bool(self._writes or self._untold)
 
     def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
-        """Take a write whose prepare was appended just now."""
+        """Add a write whose prepare has just been appended."""
         self._writes.append(_Write(prepare, deadline, answer))
 
     def recover(self, *, is_active: bool) -> None:
-        """Follow a history that was cut, handed over or read anew.
+        """Start over after the history was cut, handed over or restored from disk.
 
-        Waiting clients will get an ambiguous result. An active vbucket commits again what it holds
-        prepares of; any other waits for its active to do so.
+        Waiting clients get SYNC_WRITE_AMBIGUOUS. An active vbucket commits its prepares again; any
+        other waits for the active to do so.
         """
         self.tell_later(self.give_up())
         state = NEXT[WriteState.PENDING, WriteEvent.RECOVERED]
@@ -110,7 +108,7 @@ class SyncWrites:
         self._documents.hold_back(write.key for write in self._writes)
 
     def give_up(self) -> Sequence[Told]:
-        """Forget all writes; return the clients to tell that the result is unknown."""
+        """Forget all writes; return SYNC_WRITE_AMBIGUOUS for each waiting client."""
         told = [*self._untold]
         for write in self._writes:
             if write.answer is not None:
@@ -119,11 +117,11 @@ class SyncWrites:
         return told
 
     def tell_later(self, told: Sequence[Told]) -> None:
-        """Return these from the next ``step``."""
+        """Let the next ``step`` return these results."""
         self._untold += told
 
     def step(self, chain: Chain, now: float) -> Sequence[Told]:
-        """Append the commits and aborts that are due; return the clients to tell the results."""
+        """Append the commits and aborts that are due; return the results for their clients."""
         told, self._untold = self._untold, []
         acknowledged = _majority_seqno(chain, self._writes)
         left: list[_Write] = []
@@ -165,12 +163,13 @@ class SyncWrites:
 
 
 def commit_of(prepare: Version, seqno: int) -> Version:
-    """Return the document or tombstone at ``seqno`` that a prepare becomes, on any copy."""
+    """Return the document or tombstone that a prepare becomes, at ``seqno``."""
     deletes = bool(prepare.sync and prepare.sync.deletes)
     content = Content(
         prepare.value,
         prepare.datatype,
         prepare.flags,
+        # A prepare of a deletion carries the delete time in its expiry field.
         0 if deletes else prepare.expiry,
         opcode=int(Opcode.DCP_DELETION if deletes else Opcode.DCP_MUTATION),
         delete_time=prepare.expiry if deletes else 0,
@@ -180,7 +179,6 @@ def commit_of(prepare: Version, seqno: int) -> Version:
 
 
 def abort_of(prepare: Version, seqno: int) -> Version:
-    """Return the abort of a prepare at ``seqno``."""
     content = Content(opcode=int(Opcode.DCP_ABORT), sync=SyncWrite(prepare.seqno))
     return _after(prepare, content, seqno)
 
@@ -198,11 +196,12 @@ def _after(prepare: Version, content: Content, seqno: int) -> Version:
 
 
 def _majority_seqno(chain: Chain, writes: Sequence[_Write]) -> int:
-    """Return the seqno up to which a majority acknowledged, the active among them."""
+    """Return the highest seqno that a majority has acknowledged, the active included."""
     copies = [
         0 if copy is None else _acknowledged_seqno(copy, writes, is_active=not place)
         for place, copy in enumerate(chain)
     ]
+    # The n-th highest value is what at least n copies have reached.
     return min(copies[0], sorted(copies, reverse=True)[majority_of(chain) - 1])
 
 
@@ -212,6 +211,8 @@ def _acknowledged_seqno(copy: CopyProgress, writes: Sequence[_Write], *, is_acti
         if is_active
         else DurabilityLevel.PERSIST_TO_MAJORITY
     )
+    # A copy must persist these levels first, so the first unpersisted prepare holds back all later
+    # ones.
     for write in writes:
         seqno = write.prepare.seqno
         if write.level >= needs_disk and seqno > copy.persisted_seqno:

@@ -1,7 +1,7 @@
 """One vbucket: its documents, data, failover log and state.
 
-A crash makes what was on disk its data (``crash``). A copy on another node (``replica_copy.py``)
-is a vbucket of its own, which takes this one's place in a failover (``succeed``).
+After a crash it continues with the data on disk (``crash``). In a failover the vbucket of a replica
+takes its place (``succeed``).
 """
 
 import logging
@@ -37,17 +37,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class PreviousState(NamedTuple):
-    """The state of a vbucket before a change."""
+    """The state to restore if a change fails."""
 
     state: VbucketState
     failover_log: FailoverLog
 
 
 class Vbucket:
-    """A vbucket of a cluster; used under the bucket's lock. ``fresh_uuid`` gives new branches.
-
-    More than 20 public methods: each changes at least two of its data, branches and state.
-    """
+    """A vbucket of a cluster; call it with the bucket's lock held."""
 
     def __init__(
         self,
@@ -57,29 +54,28 @@ class Vbucket:
         home: VbucketHome | None = None,
         state: VbucketState | None = None,
     ) -> None:
-        """Begin an empty vbucket, or with a ``home`` take up what is there.
+        """Start an empty vbucket, or restore the one in ``home``.
 
-        ``state`` is the one that it is in; None: the one that was saved, ACTIVE where none was.
-
-        Raises:
-            DiskFormatError: a file of another vbucket or of another version of dcplake.
-            OSError: a file that cannot be read.
+        ``fresh_uuid`` returns uuids for new branches. ``state`` overrides the saved state; with
+        neither the vbucket is ACTIVE. Raises DiskFormatError if the file belongs to another vbucket
+        or another version of dcplake, and OSError if it cannot be read.
         """
         self.id = vbucket
         self._fresh_uuid = fresh_uuid
         self._settings = settings
         self._home = home
         self.shown_as: VbucketState | None = None
-        """The state that clients are told, where it is another one than its own: ``BucketOrigin``
-        decides."""
+        """If set, clients see this state instead of the real one (``BucketOrigin`` decides)."""
         self.promised_seqno = 0
-        """A seqno that clients are told it has, though it is not here yet: a relay's, that knows
-        it from the cluster and gets it once somebody asks for a stream."""
+        """In a relay: the cluster's high seqno, which clients see before the items are here. The
+        relay fetches them when a client opens a stream. 0: clients see the real high seqno.
+        """
         self.is_handed_over = False
-        """True if it is dead because the client of a takeover was told to become active, and the
-        map does not name that yet. It is saved as ACTIVE, so that a restart undoes it."""
+        """True from the end of a takeover until the map names the new active. The disk says ACTIVE
+        all this time, so that a restart undoes an unfinished move.
+        """
         self.named_manifests: frozenset[int] = frozenset()
-        """The numbers of all manifests that its log names, or may name by now."""
+        """Manifests that the log on disk may refer to by number, so bucket.json must keep them."""
         data_settings = _data_settings(settings)
         if home is not None:
             behind = replace(data_settings, writes_behind=True)
@@ -91,7 +87,7 @@ class Vbucket:
         self._begin(data, log, HybridClock(), state or VbucketState.ACTIVE)
 
     def _take_up(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
-        """Restore what was saved; the branch record lacks all earlier writes."""
+        """Restore what was saved; the branch record cannot know earlier writes."""
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.disk.saved_state:
             saved = SavedVbucket.decode(data.disk.saved_state, self.id)
@@ -105,6 +101,7 @@ class Vbucket:
         steps = [(seqno, self._manifest(home, number)) for seqno, number in saved.manifests]
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
         data.disk.restore_high_seqnos(self.documents.collections.high_seqnos)
+        # After a crash items may be newer than the saved clock, and CAS values must not repeat.
         for version in data.newest.keys.versions:
             self.documents.clock.raise_floor(version.cas)
         self.recover_sync_writes()
@@ -118,16 +115,18 @@ class Vbucket:
         return home.manifests[number]
 
     def _compacted(self) -> None:
-        """Forget manifests that a cut can no longer need."""
+        """Drop manifests that only a rollback to a compacted seqno could need."""
         self.documents.collections.forget_steps(self.data.disk.may_be_cut)
         if self.data.disk.saved_state:
             saved = SavedVbucket.decode(self.data.disk.saved_state, self.id)
             self.named_manifests = saved.manifest_numbers
 
     def _state_at(self, home: VbucketHome, seqno: int) -> SavedVbucket:
-        """Return the state to save with the items up to ``seqno``."""
+        """Return the state to save together with the items up to ``seqno``."""
         collections, stored = self.documents.collections, self.data.disk.high_seqnos
         highs = {
+            # A collection's newest item may still be in memory; then the disk's last value is
+            # right.
             collection: high if high <= seqno else stored.get(collection, 0)
             for collection, high in collections.high_seqnos.items()
         }
@@ -141,19 +140,19 @@ class Vbucket:
             self.data.disk.whole_seqno_at(seqno),
             self.data.disk.learned_purge_seqno,
         )
+        # The write may fail later; too many numbers do no harm.
         self.named_manifests |= state.manifest_numbers
         return state
 
     @property
     def unmoved_state(self) -> VbucketState:
-        """Its state as if no takeover were under way."""
+        """The state to save; it ignores an unfinished takeover."""
         return VbucketState.ACTIVE if self.is_handed_over else self.state
 
     def save(self) -> None:
-        """Write the state durably where there is a data folder, if it changed.
+        """Write the state durably, if it changed and there is a data folder.
 
-        Raises:
-            OSError: the file cannot be written.
+        Raises OSError if the file cannot be written.
         """
         self.data.persistence.save_state()
 
@@ -180,38 +179,32 @@ class Vbucket:
 
     @property
     def state(self) -> VbucketState:
-        """Active, replica, pending or dead; ``change`` is how that changes."""
+        """The real state; ``change`` changes it."""
         return self._state
 
     @property
     def shown_state(self) -> VbucketState:
-        """The state that clients see, and that decides which requests are allowed."""
+        """The state that clients see; it decides which requests are allowed."""
         return self.state if self.shown_as is None else self.shown_as
 
     def show_as(self, state: VbucketState) -> None:
-        """Tell clients this state instead of its own."""
         self.shown_as = state
 
     def promise(self, seqno: int) -> None:
-        """Tell clients that it has a seqno that is not here yet; 0: what is here."""
         self.promised_seqno = seqno
 
     def take_failover_log(self, log: FailoverLog) -> None:
-        """Have the branches of the active, of which this is a copy."""
         self.failover_log = log
 
     def filtered_high_seqno(self, wanted: StreamFilter) -> int | None:
-        """Return the newest seqno of the collections that a filter names; None without names."""
+        """Return the highest seqno of a filter's collections; None if it names none."""
         if wanted.collections == {DEFAULT_ID}:
             return self.default_high_seqno
         return wanted.high_seqno(self.documents.collections.high_seqnos)
 
     @property
     def default_high_seqno(self) -> int:
-        """The newest seqno of the default collection.
-
-        As the vbucket was set up it is what was told, until the collection gets a later one.
-        """
+        """The newest seqno of the default collection; after ``set_up``, the one given there."""
         newest = self.documents.collections.high_seqnos.get(DEFAULT_ID, 0)
         if self._set_up_default_high is not None:
             told, high_seqno = self._set_up_default_high
@@ -219,7 +212,7 @@ class Vbucket:
         return newest
 
     def facts(self, collections_high_seqno: int | None = None) -> VbucketFacts:
-        """Return the facts that decide a stream request; see ``filtered_high_seqno``."""
+        """Return the facts that decide a stream request (``resume_rules.py``)."""
         return VbucketFacts(
             self.failover_log,
             self.data.high_seqno,
@@ -232,37 +225,37 @@ class Vbucket:
 
     @property
     def is_ephemeral(self) -> bool:
-        """True if there is no disk: persisted seqnos are only reported."""
+        """True if the bucket type has no disk."""
         return self._settings.bucket_type is BucketType.EPHEMERAL
 
     @property
     def public_persisted_seqno(self) -> int:
-        """The persisted seqno that statistics report.
+        """The persisted seqno in statistics: 0 in an ephemeral bucket.
 
-        0 of an ephemeral bucket, though streams and SEQNO_PERSISTENCE take all of it for persisted
-        (kv_engine ``ephemeral_vb.h``, getPublicPersistenceSeqno and getPersistenceSeqno).
+        Streams and SEQNO_PERSISTENCE treat all items of such a bucket as persisted (kv_engine
+        ``ephemeral_vb.h``, getPublicPersistenceSeqno and getPersistenceSeqno).
         """
         return 0 if self.is_ephemeral else self.data.disk.persisted_seqno
 
     @property
     def may_compact(self) -> bool:
-        """True if no state older than the newest seqno may be needed for a rollback.
+        """False while a rollback to an older seqno may be needed.
 
-        That is the last whole snapshot while the next one is received, or while the disk ends
-        inside one: a power loss goes back to it.
+        A replica needs the last whole snapshot while it receives the next one, and while the disk
+        ends inside one: after a power loss it rolls back to it.
         """
         return self.data.is_whole
 
     def begin_compaction(self, now: float, *, in_passing: bool = False) -> PendingWrite | None:
-        """Prepare a compaction if one is due at ``now``, for ``Persistence.finish_flush``.
+        """Return a compaction that is due at ``now``, or None; see
+        ``Persistence.begin_compaction``.
 
-        Tombstones go that are as old as the settings say, with all of lower seqnos. Of an ephemeral
-        vbucket nothing is left that was replaced. Where history is retained nothing is due before
-        its share of the bytes is used up. ``in_passing`` is for frequent callers: it costs nothing
-        where replaced versions are few.
+        ``in_passing`` makes frequent calls cheap: it skips a log with few replaced versions.
         """
         if not self.may_compact or (in_passing and not self.data.persistence.is_mostly_stale):
             return None
+        # Retained history is made of replaced versions, so compaction waits until they exceed their
+        # share.
         kept_bytes = self._settings.history_retention_bytes
         if kept_bytes and self.data.disk.stale_bytes <= kept_bytes // self._settings.vbuckets:
             return None
@@ -273,14 +266,13 @@ class Vbucket:
     # --- states and branches
 
     def change(self, event: StateEvent, *, is_first: bool = False) -> None:
-        """Change the state by an event, as ``state_changes.py`` has it.
+        """Change the state by an event of ``state_changes.py``.
 
-        ``is_first``: if a branch begins, nothing is known of any before it. In a bucket
-        ``bucket_states.py`` does this, and what follows for others.
+        ``is_first``: a new branch starts an empty failover log. In a bucket call
+        ``bucket_states.py`` instead, which also updates what depends on the state.
 
-        Raises:
-            LocalProtocolError: that does not happen to a vbucket in this state.
-            OSError: the state cannot be saved; nothing has changed.
+        Raises LocalProtocolError if the event is impossible in this state, and OSError if the state
+        cannot be saved; nothing has changed then.
         """
         before = self.begin_change(event, is_first=is_first)
         try:
@@ -291,12 +283,10 @@ class Vbucket:
         self.complete_change(before)
 
     def begin_change(self, event: StateEvent, *, is_first: bool = False) -> PreviousState:
-        """Take the state after an event, on its branch, in memory only.
+        """Enter the state after an event, in memory only, with its new branch if it begins one.
 
-        It must be on disk before ``complete_change`` follows; else ``undo_change`` does.
-
-        Raises:
-            LocalProtocolError: that does not happen to a vbucket in this state.
+        ``save`` it, then call ``complete_change``, or ``undo_change`` after an error. Raises
+        LocalProtocolError if the event is impossible in this state.
         """
         before = PreviousState(self._state, self.failover_log)
         self._state, begins_branch = next_state(self._state, event)
@@ -305,24 +295,23 @@ class Vbucket:
         return before
 
     def undo_change(self, before: PreviousState) -> None:
-        """Restore the state and branch before the change; the disk may hold others."""
+        """Restore state and failover log; the disk may still have the new ones."""
         self._state, self.failover_log = before
 
     def complete_change(self, before: PreviousState) -> None:
-        """Complete a change with what is not on disk: the record of branches, sync writes."""
+        """Follow a saved change: record its branch and recover the sync writes."""
         if self.failover_log is not before.failover_log:
             self._record_branch(before.failover_log)
         self.recover_sync_writes()
 
     def hand_over(self, *, is_move: bool) -> None:
-        """Be dead, as the client of a takeover is to be active.
+        """Become dead, because the client of a takeover stream becomes the active.
 
-        ``is_move``: the client is a node, and a rebalance will say where the vbucket is.
-
-        Raises:
-            LocalProtocolError: the vbucket is not active.
-            OSError: the state cannot be saved; nothing has changed.
+        ``is_move``: the client is a node of this cluster, and the rebalance decides who is active
+        at last. Raises LocalProtocolError if the vbucket is not active, OSError if the state cannot
+        be saved.
         """
+        # Set first: ``change`` saves the state, and a restart during a move must find ACTIVE.
         self.is_handed_over = is_move
         try:
             self.change(StateEvent.HANDED_OVER)
@@ -331,10 +320,9 @@ class Vbucket:
             raise
 
     def give_back(self) -> bool:
-        """Be active again if it was handed over in a move; whether its state changed.
+        """Undo ``hand_over`` of an unfinished move; return True if the state changed.
 
-        Raises:
-            OSError: the state cannot be saved; it is handed over as before.
+        Raises OSError if the state cannot be saved; the vbucket then stays handed over.
         """
         was_handed_over, self.is_handed_over = self.is_handed_over, False
         if not was_handed_over or self._state is not VbucketState.DEAD:
@@ -347,12 +335,11 @@ class Vbucket:
         return True
 
     def crash(self, lost_seqnos: int | None) -> None:
-        """Go on with what is on disk, or with ``lost_seqnos`` less than there was; a new branch.
+        """Continue with the data on disk, or without the last ``lost_seqnos``, on a new branch.
 
-        More is lost where that lies within a batch of writes: there is no state to go back to. An
-        ephemeral vbucket loses everything and is as new: it knows no older branch.
-        A branch is added also when nothing was lost: an unclean restart cannot know (kv_engine
-        ``engines/ep/src/warmup.cc``).
+        It loses whole batches only, so it may lose more. An ephemeral vbucket loses everything,
+        older branches included. The branch begins even if nothing was lost: after an unclean
+        restart a node cannot know (kv_engine ``engines/ep/src/warmup.cc``).
         """
         left = self.data.disk.persisted_seqno
         if self.is_ephemeral:
@@ -362,25 +349,22 @@ class Vbucket:
         self._go_back(left, is_first=self.is_ephemeral)
 
     def recover(self) -> None:
-        """Begin a branch after an unclean restart, if active: the data is what was on disk."""
+        """Begin a branch after an unclean restart, if the vbucket is active."""
         if self._state is VbucketState.ACTIVE:
             self._begin_branch(self.data.high_seqno)
             self.save()
 
     def recover_sync_writes(self) -> None:
-        """Follow a history that was cut, handed over or read anew, in the state it is in now."""
         self.sync_writes.recover(is_active=self._state is VbucketState.ACTIVE)
 
     def _go_back(self, cut_seqno: int, *, is_first: bool) -> None:
-        """Begin a branch of everything up to ``cut_seqno``.
-
-        It cannot be refused, as a node is gone whatever the disk does: data that the disk cannot
-        cut off is kept, and the branch is saved with the next write.
-        """
+        """Lose everything above ``cut_seqno``, and begin a branch there."""
         try:
             left = self.data.cut(cut_seqno)
             self.documents.rewind()
         except OSError as error:
+            # The other nodes fail over whatever this disk does, so an error must not stop this. The
+            # data then stays whole, and the next write saves the branch.
             left = self.data.high_seqno
             _LOG.warning("vbucket %d: nothing is lost, the disk cannot be cut: %s", self.id, error)
         self._begin_branch(left, is_first=is_first)
@@ -391,7 +375,7 @@ class Vbucket:
             _LOG.warning("vbucket %d: its new branch is not on disk yet: %s", self.id, error)
 
     def _begin_branch(self, entry_seqno: int, *, is_first: bool = False) -> None:
-        """Begin a branch that holds what is here, and is told from ``entry_seqno`` on."""
+        """Begin a branch at ``entry_seqno`` with the data that is here."""
         parent = self.failover_log
         self.failover_log = self._forked(entry_seqno, is_first=is_first)
         self._record_branch(parent)
@@ -410,16 +394,16 @@ class Vbucket:
     # --- what is another vbucket from here on
 
     def prepare_to_succeed(self, old: "Vbucket") -> None:
-        """Let seqnos and CAS values begin above those of ``old``; all must be on disk then."""
+        """Continue the seqnos and CAS values of ``old``; save the vbucket afterwards."""
         is_empty = self.data.high_seqno == self.data.base_seqno
         if is_empty and old.data.base_seqno > self.data.base_seqno:
             self.data.start_at(old.data.base_seqno)
         self.documents.clock.raise_floor(old.documents.clock.last)
 
     def succeed(self, old: "Vbucket") -> None:
-        """Be what ``old`` was, with the data and branches that are here: it was a copy of that.
+        """Take the place of ``old``, with the data and branches of this replica.
 
-        It is on disk as that (``prepare_to_succeed``); ``complete_change`` follows.
+        Call it after ``prepare_to_succeed`` and a save; ``complete_change`` follows.
         """
         self._settings = old._settings
         self.record = old.record
@@ -429,7 +413,7 @@ class Vbucket:
         self.sync_writes.tell_later(old.sync_writes.give_up())
 
     def remove(self) -> None:
-        """End, and leave nothing on disk, soon; a log that cannot be removed is nobody's."""
+        """Discard the vbucket and its file."""
         self.data.give_up()
         if self._home is not None:
             self._home.remove()
@@ -437,12 +421,10 @@ class Vbucket:
     # --- any state, for tests
 
     def set_up(self, facts: VbucketFacts, versions: Sequence[Version] = ()) -> None:
-        """Become a vbucket of which ``facts`` are true; CAS values go on growing.
+        """For tests: become a vbucket with these facts; CAS values keep growing.
 
-        ``versions`` end at the high seqno; nothing else before and between them is visible.
-
-        Raises:
-            LocalProtocolError: the vbucket lives in a data folder, or they end elsewhere.
+        ``versions`` must end at the high seqno. Raises LocalProtocolError if they do not, or if the
+        vbucket has a data folder.
         """
         if self._home is not None:
             raise LocalProtocolError(f"vbucket {self.id}: set_up: found one in a data folder")
@@ -452,6 +434,7 @@ class Vbucket:
                 f"vbucket {self.id}: set_up: found a last version at seqno {versions[-1].seqno}, "
                 f"expected it at the high seqno {high}"
             )
+        # Everything below the first given version counts as items that nobody recorded.
         base = versions[0].seqno - 1 if versions else high
         persisted = high if facts.persisted_seqno is None else facts.persisted_seqno
         settings = replace(_data_settings(self._settings), unpersisted_seqnos=high - persisted)
@@ -473,13 +456,10 @@ class Vbucket:
             self._set_up_default_high = facts.collections_high_seqno, high
 
     def take(self, versions: Iterable[Version]) -> None:
-        """Append versions as another server made them: their seqnos, revs and CAS values stay.
+        """Append versions of another server: seqnos, revisions and CAS values stay.
 
-        Seqnos may be left out: their items are unknown. Their system events change the manifest
-        that the vbucket stands at.
-
-        Raises:
-            LocalProtocolError: a seqno is not above the high seqno.
+        Gaps between seqnos are allowed. System events change the manifest. Raises
+        LocalProtocolError if a seqno is not above the high seqno.
         """
         for version in versions:
             self.data.checkpoints.skip_to(version.seqno - 1)
@@ -488,9 +468,9 @@ class Vbucket:
             self._stand_behind(version)
 
     def learn(self, version: Version, known: Manifest | None = None) -> None:
-        """Follow an item that another server made: count it, stand at the manifest it makes.
+        """Note an item that another server made: count it and follow its system event.
 
-        ``known`` is that manifest where it has its uid: an event tells only a part of it.
+        ``known`` is the bucket's manifest; it has details that the event lacks, if its uid matches.
         """
         self.documents.collections.note(version)
         self._stand_behind(version, known)

@@ -1,13 +1,12 @@
-"""The data of one vbucket: its memory, disk, persistence and newest versions.
+"""The data of one vbucket: versions in memory and on disk.
 
-    memory        memory_history.py   checkpoints: what was written last, for streams and the disk
-    persistence   persistence.py      how that gets to disk, with the state; compaction
-    disk          disk_history.py     what is there: how far, what can be read, or gone back to
-    newest        newest_versions.py  what every key holds now
+    memory        memory_history.py   checkpoints: the newest versions, for streams and the disk
+    persistence   persistence.py      flushes and compaction, with the vbucket's state
+    disk          disk_history.py     persisted versions, and how far a rollback can go
+    newest        newest_versions.py  the newest version of every key
 
-This module has the operations over several of them: a write, a batch's end, a cut, a beginning.
-Each batch on disk ends at a consistent state, so a crash or a failover can return to the end of any
-batch.
+This module has the operations that need several of these. Every batch on disk ends at a consistent
+state, so a crash or a failover can return to the end of any batch.
 """
 
 from collections.abc import Callable
@@ -29,21 +28,16 @@ from dcp.types import U64_MAX
 
 @dataclass(frozen=True, slots=True)
 class DataSettings:
-    """The limits of checkpoints, and the number of newest seqnos that are kept from the disk.
-
-    With ``writes_behind`` a flusher has the ``persistence`` flush. ``keeps_values``: whether values
-    that are on disk stay in memory, too.
-    """
-
     limits: CheckpointLimits
     unpersisted_seqnos: int = 0
+    """So many newest seqnos stay in memory only, as with a slow disk."""
     writes_behind: bool = False
+    """True if a background flusher writes; False if each batch is flushed at its end."""
     keeps_values: bool = True
+    """True if values stay in memory after they are on disk."""
 
 
 class VbucketData:
-    """Versions of one vbucket. ``base_seqno`` is the high seqno before the first of them."""
-
     def __init__(
         self,
         vbucket: int,
@@ -54,6 +48,7 @@ class VbucketData:
         persisted_seqno: int | None = None,
         purge_seqno: int = 0,
     ) -> None:
+        """``base_seqno`` is the high seqno before the first version."""
         self.vbucket = vbucket
         self._on_append: Callable[[Version], None] = lambda _: None
         self._require_room: Callable[[], None] = lambda: None
@@ -82,51 +77,49 @@ class VbucketData:
     # --- who hears of writes
 
     def on_append(self, listener: Callable[[Version], None]) -> None:
-        """Call ``listener`` with each version that is appended from now on, and nobody else."""
+        """Set the one listener that is called with each appended version."""
         self._on_append = listener
 
     def write_behind(self, require_room: Callable[[], None]) -> None:
-        """Call this before clients write: it raises OSError where too much waits for the disk."""
+        """Set the check of ``require_room``; it raises OSError if too much waits for the disk."""
         self._require_room = require_room
 
     def require_room(self) -> None:
-        """Raise OSError where too much waits for the disk; to be called before a client writes."""
+        """Raise OSError if too much waits for the disk; call it before a client's write."""
         self._require_room()
 
     # --- where it stands
 
     @property
     def base_seqno(self) -> int:
-        """The high seqno before the first version."""
         return self.disk.base_seqno
 
     @property
     def high_seqno(self) -> int:
-        """The newest seqno; ``base_seqno`` while there is none."""
         return self.memory.checkpoints.high_seqno
 
     @property
     def checkpoints(self) -> CheckpointManager[Version]:
-        """The checkpoints in memory; a cut or a new beginning replaces them."""
+        """The checkpoints in memory; ``cut`` and ``start_at`` replace the object."""
         return self.memory.checkpoints
 
     @property
     def is_whole(self) -> bool:
-        """True if all of it, in memory and on disk, is consistent: no partial snapshot."""
+        """True if memory and disk both end at the end of a snapshot."""
         return self.checkpoints.is_snapshot_complete and self.disk.ends_whole
 
     def tombstones_on_disk(self) -> int:
-        """Return about how many keys hold a tombstone on disk: all that is no document there."""
+        """Return an estimate: all items on disk that are no live documents."""
         return max(0, self.disk.item_count - self.newest.document_counts().total())
 
     def durability_at(self, end_seqno: int) -> Durability:
-        """Return the durability seqnos at a seqno, the persisted or one in memory."""
+        """Return the durability seqnos at the persisted seqno, or at one in memory."""
         return self.newest.keys.durability.at(end_seqno, self.base_seqno)
 
     # --- beginnings
 
     def start_at(self, base_seqno: int) -> None:
-        """Let seqnos begin after ``base_seqno``; only while nothing was written."""
+        """Let seqnos begin after ``base_seqno``; raise ValueError after the first write."""
         if self.high_seqno != self.base_seqno:
             raise ValueError(
                 f"vbucket {self.vbucket}: found {self.high_seqno - self.base_seqno} versions, "
@@ -140,10 +133,10 @@ class VbucketData:
     def reopen(
         self, base_seqno: int, whole_seqno: int | None = None, learned_purge_seqno: int = 0
     ) -> None:
-        """Take what the file held when it was opened as the data; before the first write.
+        """Load what the opened file has; call it before the first write.
 
-        With a ``whole_seqno`` no more than up to there: earlier disk snapshots may be parts of
-        received ones, so they are no rollback points.
+        With ``whole_seqno`` it loads items up to there only, and no earlier rollback points: those
+        may lie inside snapshots of the active.
         """
         self.disk.begin_at(base_seqno)
         self.disk.take_up(whole_seqno, learned_purge_seqno)
@@ -153,7 +146,6 @@ class VbucketData:
     # --- writing
 
     def append(self, version: Version) -> None:
-        """Add the newest version; its seqno must be the next one."""
         if version.seqno >= U64_MAX:
             raise ValueError(f"vbucket {self.vbucket}: found seqno {version.seqno}, the last one")
         self.checkpoints.queue(version)
@@ -161,30 +153,27 @@ class VbucketData:
         self._on_append(version)
 
     def end_batch(self) -> None:
-        """End a batch of writes; whenever it is flushed, it will be a disk snapshot of its own."""
+        """End a batch of writes, which becomes one disk snapshot in any flush."""
         if batch := self.memory.take_batch():
             self._unwritten.add(batch)
 
     def finish_batch(self) -> None:
-        """End a batch of writes, and flush it unless that is a flusher's work."""
+        """End a batch of writes, and flush it unless a background flusher does."""
         self.end_batch()
         if not self._writes_behind:
             self.persistence.flush()
 
     def receive(self, version: Version) -> None:
-        """Add an item of the snapshot that a replica is receiving; ``store_received`` follows.
+        """Add an item of a snapshot from the active; call ``store_received`` at the end.
 
-        Raises:
-            LocalProtocolError: its seqno is not above the high seqno or outside the snapshot.
+        Raises LocalProtocolError if its seqno is not above the high seqno or outside the snapshot.
         """
         self.checkpoints.receive(version)
         self.newest.note(version)
 
     def store_received(self) -> None:
-        """Write the items that a replica received, or schedule them, even part of a snapshot.
-
-        What came from the active's disk leaves memory when it is written, if no stream wants it.
-        """
+        """Flush the received items, or leave them to the flusher, even inside a snapshot."""
+        # A rollback must not stop at the end of this batch.
         if not self.checkpoints.is_snapshot_complete:
             self.disk.note_part(self.high_seqno)
         self.finish_batch()
@@ -192,12 +181,13 @@ class VbucketData:
             self.persistence.flush(self.high_seqno)
 
     def advance_to(self, seqno: int) -> tuple[str, ...]:
-        """Advance to a seqno at which a replica was told that there is no item.
+        """Raise the high seqno to ``seqno``: the active has no item up to there.
 
-        Returns the cursors that memory lost by it: their streams go back to the disk.
+        Return the cursors that are lost; their streams must go back to the disk.
         """
         self.store_received()
         self.persistence.flush(self.high_seqno)
+        # No item has this seqno, so only the disk can record that the data reaches it.
         self._store.write([], self.persistence.state.news_at(seqno), snapshot_end=seqno)
         lost = self.memory.drop_stream_cursors()
         self.memory.begin_at(seqno)
@@ -206,26 +196,23 @@ class VbucketData:
     # --- losing
 
     def cut(self, seqno: int) -> int:
-        """Lose every batch that ended above ``seqno``; return where the data now ends.
+        """Lose every batch that ended above ``seqno``; return the new high seqno.
 
-        That is lower than a batch's end at ``seqno`` only where compaction took away what going
-        back needs: then everything is lost.
-
-        Raises:
-            OSError: the file cannot be written, or what would stay cannot be read; nothing is
-                lost, and what waits goes on waiting.
+        If compaction removed what the rollback needs, everything is lost. Raises OSError if the
+        file cannot be written, or the rest cannot be read; nothing is lost then.
         """
         self.persistence.flush(seqno)
         left = min(seqno, self._store.persisted_seqno)
+        # Find an unreadable state now, while nothing is lost.
         self._store.check_state(left)
         left = self.disk.cut(seqno)
-        self._unwritten.clear()  # only now: what the disk did not lose is still to be written
+        # Only after the disk was cut: if that fails, these batches must still be written.
+        self._unwritten.clear()
         self.memory.begin_at(left)
         self._read_again()
         return left
 
     def _read_again(self) -> None:
-        """Read the newest versions from disk again."""
         self.newest.begin_anew()
         self.disk.begin_anew()
         for frames in self._store.warm_up():
@@ -234,13 +221,12 @@ class VbucketData:
                 self.disk.note_stored(version)
 
     def give_up(self) -> None:
-        """Discard the data; what was not written never will be.
-
-        A flusher or compactor that holds it finds nothing to do.
+        """Discard the data and all unwritten batches; a background flusher then finds nothing to
+        do.
         """
         self.persistence.give_up()
         self.close()
 
     def close(self) -> None:
-        """End the use of the file; scans that are open go on."""
+        """Close the file for new operations; open scans continue."""
         self._store.close()

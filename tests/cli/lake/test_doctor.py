@@ -151,7 +151,7 @@ def test_for_people_a_step_is_a_line(
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("failed   bucket ")
     assert said.err.count("\n") == 1
-    assert "expected bucket 'nowhere' to be there" in said.err
+    assert "expected bucket 'nowhere' to exist" in said.err
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_for_people_a_step_is_a_line(
             ["--set", "source.seeds=couchbases://HTTP?bootstrap_on=http"],
             "HTTP",
             4,
-            "maybe it speaks no TLS; expected the HTTP port of the cluster manager",
+            "perhaps the port does not use TLS; expected the HTTP port of the cluster manager",
         ),
         (
             ["--set", "source.seeds=couchbase://SEED?network=external"],
@@ -252,7 +252,7 @@ def test_the_first_step_that_fails_ends_it(
     ("source", "refused", "said"),
     [
         ({"username": "nobody"}, ["SASL"], "check the name 'nobody'"),
-        ({"bucket": "nowhere"}, ["SASL", "bucket"], "expected bucket 'nowhere' to be there"),
+        ({"bucket": "nowhere"}, ["SASL", "bucket"], "expected bucket 'nowhere' to exist"),
     ],
 )
 def test_a_seed_that_refuses_leaves_the_other_to_answer(

@@ -19,10 +19,10 @@ import pytest
 from dcp.cli.main import main
 from dcp.cli.terminal.quantities import bar, memory_text, size_text
 from dcp.cli.views.board_view import board_text, connection_lines
-from dcp.cli.views.producer_connections import connections_in
 from dcp.cli.views.producer_view import ProducerView
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
+from dcp.client.seed_lookup import HttpAnswer
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.task_board.task_stats import Connection, TaskStats
@@ -30,8 +30,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from dcp.relay.relay_figures import RelayFigures
-from dcp.server.bucket.auth import Outcome, SaslConversation
-from dcp.server.bucket.node_figures import node_exposition
+from dcp.server.bucket.node_figures import ConnectionFigures
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -97,7 +96,7 @@ def stalled_consumer(world: World, window_bytes: int) -> Iterator[NodeConnection
 def test_top_shows_what_a_producer_tells_of_its_connections(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = ["--user", "tester", "--producer", world.cluster.seeds[0]]
+    where = ["--user", "tester", "--producer", world.cluster.http_seeds[0]]
     with stalled_consumer(world, 10_000) as connection:
         assert main(["top", *where, "--json"]) == 0
         told = look_json(capsys.readouterr().out)
@@ -120,7 +119,7 @@ def test_a_consumer_that_acknowledges_too_much_is_told_of(
     world: World, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """On its connection, and on a stream that has ended since."""
-    where = ["--user", "tester", "--producer", world.cluster.seeds[0]]
+    where = ["--user", "tester", "--producer", world.cluster.http_seeds[0]]
 
     def told() -> int:
         assert main(["top", *where, "--metrics"]) == 0
@@ -157,13 +156,6 @@ def test_a_consumer_that_acknowledges_too_much_is_told_of(
     assert line.startswith("eq_dcpq:twice: found an acknowledgement of 1048576 bytes, expected at")
 
 
-def test_a_server_that_does_not_count_has_no_such_metric() -> None:
-    told = {"eq_dcpq:a:type": "producer", "eq_dcpq:a:total_acked_bytes": "5"}
-    (found,) = connections_in(told)
-    assert found.over_acked_bytes is None
-    assert "dcp_producer_over_acked_bytes_total{" not in node_exposition([found], None)
-
-
 HOSTILE_NAME = b"e\x1b[2J\nvil\r\\"
 SHOWN_NAME = r"e\x1b[2J\x0avil\x0d\\"
 
@@ -171,7 +163,7 @@ SHOWN_NAME = r"e\x1b[2J\x0avil\x0d\\"
 def test_the_name_of_a_consumer_moves_no_cursor(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    where = ["--user", "tester", "--producer", world.cluster.seeds[0]]
+    where = ["--user", "tester", "--producer", world.cluster.http_seeds[0]]
     with RawClient(world.cluster.seeds[0]) as client:
         client.log_in(user="tester", password=SECRET).open_dcp(HOSTILE_NAME)
         assert main(["top", *where]) == 0
@@ -189,9 +181,8 @@ def test_the_name_of_a_consumer_moves_no_cursor(
 
 def test_names_that_a_server_tells_as_they_are_move_no_cursor() -> None:
     name = HOSTILE_NAME.decode()
-    view = ProducerView.__new__(ProducerView)
-    view.address, view.producer = "node:1", None
-    view.connections = connections_in({f"eq_dcpq:{name}:type": "producer"})
+    view = ProducerView("127.0.0.1:1", "user", "password")
+    view.connections = [ConnectionFigures(name)]
     view.relay = RelayFigures(disk_trouble=f"{name}\nejections  0")
     lines = view.text().split("\n")
     assert all(line.isprintable() for line in lines)
@@ -208,26 +199,12 @@ def test_what_a_server_refuses_with_moves_no_cursor() -> None:
     assert "lake: fine" not in {line.lstrip()[:10] for line in board_text([look]).split("\n")}
 
 
-def test_a_name_with_colons_and_stream_statistics_is_read_right() -> None:
-    told = {
-        "eq_dcpq:a:b:c:type": "producer",
-        "eq_dcpq:a:b:c:max_buffer_bytes": "100",
-        "eq_dcpq:a:b:c:unacked_bytes": "40",
-        "eq_dcpq:a:b:c:paused": "false",
-        "eq_dcpq:a:b:c:stream_0_flags": "0",
-        "eq_dcpq:in:type": "consumer",
-        "ep_dcp_count": "2",
-    }
-    (found,) = connections_in(told)
-    assert (found.name, found.window_bytes, found.outstanding_bytes) == ("a:b:c", 100, 40)
-    assert found.paused == ""
-
-
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [
         (["--producer", "nonsense:x"], 2, "write host:port"),
-        (["--relay", "127.0.0.1:1"], 4, "cannot connect"),
+        (["--producer", "127.0.0.1:11210"], 2, "found port 11210, the data service's"),
+        (["--relay", "127.0.0.1:1"], 4, "Connection refused"),
     ],
 )
 def test_a_producer_that_cannot_be_asked_is_one_sentence(
@@ -241,49 +218,47 @@ def test_a_producer_that_cannot_be_asked_is_one_sentence(
 def test_a_producer_is_no_relay(
     world: World, more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (first, _) = world.cluster.seeds
+    (first, _) = world.cluster.http_seeds
     assert main(["top", "--user", "tester", "--relay", first, *more]) == 4
     printed = capsys.readouterr()
     assert f"{first}: found a producer" in printed.err and "--producer shows it" in printed.err
     assert printed.out == ""
 
 
-@pytest.fixture
-def plain_passwords(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Let nodes offer PLAIN alone, as somebody in between could; returns what they were sent."""
-    sent: list[bytes] = []
-    start = SaslConversation.start
-
-    def noted(conversation: SaslConversation, mechanism: bytes, payload: bytes) -> Outcome:
-        sent.append(payload)
-        return start(conversation, mechanism, payload)
-
-    monkeypatch.setattr(SaslConversation, "start", noted)
-    monkeypatch.setattr("dcp.server.commands.setup_commands.MECHANISMS", b"PLAIN")
-    return sent
-
-
 def test_the_password_is_sent_as_it_is_only_where_that_is_allowed(
-    world: World, plain_passwords: list[bytes], capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["top", "--user", "tester", "--producer", world.cluster.seeds[0], "--once"]
-    assert main(words) == 4
-    error = capsys.readouterr().err
-    assert "found PLAIN offered, expected one of SCRAM-SHA512" in error
-    assert plain_passwords == [] and SECRET not in error
-    assert main([*words, "--set", "source.allow_plain=true"]) == 0
-    assert plain_passwords == [f"\0tester\0{SECRET}".encode()]
+    asked: list[str] = []
+
+    def note(node: NodeAddress, *_: object) -> HttpAnswer:
+        asked.append(str(node))
+        return HttpAnswer("URL", 404, b"")
+
+    monkeypatch.setattr("dcp.cli.views.producer_view.ask_over_http", note)
+    for here in ("127.0.0.1:8091", "[::1]:8091", "localhost:9000", "localhost"):
+        assert main(["top", "--producer", here]) == 4
+    assert asked == ["127.0.0.1:8091", "[::1]:8091", "localhost:9000", "localhost:8091"]
+    assert "URL: found status 404 (''), expected a relay" in capsys.readouterr().err
+    words = ["top", "--relay", "relay1.example"]
+    assert main(words) == 2
+    assert "sends the password as it is, expected --tls" in capsys.readouterr().err
+    assert asked[4:] == []
+    assert main([*words, "--tls"]) == main([*words, "--set", "source.allow_plain=true"]) == 4
+    assert asked[4:] == ["relay1.example:18091", "relay1.example:8091"]
 
 
-def test_a_password_within_tls_may_be_sent_as_it_is(
-    plain_passwords: list[bytes], monkeypatch: pytest.MonkeyPatch
+def test_a_producer_is_asked_within_tls(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DCPLAKE_PASSWORD", SECRET)
     settings = ClusterSettings(vbuckets=2, users={"tester": SECRET}, tls=TLS_FILES)
     with ProducerCluster(settings) as cluster:
-        where = ["--producer", cluster.tls_seeds[0], "--ca-file", CERTIFICATE]
-        assert main(["top", "--user", "tester", *where, "--once"]) == 0
-    assert plain_passwords == [f"\0tester\0{SECRET}".encode()]
+        where = ["--producer", cluster.https_seeds[0]]
+        assert main(["top", "--user", "tester", *where, "--ca-file", CERTIFICATE]) == 0
+        assert main(["top", "--user", "tester", *where, "--tls"]) == 4
+        assert "CERTIFICATE_VERIFY_FAILED" in capsys.readouterr().err
+        assert main(["top", "--user", "other", *where, "--ca-file", CERTIFICATE]) == 4
+        assert "status 401" in capsys.readouterr().err
 
 
 def test_on_a_terminal_it_goes_on_until_it_is_interrupted(world: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 from dcp.cli.main import main
 from dcp.producer.kv_client import KvClient
 from dcp.server.commands.memory_formula import Load, producer_bytes
-from tests.cli.serving import serving
+from tests.cli.serving import Serving
 
 PASSWORD = "secret-of-the-test"
 MIB = 2**20
@@ -23,12 +23,14 @@ def test_memory_stands_beside_its_bound(
 ) -> None:
     monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
     words = ["--data", str(tmp_path / "data")] if on_disk else []
-    with serving("tester", *words) as seeds:
-        with KvClient(seeds, "tester", PASSWORD, "default") as client:
+    producer = Serving("tester", "--vbuckets", "8", "--port", "0", *words)
+    with producer.killed_at_last():
+        with KvClient(producer.seeds, "tester", PASSWORD, "default") as client:
             client.set(
                 (b"key-%03d" % number, b'{"pad":"%s"}' % (b"x" * 5000)) for number in range(400)
             )
-        where = ["top", "--user", "tester", "--producer", seeds[0], "--once"]
+        http = producer.ready["http_seeds"][0]
+        where = ["top", "--user", "tester", "--producer", http, "--once"]
         assert main([*where, "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert told["relay"] is None
@@ -54,7 +56,9 @@ def test_several_nodes_have_no_formula(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
-    with serving("tester", "--nodes", "2") as seeds:
-        assert main(["top", "--user", "tester", "--producer", seeds[0], "--once"]) == 0
+    producer = Serving("tester", "--vbuckets", "8", "--port", "0", "--nodes", "2")
+    with producer.killed_at_last():
+        http = producer.ready["http_seeds"][0]
+        assert main(["top", "--user", "tester", "--producer", http, "--once"]) == 0
         text = capsys.readouterr().out
     assert "producer: RSS " in text and "at most" not in text

@@ -6,58 +6,53 @@ from typing import Any
 import pytest
 
 from dcp.cli.views.producer_view import ProducerView
+from dcp.client.addresses import NodeAddress
+from dcp.client.seed_lookup import HttpAnswer
 from dcp.errors import NodeUnavailableError, SourceError
 
-Answer = dict[str, str] | SourceError
+PRODUCER: dict[str, Any] = {"connections": [], "producer": {}}
 
 
 class Scripted:
-    """Stands in for a connection to a node: one answer for each group."""
+    """Stands in for a node: the body of its next answer, or an error."""
 
-    def __init__(self, dcp: Answer, relay: Answer) -> None:
-        refused = SourceError("refused with status 0x0001")
-        self.answers = {"dcp": dcp, "relay": relay, "producer": refused}
+    def __init__(self, told: object) -> None:
+        self.answer: bytes | NodeUnavailableError = json.dumps(told).encode()
 
-    def log_in(self, user: str, password: str, bucket: str, *, mechanisms: tuple[str, ...]) -> None:
-        pass
-
-    def statistics(self, group: str, options: bytes = b"") -> dict[str, str]:
-        answer = self.answers[group]
-        if isinstance(answer, SourceError):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        pass
+    def ask(self, node: NodeAddress, path: str, *_: object) -> HttpAnswer:
+        assert path == "/figures.json"
+        if isinstance(self.answer, bytes):
+            return HttpAnswer(f"http://{node}{path}", 200, self.answer)
+        raise self.answer
 
 
 def view_of(script: Scripted, monkeypatch: pytest.MonkeyPatch) -> ProducerView:
-    monkeypatch.setattr("dcp.cli.views.producer_view.KvConnection", lambda *_: script)
-    return ProducerView("127.0.0.1:1", "user", "password", "default")
+    monkeypatch.setattr("dcp.cli.views.producer_view.ask_over_http", script.ask)
+    return ProducerView("127.0.0.1:1", "user", "password")
 
 
-def paused(*names: str) -> dict[str, str]:
-    values = {"type": "producer", "paused": "true", "paused_reason": "BufferLogFull"}
-    return {f"eq_dcpq:{name}:{key}": value for name in names for key, value in values.items()}
+def paused(*names: str) -> bytes:
+    connections = [{"name": name, "paused": "BufferLogFull"} for name in names]
+    return json.dumps(PRODUCER | {"connections": connections}).encode()
 
 
-def test_a_node_that_is_lost_between_two_questions_is_no_node_without_a_relay(
+def test_a_node_that_is_lost_between_two_questions_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    script = Scripted({}, SourceError("refused with status 0x0001"))
+    script = Scripted(PRODUCER)
     view = view_of(script, monkeypatch)
     view.refresh()
-    assert view.relay is None
-    script.answers["relay"] = NodeUnavailableError("closed the connection")
+    assert view.relay is None and view.producer is not None
+    script.answer = NodeUnavailableError("closed the connection")
     with pytest.raises(NodeUnavailableError, match="closed the connection"):
         view.refresh()
 
 
 def test_connections_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Scripted({}, {})
+    script = Scripted(PRODUCER)
     view = view_of(script, monkeypatch)
     for number in range(50):
-        script.answers["dcp"] = paused("stays", f"round-{number}")
+        script.answer = paused("stays", f"round-{number}")
         view.refresh()
     assert set(view._paused) == {"stays", "round-49"}
     stays, fresh = sorted(view.connections, key=lambda each: each.paused_seconds or 0, reverse=True)
@@ -84,7 +79,7 @@ relay_upstream_full_seconds_total{node="node:1"} 1.5
 
 
 def samples(told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    view = view_of(Scripted({}, {"relay": json.dumps(told)}), monkeypatch)
+    view = view_of(Scripted({"connections": [], "relay": told}), monkeypatch)
     view.refresh()
     return [line for line in view.metrics().splitlines() if not line.startswith("#")]
 
@@ -109,10 +104,13 @@ def test_what_a_relay_of_another_version_does_not_tell_costs_no_other_metric(
     assert set(lost) <= set(samples(told, monkeypatch))
 
 
-@pytest.mark.parametrize("told", ["", "n/a", "[]", '{"groups": 3}', '{"groups": [{}]}'])
-def test_figures_of_something_else_are_those_of_no_relay(
-    told: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "told",
+    [[], {}, {"connections": []}, PRODUCER | {"relay": {"groups": 3}}, {"connections": [{}]}],
+)
+def test_figures_of_something_else_are_refused(
+    told: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = view_of(Scripted({}, {"relay": told}), monkeypatch)
-    view.refresh()
-    assert view.relay is None
+    view = view_of(Scripted(told), monkeypatch)
+    with pytest.raises(SourceError, match=r"figures\.json: found no figures, expected a relay or"):
+        view.refresh()

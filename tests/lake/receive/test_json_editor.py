@@ -1,7 +1,7 @@
 """Edits inside JSON texts, one by one and in columns, against those of parsed documents."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -19,8 +19,8 @@ GONE = object()
 ELEMENTS = (Wildcard.ELEMENTS,)
 
 
-def mark(value: bytes) -> bytes:
-    return json.dumps(["edited", json.loads(value)]).encode()
+def mark(values: Sequence[bytes]) -> list[bytes]:
+    return [json.dumps(["edited", json.loads(value)]).encode() for value in values]
 
 
 def path(text: str) -> tuple[Step, ...]:
@@ -51,7 +51,7 @@ def edited(document: Any, edits: Mapping[tuple[Step, ...], Edit]) -> Any:
             rest = {path: edit for path, edit in edits.items() if path[:1] != ELEMENTS}
             edits = more | rest
     if (edit := edits.get(())) is not None:
-        text = edit(json.dumps(document).encode())
+        [text] = edit([json.dumps(document).encode()])
         return GONE if text is None else json.loads(text)
     if isinstance(document, dict):
         members = {}
@@ -123,8 +123,8 @@ MEMBER_PATHS = st.sampled_from(
 )
 
 
-def wrap(value: bytes) -> bytes:
-    return b'["edited",%b]' % value
+def wrap(values: Sequence[bytes]) -> list[bytes]:
+    return [b'["edited",%b]' % value for value in values]
 
 
 def written(value: Any, space: str) -> str:
@@ -172,7 +172,7 @@ def test_a_column_is_edited_as_its_texts_are(
     with patch("dcp.lake.receive.column_editor._PIECE_BYTES", piece_bytes):
         found, is_left = editor.edited(column)
     found.validate(full=True)
-    unchanging = ColumnEditor.of(dict.fromkeys(edits, bytes))
+    unchanging = ColumnEditor.of(dict.fromkeys(edits, list))
     assert unchanging is not None
     assert unchanging.edited(column)[0].equals(column)
     for text, row, edited_row, left in zip(texts, rows, found.to_pylist(), is_left, strict=True):
@@ -277,7 +277,7 @@ def test_what_is_dropped(paths: list[str], text: bytes, expected: bytes) -> None
 )
 def test_each_value_is_edited_once(paths: list[str], text: bytes) -> None:
     found = edited_text({path(each): mark for each in paths}, text)
-    assert found == text.replace(b'"S"', mark(b'"S"'))
+    assert found == text.replace(b'"S"', mark([b'"S"'])[0])
 
 
 def test_a_whole_text_is_dropped() -> None:

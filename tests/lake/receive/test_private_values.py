@@ -17,7 +17,7 @@ from dcp.lake.change_log.control import RESYNC
 from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.settings import Settings
 from dcp.lake.query.status import lake_status
-from dcp.lake.receive.private_values import DROPPED, hashed_with, masked
+from dcp.lake.receive.private_values import DROPPED, hashes_with, masks
 from dcp.lake.run.control_requests import ask
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run
@@ -74,18 +74,19 @@ def hash_of(text: str) -> str:
     ],
 )
 def test_a_mask_keeps_the_type(value: bytes, expected: bytes) -> None:
-    assert masked(value) == expected
+    assert masks([value]) == [expected]
 
 
 def test_equal_texts_have_equal_hashes_however_they_are_written() -> None:
-    hashed = hashed_with(KEY.encode())
+    hashes = hashes_with(KEY.encode())
     expected = json.dumps(hash_of("é/1")).encode()
-    for written in ('"é/1"', '"\\u00e9/1"', '"\\u00E9\\/1"'):
-        assert hashed(written.encode()) == expected
-    assert hashed(b"12") == hashed(b'"12"'), "a number's text, so that joins hold"
-    assert hashed(b"null") == b"null"
-    assert hashed_with(b"another key, also long")(b'"a"') != hashed(b'"a"')
-    assert hashed_with(b"k" * 100)(b'"a"') != hashed_with(b"k" * 64)(b'"a"')
+    written = [each.encode() for each in ('"é/1"', '"\\u00e9/1"', '"\\u00E9\\/1"')]
+    assert hashes(written) == [expected] * 3
+    [number, text, null] = hashes([b"12", b'"12"', b"null"])
+    assert number == text, "a number's text, so that joins hold"
+    assert null == b"null"
+    assert hashes_with(b"another key, also long")([b'"a"']) != hashes([b'"a"'])
+    assert hashes_with(b"k" * 100)([b'"a"']) != hashes_with(b"k" * 64)([b'"a"'])
 
 
 def settings_of(cluster: ProducerCluster, folder: Path, **privacy: Any) -> Settings:
@@ -235,6 +236,32 @@ def test_what_cannot_be_parsed_is_kept_or_ends_the_round(
     assert ", collection 0x0: found a value that cannot be parsed" in str(error)
 
 
+def test_documents_of_one_column_are_edited_each_in_its_way(
+    cluster: ProducerCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dcp.lake.receive.private_values.DOCUMENT_BYTES", 100)
+    secret = SECRET.encode()
+    values = {
+        "plain": b'{ "a": "%s" , "n" : 1.50 }' % secret,
+        "twice": b'{"a": "%s", "a": "%s"}' % (secret, secret),
+        "escaped": b'{"\\u0061": "%s"}' % secret,
+        "elsewhere": b'{ "b": {"a": 1} }',
+        "no JSON": b'{"a": "%s"' % secret,
+        "too large": b'{"a": 1, "pad": "%s"}' % (b"x" * 80),
+    }
+    for key, value in values.items():
+        cluster.set(key.encode(), value)
+    settings = settings_of(cluster, tmp_path, rules={"_default:$.a": "hash"})
+    found = rows_by_key(RoundsInProcess(settings).run())
+    hashed = hash_of(SECRET).encode()
+    assert found["plain"]["value"] == b'{ "a": "%s" , "n" : 1.50 }' % hashed
+    assert value_of(found["twice"]) == value_of(found["escaped"]) == {"a": hashed.decode()}
+    assert found["elsewhere"]["value"] == values["elsewhere"]
+    for key in ("no JSON", "too large"):
+        row = found[key]
+        assert (row["value"], row["detail"], row["datatype"]) == (b"", DROPPED, 0)
+
+
 def test_a_task_without_the_key_says_so(
     cluster: ProducerCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +302,7 @@ def test_the_documents_of_the_page(
     defined: dict[str, Any] = {}
     exec(python, defined)  # noqa: S102 -- the page's own lines
     for hash_key in (KEY.encode(), b"k" * 100):
-        hashed = hashed_with(hash_key)(b'"text"')
+        [hashed] = hashes_with(hash_key)([b'"text"'])
         assert hashed == json.dumps(defined["hash_of"]("text", hash_key)).encode()
 
 

@@ -4,21 +4,28 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.errors import ConfigError, IncompleteRunError
+from dcp.errors import ConfigError, FencedError, IncompleteRunError
+from dcp.lake.apply.thread import in_thread
 from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
 from dcp.lake.change_log.erasure import Erasure, key_hash
 from dcp.lake.config.settings import Settings
 from dcp.lake.query.status import lake_status
+from dcp.lake.receive.source_access import query_cluster, source_access
+from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.ask_erasure import ask_erasure, check_erased, erasure_of
+from dcp.lake.run.driver import Driver
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
+from tests.client.drained import wait_for
 from tests.lake.object_store import BUCKET, ObjectStore
 from tests.lake.receive.test_private_values import require_nowhere
 from tests.lake.receiving import lake_of, settings_for, write_config
@@ -128,6 +135,80 @@ def test_a_document_at_the_source_is_kept_out(tmp_path: Path) -> None:
         assert not check_erased(settings, erasure("key-7", keeps_out=True)).found
         [row] = lake.table(DOCS.name).rows("value", "key = 'key-8'")
         assert row["value"] == b'{"n": "seen"}'
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_document_of_a_collection_whose_rows_outlived_it(tmp_path: Path) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
+        cluster.create_scope("s")
+        cluster.create_collection("s", "users")
+        for number in range(20):
+            cluster.set(b"key-%d" % number, b'{"n": 1}', collection="s.users")
+            cluster.set(b"key-%d" % number, b'{"n": 2}')
+        settings = settings_for(
+            cluster, tmp_path, round={"quiet_seconds": 0.2}, policy={"dropped": "keep"}
+        )
+        run(settings, once=True)
+        of_users = Erasure("s.users", frozenset({key_hash("key-7")}))
+        with pytest.raises(ConfigError, match="found 1 of the documents at the source"):
+            ask_erasure(settings, of_users)
+        cluster.drop_collection("s", "users")
+        run(settings, once=True)
+        documents, action = ask_erasure(settings, of_users)
+        [users] = [each for each in documents.lost_versions if each != "docs"]
+        run(settings, once=True)
+        assert answer(settings, action).state is ActionState.DONE
+        assert not check_erased(settings, of_users).found
+        lake = lake_of(settings)
+        assert lake.table(users).rows("count(*) AS found", "true") == [{"found": 19}]
+        assert table_rows(lake, None) == source_rows(cluster, high(cluster))
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_run_without_end_erases_between_two_rounds(tmp_path: Path) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
+        for number in range(20):
+            cluster.set(b"key-%d" % number, b'{"n": 1}')
+        settings = settings_for(
+            cluster,
+            tmp_path,
+            round={"quiet_seconds": 0.2, "minimum_interval_seconds": 1},
+            apply={"when": "age", "age_seconds": 3600.0},
+        )
+        run(settings, once=True)
+        cluster.delete(b"key-7")
+        run(settings, once=True)
+        stop = Event()
+        driver = in_thread(lambda: run(settings, once=False, stop=stop))
+        try:
+            _, action = ask_erasure(settings, erasure("key-7"))
+            wait_for("the erasure", lambda: driver.done() or not answer(settings, action).is_open)
+        finally:
+            stop.set()
+        driver.result()
+        assert answer(settings, action).state is ActionState.DONE
+        assert not check_erased(settings, erasure("key-7")).found
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_a_round_that_was_planned_before_a_request_brings_no_value(tmp_path: Path) -> None:
+    """Another driver has streamed the value when the request begins, and commits too late."""
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
+        for number in range(20):
+            cluster.set(b"key-%d" % number, b'{"n": 1}')
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        run(settings, once=True)
+        access = source_access(settings)
+        other = Driver(lake_of(settings), settings, access, Observer())
+        cluster.set(b"key-7", b'{"n": "secret"}')
+        plan = other.prepare_round(query_cluster(access))
+        assert isinstance(plan, RoundPlan)
+        _, action = ask_erasure(settings, erasure("key-7", keeps_out=True))
+        run(settings, once=True)
+        assert answer(settings, action).state is ActionState.DONE
+        with pytest.raises(FencedError):
+            other.round(plan)
+        assert not check_erased(settings, erasure("key-7", keeps_out=True)).found
 
 
 @pytest.mark.usefixtures("lakes_in_memory")
