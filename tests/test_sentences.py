@@ -13,13 +13,11 @@ MOST_WORDS: Final = 25
 PAGES: Final = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 LONG_PAGES: Final = frozenset(
     {
-        "docs/explain/flow-control-measured.md",
         "docs/explain/flow-control.md",
         "docs/explain/producer.md",
         "docs/howto/operations.md",
         "docs/howto/relay.md",
         "docs/reference/memory.md",
-        "docs/reference/metrics.md",
         "docs/reference/negotiation.md",
         "docs/reference/protocol.md",
         "docs/reference/scale.md",
