@@ -20,7 +20,6 @@ LONG_PAGES: Final = frozenset(
         "docs/reference/memory.md",
         "docs/reference/negotiation.md",
         "docs/reference/protocol.md",
-        "docs/reference/scale.md",
         "docs/reference/settings.md",
     }
 )
