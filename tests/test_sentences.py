@@ -17,7 +17,6 @@ LONG_PAGES: Final = frozenset(
         "docs/explain/producer.md",
         "docs/howto/operations.md",
         "docs/howto/relay.md",
-        "docs/reference/memory.md",
         "docs/reference/negotiation.md",
         "docs/reference/protocol.md",
         "docs/reference/settings.md",
