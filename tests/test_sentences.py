@@ -13,21 +13,12 @@ MOST_WORDS: Final = 25
 PAGES: Final = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 LONG_PAGES: Final = frozenset(
     {
-        "docs/explain/flow-control-measured.md",
         "docs/explain/flow-control.md",
         "docs/explain/producer.md",
-        "docs/howto/conformance.md",
-        "docs/howto/erase-documents.md",
         "docs/howto/operations.md",
-        "docs/howto/privacy.md",
         "docs/howto/relay.md",
-        "docs/howto/testing-consumers.md",
-        "docs/howto/typed-columns.md",
-        "docs/reference/memory.md",
-        "docs/reference/metrics.md",
         "docs/reference/negotiation.md",
         "docs/reference/protocol.md",
-        "docs/reference/scale.md",
         "docs/reference/settings.md",
     }
 )
