@@ -229,8 +229,8 @@ def _speaks_http(ports: Sequence[int | None], options: dict[str, str], *, tls: b
     if len(of_http) < len(ports) or options.get(_BOOTSTRAP) == "cccp":
         raise ConfigError(
             f"seeds: found port {of_http[0]}, where nodes speak HTTP, among ports of the data "
-            f"service, expected all of one kind (without a port it is {PLAIN_PORT}, or {TLS_PORT} "
-            "with TLS)"
+            f"service, expected all of one kind; without a port it is {PLAIN_PORT}, or {TLS_PORT} "
+            "with TLS"
         )
     return True
 

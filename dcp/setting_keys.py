@@ -1,8 +1,9 @@
 """Declares settings: of a lake's configuration, a client, the embedded cluster, and a relay.
 
 A setting's default, meaning, unit and allowed range stand beside it (``key``), in the section that
-owns it. Another section that shows it names a section that has it (``key_of``); ``section_of``
-hands the value on, if the name is the same. A section checks all of its values when it is made.
+owns it. A section that inherits from the owner has all of its settings; ``section_of`` hands their
+values on. ``key_of`` is a setting under another name, or with other bounds or words. A section
+checks all of its values when it is made.
 Configuration files and options of commands are derived from that.
 """
 
@@ -26,20 +27,23 @@ def key(  # noqa: PLR0913 -- a fact each
     choices: tuple[str, ...] = (),
     may_be_secret: bool = False,
     is_path: bool = False,
+    is_internal: bool = False,
 ) -> Any:
     """Return the field of a setting: its default, meaning and bounds; ``above`` excludes itself.
 
     ``may_be_secret``: somebody may write a secret here by mistake, so no message and no repr shows
-    the value. In a configuration file a path is relative to the file's folder.
+    the value. In a configuration file a path is relative to the file's folder. One that
+    ``is_internal`` is in no configuration file: only code gives it.
     """
     facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
     facts |= {"least": least, "above": above, "most": most}
-    facts |= {"choices": choices, "is_path": is_path, "declaration": object()}
+    facts |= {"choices": choices, "is_path": is_path, "is_internal": is_internal}
+    facts["declaration"] = object()
     return _field(default, facts)
 
 
 def key_of(section: "type[Section]", name: str, **changes: Any) -> Any:
-    """Return the field of a setting that ``section`` declares.
+    """Return the field of a setting that ``section`` declares, under another name or changed.
 
     ``changes`` are arguments of `key` that differ; a comment at the call says why a default does.
     """
@@ -66,7 +70,9 @@ def _field(default: Any, facts: Mapping[str, Any]) -> Any:
 class Section:
     """Base of the sections: checks each value's type, range and choice.
 
-    A field that is no ``key`` is checked by the section itself.
+    A field that is no ``key`` is checked by the section itself. A section from which others inherit
+    has no slots, since two bases with slots exclude each other, and takes its values by keyword:
+    then its settings come after those of the section that inherits.
     """
 
     subject: ClassVar[str] = ""
@@ -76,6 +82,13 @@ class Section:
         for each in fields(self):
             if each.metadata:
                 _check(each, getattr(self, each.name), self.subject)
+
+
+def shown_settings(section: type[Section]) -> list[Field[Any]]:
+    """Return the settings that people give: those of the section, then those that it inherits."""
+    by_name = {each.name: each for each in fields(section)}
+    names = dict.fromkeys([*section.__annotations__, *by_name])
+    return [by_name[name] for name in names if not by_name[name].metadata["is_internal"]]
 
 
 _S = TypeVar("_S", bound=Section)

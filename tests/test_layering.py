@@ -145,7 +145,6 @@ MOST_METHODS = 20
 LARGE_CLASSES = frozenset(
     {
         "dcp.client.reader.Reader",
-        "dcp.client.settings.ConnectionSettings",
         "dcp.client.stats.ConnectionStats",
         "dcp.lake.adapters.spark_table.SparkTable",
         "dcp.lake.run.driver.Driver",

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from dcp.client.settings import (
+    ConnectionSettings,
+    ConsumerSettings,
+    ReachSettings,
+    RetrySettings,
+)
 from dcp.errors import ConfigError
-from dcp.setting_keys import Section, key, key_of, section_of
+from dcp.lake.config.settings import SECTIONS
+from dcp.protocol.window_policies import FlowSettings
+from dcp.setting_keys import Section, key, key_of, section_of, shown_settings
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,10 +33,13 @@ def sections() -> list[type[Section]]:
     """All that `dcp` has, by the files that say so."""
     found = []
     for path in sorted((ROOT / "dcp").rglob("*.py")):
-        names = re.findall(r"(?m)^class (\w+)\(Section\)", path.read_text(encoding="utf-8"))
+        names = re.findall(
+            r"(?m)^class (\w+)\([\w, ]*(?:Section|Settings)\)", path.read_text(encoding="utf-8")
+        )
         if names:
             module = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-            found += [getattr(module, name) for name in names]
+            classes = [getattr(module, name) for name in names]
+            found += [each for each in classes if issubclass(each, Section)]
     return found
 
 
@@ -83,6 +94,48 @@ def test_a_shared_setting_is_the_owners_but_for_what_is_changed() -> None:
         Shows(1.5)
     with pytest.raises(TypeError, match="leest"):
         key_of(Owner, "tasks", leest=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared(Section):
+    patience_seconds: float = key(2.0, "How long.", unit="seconds", least=1, most=9)
+    grace_seconds: float = key(1.0, "How much longer.", is_internal=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedToo(Section):
+    tasks: int = key(1, "How many.")
+
+
+@dataclass(frozen=True, slots=True)
+class Inherits(Shared, SharedToo):
+    name: str = key("", "Who.")
+    tasks: int = key_of(SharedToo, "tasks", least=1)
+
+
+def test_a_section_has_all_settings_of_those_it_inherits_from() -> None:
+    section = Inherits(name="a", patience_seconds=3.0, grace_seconds=0.5)
+    assert section_of(Shared, section) == Shared(patience_seconds=3.0, grace_seconds=0.5)
+    assert [each.name for each in shown_settings(Inherits)] == ["name", "tasks", "patience_seconds"]
+    assert declared_twice([Shared, SharedToo, Inherits]) == {}
+    with pytest.raises(ConfigError, match=r"patience_seconds: found 10 \(int\)"):
+        Inherits(patience_seconds=10)
+    with pytest.raises(ConfigError, match="tasks: found 0"):
+        Inherits(tasks=0)
+
+
+@pytest.mark.parametrize(
+    ("owner", "shown"),
+    [
+        (ReachSettings, SECTIONS["source"]),
+        (FlowSettings, SECTIONS["flow_control"]),
+        (RetrySettings, SECTIONS["round"]),
+    ],
+)
+def test_a_lake_shows_what_its_client_has(owner: type[Section], shown: type[Section]) -> None:
+    names = {each.name for each in shown_settings(owner)}
+    assert names and names <= {each.name for each in shown_settings(shown)}
+    assert issubclass(ConnectionSettings, owner) or issubclass(ConsumerSettings, owner)
 
 
 def test_a_section_takes_the_values_that_it_shares() -> None:

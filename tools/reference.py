@@ -6,7 +6,6 @@ this writes.
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
@@ -18,27 +17,26 @@ from dcp.lake.config.settings import SECTIONS
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.config.settings_load import PREFIX
 from dcp.protocol.negotiation import CONTROL_TERMS, FEATURE_TERMS
-from dcp.setting_keys import default_of, describe_expected
+from dcp.setting_keys import default_of, describe_expected, shown_settings
 
 REFERENCE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _HELP_WIDTH: Final = 100
 _SETTINGS: Final = f"""\
 # Settings
 
-Written from the code, as [conf/dcplake.toml](../../conf/dcplake.toml) is: the same, to be copied. A key of a
-section is given in a file (`--config`), as the environment variable `{PREFIX}<SECTION>_<KEY>`, or as
-`--set SECTION.KEY=VALUE`; the later wins. Unknown keys are errors. The password is no setting:
-`source.password_env` or `source.password_file` names where it is.
+The code writes this page and [conf/dcplake.toml](../../conf/dcplake.toml), which you may copy. A key has three places: a file
+(`--config`), the environment variable `{PREFIX}<SECTION>_<KEY>`, and the option `--set SECTION.KEY=VALUE`. The later wins. Unknown keys
+are errors. The password is no setting: `source.password_env` or `source.password_file` names where it is.
 
-In a file a relative path (of the lake, a certificate, a password, contracts, a suite) is relative to the folder of the file,
-and so is the default of `lake.root` where a file is given: a command means the same lake wherever it is started. In a
-variable or an option (`--lake`, `--set`) it is relative to the current folder. URIs and names of a catalog are no paths.
+In a file a relative path is relative to the folder of the file: of the lake, a certificate, a password, contracts, a suite. So is the
+default of `lake.root` with a file. So a command means the same lake from every folder. In a variable or an option (`--lake`, `--set`) a
+path is relative to the current folder. URIs and names of a catalog are no paths.
 """
 _COMMANDS: Final = """\
 # Commands
 
-Written from the code: what `dcplake COMMAND --help` prints. The Spark jobs in `jobs/` take the options of
-their commands (`replicate`: those of `run`), and end with the same [exit codes](exit-codes.md).
+The code writes this page: it has the output of `dcplake COMMAND --help`. The Spark jobs in `jobs/` take the options of their commands
+(`replicate`: those of `run`), and end with the same [exit codes](exit-codes.md).
 """
 _EXIT_CODES: Final = """\
 # Exit codes
@@ -55,9 +53,9 @@ says what to do about each.
 _NEGOTIATION: Final = """\
 # What is negotiated
 
-Written from the code (`dcp/protocol/negotiation.py`): what a consumer asks a server for when it connects, why, and what is lost
-where the server refuses. An old server is replicated all the same, without that; `dcplake doctor` says what a cluster refuses.
-A server that refuses a required control cannot be read, and the error names the control. [All that we speak](protocol.md) of DCP.
+The code (`dcp/protocol/negotiation.py`) writes this page. It says what a consumer asks a server for when it connects, why, and what it
+loses if the server refuses. dcplake replicates an old server all the same, without that; `dcplake doctor` says what a cluster refuses.
+dcplake cannot read a server that refuses a required control, and the error names the control. [All that we speak](protocol.md) of DCP.
 
 ## HELLO features
 
@@ -70,18 +68,18 @@ _COMPRESSION: Final = """\
 
 What `SNAPPY` brings, by kv_engine's code (`engines/ep/src/`):
 
-- **From memory** a document comes as it is stored: compressed where its client compressed it (bucket with `compression_mode`
+- **From memory** a document comes as the node stores it. It is compressed if its client compressed it (bucket with `compression_mode`
   passive) or the server did (active). Without `SNAPPY` the node inflates it, for each stream anew (`dcp/active_stream.cc`,
   `shouldModifyItem` and `makeResponseFromItem`).
-- **From disk**, so in a first load, all come compressed, whatever the mode (`getValueFilter`). Couchstore keeps every value
-  compressed and sends what lies on disk (`kvstore/couch-kvstore/couch-kvstore.cc`, `getContentMeta` and `fetchDoc`); Magma
-  compresses what is not yet, where that makes it smaller (`kvstore/magma-kvstore/magma-kvstore.cc`, `scanOne`).
-- Windows, `round.target_bytes` and rates of backfills count what is on the network: the frames as they are sent. Memory does not
-  depend on what they inflate to ([memory](memory.md#what-each-term-is-and-what-keeps-it)).
+- **From disk**, so in a first load, all come compressed, whatever the mode (`getValueFilter`). Couchstore keeps every value compressed and
+  sends it as it lies on disk (`kvstore/couch-kvstore/couch-kvstore.cc`, `getContentMeta` and `fetchDoc`). Magma compresses other values if
+  that makes them smaller (`kvstore/magma-kvstore/magma-kvstore.cc`, `scanOne`).
+- Windows, `round.target_bytes` and rates of backfills count the bytes on the network: the sent frames. Memory does not depend on the
+  inflated size ([memory](memory.md#what-each-term-is-and-what-keeps-it)).
 
-It is asked for because the network and data nodes are dearer than a lake's CPU. A million JSON documents of 1 KB take 47 % less
-of the network, and no node inflates them, for 0.8 CPU seconds more of a lake's task; their whole first load takes some 50. Documents
-of 100 B become no smaller, and cost as much. A relay inflates nothing either, which took it 7 CPU seconds a million and lake
+dcplake asks for it because the network and data nodes are dearer than a lake's CPU. A million JSON documents of 1 KB take 47 % less of the
+network, and no node inflates them. A lake's task spends 0.8 CPU seconds more; the whole first load takes some 50. Documents of 100 B
+become no smaller, and cost as much. A relay inflates nothing either, which took it 7 CPU seconds a million and lake
 ([figures](../../benchmarks/README.md#figures)).
 """
 _CONTROLS: Final = """\
@@ -100,10 +98,10 @@ rightly](protocol.md#streams-without-values). What that costs, by kv_engine's co
 
 - The network carries the same with both: a header, metadata and the key of each document.
 - Servers before 7.6 get NO_VALUE. They read keys and metadata from the disk, and no document.
-- Newer ones get NO_VALUE_WITH_UNDERLYING_DATATYPE. They read each document from memory or disk, as for a first load, and leave the
-  value out when they send it (`dcp/active_stream.cc`, `getValueFilter` and `makeResponseFromItem`). With `SNAPPY` only documents
-  with xattrs are inflated. So a verification costs a node the reads of a first load, and none of its network: verify a large bucket
-  when its disks have time, or a part of it (`--vbuckets`).
+- Newer ones get NO_VALUE_WITH_UNDERLYING_DATATYPE. They read each document from memory or disk, as for a first load. They leave the value
+  out when they send it (`dcp/active_stream.cc`, `getValueFilter` and `makeResponseFromItem`). With `SNAPPY` they inflate only documents
+  with xattrs. So a verification costs a node the reads of a first load, and none of its network. Verify a large bucket when its disks have
+  time, or a part of it (`--vbuckets`).
 
 ## Change streams
 
@@ -112,32 +110,31 @@ What `change_streams` brings ([how to use it](../howto/keep-change-history.md)),
 - Buckets of Magma accept it, also those that retain nothing, which then send what they always do. Others refuse it with
   NOT_SUPPORTED, servers before 7.2 with EINVAL, as any value but `true` (`dcp/producer.cc`, `control`; `canRetainHistory`).
   Nodes ask each other for it (`dcp/consumer.cc`), so copies have the history, too.
-- **From memory** no snapshot holds a key twice. A document of a collection with history replaces none: where its key is in the
-  open checkpoint the next one begins with it (`checkpoint.cc`, `canDedup` and `queueDirty`; `checkpoint_manager.cc`,
-  `queueDirty`). So it is for all consumers; those that asked get the flag HISTORY 0x10 with the marker
-  (`dcp/active_stream.cc`, `getMarkerFlags`).
-- **From disk** whoever asked gets all versions from where the history begins, in the order of seqnos, with the flags HISTORY and
-  MAY_CONTAIN_DUPLICATES 0x20. Of what is older the newest versions come before, under a marker without these flags; both markers
-  have the same start and end, and the first is left out where there is nothing below it (`dcp/backfill_disk_to_stream.cc`,
-  `setupForHistoryScan`, `getNextScanState` and `scanHistoryCreate`; `dcp/active_stream.cc`, `markDiskSnapshot` and
-  `backfillReceived`). The snapshot is complete at that end, as any.
-- A copy keeps what it got of an active's disk in a checkpoint of that kind, repeats and all, and sends it with HISTORY alone, or
-  without a flag to whoever did not ask (`dcp/passive_stream.cc`, `processMarker`; `getMarkerFlags`).
-- A client needs no `flatbuffers_system_events` for it. Without them MODIFY_COLLECTION, which turns a collection's history on and
-  off, is not sent (at the end of a snapshot SEQNO_ADVANCED stands for it), and the events that create collections do not tell of
-  history (`dcp/active_stream.cc`, `shouldProcessItem` and `isSeqnoAdvancedEnabled`).
+- **From memory** no snapshot holds a key twice. A document of a collection with history replaces none. If its key is in the open
+  checkpoint, the next one begins with it (`checkpoint.cc`, `canDedup` and `queueDirty`; `checkpoint_manager.cc`, `queueDirty`). So it is
+  for all consumers. Those that asked get the flag HISTORY 0x10 with the marker (`dcp/active_stream.cc`, `getMarkerFlags`).
+- **From disk** a consumer that asked gets all versions from the begin of the history on, in the order of seqnos. The flags are HISTORY and
+  MAY_CONTAIN_DUPLICATES 0x20. The newest older versions come before, under a marker without these flags. Both markers have the same start
+  and end. The node leaves the first out if there is nothing below it (`dcp/backfill_disk_to_stream.cc`, `setupForHistoryScan`,
+  `getNextScanState` and `scanHistoryCreate`; `dcp/active_stream.cc`, `markDiskSnapshot` and `backfillReceived`). The snapshot is complete
+  at that end, as any.
+- A copy keeps the data of an active's disk in a checkpoint of that kind, repeats and all. It sends them with HISTORY alone, or without a
+  flag to a consumer that did not ask (`dcp/passive_stream.cc`, `processMarker`; `getMarkerFlags`).
+- A client needs no `flatbuffers_system_events` for it. Without them the node does not send MODIFY_COLLECTION, which turns a collection's
+  history on and off. At the end of a snapshot SEQNO_ADVANCED stands for it. The events that create collections do not name the history
+  (`dcp/active_stream.cc`, `shouldProcessItem` and `isSeqnoAdvancedEnabled`).
 - Purges and rollbacks go by the rules of any stream: neither the failover log nor the purge seqno knows of the history.
 """
 _NOT_ASKED: Final = """\
 
 ## Not asked for
 
-`force_value_compression`: the node compresses what it holds uncompressed in memory, for each stream anew (kv_engine
-`engines/ep/src/dcp/active_stream.cc`, `makeResponseFromItem`). From disk all comes compressed without it; of what is written
-since it would save bytes by the CPU of a data node.
+`force_value_compression`: the node compresses the uncompressed values in its memory, for each stream anew (kv_engine
+`engines/ep/src/dcp/active_stream.cc`, `makeResponseFromItem`). From disk all comes compressed without it. For later writes it would save
+bytes by the CPU of a data node.
 
-`enable_out_of_order_snapshots`, and streams of some collections: all streams of a lake are of whole vbuckets, and `[filter]` is
-applied where the rows arrive.
+`enable_out_of_order_snapshots`, and streams of some collections: a lake streams whole vbuckets, and applies `[filter]` to the rows that
+arrive.
 """
 
 
@@ -165,7 +162,7 @@ def _settings() -> Iterator[str]:
     for name, section in SECTIONS.items():
         yield f"\n## {name}\n\n{(section.__doc__ or '').strip()}\n\n"
         yield "| key | default | meaning |\n|---|---|---|\n"
-        for key in fields(section):
+        for key in shown_settings(section):
             text = _cell(f"{key.metadata['text']} Value: {describe_expected(key)}.")
             yield f"| `{key.name}` | `{toml_value(default_of(key))}` | {text} |\n"
 

@@ -259,7 +259,7 @@ def _network(
             return wanted
         raise ConfigError(
             f"{fields.where}: found addresses of network {', '.join(known)}, expected "
-            f"{wanted!r}, which the connection string asks for: ask for one that is there "
+            f"{wanted!r}, which the connection string asks for; ask for one that is there "
             "(source.seeds, ?network=), or give the nodes alternate addresses"
         )
     sender = source.host.lower()

@@ -131,9 +131,9 @@ def _nodes_over_http(
     """Return the data nodes in the map of the first host that answers."""
     if settings.tls is None and PLAIN not in credentials.mechanisms:
         raise ConfigError(
-            f"seeds: found port {hosts[0].port}, where nodes speak HTTP, which sends the password "
-            "as it is, expected encryption (couchbases:// and port 18091), the data service's "
-            "port, or source.allow_plain = true"
+            f"seeds: found port {hosts[0].port}, where nodes speak HTTP, expected encryption "
+            "(couchbases:// and port 18091), the data service's port, or source.allow_plain = true;"
+            " HTTP sends the password as it is"
         )
     failures: list[SourceError | RemoteProtocolError] = []
     for host in hosts:

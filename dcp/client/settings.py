@@ -13,7 +13,7 @@ from dcp.errors import ConfigError, SecretError
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.window_policies import FlowSettings
 from dcp.seeds import AUTO_NETWORK
-from dcp.setting_keys import Section, key, key_of
+from dcp.setting_keys import Section, key
 from dcp.wire.vocabulary import HEADER_BYTES, MAX_FRAME_BYTES
 
 MIB: Final = 1024 * 1024
@@ -59,24 +59,29 @@ class TlsSettings:
         return context
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionSettings(Section):
-    """One connection to one node."""
+@dataclass(frozen=True, kw_only=True)
+class ReachSettings(LivenessSettings):
+    """The way of a client to a node; the section ``source`` of a lake has the same settings."""
 
-    bucket: str
-    window_bytes: int = key_of(FlowSettings, "window_bytes")
-    """0 switches flow control off, which ``allow_no_flow_control`` must allow. A consumer can then
-    bound its memory only by not reading the socket, at ``unread_limit_bytes`` of undelivered data.
-    """
-    stream_window_bytes: int = key_of(FlowSettings, "stream_window_bytes")
-    ack_fraction: float = key_of(FlowSettings, "ack_fraction")
-    ack_seconds: float = key_of(FlowSettings, "ack_seconds")
-    noop_interval_seconds: float = key_of(LivenessSettings, "noop_interval_seconds")
-    silence_grace_seconds: float = key_of(LivenessSettings, "silence_grace_seconds")
     connect_timeout_seconds: float = key(
         10.0, "How long one connection attempt may take.", unit="seconds", least=0.05, most=600
     )
-    bootstrap_timeout_seconds: float = key_of(LivenessSettings, "bootstrap_timeout_seconds")
+    receiver_group_tag: str = key(
+        "",
+        "Where the seeds are those of a relay: the tag of its group to belong to, a number of 64 "
+        "bits with a sign; in none when empty. Other nodes refuse it.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings(ReachSettings, FlowSettings):
+    """One connection to one node.
+
+    Without flow control a consumer can bound its memory only by not reading the socket, at
+    ``unread_limit_bytes`` of undelivered data.
+    """
+
+    bucket: str
     request_timeout_seconds: float = key(
         30.0, "How long an answer may take.", unit="seconds", above=0
     )
@@ -86,12 +91,9 @@ class ConnectionSettings(Section):
     max_frame_bytes: int = key(
         MAX_FRAME_BYTES, "The largest frame that is taken.", unit="bytes", least=HEADER_BYTES
     )
-    allow_no_flow_control: bool = key(
-        False,
-        "Whether flow control may be off: then nothing but unread sockets bounds the memory, and a "
-        "node whose NOOPs wait behind unread data may end the connection.",
+    unread_limit_bytes: int = key(
+        32 * MIB, "Undelivered bytes at most without flow control.", unit="bytes", above=0
     )
-    unread_limit_bytes: int = key(32 * MIB, "See ``window_bytes``.", unit="bytes", above=0)
     change_streams: bool = key(
         False, "Whether to ask for all versions of documents, if the bucket retains its history."
     )
@@ -101,11 +103,6 @@ class ConnectionSettings(Section):
     )
     """By the flag of DCP_OPEN that the server answers rightly."""
     bucket_uuid: str = key("", "A bucket with another uuid was made anew, and is not read.")
-    receiver_group_tag: str = key(
-        "",
-        "Where the seeds are those of a relay: the tag of its group to belong to, a number of 64 "
-        "bits with a sign; in none when empty. Other nodes refuse it.",
-    )
     tls: TlsSettings | None = None
     network: str = key(AUTO_NETWORK, "Which addresses of the cluster map to use.")
 
@@ -146,11 +143,10 @@ def no_flow_control(found: str) -> ConfigError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings(Section):
-    """A consumer of several nodes."""
+@dataclass(frozen=True, kw_only=True)
+class RetrySettings(Section):
+    """Retries of a client; the section ``round`` of a lake has the same settings."""
 
-    connection: ConnectionSettings
     node_deadline_seconds: float = key(
         30.0,
         "How long a node may be out of reach, or a vbucket without its stream or without anything "
@@ -165,10 +161,22 @@ class ConsumerSettings(Section):
         "How long to wait before the first retry; the time doubles, with jitter.",
         unit="seconds",
         above=0,
+        is_internal=True,
     )
     retry_cap_seconds: float = key(
-        2.0, "How long to wait before a retry at most.", unit="seconds", above=0
+        2.0,
+        "How long to wait before a retry at most.",
+        unit="seconds",
+        above=0,
+        is_internal=True,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings(RetrySettings):
+    """A consumer of several nodes."""
+
+    connection: ConnectionSettings
     reads_replicas: bool = key(
         False, "Whether to ask nodes that hold vbuckets as replicas for their streams."
     )

@@ -159,6 +159,7 @@ class AdminClient:
         return self._checked(name, self._connection.call(request)).value
 
     def _order(self, name: str, value: str) -> None:
+        # Not repeated at another node: the lost one may have carried it out.
         request = encode(m.IoctlSet(name.encode(), value.encode()), Opcode.IOCTL_SET)
         self._checked(f"{name} {value}", self._connection.call(request))
 

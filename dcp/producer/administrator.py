@@ -6,10 +6,12 @@ from dcp.server.model.manifest_changes import ManifestChange
 
 
 class Administrator(Protocol):
-    """Carries out administrative orders. Nodes are indexes from 0; refusals raise ValueError."""
+    """Carries out administrative orders, which ``ProducerCluster`` documents.
 
-    def failover(self, node: int) -> None:
-        """Remove a node and promote the replicas of its vbuckets."""
+    Nodes are indexes from 0; refusals raise ValueError.
+    """
+
+    def failover(self, node: int) -> None: ...
 
     def kill_node(self, node: int) -> None: ...
 
@@ -19,11 +21,9 @@ class Administrator(Protocol):
     def rebalance_state(self) -> str:
         """``none``, ``running``, or ``failed:`` with the reason."""
 
-    def add_node(self) -> int:
-        """Start a node that owns nothing, and return it."""
+    def add_node(self) -> int: ...
 
-    def rebalance(self, remove: int | None = None) -> None:
-        """Begin to spread the vbuckets evenly over the nodes, without ``remove``."""
+    def rebalance(self, remove: int | None = None) -> None: ...
 
     def pause_replication(self) -> None: ...
 

@@ -206,6 +206,7 @@ class KvClient:
             address = self._owners[vbucket]
             frames[address].append(frame)
             places[address].append(index)
+        # One write per node for the whole batch.
         for address, of_node in frames.items():
             self._connection(address).send(of_node)
         return _Sent(batch, places)
@@ -241,8 +242,8 @@ class KvClient:
             raise
 
     def _learn_map(self) -> None:
-        """Get the map from the seeds, or else from the nodes of the newest map."""
         failures: list[SourceError] = []
+        # Each address once, seeds first.
         for address in dict.fromkeys([*self._seeds, *self._owners]):
             try:
                 config = self._connection(address).cluster_config()

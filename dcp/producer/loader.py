@@ -65,6 +65,7 @@ class KeyRule:
 
     def document(self, line: bytes) -> tuple[bytes, bytes]:
         """Return key and value of a line; raise ValueError with the reason."""
+        # Some editors put it at the start of a file.
         line = line.removeprefix(_BYTE_ORDER_MARK)
         text = line.decode()
         if is_deeper(line, MOST_TREE_DEPTH):

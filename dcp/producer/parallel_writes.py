@@ -21,6 +21,7 @@ def run_together(writes: Sequence[PendingWrite]) -> None:
     """
     if not writes:
         return
+    # Leaving this block waits for all threads.
     with ThreadPoolExecutor(min(len(writes), _THREADS), "dcp-producer-together") as threads:
         ended = [(write, threads.submit(write.run)) for write in writes]
     for write, future in ended:

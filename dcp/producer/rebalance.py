@@ -60,6 +60,7 @@ class Rebalance:
                 pairs[source, target].append(vbucket)
         try:
             with self._bucket.lock:
+                # Meanwhile other orders for these vbuckets are refused.
                 self._bucket.table.set_moving(v for found in pairs.values() for v in found)
             for (source, target), vbuckets in pairs.items():
                 move = Move(self._bucket, source, target, vbuckets, self._map_changed)

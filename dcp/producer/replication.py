@@ -83,6 +83,7 @@ class Feed:
         wait_seconds = FIRST_WAIT_SECONDS
         while True:
             try:
+                # After a connection that worked, the next wait is short again.
                 if await self.converse():
                     wait_seconds = FIRST_WAIT_SECONDS
             except (DcplakeError, OSError) as error:

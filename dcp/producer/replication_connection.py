@@ -25,6 +25,7 @@ _FEATURES: Final = (
     HelloFeature.SNAPPY,
     HelloFeature.COLLECTIONS,
 )
+# A copy must hold exactly what the active holds, so only ``change_streams`` may be refused.
 _CONTROLS: Final = (
     DcpControlRequest("enable_expiry_opcode", "true", optional=False),
     DcpControlRequest("enable_sync_writes", "true", optional=False),
@@ -61,7 +62,7 @@ class ReplicationConnection:
             open_flags=OPEN_FLAGS,
             controls=(DcpControlRequest("consumer_name", name, optional=False), *_CONTROLS),
         )
-        flow = FlowSettings(window_bytes)
+        flow = FlowSettings(window_bytes=window_bytes)
         self._protocol = ConsumerConnection(
             settings, credentials, nonce, flow, liveness, hands_out_frames=True
         )
@@ -99,6 +100,7 @@ class ReplicationConnection:
             stream = self.streams.take(event, now)
             if stream is not None:
                 touched[stream.vbucket] = stream
+            # A refused takeover fails its rebalance; other streams are asked for again.
             if isinstance(event, StreamRefused) and stream is not None and stream.takes_over:
                 raise SourceError(
                     f"takeover of vbucket {stream.vbucket}: found {describe_status(event.status)}, "

@@ -48,6 +48,7 @@ def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Even
         return _continue_bootstrap(state, frame, now)
     if frame.opcode == Opcode.DCP_CONTROL:
         return _control_answer(state, frame, now)
+    # Other answers are only checked: nobody waits for their content.
     handler = _HANDLERS.get(frame.opcode)
     if handler is None:
         decode(frame)
@@ -87,6 +88,7 @@ def _stream_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> l
             return _reject(state, frame.opaque, stream, str(error))
         state.put(frame.opaque, stream.accept(log))
         opened: list[e.Event] = [e.StreamOpened(stream.vbucket, log)]
+        # We may have closed the stream before its acceptance arrived.
         return opened if state.streams[frame.opaque].is_live else []
     refused = stream.refuse()
     state.put(frame.opaque, refused)
@@ -242,7 +244,6 @@ def _log(body: m.FailoverLogAnswer) -> FailoverLog:
 
 
 def _map_in(frame: Frame) -> list[e.Event]:
-    """Return the cluster map that a NOT_MY_VBUCKET may carry."""
     if frame.status == Status.NOT_MY_VBUCKET and _MAP_MARK in frame.value:
         return [e.ClusterConfigReceived(frame.value)]
     return []

@@ -185,6 +185,7 @@ _OPTIONAL_REFUSALS: Final = frozenset(
         Status.NO_BUCKET,
     }
 )
+"""Statuses of a server that lacks an optional feature."""
 _ANY_REFUSAL: Final[dict[int, type[SourceError]]] = {
     Status.NOT_INITIALIZED: NodeUnavailableError,
     Status.ENOMEM: NodeUnavailableError,
@@ -426,7 +427,6 @@ class Bootstrap:
 
     @property
     def step(self) -> BootstrapStep:
-        """The step that waits for its answer."""
         return self.steps[0]
 
     def answer(self, frame: Frame) -> "Bootstrap":
@@ -450,6 +450,7 @@ class Bootstrap:
         if not breakage and not has_xerror and self.progress.authenticated:
             kind = self.step.refusals.get(Status.EACCESS, NodeUnavailableError)
         cure = "expected an answer" if kind is NodeUnavailableError else _cure(kind, self.progress)
+        # A service with another protocol closes the connection at the first message.
         if self.step is HELLO:
             cure = PORT_CURE
             if self.progress.credentials.by_certificate:

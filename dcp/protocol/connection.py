@@ -209,6 +209,7 @@ class ConsumerConnection:
         """Ask for the end of all streams; ``awaits_closed`` turns False when the peer has ended
         them.
         """
+        # A copy: closing changes the dict.
         for opaque, stream in list(self._state.streams.items()):
             if not stream.is_closing:
                 self._state.close_stream(opaque)
@@ -276,6 +277,7 @@ class ConsumerConnection:
             ValueError: the size does not fit into 32 bits.
         """
         self._state.resize = self._state.resize.want(window_bytes)
+        # A smaller window may make released bytes due.
         self._state.resize_window(now)
         self.acknowledge(now)
 

@@ -90,6 +90,7 @@ def _receive(
     now: float,
 ) -> None:
     flow = state.flow
+    # The usual block: all its bytes count, and only for the connection.
     if is_all_data and not flow.counts_streams:
         flow.receive(block.frame_bytes, now)
         return
@@ -129,7 +130,6 @@ class _BlockReading:
         self._events: list[e.Event] = []
 
     def take_control(self, frame: Frame, index: int) -> None:
-        """Handle one frame that is no row."""
         if frame.magic in (Magic.RESPONSE, Magic.ALT_RESPONSE):
             # The stream sent these rows before this frame.
             self._take_rows(frame.opaque, index)
@@ -202,6 +202,7 @@ class _BlockReading:
         elif stream.is_live:
             self._events += events
         elif frame.opcode == Opcode.DCP_STREAM_END:
+            # A stream that we closed must not seem to be ended by the producer.
             self._events.append(e.StreamClosed(stream.vbucket))
         else:
             self._state.discarded_frames += 1

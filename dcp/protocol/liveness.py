@@ -13,7 +13,7 @@ _ASK_AFTER_INTERVALS: Final = 1.2
 _DEAD_AFTER_INTERVALS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class LivenessSettings(Section):
     noop_interval_seconds: float = key(
         20.0,
@@ -23,7 +23,11 @@ class LivenessSettings(Section):
         most=10_800,
     )
     silence_grace_seconds: float = key(
-        5.0, "Silence allowed after two intervals of NOOPs.", unit="seconds", least=0
+        5.0,
+        "Silence allowed after two intervals of NOOPs.",
+        unit="seconds",
+        least=0,
+        is_internal=True,
     )
     bootstrap_timeout_seconds: float = key(
         30.0,
@@ -54,11 +58,9 @@ class Liveness:
     """We have sent a NOOP since."""
 
     def heard(self, now: float) -> "Liveness":
-        """Note a sign of life."""
         return Liveness(self.settings, max(now, self.heard_at))
 
     def ask(self) -> "Liveness":
-        """Note that our own NOOP is on its way."""
         return replace(self, asked=True)
 
     def is_time_to_ask(self, now: float) -> bool:

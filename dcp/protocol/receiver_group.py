@@ -133,6 +133,7 @@ class ReceiverGroup:
         counts = self._counts(message.group_tag)
         tracked = self._receivers.get(message.receiver_id) if counts else None
         if tracked is not None:
+            # A later message without EOS keeps the receiver.
             tracked.leaves_for = Ejection.EOS if message.is_eos else None
             # An edge may go back, for instance when the window shrinks. A position may not.
             tracked.position = max(tracked.position, message.position)
@@ -190,6 +191,7 @@ class ReceiverGroup:
         return message.edge if smallest is None else min(smallest, message.edge)
 
     def _is_over(self, since_ns: int, now_ns: int) -> bool:
+        # As in Aeron a silence of exactly the timeout is not over.
         return since_ns + self.spec.receiver_timeout_ns < now_ns
 
 

@@ -77,6 +77,7 @@ def describe_refusal(frame: Frame) -> str:
     """Return the status of an unsuccessful answer, with the server's own words."""
     value = frame.value
     text = error_context(value) or value[:_MOST_TEXT].decode("utf-8", "backslashreplace")
+    # A server's text may hold control characters.
     return describe_status(frame.status) + (f" ({printable(text)})" if text else "")
 
 

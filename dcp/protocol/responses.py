@@ -50,7 +50,6 @@ class PendingRequests:
         return any(each.opcode == opcode and each.vbucket == vbucket for each in waiting)
 
     def describe(self) -> str:
-        """Name the unanswered requests, for a message to people."""
         names = sorted({opcode_name(request.opcode) for request in self._waiting.values()})
         return ", ".join(names) or "nothing"
 

@@ -147,5 +147,6 @@ def _is_uniform(seqnos: Column, vbuckets: Column, starts: Column) -> bool:
     """Return whether each stream's rows have one vbucket and ascending seqnos."""
     # One check for all streams: a block may have rows of hundreds.
     bad = (seqnos[1:] <= seqnos[:-1]) | (vbuckets[1:] != vbuckets[:-1])
+    # Neighbours of different streams need no order.
     bad[starts[1:] - 1] = False
     return not bad.any()

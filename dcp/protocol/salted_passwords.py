@@ -30,6 +30,7 @@ class SaltedPasswords:
         kept = self._kept
         if asked not in kept:
             found = hashlib.pbkdf2_hmac(hash_name, password, salt, iterations)
+            # The oldest results go first.
             newest = list(kept.items())[-(MOST_KEPT - 1) :]
             self._kept = kept = {**dict(newest), asked: found}  # another thread may read the old
         return kept[asked]

@@ -9,7 +9,7 @@ window from top to bottom; each of them only grows:
     taken          the application took out of the queue            works
     given          were given to the sink as rows                   works
     released       the application is done with                     works
-    acknowledged   were acknowledged, or forgotten (see below)      reads
+    acknowledged   were acknowledged, or forgotten (``forget``)     reads
 
 The producer counts ``received - acknowledged`` as outstanding. The application holds ``received -
 released``, the sink ``given - released``. Rules: kv_engine
@@ -80,7 +80,6 @@ class Window:
 
     @property
     def is_full(self) -> bool:
-        """True if the producer must wait for an acknowledgement."""
         return 0 < self.size_bytes <= self.unacked_bytes
 
     def full_seconds(self, now: float) -> float:
@@ -231,6 +230,7 @@ class FlowControl:
         """Count the same frames in the windows of their streams."""
         if not len(opaques):
             return
+        # One sum per stream: a block may hold thousands of frames.
         named, rows = np.unique(opaques, return_inverse=True)
         sums = np.bincount(rows, weights=frame_bytes).astype(np.int64)
         for opaque, charged in zip(named.tolist(), sums.tolist(), strict=True):
@@ -330,6 +330,7 @@ class FlowControl:
         for window, frame_bytes in charges:
             window.release(frame_bytes)
             if window.opaque != CONNECTION and not window.is_over:
+                # Only the reading thread acknowledges.
                 self._released_streams.append(window)
         if self._acknowledges_streams and self._released_streams:
             return True

@@ -30,7 +30,7 @@ from dcp.types import U16_MAX, U32_MAX, U64_MAX, require_unsigned
 _MIB: Final = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class FlowSettings(Section):
     window_bytes: int = key(
         10 * _MIB,
@@ -39,7 +39,12 @@ class FlowSettings(Section):
         least=0,
         most=U32_MAX,
     )
-    """0: no flow control."""
+    """0: no flow control, which consumers refuse without ``allow_no_flow_control``."""
+    allow_no_flow_control: bool = key(
+        False,
+        "Whether flow control may be off: then nothing but unread sockets bounds the memory, and a "
+        "node whose NOOPs wait behind unread data may end the connection.",
+    )
     ack_fraction: float = key(
         0.2,
         "Acknowledge when this part of the window has been consumed, or after `ack_seconds`.",
@@ -69,6 +74,7 @@ class FlowSettings(Section):
         unit="bytes",
         least=0,
         most=U16_MAX,
+        is_internal=True,
     )
 
 

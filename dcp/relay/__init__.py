@@ -1,1 +1,1 @@
-"""A replica server: streams each vbucket from a cluster once, and serves it to many consumers."""
+"""A relay: streams each vbucket from a cluster once, stores it, and serves it to many consumers."""

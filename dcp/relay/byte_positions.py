@@ -1,22 +1,23 @@
 """Maps the seqnos of one vbucket's stream to byte positions.
 
-    received   R: all that ever came
-    freed      D: so much of it the relay is done with; it never goes back
+    received   R: all bytes that ever came
+    freed      D: all bytes that the relay is done with; it never decreases
 
-A consumer's position is the byte behind the last seqno that it was sent. Bytes are known in blocks,
-each of which ends with a seqno: a consumer inside a block stands at its beginning. Small blocks
-become one up to a part of the window; blocks more than one window behind the freed position are
-forgotten; a consumer there is *far behind*.
+A consumer stands at the byte behind the last seqno that it was sent. Positions are known only at
+the ends of blocks, so a consumer inside a block stands at the block's start. Small blocks merge up
+to a part of the window. Blocks more than one window behind D are forgotten, and a consumer there is
+*far behind*.
 """
 
 from bisect import bisect_right
 from typing import Final
 
 _BLOCKS_OF_WINDOW: Final = 16
+"""A window has about so many blocks."""
 
 
 class BytePositions:
-    """Received and freed bytes, and the blocks around the freed position; plain arithmetic."""
+    """Received and freed bytes, with the blocks around the freed position."""
 
     __slots__ = (
         "_block_bytes",
@@ -37,19 +38,14 @@ class BytePositions:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received and not freed."""
         return self.received_bytes - self.freed_bytes
 
     @property
     def far_behind(self) -> int:
-        """The position given to a consumer whose seqno is older than every remembered block.
-
-        Just over one window behind what is freed.
-        """
+        """The position of a consumer that is behind all known blocks: over a window behind D."""
         return min(self.freed_bytes - self._window_bytes - 1, self._ends[0])
 
     def receive(self, last_seqno: int, frame_bytes: int) -> None:
-        """Take bytes behind which a stream stands at ``last_seqno``."""
         self.received_bytes += frame_bytes
         is_same = last_seqno == self._seqnos[-1]
         if not is_same and not self._may_grow():
@@ -59,19 +55,18 @@ class BytePositions:
             self._seqnos[-1], self._ends[-1] = last_seqno, self.received_bytes
 
     def _may_grow(self) -> bool:
-        """Return whether the last block is a small one of which nothing is freed."""
         if len(self._ends) == 1:
             return False
         begin = self._ends[-2]
         return begin >= self.freed_bytes and self.received_bytes - begin <= self._block_bytes
 
     def position_of(self, seqno: int) -> int:
-        """Return the position of a consumer that was sent everything up to a seqno."""
+        """Return the position of a consumer that was sent everything up to ``seqno``."""
         index = bisect_right(self._seqnos, seqno) - 1
         return self._ends[index] if index >= 0 else self.far_behind
 
     def free_to(self, position: int) -> int:
-        """Free received bytes up to a position; return how many bytes that frees."""
+        """Free bytes up to a position; return how many bytes that freed."""
         before = self.freed_bytes
         self.freed_bytes = max(before, min(position, self.received_bytes))
         known_from = self.freed_bytes - self._window_bytes
@@ -81,5 +76,5 @@ class BytePositions:
         return self.freed_bytes - before
 
     def begin_again(self, seqno: int) -> None:
-        """Restart after a rollback: all received bytes end at this seqno."""
+        """Restart after a rollback: all received bytes now end at ``seqno``."""
         self._seqnos, self._ends = [seqno], [self.received_bytes]

@@ -1,12 +1,12 @@
-"""The commands that a relay's node answers otherwise than a cluster's node: it refuses writes.
+"""The commands that a relay's node answers differently: it takes no writes.
 
 SET ADD REPLACE DELETE TOUCH     EACCESS, with the reason
 IOCTL_SET IOCTL_GET              the same
-DCP_STREAM_REQ                   ETMPFAIL where the relay has not got yet what the client stands at;
-                                 it counts in its group until it has the stream, or closes it
-failover logs, OBSERVE_SEQNO     ETMPFAIL while it is not known which branches there are
-DCP_OPEN                         EINVAL for a name with a ``#gtag=`` that is none
-DCP_CONTROL receiver_group_tag   the group that the client belongs to (``receivers.py``)
+DCP_STREAM_REQ                   ETMPFAIL if the relay does not have the client's position yet;
+                                 the client counts in its group until it gets or closes the stream
+failover logs, OBSERVE_SEQNO     ETMPFAIL until the relay knows the failover log
+DCP_OPEN                         EINVAL for a name with a malformed ``#gtag=``
+DCP_CONTROL receiver_group_tag   sets the client's group (``receivers.py``)
 STAT relay                       the relay's figures, as JSON (``relay_figures.py``)
 """
 
@@ -25,7 +25,7 @@ from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 
-READ_ONLY: Final = "This is a relay: it takes no writes, they belong to the cluster that fills it"
+READ_ONLY: Final = "A relay takes no writes: send them to the cluster that fills it"
 GROUP: Final = b"relay"
 PRODUCER_GROUP: Final = b"producer"
 _MOST_SHOWN: Final = 40
@@ -42,29 +42,28 @@ class ConsumerRegistry(Protocol):
     """The relay's registry of consumers, as its commands use it."""
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        """Let a consumer belong to the group with a tag; EINVAL for what is none."""
+        """Put a consumer into the group with this tag; EINVAL if the value is no tag."""
 
-    def figures(self) -> RelayFigures:
-        """Return what STAT ``relay`` answers."""
+    def figures(self) -> RelayFigures: ...
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Note that a consumer requested a stream that the relay cannot serve yet."""
+        """Record that a consumer requested a stream that the relay cannot serve yet."""
 
     def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Note that a consumer got the stream that it waited for, or gave it up."""
+        """Record that a consumer got its deferred stream, or gave it up."""
 
 
 def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[int, CommandHandler]:
-    """Return all commands of a relay's node."""
-
     def stream_request(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         request = cast("m.StreamRequest", body)
         if request.flags & StreamFlag.TAKEOVER:
-            session.refuse_access(frame, Status.EACCESS, "A relay hands nothing over")
+            session.refuse_access(frame, Status.EACCESS, "A relay hands over no vbucket")
         elif session.dcp is not None and _is_too_early(frame.vbucket, request):
             audience.stream_deferred(session.dcp, frame.vbucket)
             bucket.counters.streams_refused[frame.vbucket] += 1
-            session.refuse(frame, Status.ETMPFAIL, "The relay has not received that yet")
+            session.refuse(
+                frame, Status.ETMPFAIL, "The relay has not received this position yet: ask again"
+            )
         else:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
             if session.dcp is not None and session.dcp.streams.of({frame.vbucket}):
@@ -89,7 +88,9 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
     def ask_of_branches(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         vbucket = frame.vbucket
         if vbucket < len(bucket.vbuckets) and not bucket.is_known(vbucket):
-            session.refuse(frame, Status.ETMPFAIL, "The relay does not know the branches yet")
+            session.refuse(
+                frame, Status.ETMPFAIL, "The relay does not know the failover log yet: ask again"
+            )
         else:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
 
@@ -114,13 +115,14 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
 
     def stat(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         if (group := cast("m.Stat", body).group) == PRODUCER_GROUP:
-            session.refuse(frame, Status.KEY_ENOENT)  # a relay's memory has another formula
+            # These figures contain a producer's memory bound, which is wrong for a relay.
+            session.refuse(frame, Status.KEY_ENOENT)
             return
         if group != GROUP:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
             return
-        told = json.dumps(audience.figures().to_json()).encode()
-        session.reply_with_many(frame, [m.StatAnswer(GROUP, told), m.StatAnswer()])
+        figures = json.dumps(audience.figures().to_json()).encode()
+        session.reply_with_many(frame, [m.StatAnswer(GROUP, figures), m.StatAnswer()])
 
     changed: dict[int, Handler] = {
         **dict.fromkeys(_QUESTIONS_OF_BRANCHES, ask_of_branches),

@@ -1,12 +1,12 @@
-"""Selects the vbuckets that the relay's regulator looks at next.
+"""Selects the vbuckets for the regulator's next pass.
 
-    when                                             which
-    something came, was sent, streams came or went   that one (``touch``)
-    each tick                                        those that hold something; whose hold is over
-    who was silent moves again                       those where it has streams, or waits
-    who is there or silent, or its tag, changes      all, where a group has a least size
+    event                                            vbuckets
+    items came or were sent, streams came or went    that one (``touch``)
+    tick                                             those with held bytes, or due to be held
+    a silent consumer moves again                    those where it streams or waits
+    a consumer's presence, silence or tag changes    all, if groups have a minimum size
 
-A vbucket without events is not looked at, and costs nothing. Used under the bucket's lock.
+A vbucket without events costs nothing. Call it with the bucket's lock held.
 """
 
 import asyncio
@@ -18,28 +18,24 @@ from dcp.server.bucket.dcp_connection import DcpConnection
 
 
 class DueVbuckets:
-    """The vbuckets that changed, and those with consumers to look at again."""
-
     def __init__(self, flow_controls: Sequence[VbucketFlowControl], receivers: Receivers) -> None:
-        """Begin with none."""
         self.wanted = asyncio.Event()
-        """True if any vbucket changed since the last time."""
+        """Set if a vbucket has changed since the last pass."""
         self._flow_controls = flow_controls
         self._receivers = receivers
         self._touched: set[int] = set()
         self._states: dict[int, tuple[int | None, bool]] = {}
 
     def touch(self, vbucket: int) -> None:
-        """Schedule a vbucket for the next pass."""
+        """Schedule a vbucket, and start a pass soon."""
         self._touched.add(vbucket)
         self.wanted.set()
 
     def look_again(self, vbucket: int) -> None:
-        """Schedule a vbucket for the next pass, whenever that is."""
+        """Schedule a vbucket for the next pass, but start none."""
         self._touched.add(vbucket)
 
     def take_changed(self) -> list[int]:
-        """Return the vbuckets that changed, and begin anew."""
         found = sorted(self._touched)
         self._touched.clear()
         self.wanted.clear()
@@ -51,7 +47,7 @@ class DueVbuckets:
         moving: Iterable[tuple[DcpConnection, int | None]],
         now_ns: int,
     ) -> list[int]:
-        """Return what a tick looks at; ``moving`` is what ``Receivers.look`` returned."""
+        """Return the vbuckets of a tick; ``moving`` comes from ``Receivers.note_progress``."""
         touched = {*self.take_changed(), *self._with_any_of(moving)}
         if self._have_groups_changed(consumers, now_ns):
             return list(range(len(self._flow_controls)))
@@ -62,7 +58,7 @@ class DueVbuckets:
         ]
 
     def _with_any_of(self, moving: Iterable[tuple[DcpConnection, int | None]]) -> Iterator[int]:
-        """Yield where consumers that were passed over as silent are to be reported again."""
+        """Yield the vbuckets where consumers that were silent until now must be reported again."""
         for consumer, opaque in moving:
             number = self._receivers.number(consumer)
             for stream in consumer.streams:
@@ -75,7 +71,7 @@ class DueVbuckets:
             )
 
     def _have_groups_changed(self, consumers: Iterable[DcpConnection], now_ns: int) -> bool:
-        """Return whether a consumer is gone, silent or has another tag than before."""
+        """Return True if a consumer left, became silent or has another tag."""
         if not self._flow_controls or not self._flow_controls[0].group.spec.group_min_size:
             return False
         before = self._states

@@ -1,9 +1,8 @@
-"""Bounds a relay's memory by a formula; ``docs/reference/memory.md`` explains it.
+"""The memory bound of a relay, as a formula; ``docs/reference/memory.md`` explains it.
 
-It serves its consumers as a producer does (``dcp/server/commands/memory_formula.py``), and holds
-besides what its links to the cluster bring: a window and a message each, as the cluster waits for
-acknowledgements then. What is not on disk yet is never more than a part of the checkpoints' quota
-and the windows: nothing is acknowledged while the disk is behind.
+A relay serves its consumers as a producer does (``dcp/server/commands/memory_formula.py``). It also
+needs a window and a message per link to the cluster. Unwritten data is bounded by the windows and a
+part of the checkpoints' quota, because nothing is acknowledged while the disk is behind.
 """
 
 from typing import Final
@@ -21,11 +20,11 @@ from dcp.server.commands.memory_formula import (
 )
 
 _COPIES_OF_MESSAGE: Final = 4
-"""An arriving message: overshoot, receive buffer, that buffer's growth, the copy."""
+"""Of an arriving message: overshoot, receive buffer, growth of that buffer, and the copy."""
 
 
 def relay_bytes(settings: RelaySettings, load: Load, nodes: int = 1) -> int:
-    """Return the most that a relay's process takes, with links to so many nodes of the cluster."""
+    """Return the most memory that a relay takes, with links to so many nodes of the cluster."""
     windows_bytes = max(
         min(nodes, FULL_WINDOWS) * settings.window_bytes, nodes * min(MIB, settings.window_bytes)
     )
@@ -41,7 +40,6 @@ def relay_bytes(settings: RelaySettings, load: Load, nodes: int = 1) -> int:
 
 
 def relay_bytes_in_words(settings: RelaySettings) -> str:
-    """Return the formula's terms in words, for the operator who sizes the machine."""
     nothing = Load(0, connections=0)
     node = relay_bytes(settings, nothing, 2) - relay_bytes(settings, nothing, 1)
     words = in_words(lambda load: relay_bytes(settings, load))

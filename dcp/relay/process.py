@@ -1,4 +1,4 @@
-"""Runs a relay as a process: announces readiness, ends on SIGTERM or SIGINT or an error."""
+"""Runs a relay as a process: announces that it is ready, and ends on a signal or an error."""
 
 import json
 import logging
@@ -14,18 +14,19 @@ from dcp.server.node.stop_signals import stop_signals
 
 
 def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
-    """Run a relay until a signal; call it from the main thread.
+    """Run a relay until SIGTERM or SIGINT; call it from the main thread.
 
-    Writes one JSON line to ``ready_to`` (default: standard output) when clients can connect:
+    When clients can connect, it writes one JSON line to ``ready_to`` (default: standard output):
     ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without TLS), ``bucket``,
     ``pid``, and ``memory``: the bound of docs/reference/memory.md in words.
 
     Raises:
         SetupError: a port cannot be opened.
-        SourceError: the data folder cannot be written, or the cluster refuses us.
-        ConfigError: the data folder is for another bucket.
+        SourceError: the data folder cannot be written, or the cluster rejects the relay.
+        ConfigError: the data folder belongs to another bucket.
     """
-    logging.getLogger("dcp.relay").setLevel(logging.INFO)  # what groups lack, and once a minute all
+    # Show incomplete groups, and the statistics of each minute.
+    logging.getLogger("dcp.relay").setLevel(logging.INFO)
     relay = _relay(settings)
     with stop_signals() as wait_for_stop, relay:
         ready: dict[str, object] = {

@@ -1,13 +1,13 @@
-"""Tracks the relay's consumers for its flow-control strategies: numbers, tags, signs of life.
+"""Tracks the relay's consumers for flow control: their numbers, group tags and signs of life.
 
-A consumer is one DCP connection. It names its group's tag by the control ``receiver_group_tag`` or,
-where its client cannot, by its connection's name, in which ``#gtag=1001`` stands somewhere: clients
-append their own text to a configured name, after anything but a letter, a digit or a dot.
+A consumer is one DCP connection. It sets its group tag with the control ``receiver_group_tag``. A
+client that cannot do so puts ``#gtag=1001`` into its connection name: clients append their own text
+to a configured name, separated by anything but a letter, a digit or a dot.
 
-Signs of life: it acknowledges, its TCP buffer takes bytes, or there is nothing to send. Where a
-stream's own window is full only what is acknowledged to that one is a sign, whatever the other
-streams of the connection do. Silence up to the ack interval proves nothing (kv_engine and dcplake
-acknowledge when a fifth of the window is done with, or five seconds after the last time).
+A consumer shows life if it acknowledges, if its TCP connection takes bytes, or if there is nothing
+to send. If a stream's own window is full, only acknowledgements to that window count. Silence up to
+the ack interval means nothing: kv_engine and dcplake acknowledge after a fifth of the window, or
+after five seconds.
 """
 
 import re
@@ -28,11 +28,12 @@ TAG_CONTROL: Final = GROUP_TAG.encode()
 _TAG: Final = re.compile(rb"-?[0-9]{1,19}")
 _NAME_OF_TAG: Final = b"#gtag="
 _SAID: Final = re.compile(rb"#gtag=([-+]?[.0-9A-Za-z]*)")
+"""Also matches malformed tags, for the error message."""
 _I64_MAX: Final = 2**63 - 1
 
 
 def tag_of(text: bytes) -> int | None:
-    """Return a tag in decimals, of 64 bits with a sign; None for anything else."""
+    """Return a decimal, signed 64-bit tag; None for any other text."""
     if not _TAG.fullmatch(text):
         return None
     tag = int(text)
@@ -40,10 +41,9 @@ def tag_of(text: bytes) -> int | None:
 
 
 def named_tag(name: bytes) -> int | None:
-    """Return the tag that a connection's name says; None where it says none.
+    """Return the tag in a connection name, or None.
 
-    Raises:
-        ValueError: it says something else, or several.
+    Raises ValueError if it is malformed, or the name has several.
     """
     if _NAME_OF_TAG not in name:
         return None
@@ -60,20 +60,19 @@ def named_tag(name: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Stand:
-    """The counters of a consumer, and the time since which they have not changed."""
+    """A consumer's counters, and since when they are unchanged."""
 
     values: tuple[int, ...]
     since_ns: int
 
 
 class Receivers:
-    """All consumers; used under the bucket's lock. Times are nanoseconds of the caller's clock."""
+    """All consumers; call it with the bucket's lock held. Times are in nanoseconds."""
 
     def __init__(self, ack_ns: int, timeout_ns: int) -> None:
-        """Begin with no consumer.
+        """``ack_ns``: the time that a consumer may take to acknowledge processed bytes.
 
-        ``ack_ns``: how long one may take to acknowledge what it has done with; ``timeout_ns``:
-        how long one may be unheard before it is silent.
+        ``timeout_ns``: a consumer counts as silent after so long without a sign of life.
         """
         self._ack_ns = ack_ns
         self._timeout_ns = timeout_ns
@@ -84,10 +83,10 @@ class Receivers:
         self._looked_at_ns = 0
         self._fresh = count(1)
         self.names: dict[int, str] = {}
-        """The consumers' names, by number; of all that there ever were, until ``forget``."""
+        """Names by number, of departed consumers too, until ``forget_others``."""
 
     def number(self, consumer: DcpConnection) -> int:
-        """Return the number by which strategies know a consumer."""
+        """Return a consumer's number in strategies; a new consumer gets the next one."""
         found = self._numbers.get(consumer)
         if found is None:
             found = self._numbers[consumer] = next(self._fresh)
@@ -95,12 +94,11 @@ class Receivers:
         return found
 
     def forget_others(self, numbers: Iterable[int]) -> None:
-        """Forget all consumers but these."""
+        """Forget the names of departed consumers, except these numbers."""
         kept = {*numbers, *self._numbers.values()}
         self.names = {number: name for number, name in self.names.items() if number in kept}
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        """Take the control; EINVAL for what is no tag."""
         tag = tag_of(value)
         if tag is None:
             return Status.EINVAL
@@ -108,7 +106,6 @@ class Receivers:
         return Status.SUCCESS
 
     def tag(self, consumer: DcpConnection) -> int | None:
-        """Return the consumer's tag; None where it names none."""
         if consumer not in self._tags:
             self._tags[consumer] = named_tag(consumer.key[1])
         return self._tags[consumer]
@@ -116,10 +113,10 @@ class Receivers:
     def note_progress(
         self, clients: Iterable[AcceptedConnection], now_ns: int
     ) -> list[tuple[DcpConnection, int | None]]:
-        """Note which consumers have moved since the last call, or have nothing to send.
+        """Record which consumers have moved since the last call, or have nothing to send.
 
-        Return the consumers that had been silent: with all their streams (None), or with those of
-        an opaque.
+        Return consumers that were silent until now: (consumer, None) for all its streams, or
+        (consumer, opaque) for the streams with a window of their own.
         """
         found = list[tuple[DcpConnection, int | None]]()
         self._looked_at_ns = now_ns
@@ -128,7 +125,8 @@ class Receivers:
             if consumer is None:
                 continue
             flow = consumer.flow
-            is_full = flow.room_bytes <= 0  # NOOPs are taken all the same
+            # A stuck client still takes NOOPs, so bytes count only while the window has room.
+            is_full = flow.room_bytes <= 0
             taken_bytes = 0 if is_full else client.taken_bytes
             values = consumer.bytes_sent, flow.acked_bytes, taken_bytes
             stand = self._stands.get(consumer)
@@ -149,7 +147,7 @@ class Receivers:
         return stand.since_ns + self._ack_ns + self._timeout_ns < now_ns
 
     def was_away(self, away_ns: int) -> None:
-        """Exclude the time in which the relay's process was halted from all silences."""
+        """Do not count a time in which the relay's process was stopped as silence."""
         for consumer, stand in self._stands.items():
             self._stands[consumer] = _Stand(stand.values, stand.since_ns + away_ns)
         for stands in self._full.values():
@@ -159,7 +157,7 @@ class Receivers:
     def _full_windows(
         self, consumer: DcpConnection, before: dict[int, _Stand], now_ns: int
     ) -> dict[int, _Stand]:
-        """Return since when which windows of streams are full and get no acknowledgement."""
+        """Return the full windows by opaque, with the time of the last acknowledgement."""
         found = {}
         for opaque in consumer.ready.full_windows:
             values = (consumer.stream_windows.acked_bytes(opaque),)
@@ -169,10 +167,10 @@ class Receivers:
         return found
 
     def heard_at_ns(self, consumer: DcpConnection, stream: ActiveStream, now_ns: int) -> int:
-        """Return a consumer's last sign of life, as far as a stream is concerned.
+        """Return a consumer's last sign of life, with regard to one stream.
 
-        Now, if it stood still for no whole time between two looks. Else the acknowledgement that
-        it may still owe us counts as given when it was due at the latest.
+        It is now if the consumer moved at the last look. Else it is the latest time at which an
+        acknowledgement was due, because the consumer may still owe one.
         """
         if consumer.ready.waits_for_window(stream):
             stand = self._full.get(consumer, {}).get(stream.opaque)
@@ -181,7 +179,7 @@ class Receivers:
         return self._heard(stand, now_ns)
 
     def connection_heard_at_ns(self, consumer: DcpConnection, now_ns: int) -> int:
-        """Return a consumer's last sign of life, whichever stream it concerns."""
+        """Return a consumer's last sign of life in any of its streams."""
         return self._heard(self._stands.get(consumer), now_ns)
 
     def _heard(self, stand: _Stand | None, now_ns: int) -> int:
@@ -192,7 +190,6 @@ class Receivers:
     def states(
         self, consumers: Iterable[DcpConnection], now_ns: int
     ) -> dict[int, tuple[int | None, bool]]:
-        """Return by number the state that groups use: a consumer's tag, and if it is silent."""
         return {
             self.number(each): (
                 self.tag(each),

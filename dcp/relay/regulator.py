@@ -1,16 +1,16 @@
-"""Regulates how much the cluster may send: reports consumers to each vbucket's flow control.
+"""Regulates how much the cluster may send, by reporting consumers to each vbucket's flow control.
 
-``due_vbuckets.py`` selects the vbuckets to look at. Other connections have their turns during a
-pass: with many consumers it takes long, and the next one is delayed in proportion.
+``due_vbuckets.py`` selects the vbuckets of a pass. A pass with many consumers takes long, so it
+yields to other connections, and the next one waits in proportion.
 
-``vbucket_flow_control.py`` decides which consumers have a place in a vbucket's group. A consumer's
-position is that of its stream that is farthest behind. A consumer waiting for new data is placed at
-the end, or relay and consumer would wait for each other. Each report is as old as the consumer's
-last sign of life, and one that is older than the receivers' timeout is none: so ejections do not
-depend on how often a vbucket is looked at, and a silent consumer is silent in all its vbuckets at
-once (except those whose own windows are full). Consumers' signs of life are noted at each tick, and
-until the next one no time passes for their flow control: a pass between two ticks cannot take a
-silence that it has not looked at.
+``vbucket_flow_control.py`` decides which consumers count in a vbucket's group. A consumer stands
+where its slowest stream stands. A consumer that waits for new data stands at the end, otherwise
+relay and consumer would wait for each other.
+
+Each report carries the consumer's last sign of life; a report older than the receivers' timeout has
+no effect. So ejections do not depend on how often a vbucket is looked at, and a silent consumer is
+silent in all vbuckets at once. Signs of life are recorded at each tick, and the clock of flow
+control stands still in between: a pass cannot see a silence that the tick has not checked.
 """
 
 import asyncio
@@ -35,31 +35,32 @@ from dcp.wire.vocabulary import Status
 _LOG = logging.getLogger(__name__)
 TICK_SECONDS: Final = 0.1
 _GATHER_SECONDS: Final = 0.005
-"""A pass waits so long, so that it serves many events together."""
+"""Wait before a pass, so that it serves many events together."""
 _REST: Final = 2
 """Pause after a pass, as a multiple of its duration."""
 _TURN_SECONDS: Final = 0.005
+"""A pass yields to other tasks after this time."""
 _HALT_SECONDS: Final = 1.0
-"""A process that wakes so much too late was stopped: it has not heard its consumers meanwhile."""
+"""A loop that wakes so much too late was stopped, and has not seen its consumers."""
 _FEW_NAMES: Final = 64
-"""Keeps the names of this many departed consumers for the log."""
+"""The log keeps names of so many departed consumers."""
 
 
 class UpstreamCredit(Protocol):
-    """The upstream side of the regulator, which acknowledges bytes to the cluster."""
+    """The regulator's view of the links, which acknowledge bytes to the cluster."""
 
     def free(self, vbucket: int, frame_bytes: int) -> None:
-        """Let so many more of a vbucket's bytes be acknowledged, as soon as the disk keeps up."""
+        """Acknowledge so many more bytes of a vbucket, once the disk keeps up."""
 
     def release(self) -> None:
-        """Let those be acknowledged that waited for the disk."""
+        """Acknowledge the bytes that waited for the disk."""
 
     def reconcile(self) -> None:
-        """Have the streams that are wanted."""
+        """Open and close streams as ``Regulator.holds`` says."""
 
 
 class Regulator:
-    """The flow control of all vbuckets. Its methods run in the loop, under the bucket's lock."""
+    """The flow control of all vbuckets; call it in the event loop with the bucket's lock held."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Regulator:
             VbucketFlowControl(spec, window_bytes, hold_ns) for _ in bucket.vbuckets
         ]
         for flow_control, vbucket in zip(self.flow_controls, bucket.vbuckets, strict=True):
+            # Items of an earlier process are on disk, so positions begin behind them.
             flow_control.positions.begin_again(vbucket.data.high_seqno)
         self._clients: Callable[[], Collection[AcceptedConnection]] = lambda: ()
         self._bucket = bucket
@@ -87,54 +89,46 @@ class Regulator:
         self._tick_ns = now_ns()
         self._due = DueVbuckets(self.flow_controls, self.receivers)
         self.waits_for_disk = False
-        """True if nothing is freed because too much is not on disk yet."""
+        """True while nothing is freed, because too much is not on disk yet."""
         bucket.origin.on_sent.add(self._due.touch)
 
     def follow(self, clients: Callable[[], Collection[AcceptedConnection]]) -> None:
-        """Know whose connections there are: those that ``clients`` returns."""
         self._clients = clients
 
-    # --- what the links tell
+    # --- events of links
 
     def received(self, vbucket: int, frame_bytes: int) -> None:
-        """Note bytes of a stream; the bucket has stored the items in them."""
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.flow_controls[vbucket].positions.receive(high_seqno, frame_bytes)
         self._due.touch(vbucket)
 
     def ended(self, vbucket: int) -> None:
-        """Note that the stream is over: its bytes are freed."""
         self._free(vbucket, self.flow_controls[vbucket].free_all())
-        self._due.touch(vbucket)  # the disk may still be
+        self._due.touch(vbucket)
 
     def rolled_back(self, vbucket: int) -> None:
-        """Note that seqnos begin again lower."""
         self.ended(vbucket)
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.flow_controls[vbucket].positions.begin_again(high_seqno)
 
     def holds(self, vbucket: int) -> bool:
-        """Return whether a vbucket shall have no stream now."""
         return self.flow_controls[vbucket].is_held
 
     def _free(self, vbucket: int, frame_bytes: int) -> None:
         if frame_bytes:
             self._source.free(vbucket, frame_bytes)
 
-    # --- what consumers do
+    # --- events of consumers
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Note a consumer whose stream cannot be served yet, until it has it."""
         self.flow_controls[vbucket].stream_deferred(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
     def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Note that a consumer got the stream that it waited for, or gave it up."""
         self.flow_controls[vbucket].stream_wait_ended(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        """Let a consumer belong to the group with a tag; EINVAL for what is none."""
         status = self.receivers.set_tag(consumer, value)
         number = self.receivers.number(consumer)
         for vbucket, flow_control in enumerate(self.flow_controls):
@@ -145,7 +139,6 @@ class Regulator:
     # --- passes
 
     async def run(self) -> None:
-        """Run passes until cancelled."""
         loop = asyncio.get_running_loop()
         tick_at = loop.time()
         while True:
@@ -163,9 +156,9 @@ class Regulator:
             self._excuse_halt(max(rests_until, tick_at))
 
     def _excuse_halt(self, due_at: float) -> float:
-        """Hold no silence against anybody where we come much later than we were due.
+        """If the loop is much too late, do not count the delay as silence of any consumer.
 
-        Return for how long we were halted, 0 if we were not.
+        Return the delay in seconds, or 0.
         """
         away_seconds = asyncio.get_running_loop().time() - due_at
         if away_seconds < _HALT_SECONDS:
@@ -175,9 +168,9 @@ class Regulator:
         return away_seconds
 
     async def regulate(self, *, is_tick: bool) -> float:
-        """Run one pass: over changed vbuckets, and on a tick over all that time can change.
+        """Run one pass: over changed vbuckets, on a tick also over those that time can change.
 
-        Return how many seconds that took, without those in which all of us was halted.
+        Return its duration in seconds, without halts of the process.
         """
         loop = asyncio.get_running_loop()
         began, halted_seconds = loop.time(), 0.0
@@ -191,6 +184,7 @@ class Regulator:
             with self._bucket.lock:
                 while left and loop.time() < until:
                     self._look_at(left.popleft())
+            # Let other connections have their turn.
             await asyncio.sleep(0)
             halted_seconds += self._excuse_halt(until)
         with self._bucket.lock:
@@ -203,7 +197,6 @@ class Regulator:
         return loop.time() - began - halted_seconds
 
     def _tick(self) -> list[int]:
-        """Note which consumers have moved; return the vbuckets to look at."""
         self._tick_ns = self._now_ns()
         moving = self.receivers.note_progress(self._clients(), self._tick_ns)
         consumers = self._bucket.dcp_connections.values()
@@ -215,7 +208,8 @@ class Regulator:
         ejected = flow_control.group.ejections[Ejection.TIMEOUT]
         present = self._report_all(flow_control, vbucket, now_ns)
         if self.waits_for_disk:
-            self._due.look_again(vbucket)  # what the disk has not got must not be followed by more
+            # Free nothing while the disk is behind, or even more would wait for it.
+            self._due.look_again(vbucket)
             return
         freed_bytes = flow_control.on_idle(now_ns)
         if flow_control.group.ejections[Ejection.TIMEOUT] != ejected:
@@ -250,7 +244,6 @@ class Regulator:
     def _standings(
         self, consumer: DcpConnection, vbucket: int, now_ns: int
     ) -> tuple[dict[Hashable, int], int]:
-        """Return the positions of a consumer's streams, and its last sign of life there."""
         positions = self.flow_controls[vbucket].positions
         heard_at_ns, found = now_ns, dict[Hashable, int]()
         for stream in consumer.streams.of({vbucket}):
@@ -258,19 +251,22 @@ class Regulator:
                 continue
             heard_at_ns = min(heard_at_ns, self.receivers.heard_at_ns(consumer, stream, now_ns))
             at = positions.received_bytes
+            # A stream that has sent everything stands at the end, whatever the last seqno it sent.
             if consumer.ready.has(stream) or vbucket in self._bucket.changes:
                 at = min(at, positions.position_of(stream.sent_seqno))
             found[stream] = at
         return found, heard_at_ns
 
-    # --- what is told
+    # --- logs and upstream streams
 
     def _note_disk(self, *, has_room: bool) -> None:
-        """Log once each when the cluster begins, or ceases, to wait for the disk."""
-        if has_room == self.waits_for_disk:  # the state has changed since the last line
+        # Log each change of the state once.
+        if has_room == self.waits_for_disk:
             self.waits_for_disk = not has_room
             if has_room:
-                _LOG.warning("the relay's disk is back; acknowledgements to the cluster go on")
+                _LOG.warning(
+                    "the relay's disk is available again; acknowledgements to the cluster continue"
+                )
             else:
                 _LOG.warning(
                     "the relay's disk is unavailable; acknowledgements to the cluster are paused"
@@ -286,8 +282,8 @@ class Regulator:
     def _follow_holds(self, held_before: set[int], looked_at: Iterable[int]) -> None:
         held = {v for v in looked_at if self.flow_controls[v].is_held}
         for vbuckets, what in (
-            (held - held_before, "is not complete, their streams are closed"),
-            (held_before - held, "is complete, their streams are opened"),
+            (held - held_before, "is incomplete, so the relay closes their streams"),
+            (held_before - held, "is complete, so the relay opens their streams"),
         ):
             if vbuckets:
                 _LOG.info("vbuckets %s: the group %s", number_ranges(vbuckets), what)
@@ -296,5 +292,5 @@ class Regulator:
 
 
 def rest_seconds(took_seconds: float) -> float:
-    """Return how long after a tick's pass, which took so long, the next tick comes."""
+    """Return the pause until the next tick, after a pass of so many seconds."""
     return max(TICK_SECONDS, _REST * took_seconds)

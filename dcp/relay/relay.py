@@ -1,8 +1,8 @@
-"""Runs a relay in a thread of its own: its bucket, its links upstream, and its node.
+"""Runs a relay in its own thread: its bucket, its links to the cluster, and its node.
 
-``start``, ``stop`` and ``figures`` may be called from any thread; what ``feeding`` has is the
-loop's, with the bucket's lock held. Clients can connect when it is known of every vbucket
-which branches there are, or when that has taken too long: what is not known is answered ETMPFAIL.
+Any thread may call ``start``, ``stop`` and ``figures``. ``feeding`` belongs to the event loop and
+needs the bucket's lock. Clients can connect once all failover logs are known, or after a time
+limit; until a log is known, the relay answers requests about it with ETMPFAIL.
 """
 
 import logging
@@ -23,19 +23,19 @@ from dcp.server.storage.bucket_record import BucketRecord
 _LOG = logging.getLogger(__name__)
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (the operator says where to listen)
 _SAME_HOST: Final = "$HOST"
-"""What clients take for the host that told them the map: they come back to where they found us."""
+"""Host name in the map that clients replace by the host which sent the map, so they return here."""
 
 
 class Relay(Serving):
-    """A relay; use it as a context manager, or ``start`` and ``stop``."""
+    """A relay; use it as a context manager, or call ``start`` and ``stop``."""
 
     def __init__(self, settings: RelaySettings) -> None:
-        """Open the data folder, or begin one for the bucket that the cluster has.
+        """Open the data folder, or create it for the cluster's bucket.
 
         Raises:
-            SourceError: no node of the cluster answers and the folder is new, or the cluster
-                refuses us, or another process uses the folder.
-            ConfigError: the folder is for another bucket.
+            SourceError: the cluster rejects the relay, or another process uses the folder, or the
+                folder is new and no node answers.
+            ConfigError: the folder belongs to another bucket.
         """
         self.relay_settings = settings
         self.relay_bucket = bucket = RelayBucket(settings.served(*_uuid_and_vbuckets(settings)))
@@ -54,9 +54,9 @@ class Relay(Serving):
 
 
 def _uuid_and_vbuckets(settings: RelaySettings) -> tuple[str, int]:
-    """Return the uuid, which an old server does not tell, and the vbucket count of the bucket.
+    """Return the bucket's uuid ("" from old servers) and number of vbuckets.
 
-    The cluster tells them; where no node answers, the data folder does.
+    They come from the cluster, or from the data folder if no node answers.
     """
     seeds = [str(address) for address in settings.upstream]
     try:
@@ -67,16 +67,14 @@ def _uuid_and_vbuckets(settings: RelaySettings) -> tuple[str, int]:
         found = _recorded(settings.data_folder / "bucket.json")
         if found is None:
             raise
-        _LOG.warning("%s; serving what the data folder holds, and trying again", error)
+        _LOG.warning("%s; the relay serves its data folder, and tries again", error)
         return found.uuid, found.vbuckets
     return bucket_map.bucket_uuid, bucket_map.vbucket_count
 
 
 def _recorded(record: Path) -> BucketRecord | None:
-    """Return the record of the bucket that a data folder was filled from, if any.
-
-    Raises:
-        ConfigError: the record is damaged.
+    """Return the data folder's record, or None; raise ConfigError if it is damaged or
+    unreadable.
     """
     try:
         return BucketRecord.decode(record.read_bytes())

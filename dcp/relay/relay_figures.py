@@ -1,7 +1,7 @@
-"""Figures of a relay: of STAT ``relay``, as metrics, and for ``dcplake status`` and ``top``.
+"""The figures of a relay: for STAT ``relay``, for metrics, and for ``dcplake status`` and ``top``.
 
-Labels are bounded by the groups and the nodes of the cluster that there are. A group is a number,
-since consumers come and go: one metric tells which vbuckets are in it.
+Labels are bounded by the numbers of groups and of nodes. Consumers come and go, so the label of a
+group is its number; one metric lists the group's vbuckets.
 """
 
 from collections.abc import Iterator
@@ -17,22 +17,22 @@ from dcp.server.bucket.node_figures import samples_of
 _RELAY: Final[Metrics] = {
     "relay_consumers": "DCP connections.",
     "relay_streams": "Streams of all consumers.",
-    "relay_streams_from_disk": "Streams that read old things from the disk.",
-    "relay_ejections_total": "Consumers that were waited for, and were stuck.",
-    "relay_streams_ejected_total": "The same by vbucket, each time.",
-    "relay_newcomers_refused_total": "Streams too far behind to be waited for.",
-    "relay_held_bytes": "Bytes not acknowledged: a consumer, or the disk, lacks them.",
+    "relay_streams_from_disk": "Streams that read from the relay's disk.",
+    "relay_ejections_total": "How often a consumer got stuck.",
+    "relay_streams_ejected_total": "How often a vbucket gave up a consumer.",
+    "relay_newcomers_refused_total": "Streams that began too far behind to wait for.",
+    "relay_held_bytes": "Bytes not acknowledged: a consumer or the disk needs them.",
     "relay_disk_waiting_bytes": "Bytes received that are not on disk yet.",
     "relay_resident_bytes": "Resident memory of the relay.",
-    "relay_memory_bound_bytes": "The most that it takes now (docs/reference/memory.md).",
-    "relay_waits_for_disk": "1 while the cluster is held up by the relay's disk.",
+    "relay_memory_bound_bytes": "Most memory for this load (docs/reference/memory.md).",
+    "relay_waits_for_disk": "1 while the relay's disk delays the cluster.",
 }
 _GROUPS: Final[Metrics] = {
     "relay_group_info": "1; the vbuckets of a group, by its number.",
     "relay_group_members": "Consumers that a group of vbuckets waits for.",
-    "relay_group_required": "How many there must be.",
-    "relay_group_is_held": "1 while these vbuckets have no stream, as some lack.",
-    "relay_group_held_bytes": "What these vbuckets have received and not freed.",
+    "relay_group_required": "Consumers that the group must have.",
+    "relay_group_is_held": "1 while members lack, so that there is no stream.",
+    "relay_group_held_bytes": "Bytes of these vbuckets received and not freed.",
     "relay_group_gating": "1 for the consumer that a group waits for most.",
 }
 _NODES: Final[Metrics] = {
@@ -43,7 +43,7 @@ _NODES: Final[Metrics] = {
     "relay_upstream_held_bytes": "Bytes received that may not be acknowledged yet.",
     "relay_upstream_acks_total": "Acknowledgements sent.",
     "relay_upstream_acked_bytes_total": "Bytes acknowledged.",
-    "relay_upstream_full_seconds_total": "How long the windows were full.",
+    "relay_upstream_full_seconds_total": "Seconds for which the windows were full.",
     "relay_upstream_gating": "1 for the consumer that holds most of the window.",
 }
 
@@ -63,21 +63,21 @@ class UpstreamFigures:
     acked_bytes: int = 0
     full_seconds: float = 0.0
     waits_for: str = ""
-    """The consumer that holds most of the window; empty: none does."""
+    """The consumer that holds most of the window; empty if none does."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """Vbuckets whose groups have equally many members."""
+    """Vbuckets whose groups have the same number of members."""
 
     vbuckets: str
     members: int = 0
     required: int = 0
     is_held: bool = False
-    """The vbuckets have no stream: members lack."""
+    """True if the vbuckets have no stream because members are missing."""
     held_bytes: int = 0
     waits_for: str = ""
-    """The consumer that most of `held_bytes` waits for; empty: none does."""
+    """The consumer that most of ``held_bytes`` wait for; empty if none."""
 
     def __str__(self) -> str:
         held = ", no stream" if self.is_held else ""
@@ -96,29 +96,28 @@ class RelayFigures(Record):
     streams: int = 0
     streams_from_disk: int = 0
     ejections: int = 0
-    """Consumers that were waited for, and were stuck for too long."""
+    """How often a consumer got stuck, so that flow control stopped to wait for it."""
     streams_ejected: int = 0
-    """The same by vbucket, each time."""
+    """The same, counted per vbucket."""
     newcomers_refused: int = 0
-    """Streams too far behind to be waited for."""
+    """Streams that began too far behind to be waited for."""
     held_bytes: int = 0
-    """Received and not acknowledged: somebody is waited for."""
+    """Received and not acknowledged, because a consumer or the disk needs them."""
     disk_waiting_bytes: int = 0
     """Received and not on disk yet."""
     disk_trouble: str = ""
-    """The vbuckets that cannot be written, and why; empty: all can."""
+    """The vbuckets that cannot be written, and the reason; empty if all can."""
     waits_for_disk: bool = False
-    """The disk holds the cluster up."""
+    """True while the relay's disk delays the cluster."""
     resident_bytes: int = 0
     memory_bound_bytes: int = 0
-    """The most that it takes with its present keys and consumers, for documents of up to 20 MiB, by
-    the formula of docs/reference/memory.md.
+    """The most memory for the present keys and consumers, with documents of up to 20 MiB; the
+    formula is in docs/reference/memory.md.
     """
     groups: tuple[GroupFigures, ...] = ()
     upstream: tuple[UpstreamFigures, ...] = ()
 
     def rows(self) -> list[tuple[str, Any]]:
-        """Return names and values for a table."""
         found = plain(self)
         rows = [(name, value) for name, value in found.items() if not isinstance(value, list)]
         rows += [(f"group {number}", each) for number, each in enumerate(self.groups)]

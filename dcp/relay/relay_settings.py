@@ -11,7 +11,7 @@ from dcp.errors import ConfigError
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.window_policies import FlowSettings
-from dcp.server.model.cluster_settings import ClusterSettings, TlsFiles
+from dcp.server.model.cluster_settings import ClusterSettings, NodeSettings, TlsFiles
 from dcp.setting_keys import Section, key, key_of, section_of
 from dcp.types import U16_MAX
 
@@ -21,7 +21,7 @@ FULL_WINDOWS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class RelaySettings(Section):
+class RelaySettings(NodeSettings):
     """A relay of one bucket."""
 
     subject: ClassVar[str] = "relay "
@@ -63,7 +63,6 @@ class RelaySettings(Section):
         most=None,
     )
     """Without our limits, as consumers of others come, too."""
-    host: str = key_of(ClusterSettings, "host")
     port: int = 0
     http_port: int = key(0, "Port for HTTP; 0 takes a free one.", least=0, most=U16_MAX)
     listen_tls: TlsFiles | None = None
@@ -72,8 +71,6 @@ class RelaySettings(Section):
     )
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     """They may connect; empty: the one who signs in upstream."""
-    checkpoint_quota_bytes: int = key_of(ClusterSettings, "checkpoint_quota_bytes")
-    flush_seconds: float = key_of(ClusterSettings, "flush_seconds")
     seed: int | None = None
     """Fixes what is random, for tests."""
 

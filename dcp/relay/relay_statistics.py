@@ -1,4 +1,4 @@
-"""Takes the figures of a relay from its parts: for STAT ``relay``, metrics, and the log."""
+"""Collects the figures of a relay from its parts: for STAT ``relay``, metrics, and the log."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -54,7 +54,6 @@ def relay_figures(
 
 
 def _load(bucket: RelayBucket) -> Load:
-    """Return the relay's present load, for the memory formula."""
     connections = bucket.dcp_connections.values()
     keys, key_bytes = keys_of([vbucket.data.newest.keys for vbucket in bucket.vbuckets])
     streams = sum(len(each.streams) for each in connections)
@@ -86,12 +85,12 @@ def _link(link: UpstreamLink, regulator: Regulator) -> UpstreamFigures:
 
 
 def waited_for(link: UpstreamLink, regulator: Regulator) -> str:
-    """Return the consumer that holds most of a connection's window."""
+    """Return the consumer that holds most of a connection's window; empty if none."""
     return _gating(regulator, () if link.connection is None else link.connection.streams.by_vbucket)
 
 
 def _gating(regulator: Regulator, vbuckets: Iterable[int]) -> str:
-    """Return the consumer that most bytes of some vbuckets wait for; empty: none does."""
+    """Return the consumer that most bytes of these vbuckets wait for; empty if none."""
     held: Counter[int] = Counter()
     for vbucket in vbuckets:
         gate = regulator.flow_controls[vbucket]

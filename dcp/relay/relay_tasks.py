@@ -1,7 +1,4 @@
-"""Runs the links that fill a relay's bucket, and the regulator of their flow control.
-
-Logs the relay's statistics now and then.
-"""
+"""Runs the links that fill a relay's bucket, the flow-control regulator and the statistics log."""
 
 import asyncio
 import logging
@@ -20,13 +17,13 @@ from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)
 _INFORMED_SECONDS: Final = 10.0
-"""How long clients wait until it is known which branches vbuckets have, and how far they are."""
-_TELL_SECONDS: Final = 60.0
-_FIRST_TOLD_SECONDS: Final = 2.0
+"""Clients cannot connect for so long at most, while failover logs and high seqnos are unknown."""
+_LOG_SECONDS: Final = 60.0
+_FIRST_LOG_SECONDS: Final = 2.0
 
 
 class RelayTasks:
-    """The ``Companion`` of a relay's node, and what its commands ask (``ConsumerRegistry``)."""
+    """The ``Companion`` of a relay's node, and the ``ConsumerRegistry`` of its commands."""
 
     def __init__(self, bucket: RelayBucket, settings: RelaySettings) -> None:
         self._bucket = bucket
@@ -42,10 +39,10 @@ class RelayTasks:
             self.upstream,
         )
 
-    # --- beside the node, in the loop
+    # --- Companion
 
     async def opening(self) -> None:
-        """Let clients wait until the branches are known, or for ten seconds."""
+        """Connect; return when failover logs and high seqnos are known, or after 10 seconds."""
         with self._bucket.lock:
             self.upstream.start(self.regulator)
         self._tasks.append(asyncio.ensure_future(keep_running("upstream", self.upstream.run)))
@@ -54,12 +51,10 @@ class RelayTasks:
                 await self.upstream.is_informed.wait()
 
     def opened(self) -> None:
-        """Start the regulator and the log of statistics."""
         self._tasks.append(asyncio.ensure_future(keep_running("regulator", self.regulator.run)))
         self._tasks.append(asyncio.ensure_future(keep_running("relay watch", self._watch)))
 
     async def ending(self) -> None:
-        """End the links and all tasks."""
         await self.upstream.stop()
         for task in self._tasks:
             task.cancel()
@@ -67,13 +62,12 @@ class RelayTasks:
         self._tasks.clear()
 
     async def _watch(self) -> None:
-        """Log the relay's statistics now and then."""
-        await asyncio.sleep(_FIRST_TOLD_SECONDS)
+        await asyncio.sleep(_FIRST_LOG_SECONDS)
         while True:
-            self._tell()
-            await asyncio.sleep(_TELL_SECONDS)
+            self._log_figures()
+            await asyncio.sleep(_LOG_SECONDS)
 
-    def _tell(self) -> None:
+    def _log_figures(self) -> None:
         found = self.figures()
         _LOG.info(
             "%d consumers, %d streams, %d of them from disk; %d ejections; %d bytes held",
@@ -93,18 +87,15 @@ class RelayTasks:
             if group.members < group.required:
                 _LOG.info("%s", group)
 
-    # --- what commands and people ask
+    # --- ConsumerRegistry
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Note a consumer whose requested stream the relay cannot serve yet."""
         self.regulator.stream_deferred(consumer, vbucket)
 
     def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Note that a consumer got the stream that it waited for, or gave it up."""
         self.regulator.stream_wait_ended(consumer, vbucket)
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        """Let a consumer belong to the group with a tag; EINVAL for what is none."""
         return self.regulator.set_tag(consumer, value)
 
     def figures(self) -> RelayFigures:

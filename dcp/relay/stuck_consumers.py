@@ -1,8 +1,8 @@
-"""Logs and counts each consumer that is stuck (ejected by flow control) once.
+"""Logs and counts each stuck consumer once; flow control has ejected it from some vbucket.
 
-It is stuck until no vbucket is left that gave it up: in each it counts again, or left it, or is
-gone. Then it may get stuck anew. It is reported one tick later, with all the vbuckets that gave it
-up by then: they are looked at one after the other.
+It is stuck until no vbucket is left that ejected it: it counts again there, or has left. Passes
+reach its vbuckets one after the other. So the log line comes one tick later, with the number of all
+vbuckets that ejected it by then.
 """
 
 import logging
@@ -12,46 +12,47 @@ _LOG = logging.getLogger(__name__)
 
 
 class StuckConsumers:
-    """The stuck consumers, by number, with their vbuckets; used under the bucket's lock."""
+    """Stuck consumers by number; call it with the bucket's lock held."""
 
     def __init__(self) -> None:
         self.ejections = 0
-        """The number of times that a consumer got stuck."""
+        """How often a consumer got stuck."""
         self._given_up: dict[int, set[int]] = {}
-        self._untold: dict[int, int] = {}
-        """By how many vbuckets at once, at the most."""
-        self._due: list[int] = []
+        """By consumer: the vbuckets that ejected it."""
+        self._to_log: dict[int, int] = {}
+        """Consumers to log, each with the most vbuckets that had ejected it at one time."""
+        self._log_next: list[int] = []
 
     def ejected(self, consumer: int, vbucket: int) -> None:
-        """Note that a vbucket waits for a consumer no more."""
+        """Record that a vbucket does not wait for a consumer."""
         if consumer not in self._given_up:
             self._given_up[consumer] = set()
             self.ejections += 1
-            self._untold[consumer] = 0
+            self._to_log[consumer] = 0
         self._given_up[consumer].add(vbucket)
-        if consumer in self._untold:
-            self._untold[consumer] = max(self._untold[consumer], len(self._given_up[consumer]))
+        if consumer in self._to_log:
+            self._to_log[consumer] = max(self._to_log[consumer], len(self._given_up[consumer]))
 
     def is_over(self, consumer: int, vbucket: int) -> None:
-        """Note that a vbucket waits for a consumer (again), or that this one has left it."""
+        """Record that a vbucket waits for the consumer again, or that the consumer has left it."""
         if consumer in self._given_up:
             self._given_up[consumer].discard(vbucket)
             if not self._given_up[consumer]:
                 del self._given_up[consumer]
 
     def keep(self, present: Collection[int]) -> None:
-        """Forget all other consumers."""
+        """Forget all consumers except these."""
         for consumer in self._given_up.keys() - set(present):
             del self._given_up[consumer]
 
     def tell(self, names: Mapping[int, str]) -> None:
         """Log the consumers that got stuck before the last call; call it at each tick."""
-        for consumer in self._due:
-            vbuckets = self._untold.pop(consumer)
+        for consumer in self._log_next:
+            vbuckets = self._to_log.pop(consumer)
             _LOG.warning(
-                "consumer %s is stuck: %d %s for it no more, it is served from the disk",
+                "consumer %s is stuck: %d %s for it, it gets items from disk",
                 names.get(consumer, consumer),
                 vbuckets,
-                "vbucket waits" if vbuckets == 1 else "vbuckets wait",
+                "vbucket no longer waits" if vbuckets == 1 else "vbuckets no longer wait",
             )
-        self._due = list(self._untold)
+        self._log_next = list(self._to_log)

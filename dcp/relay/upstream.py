@@ -1,8 +1,9 @@
-"""Keeps the relay's links: one to each node that owns vbuckets, by the cluster map.
+"""Keeps the relay's links to the cluster: one to each node that owns vbuckets.
 
-Maps come from every connection when it is made, from pushes, from refusals, and are asked for when
-a stream was refused or a node is lost. While no node answers the addresses that were given at first
-are tried, too. A map of another bucket ends all links: the relay's data is not that bucket's.
+Cluster maps arrive with each new connection, as pushes, and in refusals. The relay also asks for
+one when a stream is refused or a node is lost. While no node answers, it tries the configured
+addresses too. A map of another bucket ends all links, because the relay's data belongs to the first
+bucket.
 """
 
 import asyncio
@@ -33,23 +34,23 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class StreamRegulator(Protocol):
-    """Decides when bytes are freed, and which streams may exist; the bucket's lock is held."""
+    """Decides when bytes are freed and which vbuckets have streams; the bucket's lock is held."""
 
     def received(self, vbucket: int, frame_bytes: int) -> None:
-        """Note bytes of a stream; the bucket has stored the items in them."""
+        """Count bytes of a stream; the bucket has their items already."""
 
     def ended(self, vbucket: int) -> None:
-        """Note that the stream is over: free its bytes."""
+        """Free the bytes of a stream that is over."""
 
     def rolled_back(self, vbucket: int) -> None:
-        """Note that seqnos begin again lower."""
+        """Start again at the vbucket's high seqno, which is lower now."""
 
     def holds(self, vbucket: int) -> bool:
-        """Return whether a vbucket shall have no stream now."""
+        """Return True if the vbucket must not have a stream now."""
 
 
 class Upstream:
-    """All links. Methods run in the loop's thread."""
+    """All links of a relay. Call its methods in the event loop's thread."""
 
     def __init__(self, bucket: RelayBucket, settings: RelaySettings) -> None:
         self._bucket = bucket
@@ -59,10 +60,10 @@ class Upstream:
         self._map: ClusterMap | None = None
         self._links: dict[NodeAddress, tuple[UpstreamLink, asyncio.Task[None]]] = {}
         self._charged: dict[int, UpstreamLink] = {}
-        """Whose connection brought the bytes of each vbucket that are not freed."""
+        """By vbucket: the link whose connection has brought its unfreed bytes."""
         self._runs = False
         self.failure: DcplakeError | None = None
-        """The reason why the cluster cannot be followed any more."""
+        """Why the relay no longer follows the cluster; None while it does."""
         most_bytes = settings.window_bytes
         self._windows = SharedWindows(
             WindowPolicySettings(
@@ -74,10 +75,11 @@ class Upstream:
             FULL_WINDOWS * most_bytes,
         )
         self._promised: set[int] = set()
+        """Vbuckets without streams whose high seqno clients know."""
         self.is_informed = asyncio.Event()
-        """Set when it is known of every vbucket which branches there are, and how far it is."""
+        """Set when failover logs, and high seqnos of vbuckets without streams, are known."""
 
-    # --- life
+    # --- start and stop
 
     def start(self, regulator: StreamRegulator) -> None:
         """Begin to connect; the bucket's lock is held."""
@@ -87,7 +89,6 @@ class Upstream:
         self._note_informed()
 
     async def stop(self) -> None:
-        """End all links, their streams first."""
         self._runs = False
         await asyncio.gather(*(link.leave() for link in self.links))
         tasks = [task for _, task in self._links.values()]
@@ -98,22 +99,23 @@ class Upstream:
 
     @property
     def links(self) -> list[UpstreamLink]:
-        """The links that there are now."""
         return [link for link, _ in self._links.values()]
 
-    # --- who is followed
+    # --- cluster map and links
 
     def reconcile(self) -> None:
-        """Bring links and streams in line with map and regulator; the bucket's lock is held."""
+        """Open and close links and streams as needed; the bucket's lock is held."""
         if not self._runs or self._regulator is None:
             return
         for vbucket in self._bucket.all_copies:
             if not self._regulator.holds(vbucket):
-                self._bucket.vbuckets[vbucket].promise(0)  # its stream tells
+                # Its stream shows clients the real high seqno.
+                self._bucket.vbuckets[vbucket].promise(0)
         wanted = self._wanted()
         for address in [address for address in self._links if address not in wanted]:
+            # Free the old link's bytes first: ``_charged`` can name one link per vbucket.
             link, task = self._links.pop(address)
-            self.lost(link)  # before another node's bytes are charged
+            self.lost(link)
             link.follow({})
             task.cancel()
         for address, copies in wanted.items():
@@ -134,6 +136,7 @@ class Upstream:
                 streams = found[owner]
                 if self._regulator is not None and not self._regulator.holds(vbucket):
                     streams[vbucket] = copy
+        # No node can send a map now, so try every known address.
         if not any(link.is_ready for link in self.links):
             known = () if self._map is None else self._map.addresses
             for address in (*self._settings.upstream, *known):
@@ -147,11 +150,10 @@ class Upstream:
         return link, asyncio.ensure_future(keep_running(link.name, link.run))
 
     def take_map(self, config: bytes, source: NodeAddress) -> None:
-        """Follow a newer map; the bucket's lock is held.
+        """Follow a cluster map, if it is newer; the bucket's lock is held.
 
-        Raises:
-            RemoteProtocolError: no such JSON.
-            BucketError: the map of another bucket; there will be no link any more.
+        Raises RemoteProtocolError if ``config`` is no map, and BucketError if it is another
+        bucket's; the relay then stops to follow the cluster.
         """
         network = AUTO_NETWORK if self._map is None else self._map.network
         is_encrypted = self._settings.tls is not None
@@ -163,23 +165,24 @@ class Upstream:
 
     def _require_same(self, found: ClusterMap) -> None:
         served = self._bucket.settings
-        for name, told, expected in (
+        for name, sent, expected in (
             ("bucket", found.bucket, served.bucket),
             ("uuid", found.bucket_uuid, served.bucket_uuid),
             ("number of vbuckets", found.vbucket_count, served.vbuckets),
         ):
-            if told and expected and told != expected:
+            # Old servers send no uuid.
+            if sent and expected and sent != expected:
                 self.failure = BucketError(
-                    f"the cluster's bucket {served.bucket}: {name}: found {told!r}, expected "
-                    f"{expected!r}: it is another bucket than the one that fills this relay"
+                    f"the cluster's bucket {served.bucket}: {name}: found {sent!r}, expected "
+                    f"{expected!r}: another bucket has filled this relay"
                 )
                 _LOG.error("%s", self.failure)
                 raise self.failure
 
-    # --- what links tell
+    # --- events of links
 
     def arrived(self, link: UpstreamLink, arrived: Sequence[ReceivedBytes]) -> None:
-        """Store received items; act on other messages of the connection."""
+        """Publish received items to consumers, and act on the connection's other messages."""
         connection = link.connection
         if connection is None or self._regulator is None:
             return
@@ -220,6 +223,7 @@ class Upstream:
         learned = bucket.vbuckets[vbucket].documents.collections.manifest
         if learned.uid > bucket.manifest.uid:
             bucket.collections.learn(bucket.vbuckets[vbucket])
+            # A system event lacks some details of its collection, which the manifest has.
             connection.ask_for_manifest()
         if each.frame_bytes:
             self._charged[vbucket] = link
@@ -230,6 +234,7 @@ class Upstream:
         if connection is None or self._regulator is None:
             return
         for vbucket in _emptied(connection.learned.ended):
+            # Another link may have brought the vbucket's bytes meanwhile.
             if self._charged.get(vbucket) is link:
                 self._regulator.ended(vbucket)
         link.write()
@@ -240,14 +245,12 @@ class Upstream:
         connection.learned.logs.clear()
 
     def _take_seqnos(self, connection: UpstreamConnection) -> None:
-        """Announce to clients the high seqnos of vbuckets that have no stream now.
-
-        Clients that plan by high seqnos then request streams, and join the group that is waited
-        for.
-        """
+        """Show clients the high seqnos of vbuckets without streams."""
         if self._regulator is None:
             return
         for vbucket, seqno in connection.learned.seqnos.items():
+            # Clients that plan by high seqnos then request streams, and so join the group that the
+            # vbucket waits for.
             if vbucket in self._bucket.all_copies and self._regulator.holds(vbucket):
                 self._bucket.vbuckets[vbucket].promise(seqno)
                 self._promised.add(vbucket)
@@ -270,7 +273,7 @@ class Upstream:
                 self._links[owner][0].write()
 
     async def run(self) -> None:
-        """Ask now and then for state that no stream carries, until cancelled."""
+        """Once a second, ask for what no stream carries, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             with self._bucket.lock:
@@ -280,7 +283,7 @@ class Upstream:
                     self._ask_for_maps()
 
     def _ask_for_seqnos(self) -> None:
-        """Ask for the high seqnos of held vbuckets, which have no stream."""
+        """Ask for the high seqnos of vbuckets whose group is incomplete: they have no stream."""
         if self._map is None or self._regulator is None:
             return
         held = {self._map.owner(v) for v in self._bucket.all_copies if self._regulator.holds(v)}
@@ -299,10 +302,9 @@ class Upstream:
         try:
             self._bucket.take_manifest(parse_manifest(data))
         except OSError as error:
-            _LOG.warning("collections manifest: it cannot be saved: %s", error)
+            _LOG.warning("cannot save the collections manifest: %s", error)
 
     def lost(self, link: UpstreamLink) -> None:
-        """Free the bytes of the streams of its connection."""
         for vbucket, charged in list(self._charged.items()):
             if charged is link:
                 del self._charged[vbucket]
@@ -310,21 +312,20 @@ class Upstream:
                     self._regulator.ended(vbucket)
 
     def unreachable(self, _: UpstreamLink) -> None:
-        """Ask other nodes, and the first seeds, for the new owner of a node's vbuckets."""
+        """Ask all nodes and the configured addresses where the node's vbuckets are now."""
         self._ask_for_maps()
         self.reconcile()
 
     def may_open(self) -> bool:
-        """Return whether streams may be requested: not while received items wait for the disk."""
+        """Return False while received items wait for the disk: no streams may be requested."""
         return self._bucket.writes.make_room()
 
-    # --- what the regulator decides
+    # --- requests of the regulator
 
     def free(self, vbucket: int, frame_bytes: int) -> None:
-        """Free a vbucket's bytes, if their connection is still there.
+        """Free bytes of a vbucket, if their connection still exists.
 
-        They are released when the disk keeps up, at once if it does: the stream may be over, but
-        what it brought is in memory.
+        They are acknowledged as soon as the disk keeps up.
         """
         link = self._charged.get(vbucket)
         if link is not None and link.connection is not None:
@@ -333,7 +334,7 @@ class Upstream:
                 self._release(link)
 
     def release(self) -> None:
-        """Release the bytes that waited for the disk only, as far as it keeps up."""
+        """Acknowledge the freed bytes that waited for the disk only."""
         for link in self.links:
             self._release(link)
 
@@ -344,7 +345,7 @@ class Upstream:
 
 
 def _emptied(found: list[T]) -> list[T]:
-    """Return what a list holds, and leave nothing in it."""
+    """Return a copy of the list, and clear it."""
     taken = found[:]
     found.clear()
     return taken

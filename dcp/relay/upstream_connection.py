@@ -1,18 +1,17 @@
-"""The relay's DCP connection to one node of the cluster, sans-I/O.
+"""The relay's DCP connection to one node of the cluster, without I/O.
 
-    follow(copies)     have a passive stream into each of these copies, and no other
-    feed(block, now)   frames of the node; returns what arrived, stream by stream
-    free(bytes)        nobody is waited for with so many bytes of a stream any more
-    release(now)       the disk keeps up: all that was freed may be acknowledged
-    tick(now)          what is due by time; ``deadline`` says when to call it
-    output()           what to write next
+    follow(copies)     have a stream into exactly these replicas
+    feed(block, now)   take frames from the node; returns the received bytes by stream
+    free(bytes)        no consumer needs so many bytes any longer
+    release(now)       the disk keeps up: acknowledge everything that was freed
+    tick(now)          run the timers; ``deadline`` says when
+    output()           take the bytes to write
 
-The protocol is the consumer machine's, and so are the counters of the window: *given* is what the
-relay has freed, *released* what is on disk as well or may be soon. The connection signs in as any
-consumer does and asks for all that a consumer can be told: no prepares, which are for the cluster's
-own nodes. What belongs to no stream is released at once; bytes of a stream are freed by the
-receiver of ``ReceivedBytes``. What to do about a refused or ended stream is the client's table
-(``dcp/client/reactions.py``). Messages that fit no stream end the connection.
+The consumer machine (``dcp/protocol``) has the protocol and the window's counters: *given* bytes
+are freed, *released* bytes may be acknowledged. The relay authenticates as a normal consumer, and
+asks for everything except prepares, which only nodes of the cluster may have. Bytes of no stream
+are freed at once; the receiver of ``ReceivedBytes`` frees those of streams. The client's table
+(``dcp/client/reactions.py``) decides what follows a refused or ended stream.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,19 +47,19 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 
 @dataclass(frozen=True, slots=True)
 class ReceivedBytes:
-    """Bytes of a stream that one block brought, and whether they begin a branch."""
+    """The bytes that one block of frames brought for one stream."""
 
     stream: PassiveStream
     frame_bytes: int = 0
     begins_branch: bool = False
-    """True if the stream was accepted just now on another branch than the copy knew."""
+    """True if the node has just accepted the stream on another branch than the replica had."""
 
 
 @dataclass(slots=True)
 class ServerMessages:
-    """Facts that a connection has learned beside its streams.
+    """Facts that a connection has learned besides its streams.
 
-    Written from outside: whoever acts on it clears it.
+    Written from outside: the caller that handles an entry removes it.
     """
 
     maps: list[bytes] = field(default_factory=list)
@@ -68,13 +67,13 @@ class ServerMessages:
     logs: dict[int, FailoverLog] = field(default_factory=dict)
     seqnos: dict[int, int] = field(default_factory=dict)
     wants_map: bool = False
-    """True if the cluster has changed: a new map is needed."""
+    """True if the cluster has changed, so that a new map is needed."""
     ended: list[int] = field(default_factory=list)
-    """Vbuckets whose stream is over, asked for again or not."""
+    """Vbuckets whose stream is over, even if it was requested again."""
 
 
 class UpstreamConnection:
-    """One connection; used under the bucket's lock."""
+    """One connection; call it with the bucket's lock held."""
 
     def __init__(
         self,
@@ -85,9 +84,10 @@ class UpstreamConnection:
         window_bytes: int,
         may_open: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``name`` must be unique, ``nonce`` is SCRAM's: fresh for each connection.
+        """``name`` must be unique; ``nonce`` is for SCRAM, and fresh for each connection.
 
-        While ``may_open`` says no, no stream is asked for: each connection has a window of its own.
+        While ``may_open`` returns False, streams are not requested. It limits what waits for the
+        disk, as the window of each connection only limits that connection.
         """
         bootstrap = BootstrapSettings(
             settings.bucket,
@@ -95,7 +95,7 @@ class UpstreamConnection:
             agent=agent_text("dcplake-relay", name),
             open_flags=OPEN_FLAGS,
         )
-        flow = FlowSettings(window_bytes)
+        flow = FlowSettings(window_bytes=window_bytes)
         self._protocol = ConsumerConnection(
             bootstrap, settings.credentials, nonce, flow, LivenessSettings(), hands_out_frames=True
         )
@@ -104,65 +104,60 @@ class UpstreamConnection:
         self.streams = PassiveStreams(self._protocol, may_open)
         self.learned = ServerMessages()
         self.arrived: dict[int, ReceivedBytes] = {}
-        """Bytes of the last block, by vbucket; also if ``feed`` failed amid it."""
+        """Received bytes of the last block, by vbucket; valid even if ``feed`` failed half-way."""
 
-    # --- where it stands
+    # --- state
 
     @property
     def is_ready(self) -> bool:
-        """True if streams may be requested."""
         return self._protocol.is_ready
 
     @property
     def awaits_closed(self) -> bool:
-        """True if the node has not ended all streams yet."""
+        """True until the node has ended all closed streams."""
         return self._protocol.awaits_closed
 
     @property
     def window(self) -> Window:
-        """The counters of the window."""
         return self._protocol.flow.connection
 
     # --- streams
 
     def follow(self, copies: Mapping[int, ReplicaCopy], now: float) -> None:
-        """Have a stream into exactly these copies, by vbucket."""
         self.learned.ended += [each.vbucket for each in self.streams.follow(copies, now)]
 
     def close(self) -> None:
-        """Let all streams be over, as the connection is."""
         self.streams.end()
 
-    # --- questions
+    # --- requests
 
     def ask_for_map(self) -> None:
-        """Ask for the cluster map; ``learned`` will have it."""
+        """Request the cluster map; it goes to ``learned``."""
         if self.is_ready:
             self._protocol.request_cluster_config()
 
     def ask_for_manifest(self) -> None:
-        """Ask for the collections manifest; ``learned`` will have it."""
+        """Request the collections manifest; it goes to ``learned``."""
         if self.is_ready:
             self._protocol.request_manifest()
 
     def ask_for_seqnos(self) -> None:
-        """Ask how far the node's active vbuckets are, once at a time."""
+        """Request the high seqnos of the node's active vbuckets, unless a request is under way."""
         if self.is_ready and not self._protocol.awaits(Opcode.GET_ALL_VB_SEQNOS):
             self._protocol.request_seqnos()
 
     def ask_for_log(self, vbucket: int) -> None:
-        """Ask for a vbucket's failover log, once at a time."""
+        """Request a vbucket's failover log, unless a request is under way."""
         if self.is_ready and not self._protocol.awaits(Opcode.DCP_GET_FAILOVER_LOG, vbucket):
             self._protocol.request_failover_log(vbucket)
 
     # --- input
 
     def feed(self, block: FrameBlock, now: float) -> list[ReceivedBytes]:
-        """Act on frames; return the received bytes by stream, each stream once.
+        """Take frames; return what arrived, one entry per stream.
 
-        Raises:
-            RemoteProtocolError: the node broke the protocol.
-            SourceError: it refuses us.
+        Raises RemoteProtocolError if the node breaks the protocol, and SourceError if it rejects
+        the relay.
         """
         self.arrived = {}
         for event in self._protocol.receive(block, now):
@@ -171,7 +166,6 @@ class UpstreamConnection:
         return list(self.arrived.values())
 
     def _count(self) -> None:
-        """Count received bytes by stream; bytes of no stream are freed at once."""
         unclaimed_bytes = 0
         for window, frame_bytes in self._protocol.flow.deliver():
             if window is self.window:
@@ -179,6 +173,7 @@ class UpstreamConnection:
                 unclaimed_bytes += frame_bytes
                 continue
             stream = self.streams.by_opaque(window.opaque)
+            # The receiver frees these bytes; those of a closed stream are freed below.
             if stream is not None and stream.is_in_charge:
                 before = self.arrived.get(stream.vbucket, ReceivedBytes(stream))
                 self.arrived[stream.vbucket] = replace(before, frame_bytes=frame_bytes)
@@ -208,6 +203,7 @@ class UpstreamConnection:
     def _take_log(self, event: FailoverLogReceived) -> None:
         if event.failover_log is not None:
             self.learned.logs[event.vbucket] = event.failover_log
+        # The node refused, so another node may have the vbucket now.
         elif not event.fault:
             self.learned.wants_map = True
         elif event.status == Status.SUCCESS:
@@ -248,38 +244,30 @@ class UpstreamConnection:
     # --- flow control and time
 
     def free(self, frame_bytes: int) -> None:
-        """Free bytes: no consumer needs them any more."""
         self.window.give(frame_bytes)
 
     @property
     def awaiting_disk_bytes(self) -> int:
-        """Bytes that are freed and wait for the disk only."""
+        """Freed bytes that only wait for the disk."""
         return self.window.given - self.window.released
 
     def release(self, now: float) -> None:
-        """Release all freed bytes; acknowledge when it is due."""
+        """Release all freed bytes; send an acknowledgement if one is due."""
         self._protocol.flow.release([(self.window, self.awaiting_disk_bytes)])
         self._protocol.acknowledge(now)
 
     def resize_window(self, window_bytes: int, now: float) -> None:
-        """Change the window's size."""
         self._protocol.resize_window(window_bytes, now)
 
     @property
     def deadline(self) -> float:
-        """The time at which ``tick`` has work to do."""
         return self.streams.deadline
 
     def tick(self, now: float) -> None:
-        """Do what is due by time.
-
-        Raises:
-            NodeUnavailableError: the node is silent for too long, or not ready within the time.
-        """
+        """Run the timers; raise NodeUnavailableError if the node is silent or not ready in time."""
         self.streams.tick(now)
 
     # --- output
 
     def output(self) -> bytes:
-        """Return what to write."""
         return self._protocol.bytes_to_send()

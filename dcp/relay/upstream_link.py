@@ -1,6 +1,6 @@
-"""The asyncio edge of the relay's connection to one node: connects, reads, writes, reconnects.
+"""Connects to one node of the cluster with asyncio: reads, writes, and reconnects.
 
-What was received is handed to the follower under the bucket's lock, at most 64 KiB at a time.
+It hands received data to its listener under the bucket's lock, at most 64 KiB at a time.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from dcp.wire.framing import FrameSplitter
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024
-"""Between two reads the consumers have their turns."""
+"""A small piece, so that consumers get their turns between two reads."""
 _LOOK_SECONDS: Final = 0.5
-"""So often it is looked what is due, as others may have made something due."""
+"""Timers run at least this often, because other tasks may set one to an earlier time."""
 _REFUSED_WAIT_SECONDS: Final = 10.0
-"""Until it is tried again with a password or a bucket that was refused."""
+"""Wait before another attempt after the node refused the password or the bucket."""
 _LEAVING_SECONDS: Final = 1.0
-"""How long a node may take to end streams before the connection is closed."""
+"""How long the node may take to end streams before the connection closes."""
 _ANSWER_SECONDS: Final = 0.005
 _NONCE_BYTES: Final = 24
 
@@ -40,20 +40,19 @@ class LinkListener(Protocol):
     """The receiver of a link's data; the bucket's lock is held."""
 
     def arrived(self, link: "UpstreamLink", arrived: Sequence[ReceivedBytes]) -> None:
-        """Take received items, and other messages of the connection."""
+        """Take received items and other messages of the connection."""
 
     def lost(self, link: "UpstreamLink") -> None:
-        """Note that its connection is over, with all streams."""
+        """The link's connection is over, with all its streams."""
 
     def unreachable(self, link: "UpstreamLink") -> None:
-        """Note that the node cannot be connected now."""
+        """The link cannot connect to its node now."""
 
-    def may_open(self) -> bool:
-        """Return whether streams may be requested."""
+    def may_open(self) -> bool: ...
 
 
 class UpstreamLink:
-    """The link to one node, over successive connections. Methods run in the loop's thread."""
+    """The link to one node, over successive connections. Call it in the event loop's thread."""
 
     def __init__(
         self,
@@ -62,58 +61,52 @@ class UpstreamLink:
         name: str,
         lock: RLock,
         windows: SharedWindows,
-        follower: LinkListener,
+        listener: LinkListener,
     ) -> None:
-        """``windows`` sizes that of the connection, among those of the other links."""
+        """``windows`` shares one memory limit among the windows of all links."""
         self.address = address
         self.name = f"{name} to {address}"
         self.trouble = "not connected yet"
-        """The reason why there is no connection; empty while there is one."""
+        """Why there is no connection; empty while there is one."""
         self.connection: UpstreamConnection | None = None
         self._became_ready = False
         self._full_seconds = 0.0
         self._connection_name = name
         self._settings = settings
         self._lock = lock
-        self._follower = follower
+        self._listener = listener
         self._windows = windows
         self._copies: Mapping[int, ReplicaCopy] = {}
         self._writer: asyncio.StreamWriter | None = None
 
     def take_became_ready(self) -> bool:
-        """Return whether streams can be asked for, once for each connection."""
+        """Return True once for each connection that has become ready."""
         became_ready, self._became_ready = self._became_ready, False
         return became_ready
 
     @property
     def is_ready(self) -> bool:
-        """True if streams can be requested."""
         return self.connection is not None and self.connection.is_ready
 
     def full_seconds(self, now: float) -> float:
-        """Return how long the windows of all connections to the node were full."""
         connection = self.connection
         window_seconds = 0.0 if connection is None else connection.window.full_seconds(now)
         return self._full_seconds + window_seconds
 
     def _resize_window(self, window_bytes: int) -> None:
-        """Change the window as other links come or go; the bucket's lock is held."""
         if self.connection is not None:
             self.connection.resize_window(window_bytes, monotonic())
             self.write()
 
     def follow(self, copies: Mapping[int, ReplicaCopy]) -> None:
-        """Have a stream into exactly these copies; the bucket's lock is held."""
+        """Have streams into exactly these replicas; the bucket's lock is held."""
         self._copies = copies
         if self.connection is not None:
             self.connection.follow(copies, monotonic())
             self.write()
 
     async def leave(self) -> None:
-        """End all streams, and wait until the node has ended them, too, but not long.
-
-        It logs a warning for each stream that loses its connection.
-        """
+        """Close all streams, and wait a moment until the node has ended them."""
         with self._lock:
             self.follow({})
         with suppress(TimeoutError):
@@ -122,33 +115,35 @@ class UpstreamLink:
                     await asyncio.sleep(_ANSWER_SECONDS)
 
     async def run(self) -> None:
-        """Receive, and connect again when the connection is lost, until cancelled."""
         wait_seconds = FIRST_WAIT_SECONDS
         while True:
             longest = LONGEST_WAIT_SECONDS
             try:
-                if await self._converse():
+                if await self._run_once():
                     wait_seconds = FIRST_WAIT_SECONDS
-                self._say("the connection was closed")
+                self._note_trouble("the connection was closed")
             except (AuthenticationError, BucketError) as error:
-                self._say(str(error))
+                self._note_trouble(str(error))
+                # An operator must act, and frequent attempts would only fill the logs.
                 wait_seconds = longest = _REFUSED_WAIT_SECONDS
             except (DcplakeError, OSError, TimeoutError) as error:
-                self._say(str(error) or type(error).__name__)
+                self._note_trouble(str(error) or type(error).__name__)
             await asyncio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, longest)
 
-    def _say(self, trouble: str) -> None:
+    def _note_trouble(self, trouble: str) -> None:
         with self._lock:
-            self._follower.unreachable(self)
-        if trouble != self.trouble:  # once, not with each attempt
+            self._listener.unreachable(self)
+        # Log a reason once, not with each attempt.
+        if trouble != self.trouble:
             _LOG.warning("%s: %s; connecting again", self.name, trouble)
         self.trouble = trouble
 
-    async def _converse(self) -> bool:
-        """Connect and receive until the connection is lost; return whether it ever got ready."""
+    async def _run_once(self) -> bool:
+        """Connect and receive until the connection is lost; return True if it became ready."""
         loop, address, tls = asyncio.get_running_loop(), self.address, self._settings.tls
-        context = None if tls is None else tls.context()  # its files may have been replaced
+        # Read the certificates again: the operator may have replaced them.
+        context = None if tls is None else tls.context()
         async with asyncio.timeout(self._settings.connection.connect_timeout_seconds):
             reader, self._writer = await asyncio.open_connection(
                 address.host, address.port, ssl=context
@@ -161,7 +156,7 @@ class UpstreamLink:
                 nonce,
                 loop.time(),
                 self._windows.join(self._resize_window),
-                self._follower.may_open,
+                self._listener.may_open,
             )
         try:
             with self._lock:
@@ -172,13 +167,13 @@ class UpstreamLink:
                 self.connection = None
                 self._windows.leave(self._resize_window)
                 self._full_seconds += connection.window.full_seconds(loop.time())
-                streams = connection.is_ready
+                became_ready = connection.is_ready
                 connection.close()
-                self._follower.lost(self)
+                self._listener.lost(self)
             self._writer.close()
             with suppress(OSError, ssl.SSLError):
                 await self._writer.wait_closed()
-        return streams
+        return became_ready
 
     async def _receive(self, reader: asyncio.StreamReader, connection: UpstreamConnection) -> None:
         splitter = FrameSplitter()
@@ -191,7 +186,9 @@ class UpstreamLink:
             if data is not None:
                 if not data:
                     if not connection.is_ready:
-                        raise NodeUnavailableError("closed by the node before it was ready")
+                        raise NodeUnavailableError(
+                            "the node closed the connection before it was ready"
+                        )
                     return
                 self._take(connection, splitter, data, now)
             with self._lock:
@@ -206,20 +203,21 @@ class UpstreamLink:
             try:
                 arrived = connection.feed(block, now)
             except BaseException:
-                # What came before is there: consumers hear of it, of rollbacks most of all.
-                self._follower.arrived(self, list(connection.arrived.values()))
+                # The events before the error have changed the replicas, so consumers must get them.
+                # A rollback above all.
+                self._listener.arrived(self, list(connection.arrived.values()))
                 raise
             finally:
                 self.write()
             if connection.is_ready and not was_ready:
                 _LOG.info("%s: connected", self.name)
                 self.trouble, self._became_ready = "", True
-            self._follower.arrived(self, arrived)
+            self._listener.arrived(self, arrived)
             self.write()
 
     def write(self) -> None:
-        """Send queued requests and acknowledgements, never much."""
         if self.connection is not None and self._writer is not None:
             data = self.connection.output()
             if data:
+                # No drain is needed: this side never sends much.
                 self._writer.write(data)

@@ -1,4 +1,4 @@
-"""Parses another server's collections manifest: the JSON of GET_COLLECTIONS_MANIFEST."""
+"""Parses the JSON of GET_COLLECTIONS_MANIFEST, as another server sends it."""
 
 from types import MappingProxyType
 from typing import Any
@@ -9,11 +9,7 @@ from dcp.wire.json_tree import json_tree
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Return the manifest.
-
-    Raises:
-        RemoteProtocolError: no such JSON; says what was found.
-    """
+    """Return the manifest; raise RemoteProtocolError, with the JSON, if it is malformed."""
     try:
         tree = json_tree(data)
         uid = int(tree["uid"], 16)
@@ -37,6 +33,7 @@ def parse_manifest(data: bytes) -> Manifest:
 def _collection(tree: dict[str, Any], scope_id: int) -> Collection:
     flush_uid = tree.get("flushUid", "0")
     ttl = tree.get("maxTTL")
+    # ``isinstance`` would accept True.
     if ttl is not None and type(ttl) is not int:
         raise ValueError(f"maxTTL {ttl!r}")
     return Collection(int(tree["uid"], 16), _text(tree["name"]), scope_id, ttl, int(flush_uid, 16))

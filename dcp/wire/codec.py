@@ -82,7 +82,7 @@ class CodecRow:
     optional: tuple[str, ...] = field(init=False)
     """Fields that only some forms of the extras hold; None in the body if absent."""
     form_by_optional: dict[tuple[bool, ...], Extras] = field(init=False)
-    """Which optional fields are set, to the first form that holds exactly those."""
+    """By which optional fields are set: the first form that holds exactly those."""
 
     def __post_init__(self) -> None:
         # Computed once per row: ``encode`` needs both for each frame.
@@ -145,7 +145,9 @@ TABLE: Final[dict[tuple[Side, int], CodecRow]] = {
     (Side.REQUEST, Opcode.LIST_BUCKETS): _EMPTY,
     (Side.RESPONSE, Opcode.LIST_BUCKETS): _TEXT,
     (Side.REQUEST, Opcode.GET_CLUSTER_CONFIG): CodecRow(
-        m.GetClusterConfig, (*NO_EXTRAS, Extras("qq", "epoch rev"))
+        # With the version that it has, a client gets only a newer map.
+        m.GetClusterConfig,
+        (*NO_EXTRAS, Extras("qq", "epoch rev")),
     ),
     (Side.RESPONSE, Opcode.GET_CLUSTER_CONFIG): _TEXT,
     (Side.REQUEST, Opcode.GET_ERROR_MAP): CodecRow(m.GetErrorMap, value=VERSION_NUMBER),

@@ -188,6 +188,7 @@ class _Decoding:
             times = self._gather(self._extras_at[timed] + 16, _DELETE_TIME)
             delete_time[timed] = times["delete_time"]
         return {
+            # A view would keep the array of all headers.
             "opcode": header["opcode"].copy(),
             "vbucket": header["vbucket_or_status"].astype(np.uint16),
             "opaque": header["opaque"].astype(np.uint32),
@@ -231,7 +232,8 @@ class _Decoding:
         ids = (first & 0x7F).astype(np.uint64)
         lengths = np.ones(len(self._rows), np.int64)
         open_rows = np.flatnonzero(first & 0x80)
-        # Each byte has 7 bits, so a u32 takes at most 5 bytes.
+        # Each turn reads one more byte of the ids that have one. A byte has 7 bits, so a u32 takes
+        # at most 5.
         for position in range(1, 6):
             if not len(open_rows):
                 break

@@ -49,6 +49,7 @@ class Header:
         return HEADER_BYTES + self.body_bytes
 
 
+# A NamedTuple costs less to make than a frozen dataclass, and each frame makes one.
 class Frame(NamedTuple):
     """A frame in its parts, undecoded."""
 
@@ -181,6 +182,7 @@ def parse_frame(data: bytes | bytearray | memoryview) -> Frame:
         vb_status,
         opaque,
         cas,
+        # Copies: the frame may outlive the buffer.
         framing_extras=bytes(data[HEADER_BYTES:extras_at]),
         extras=bytes(data[extras_at:key_at]),
         key=bytes(data[key_at:value_at]),

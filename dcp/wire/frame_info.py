@@ -74,11 +74,11 @@ def decode_frame_infos(framing_extras: bytes) -> tuple[FrameInfo, ...]:
 
 
 def encode_frame_infos(infos: tuple[FrameInfo, ...]) -> bytes:
-    """Return the framing extras that hold ``infos``; the inverse of ``decode_frame_infos``."""
     encoded = bytearray()
     for info in infos:
         length = len(info.data)
         encoded.append(min(info.id, _ESCAPE) << 4 | min(length, _ESCAPE))
+        # The id's escape byte comes before the length's.
         if info.id >= _ESCAPE:
             encoded.append(info.id - _ESCAPE)
         if length >= _ESCAPE:

@@ -79,6 +79,7 @@ class FrameBlock:
     def __init__(
         self, buffer: Buffer, offsets: NDArray[np.int64], *, keeps_buffer: bool = False
     ) -> None:
+        # Offsets ascend, so only the last one can lie beyond the buffer.
         if len(offsets) == 0 or offsets[-1] > len(buffer):
             raise ValueError(
                 f"frame block: found {len(offsets)} offsets into {len(buffer)} bytes, "
@@ -151,10 +152,14 @@ class FrameSplitter:
             )
         self.max_frame_bytes = max_frame_bytes
         self._tail = bytearray()
+        """The begun frame while it is small."""
         self._large: bytearray | None = None
+        """The begun frame in a buffer of its full length."""
         self._filled_bytes = 0
         self._wanted_bytes = 0
+        """Full length of the begun frame; the header's length until that is complete."""
         self._consumed_bytes = 0
+        """Bytes of all whole frames so far: error messages name positions in the connection."""
         self._broken: str | None = None
 
     @property
@@ -243,6 +248,8 @@ class FrameSplitter:
             self._tail, self._large = self._large[: self._filled_bytes], None
         if self._tail:
             self._tail += data
+            # Chunks of a begun frame are only collected: parsing each time would cost its length
+            # squared.
             if len(self._tail) < self._wanted_bytes:
                 return FrameBlock.of(())
             # The block takes over this buffer; a new one holds the next unfinished frame.
@@ -356,6 +363,7 @@ def _run_of(data: Buffer, start: int, length: int) -> int:
     count = 0
     while count < most:
         probe = min(most - count, _RUN_PROBE)
+        # A view of the length fields at the guessed offsets, without a copy.
         bodies: NDArray[np.uint32] = np.ndarray(
             (probe,), ">u4", data, start + length * count + _BODY_AT, (length,)
         )

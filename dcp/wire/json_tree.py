@@ -36,8 +36,11 @@ def json_tree(text: bytes | str, most_bytes: int = MOST_TREE_BYTES) -> Any:
 
 def is_deeper(text: bytes, most_depth: int) -> bool:
     """Return whether more than ``most_depth`` lists and objects are open anywhere in the text."""
+    # Few brackets cannot nest deeply: nearly all texts end here.
     if text.count(b"[") + text.count(b"{") <= most_depth:
         return False
+    # Escaped backslashes go first: the quote in ``\\"`` ends a string. The number of quotes so far
+    # is odd inside a string; uint8 may overflow without changing that.
     unescaped = np.frombuffer(text.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
     is_outside = np.cumsum(unescaped == ord('"'), dtype=np.uint8) & 1 == 0  # outside strings
     folded = unescaped[is_outside] | 0x20  # maps [ to { and ] to }

@@ -16,6 +16,7 @@ from dcp.wire.vocabulary import SystemEventKind
 
 _COLLECTION = Struct(">QII")
 _COLLECTION_WITH_TTL = Struct(">QIII")
+# The id of the collection in FLUSH_COLLECTION, of the scope in CREATE_SCOPE and DROP_SCOPE.
 _ONE_ID = Struct(">QI")
 
 

@@ -30,6 +30,7 @@ class Magic(IntEnum):
     SERVER_RESPONSE = 0x83
 
     def __init__(self, number: int) -> None:
+        # Attributes cost less than properties, and each frame reads them.
         self.is_response = number in (0x18, 0x81, 0x83)
         """True if bytes 6..7 hold a status rather than a vbucket id."""
         self.is_alternative = number in (0x08, 0x18)

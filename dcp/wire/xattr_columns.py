@@ -95,6 +95,7 @@ class _Sections:
         at = self._starts + _LENGTH.itemsize
         self._ends = at + self._gather(self._starts, _LENGTH)
         self._is_split &= self._ends <= self._value_ends
+        # In a longer section the system's and the user's xattrs have different limits.
         self._is_split &= self._ends - at <= MAX_SYSTEM_BYTES
         self._is_empty = self._ends == at
         self._at = at
@@ -113,6 +114,7 @@ class _Sections:
             words = np.zeros((self._rows, 2), np.uint64)
             words[pairs.rows] = pairs.names.view(np.uint64)
             for others in names:
+                # Zeros stand for a value without such a pair.
                 is_same = (words == others).all(axis=1) & words.any(axis=1)
                 self._is_split &= ~is_same
             found.append(pairs)

@@ -33,7 +33,7 @@ class Connection:
     """The windows of a connection and of its stream 1; ``receive`` hands over 100 and 60 bytes."""
 
     def __init__(self) -> None:
-        self.flow = FlowControl(FlowSettings(1000), 0.0)
+        self.flow = FlowControl(FlowSettings(window_bytes=1000), 0.0)
         self.flow.offer_streams(500)
         self.flow.resume_stream_acks(())
         self.woken: list[bool] = []

@@ -124,7 +124,9 @@ def _consumers_of(case: Case) -> _Consumers:
     is_capped = any(each.startswith("master") for each in server)
     settings = WindowPolicySettings(policy=policy, is_capped=is_capped, **given)
     policies = WindowPolicies(settings, case["bucket_quota"])
-    return _Consumers(policies, FlowSettings(0, ack_fraction, ack_seconds))
+    return _Consumers(
+        policies, FlowSettings(window_bytes=0, ack_fraction=ack_fraction, ack_seconds=ack_seconds)
+    )
 
 
 def _policy_answers(case: Case) -> Compared:

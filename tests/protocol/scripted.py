@@ -140,13 +140,13 @@ def new_connection(
         credentials,
         NONCE,
         FlowSettings(
-            window_bytes,
-            ack_fraction,
-            ack_seconds,
+            window_bytes=window_bytes,
+            ack_fraction=ack_fraction,
+            ack_seconds=ack_seconds,
             stream_window_bytes=stream_window_bytes,
             prepare_extra_bytes=prepare_extra_bytes,
         ),
-        LivenessSettings(noop_interval_seconds, silence_grace_seconds=5.0),
+        LivenessSettings(noop_interval_seconds=noop_interval_seconds, silence_grace_seconds=5.0),
         hands_out_frames=hands_out_frames,
     )
 

@@ -125,13 +125,13 @@ def test_what_is_released_is_acknowledged_by_time_from_the_start_on() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(20.0, "20"), (0.5, "0.500000"), (1, "1")])
 def test_the_interval_is_said_in_whole_seconds_where_it_is_whole(seconds: float, text: str) -> None:
-    assert LivenessSettings(seconds).interval_text == text
+    assert LivenessSettings(noop_interval_seconds=seconds).interval_text == text
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 10_801.0])
 def test_intervals_that_no_producer_takes_are_refused(seconds: float) -> None:
     with pytest.raises(ConfigError, match="noop_interval_seconds"):
-        LivenessSettings(seconds)
+        LivenessSettings(noop_interval_seconds=seconds)
 
 
 def test_a_noop_with_a_body_is_malformed() -> None:

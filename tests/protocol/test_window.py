@@ -251,7 +251,7 @@ class Session:
     """A connection with three streams, and the sums of the same; deliveries end in any order."""
 
     def __init__(self, window_bytes: int, stream_window_bytes: int) -> None:
-        self.flow = FlowControl(FlowSettings(window_bytes), 0)
+        self.flow = FlowControl(FlowSettings(window_bytes=window_bytes), 0)
         self.flow.offer_streams(stream_window_bytes)
         self.flow.resume_stream_acks(())
         self.windows = {CONNECTION: self.flow.connection}
@@ -364,7 +364,7 @@ def test_bytes_that_came_while_it_was_off_do_not_overshoot() -> None:
 
 def test_a_release_of_one_stream_looks_at_no_other() -> None:
     """A connection may have a thousand streams below their threshold."""
-    flow = FlowControl(FlowSettings(10_000, stream_window_bytes=1000), 0.0)
+    flow = FlowControl(FlowSettings(window_bytes=10_000, stream_window_bytes=1000), 0.0)
     flow.offer_streams(1000)
     flow.resume_stream_acks(())
     opaques = np.arange(1, 11, dtype=np.uint32)
@@ -381,7 +381,7 @@ def test_a_release_of_one_stream_looks_at_no_other() -> None:
 
 def test_how_long_it_was_full_never_goes_back() -> None:
     window = Window(CONNECTION, 100, 0.0)
-    settings = FlowSettings(100, ack_seconds=1.0)
+    settings = FlowSettings(window_bytes=100, ack_seconds=1.0)
     window.receive(100, 1.0)
     assert window.full_seconds(3.0) == 2.0
     window.release(100)

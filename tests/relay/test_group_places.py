@@ -126,6 +126,6 @@ def test_a_second_stall_is_told_and_counted(caplog: pytest.LogCaptureFixture) ->
             stuck.is_over(1, vbucket)
     assert stuck.ejections == 2
     assert [each.getMessage().split(",")[0] for each in caplog.records] == [
-        "consumer some is stuck: 2 vbuckets wait for it no more",
-        "consumer some is stuck: 1 vbucket waits for it no more",
+        "consumer some is stuck: 2 vbuckets no longer wait for it",
+        "consumer some is stuck: 1 vbucket no longer waits for it",
     ]

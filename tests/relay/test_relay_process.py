@@ -66,9 +66,9 @@ def test_it_says_what_a_group_lacks(
         lacks = "0 of 1 receivers, no stream"
         wait_for("it says so", lambda: is_told(lacks), PATIENCE_SECONDS)
         with closing(Lake(relay.seed, 4)) as lake:
-            opened = "the group is complete, their streams are opened"
+            opened = "the group is complete, so the relay opens their streams"
             lake.run(lambda _: is_told(opened))
-        closed = "the group is not complete, their streams are closed"
+        closed = "the group is incomplete, so the relay closes their streams"
         wait_for("it says so", lambda: is_told(closed), PATIENCE_SECONDS)
 
 

@@ -104,7 +104,9 @@ def test_one_that_is_stuck_is_waited_for_no_more(
     wait_until_level(cluster, relay)
     assert relay.figures().ejections == 1
     # Its vbuckets may have been given up one long after the other: then the first one is told.
-    told = re.compile(r"consumer stuck\S* is stuck: (1 vbucket waits|2 vbuckets wait) for it")
+    told = re.compile(
+        r"consumer stuck\S* is stuck: (1 vbucket no longer waits|2 vbuckets no longer wait)"
+    )
     wait_for("it is told", lambda: told.search(caplog.text) is not None)
     # It comes back by moving, and not because something comes after a while.
     for number in range(4):

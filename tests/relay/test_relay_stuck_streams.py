@@ -171,7 +171,7 @@ def test_it_is_ejected(
         scene.run_fast(lambda: scene.fast.has_all_of(scene.cluster))
     found = scene.relay.figures()
     assert found.ejections == 1
-    told = f"consumer {_name(tag)} is stuck: 1 vbucket waits for it no more"
+    told = f"consumer {_name(tag)} is stuck: 1 vbucket no longer waits for it"
     wait_for("it is told", lambda: told in caplog.text)
     members = {group.vbuckets: group.members for group in found.groups}
     assert members == {str(HELD): 1, str(FREE): 2}

@@ -94,12 +94,12 @@ def test_the_command_and_what_top_shows_of_it(
         with closing(Lake(seed, 4, "shown", tls=TRUST)) as lake:
             lake.run_to(cluster)
             words = ["top", "--user", USER, "--json", "--ca-file", CERTIFICATE]
-            assert main([*words, "--relay", seed]) == 0
+            assert main([*words, "--relay", relay.ready["https_seeds"][0]]) == 0
             told = json.loads(capsys.readouterr().out)
             (shown,) = told["connections"]
             assert shown["name"].startswith("shown")
             assert {each["node"] for each in told["relay"]["upstream"]} == set(cluster.tls_seeds)
-            for node in cluster.tls_seeds:
+            for node in cluster.https_seeds:
                 assert main([*words, "--producer", node]) == 0
                 (ours,) = json.loads(capsys.readouterr().out)["connections"]
                 assert ours["name"].startswith("dcplake-relay:")
@@ -123,7 +123,7 @@ def test_top_does_not_trust_anybody(
 ) -> None:
     monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
     cluster = make_cluster(vbuckets=1, tls=TLS_FILES)
-    words = ["top", "--user", USER, "--once", "--producer", cluster.tls_seeds[0], *options]
+    words = ["top", "--user", USER, "--once", "--producer", cluster.https_seeds[0], *options]
     assert main(words) == code
     assert said in capsys.readouterr().err
 

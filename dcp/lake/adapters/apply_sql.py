@@ -107,7 +107,6 @@ def _touched_sql(
 
 
 def merge_sql(table_sql: str, source: str, merge: Merge) -> str:
-    """Return the MERGE of a source that includes the made columns."""
     # Delta skips files of the target only by literals: its vbuckets, and its keys if that pays.
     pruning = one_of("t.vbucket", merge.vbuckets)
     if merge.keys:
@@ -128,7 +127,6 @@ WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(names)})
 
 
 def rewritten_sql(held_sql: str, source: str) -> str:
-    """Return the query for all rows of a table after a merge."""
     kept, written = (", ".join(f"{side}.{name}" for name in _NAMES) for side in "ts")
     return f"""(
 SELECT {kept} FROM {held_sql} t

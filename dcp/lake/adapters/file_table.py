@@ -174,6 +174,7 @@ class FileTable(SparkTable):
         except _UnreadableError as failure:
             assert isinstance(failure.__cause__, Exception)
             self.leave_files(failure.__cause__)
+        # `take` starts again with Spark's rows (`Table.take_rows` allows that).
         return SparkTable.take_rows(self, columns, condition, take)
 
     def _read_rows(self, statement: str) -> Iterator[dict[str, Any]]:

@@ -24,7 +24,6 @@ _MADE: Final = "_dcplake_made"
 
 @contextmanager
 def merged_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator[str]:
-    """Yield SQL for the rows of a merge: the name of a view, or a query."""
     with ExitStack() as stack:
         arrow = arrow_settings(merge.largest_bytes)
         stack.enter_context(session_settings_for_a_while(spark, arrow))

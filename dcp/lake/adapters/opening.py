@@ -134,6 +134,7 @@ def spark_of(
             raise StoppedError("asked to stop before Spark had started")
         started = session(settings, spark, is_long=spark is None and is_long())
         check(started)
+        # Here no statement runs, so that sessions beside this one get its unchanged settings.
         note_settings(started)
         return started
 
@@ -154,7 +155,7 @@ def _refuse_unknown_log_store(session: "SparkSession", location: LakeLocation) -
             f"{location}: found the log store {chosen} in this Spark session, but not in "
             f"[spark.conf], expected {LOG_STORE}; remove the setting where Spark gets it "
             "(--conf, spark-defaults.conf, who started the session), or write it into [spark.conf],"
-            " too: Spark alone reads and commits then (docs/howto/object-stores.md)"
+            " too; Spark alone reads and commits then (docs/howto/object-stores.md)"
         )
 
 
@@ -163,7 +164,6 @@ class NeedsSparkError(LakeError):
 
 
 def refuse_to_start() -> "SparkSession":
-    """Raise NeedsSparkError; see `store_without_spark`."""
     raise NeedsSparkError(
         "this lake cannot be read without Spark, expected tables in a folder or an object store, "
         "with whole Delta logs; dcplake status starts Spark and says more"

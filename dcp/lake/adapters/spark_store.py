@@ -113,7 +113,6 @@ class SparkStore:
         )
 
     def _located(self, name: str) -> Located | None:
-        """Return the place of a table; None if a catalog has no such table."""
         if (known := self.located.get(name)) is not None:
             return known
         if self.location.root is not None:
@@ -233,7 +232,6 @@ class SparkStore:
             )
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> NewRows:
-        """Return rows that tasks write as files of the log, if they can."""
         spark, settings = self.spark, FEW_ROWS if are_few else {}
         each_task = spark.range(0, tasks, 1, tasks)
         # That costs a fraction of passing rows to Spark's JVM, and the commit needs no Spark.

@@ -195,7 +195,6 @@ class SparkTable:
             return TableSize(int(self._detail("numFiles")), int(self._detail("sizeInBytes")))
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return None: Spark does not return it."""
         return None
 
     def read_log(self) -> "StoredTable | None":
@@ -253,6 +252,7 @@ class SparkTable:
     def bounded_query(
         self, statement: Statement, schema: pa.Schema, version: int | None, most_bytes: int
     ) -> pa.Table | None:
+        # Spark cannot stop a query at a size, so the sizes are summed first.
         sized = (f"coalesce(octet_length({quoted(name)}), 0)" for name in sized_columns(schema))
         size = f"SELECT coalesce(sum({' + '.join(sized) or 0}), 0) AS bytes"
         counted = self.query(
@@ -403,6 +403,7 @@ class SparkTable:
         try:
             with spark_errors(self.where):
                 spark = self.start_spark()
+                # A hash over all columns makes Spark read every value.
                 spark.sql(f"SELECT bit_xor(xxhash64(*)) FROM {self.sql}").collect()
         except LakeError:
             return False

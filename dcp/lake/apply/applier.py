@@ -190,8 +190,10 @@ class Applier:
             if not lakes:
                 return []
             first, *others = lakes
+            # The tables in work share the driver's memory limit.
             budget = ROW_BUDGET.shared_by(len(lakes))
             work = partial(self._apply_waiting, to_round, force=force, budget=budget)
+            # This thread takes tables from the queue as well.
             beside = [in_thread(partial(work, lake)) for lake in others]
             try:
                 made = work(first)
@@ -217,6 +219,7 @@ class Applier:
                 with lake.read_once():
                     version = self._apply(lake, replica, to_round, budget, force=force)
             except BaseException as failure:
+                # After a failure, no thread begins another table.
                 self.leave_the_rest()
                 _LOG.debug("%s: %s", replica.name, failure)  # `apply` raises only one of several
                 raise
@@ -255,6 +258,7 @@ class Applier:
         # Read before planning: if somebody writes meanwhile, the noted version is outdated and
         # the next pass looks again.
         seen_version = history(lake.table(replica.name), 1)[0].version
+        # Counting pending rows costs queries, so only the rules that need the count pay for it.
         if not force and self._rule.when != ApplyWhen.EVERY_ROUND:
             pending = pending_of(lake, replica, to_round)
             if pending.rows or pending.takes_back:
@@ -277,6 +281,7 @@ class Applier:
         with lake.store.pool("apply"):
             version = run_apply(lake, plan, self._writer_id)
         self._note(version)
+        # The audit compares the two newest versions, so it must precede the next apply.
         if version.undone:
             keys = None if plan.touched is None else plan.touched.keys
             write_audit(lake, replica_status(lake, replica), keys)

@@ -95,7 +95,6 @@ class _Relation:
     """(version, query); None is the newest version."""
 
     def rows(self) -> pa.Table | None:
-        """Return the rows; None if they exceed the memory limit of an apply."""
         found = [
             self.table.bounded_query(query, self.columns, version, ROW_BUDGET.bytes)
             for version, query in self.queries
@@ -148,8 +147,8 @@ def _relations(lake: LakeTables, audited: Audited) -> dict[str, _Relation]:
 
 
 def _few_rows(relations: Mapping[str, _Relation], audited: Audited) -> dict[str, pa.Table] | None:
-    """Return the rows of an audit's relations; None if they exceed this process's limit."""
     tables = (relations[name].table for name in (_BEFORE, _DELETIONS))
+    # Without keys, the queries read whole tables, so their sizes decide first.
     if not audited.keys and any(each.size().bytes > ROW_BUDGET.bytes for each in tables):
         return None
     found: dict[str, pa.Table] = {}

@@ -47,7 +47,6 @@ _ESCAPES: Final = re.compile(
 
 
 def parse_object(document: bytes) -> dict[str, Any] | None:
-    """Return the content of a document; None if it is not a JSON object."""
     if not looks_like_object(document):
         return None
     try:
@@ -125,7 +124,6 @@ def micros_of(text: str) -> int:
 
 
 def whole_match(pattern: re.Pattern[str], text: str) -> re.Match[str]:
-    """Raise ValueError if the pattern does not match the whole text."""
     found = pattern.fullmatch(text)
     if found is None:
         raise ValueError("another text")

@@ -83,6 +83,7 @@ class LakeReplicaFacts:
             if applied is not None and commit_history.defect(commit.version) is None:
                 found.append(replace(applied, version=commit.version))
         rounds = {number for each in found for number in (each.to_round, *each.stale.values())}
+        # A version is of use only if the log still has the positions of its rounds.
         known = rounds_left(self._lake, rounds) if rounds else frozenset()
         return [each for each in found if known.issuperset((each.to_round, *each.stale.values()))]
 
@@ -154,6 +155,7 @@ def merge_input(
     function decides again.
     """
     facts, table = LakeReplicaFacts(lake, replica, status), lake.table(replica.name)
+    # The loop ends: each turn without a result marks at least one version as unreadable.
     while True:
         log_slice = slice_to_publish(lake, replica, status, to_round, facts)
         if log_slice is None:

@@ -171,6 +171,7 @@ def _with_rows(
     if rows is None:
         without_repeats = vbuckets_without_repeats(lake.changes, log_version, log_slice)
     rounds = range(log_slice.first_round, log_slice.to_round + 1)
+    # The log has the sizes of its own documents, but not of those in older table versions.
     reads_table = log_slice.restored or typed.rewrites
     return MergePlan(
         held=status.held,
@@ -208,7 +209,6 @@ def _with_columns(lake: LakeTables, plan: MergePlan) -> MergePlan:
 
 
 def _pays_to_name(lake: LakeTables, replica: ReplicaTable, touched: Touched) -> bool:
-    """Return whether naming the keys costs less than joining all rows of their vbuckets."""
     if not touched:
         return False
     share = len(touched.vbuckets) / lake.identity.vbucket_count
@@ -223,7 +223,6 @@ def _merged_rows(
     log_version: int,
     most_bytes: int,
 ) -> pa.Table | None:
-    """Return the rows that a plan merges; None if they are too many for this process."""
     touched = found.touched
     if touched is None or any(each is None for each in found.olds):
         return None
@@ -237,6 +236,7 @@ def _merged_rows(
     keys = list(zip(olds["vbucket"].to_pylist(), olds["key"].to_pylist(), strict=True))
     lost = set(touched.lost)
     restored = olds.filter(pa.array([key in lost for key in keys], pa.bool_()))
+    # A lost key that the older version lacks as well is deleted.
     gone = [
         {"vbucket": vbucket, "key": key, "deleted": True}
         for vbucket, key in sorted(lost.difference(keys))

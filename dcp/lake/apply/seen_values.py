@@ -67,7 +67,6 @@ class Seen:
     """The number of fields that may still be added. All paths of a document share this list."""
 
     def expect(self, kind: pa.DataType) -> Self:
-        """Add the fields of a column without values, and return ``self``."""
         if pa.types.is_struct(kind):
             for each in kind:
                 self._field(each.name).expect(each.type)

@@ -138,11 +138,13 @@ class _Decision:
         """Take the rows above a base; rows that have been published are kept or undone."""
         if base is old and not forks and not may_have_rows(old.state, new, old.round):
             return
+        # Cleaning may have removed rows that the vbucket needs, so that it must stream again.
         if base.round < self._cleaned_round:
             self._stale[new.vbucket] = old.round
             return
         ranges = row_ranges(base.state, old.state, new, forks)
         found = with_events(ranges, self._events.get(new.vbucket, ()))
+        # The table already has all these rows.
         if not found.clears and all(each.role is Role.KEPT for each in found.ranges):
             return
         self._ranges += found.ranges
@@ -164,6 +166,7 @@ class _Decision:
     ) -> None:
         # A vbucket may begin anew more than once; only the last beginning counts.
         beginning = max((fork for fork in forks if fork.seqno == 0), key=lambda fork: fork.epoch)
+        # Rows of an incomplete history would show a state that the source never had.
         if not new.is_whole or beginning.round <= self._cleaned_round:
             self._stale[new.vbucket] = old.round
             return
@@ -314,6 +317,7 @@ def row_ranges(
         if epoch <= old.epoch:
             published = min(old.complete_seqno, live_up_to(epoch, old.epoch, forks))
         live = min(new.complete_seqno, live_up_to(epoch, new.epoch, forks))
+        # A row below both limits is kept. Between them it is undone, or fresh.
         for role, bottom, top in (
             (Role.KEPT, low, min(published, live)),
             (Role.UNDONE, max(low, live), published),

@@ -130,8 +130,6 @@ def made_columns(columns: TypedColumns) -> MadeColumns:
 
 
 def see_written(store: LakeStore, table: str, merge: Merge, columns: TypedColumns) -> Seen:
-    """Return the kinds of values in the documents that a merge would write."""
-
     def see(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         seen = pickle.dumps(see_documents(columns, batches))
         yield pa.RecordBatch.from_arrays([pa.array([seen], pa.binary())], schema=_SEEN)
@@ -168,6 +166,7 @@ def in_parts(
 
 
 def _parts(documents: Sequence[bytes], size: int) -> list[Sequence[bytes]]:
+    # In reverse order, because the caller pops parts from the end.
     return [documents[begin : begin + size] for begin in range(0, len(documents), size)][::-1]
 
 
@@ -342,6 +341,7 @@ def _fitted(found: pa.Array, kind: pa.DataType, stored: pa.DataType) -> pa.Array
 
 def _all_within(values: pa.Array, numbers: pa.Array, least: float, most: float) -> pa.Array:
     found = pc.min_max(numbers).as_py()
+    # `min` is None if all values are null; 0 is always within the limits.
     _within(least, found["min"] or 0, most)
     _within(least, found["max"] or 0, most)
     return values
@@ -442,6 +442,7 @@ def _scalar(kind: pa.DataType) -> Callable[[Any], Any]:
         def quantized(value: Any) -> Decimal:
             is_number = isinstance(value, bytes)
             text = value.decode() if is_number else whole_match(_DECIMAL, _a(str, value))[0]
+            # It raises InvalidOperation if there are too many digits before the point.
             return Decimal(text).quantize(unit, context=digits)
 
         return quantized
@@ -475,6 +476,7 @@ def _within(least: float, value: _Number, most: float) -> _Number:
 
 def _micros(per_second: int, value: Any) -> int:
     if isinstance(value, bytes):
+        # A number counts seconds or milliseconds since 1970.
         number = _within(FIRST_SECOND * per_second, int(value), (LAST_SECOND + 1) * per_second - 1)
         return number * (1_000_000 // per_second)
     return micros_of(_a(str, value))

@@ -125,7 +125,6 @@ def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
 
 
 def applied_of_heartbeat(told: Mapping[str, Any]) -> AppliedVersion | None:
-    """Return the apply that a heartbeat repeats; None if the table had no apply."""
     return read(AppliedVersion, told) if "to_round" in told else None
 
 

@@ -40,7 +40,6 @@ _committed_writers: set[str] = set()
 
 
 def latest_round(lake: LakeTables) -> int:
-    """Return the newest committed round; 0 if there is none."""
     return newest_round(lake, history(lake.changes))
 
 
@@ -135,6 +134,7 @@ def append_round(
 
     def read_version() -> int:
         """Return the newest version, if its history makes this round the next one."""
+        # Making the rows took time, in which another driver may have committed.
         lake.store.cached_reads.read_anew()
         commits = history(lake.changes)
         newest = newest_round(lake, commits)
@@ -205,10 +205,12 @@ def _read_back(
         ) from unread
     for commit in commits:
         if commit.round == round_number and commit.writer == writer_id:
+            # An earlier append has committed late: its rows are in the log, these are not.
             if commit.ours.get(_APPEND) != append_id:
                 raise _earlier_append(commit) from failure
             _committed_writers.add(writer_id)
             return commit
+    # Delta skipped the append, or it failed, because another driver has committed this round.
     if failure is None or newest >= round_number:
         winner = next(
             (f", {each} by writer {each.writer}" for each in commits if each.round == round_number),

@@ -86,7 +86,6 @@ def undone_by_sql(forks: str, event: str) -> str:
 def newest_event(
     events: Iterable[CollectionEvent], forks: Sequence[Fork]
 ) -> CollectionEvent | None:
-    """Return a collection's newest event in a vbucket that no rollback has undone."""
     left = (event for event in events if not is_undone(event, forks))
     return max(left, key=lambda event: (event.epoch, event.seqno), default=None)
 
@@ -119,7 +118,6 @@ _IS_DECISION: Final = f"{is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NULL"
 
 
 def policies_to_batch(policies: Mapping[int, DroppedPolicy], round_number: int) -> pa.RecordBatch:
-    """Return the rows that record the policy for each dropped collection, by its id."""
     rows = [
         {
             "round": round_number,
@@ -143,7 +141,6 @@ def begin_text(collection_id: int) -> str:
 
 
 def dropped_policies(lake: LakeTables) -> dict[int, DroppedPolicy]:
-    """Return the recorded policy of each dropped collection, by its id."""
     rows = lake.changes.rows("DISTINCT collection_id, detail", _IS_DECISION)
     return {row["collection_id"]: DroppedPolicy(json_tree(row["detail"])[_POLICY]) for row in rows}
 

@@ -172,6 +172,7 @@ def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
                 )
         else:
             action = replace(action, state=ActionState(row["state"]), detail=detail)
+    # This end also answers one cancel.
     cancels -= action.state is ActionState.CANCELLED
     is_first = is_cancel and action.is_open
     return replace(action, is_to_be_cancelled=cancels > 0 and not is_first)

@@ -72,7 +72,6 @@ def dead_by_sql(fork: str, row: str) -> str:
 def forks_between(
     lake: LakeTables, after_round: int, to_round: int, vbuckets: Collection[int]
 ) -> list[Fork]:
-    """Return the forks of vbuckets in the rounds above one, up to another; oldest first."""
     if not vbuckets or after_round >= to_round:
         return []
     # A ``rollback`` row that starts an epoch has the epoch and its fork seqno. A row that only

@@ -50,7 +50,6 @@ class Minute(Record):
     """By stage: the seconds of the rounds during which flow control's buffers were full."""
 
     def plus(self, later: "Minute") -> "Minute":
-        """Return the same minute with further work of the driver added."""
         stages = self.full.keys() | later.full.keys()
         return Minute(
             self.minute,
@@ -92,7 +91,6 @@ class LastLook(Record):
 
     @classmethod
     def now(cls, time: datetime, rounds: RoundSettings, behind: int) -> "LastLook":
-        """Return a look by this process."""
         return cls(time, _next_seconds(rounds), behind, _machine(), os.getpid())
 
     def age_seconds(self, at: datetime) -> float:
@@ -118,7 +116,6 @@ def note_look(store: LakeStore, look: LastLook) -> None:
 
 
 def noted_look(store: LakeStore) -> LastLook | None:
-    """Return the last look that a driver noted; None if no note can be read."""
     try:
         if (content := store.noted(_NAME)) is None:
             return None
@@ -138,6 +135,7 @@ def last_look(store: LakeStore, round_at: datetime | None) -> LastLook | None:
     by_round = None if round_at is None else LastLook(round_at, _next_seconds(RoundSettings()))
     if (noted := noted_look(store)) is None:
         return by_round
+    # The driver was on this machine and its process has ended, so it will not look again.
     if noted.machine == _machine() and not psutil.pid_exists(noted.pid):
         noted = replace(noted, next_seconds=0.0)
     return noted if by_round is None else replace(noted, time=max(noted.time, by_round.time))

@@ -45,7 +45,6 @@ def round_record(lake: LakeTables, round_number: int) -> RoundRecord:
 
 
 def states_at(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
-    """Return every vbucket's state after a round; empty for round 0."""
     return round_record(lake, round_number).states
 
 
@@ -129,7 +128,6 @@ def take_items(
     last_round: int,
     take: Callable[[Iterable[Mapping[str, Any]]], _Found],
 ) -> _Found:
-    """Return ``take``'s result on the document rows of some rounds (`Table.take_rows`)."""
     return lake.changes.take_rows(
         "round, kind, vbucket, seqno, cas, key, value",
         f"round BETWEEN {int(first_round)} AND {int(last_round)} AND {is_kind(*ITEM_KINDS)}",

@@ -115,6 +115,7 @@ def short_vacuums(
 def _culprit(commit_history: CommitHistory, after: int, before: int) -> TableCommit:
     newest = (commit_history.commit(version) for version in range(before - 1, after, -1))
     changes = [each for each in newest if each is not None and not each.keeps_rows]
+    # A RESTORE, or a write of ours, is named only if no other commit explains the change.
     foreign = [each for each in changes if each.restored is None and not each.is_log_write]
     return (foreign or changes)[0]
 

@@ -109,6 +109,7 @@ def few_touched(
         return None
     if not log_slice.ranges:
         return Touched()
+    # The query asks for one row more than the limit, to see whether there are too many.
     columns = ", ".join(f"b.{name}" if name == "role" else f"c.{name}" for name in _NARROW.names)
     found = changes.query(
         lambda name, _: (

@@ -411,7 +411,7 @@ def _object(
         if (other := known.setdefault(same_name_key(alias or name), name)) != name:
             raise ConfigError(
                 f"{where}: columns: found one column for the fields {other!r} and {name!r}, "
-                "expected names that differ by more than upper and lower case: columns do, and "
+                "expected names that differ by more than upper and lower case; "
                 "as = … gives a field's column another name"
             )
         metadata = None if alias is None else {_COLUMN: alias.encode()}

@@ -7,10 +7,15 @@ against each other here, so that no node ever waits for a batch that waits for i
 from dataclasses import dataclass
 from typing import Final
 
-from dcp.client.settings import READ_BUFFER_BYTES, ConnectionSettings, no_flow_control
+from dcp.client.settings import READ_BUFFER_BYTES, no_flow_control
 from dcp.errors import ConfigError
 from dcp.lake.config.memory import ARROW_BATCH_BYTES, MEBIBYTE
-from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings, window_of_each
+from dcp.protocol.window_policies import (
+    FlowSettings,
+    WindowPolicy,
+    WindowPolicySettings,
+    window_of_each,
+)
 from dcp.setting_keys import Section, key, key_of
 
 LEAST_WINDOW_BYTES: Final = 4096
@@ -19,7 +24,7 @@ _LEAST_PERCENT: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class FlowControlSettings(Section):
+class FlowControlSettings(FlowSettings):
     """Limits of the data under way between a node and the tables: the bound on Python's memory."""
 
     window_policy: str = key(
@@ -32,7 +37,7 @@ class FlowControlSettings(Section):
         choices=tuple(map(str, WindowPolicy)),
     )
     window_bytes: int = key_of(
-        ConnectionSettings,
+        FlowSettings,
         "window_bytes",
         text="What a node may send on one connection before we acknowledge (the DCP buffer size). "
         "dynamic, aggressive: the least of it; ratio: that of connections outside executors; none: "
@@ -54,10 +59,6 @@ class FlowControlSettings(Section):
     window_shared_percent: float = key_of(
         WindowPolicySettings, "aggressive_percent", least=_LEAST_PERCENT
     )
-    allow_no_flow_control: bool = key_of(ConnectionSettings, "allow_no_flow_control")
-    stream_window_bytes: int = key_of(ConnectionSettings, "stream_window_bytes")
-    ack_fraction: float = key_of(ConnectionSettings, "ack_fraction")
-    ack_seconds: float = key_of(ConnectionSettings, "ack_seconds")
     batch_rows: int = key(
         10_000, "Most rows in one Arrow batch handed to Spark.", unit="rows", least=1, most=10**6
     )
@@ -96,7 +97,7 @@ class FlowControlSettings(Section):
         most = int(window_bytes * (1 - self.ack_fraction))
         if self.batch_bytes > most:
             raise ConfigError(
-                f"batch_bytes: found {self.batch_bytes}, expected at most {most}: a batch "
+                f"batch_bytes: found {self.batch_bytes}, expected at most {most}; a batch "
                 f"and ack_fraction ({self.ack_fraction}) must fit {what} "
                 f"({window_bytes}) together, or the node stops before a batch is full"
             )

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, get_type_hints
 
-from dcp.client.settings import ConnectionSettings, ConsumerSettings, check_group_tag
+from dcp.client.settings import ReachSettings, RetrySettings, check_group_tag
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.cloud_options import checked_cloud_options, is_in_cloud
 from dcp.lake.config.filter_settings import FilterSettings, require_names
@@ -29,14 +29,14 @@ from dcp.lake.config.spark_master import slots_of
 from dcp.lake.config.storage_options import checked_options
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED, ConnectionString
-from dcp.setting_keys import Section, key, key_of
+from dcp.setting_keys import Section, key
 
 _SPARK_SECONDS: Final = 60.0
 """The time that Spark takes to start, or to commit, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class SourceSettings(Section):
+class SourceSettings(ReachSettings):
     """The Couchbase cluster and bucket to read."""
 
     seeds: tuple[str, ...] = key(
@@ -84,10 +84,6 @@ class SourceSettings(Section):
         may_be_secret=True,
         is_path=True,
     )
-    connect_timeout_seconds: float = key_of(ConnectionSettings, "connect_timeout_seconds")
-    bootstrap_timeout_seconds: float = key_of(ConnectionSettings, "bootstrap_timeout_seconds")
-    noop_interval_seconds: float = key_of(ConnectionSettings, "noop_interval_seconds")
-    receiver_group_tag: str = key_of(ConnectionSettings, "receiver_group_tag")
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -169,7 +165,7 @@ class SourceSettings(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class RoundSettings(Section):
+class RoundSettings(RetrySettings):
     """One round: how many tasks, how long, how much."""
 
     tasks: int = key(
@@ -189,7 +185,6 @@ class RoundSettings(Section):
     target_seconds: float = key(
         60.0, "A task ends its part of the round after this long.", unit="seconds", least=0.1
     )
-    node_deadline_seconds: float = key_of(ConsumerSettings, "node_deadline_seconds")
     quiet_seconds: float = key(
         10.0,
         "A node that sent nothing of a vbucket for this long, while that is below its high seqno, "

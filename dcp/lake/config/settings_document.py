@@ -8,11 +8,11 @@ import json
 import sys
 import textwrap
 from collections.abc import Collection, Mapping
-from dataclasses import Field, fields
+from dataclasses import Field
 from typing import Any, Final
 
 from dcp.lake.config.settings import SECTIONS, Settings
-from dcp.setting_keys import Section, default_of, describe_expected
+from dcp.setting_keys import Section, default_of, describe_expected, shown_settings
 
 _HEAD = """\
 # Configuration of dcplake: every key with its meaning, unit and default.
@@ -34,7 +34,7 @@ def document() -> str:
     lines: list[str] = [_HEAD]
     for name, section in SECTIONS.items():
         lines += _section_lines(name, section)
-        for key in fields(section):
+        for key in shown_settings(section):
             lines += [*_comment(key), f"#{key.name} = {toml_value(default_of(key))}", ""]
     return "\n".join(lines) + "\n"
 
@@ -44,7 +44,7 @@ def document_of(settings: Settings, names: Collection[str]) -> str:
     lines: list[str] = [_HEAD_OF_CHOSEN]
     for name, section in SECTIONS.items():
         chosen = getattr(settings, name)
-        keys = [key for key in fields(section) if f"{name}.{key.name}" in names]
+        keys = [key for key in shown_settings(section) if f"{name}.{key.name}" in names]
         lines += _section_lines(name, section) if keys else ()
         for key in keys:
             value = getattr(chosen, key.name)

@@ -9,7 +9,7 @@ options stay as they are: relative to the current folder of each process that us
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,13 +18,13 @@ from dcp.errors import ConfigError
 from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.settings import INSTALLED_SUITE, SECTIONS, Settings
 from dcp.lake.config.toml_file import read_toml
-from dcp.setting_keys import default_of, describe_expected, describe_found
+from dcp.setting_keys import default_of, describe_expected, describe_found, shown_settings
 from dcp.suggestions import did_you_mean, refusal_of_gone
 
 PATHS: Final = frozenset(
     (name, each.name)
     for name, section in SECTIONS.items()
-    for each in fields(section)
+    for each in shown_settings(section)
     if each.metadata["is_path"]
 )
 """The settings that are paths: section and key."""
@@ -62,7 +62,7 @@ def require_no_lake_here(written: str, root: str, file: Path) -> None:
     if _is_lake(here) and not _is_lake(Path(root)):
         raise ConfigError(
             f"{file}: lake.root: found no lake in {root}, but one in {here}; a relative path is"
-            f" relative to the folder of the file: write root = {str(here)!r} for the lake that is"
+            f" relative to the folder of the file; write root = {str(here)!r} for the lake that is"
             " there, or start from another folder to make a new one"
         )
 
@@ -173,7 +173,7 @@ def _require_known(section: str, key: str, where: str) -> None:
         )
     if (refusal := refusal_of_gone(f"{section}.{key}")) is not None:
         raise ConfigError(f"{where}: {refusal}")
-    known = [known.name for known in fields(SECTIONS[section])]
+    known = [known.name for known in shown_settings(SECTIONS[section])]
     if key not in known:
         raise ConfigError(
             f"{where}: unknown key {key!r}{did_you_mean(key, known)}, section {section} has "
@@ -184,7 +184,7 @@ def _require_known(section: str, key: str, where: str) -> None:
 def _build(section: str, given: Mapping[str, _Given]) -> Any:
     kind = SECTIONS[section]
     values = {}
-    for key in fields(kind):
+    for key in shown_settings(kind):
         if (entry := given.get(key.name)) is not None:
             values[key.name] = _typed(section, key, entry)
     try:

@@ -96,7 +96,7 @@ class StoreOptions:
             variable = (self.prefix + name.removeprefix(self.prefix)).upper()
             raise ConfigError(
                 f"storage_options: found {name}, expected {name}_file, the absolute path of a file "
-                f"that holds it, or {variable} in the environment of the driver and of executors: "
+                f"that holds it, or {variable} in the environment of the driver and of executors; "
                 "settings travel to where others can read them (docs/howto/object-stores.md)"
             )
         if name not in self.names:

@@ -16,7 +16,6 @@ with the ``python3`` of the path: that one must have dcplake.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +38,7 @@ from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind, spark_ddl
+from dcp.setting_keys import shown_settings
 from dcp.suggestions import did_you_mean
 from dcp.wire.json_tree import json_tree
 from dcp.wire.snappy import MAX_INFLATED_BYTES
@@ -189,7 +189,7 @@ class DcpReader(DataSourceReader):
 
 
 def read_options(options: Mapping[str, str]) -> Settings:
-    of_source = {key.name for key in fields(SourceSettings)}
+    of_source = {key.name for key in shown_settings(SourceSettings)}
     overrides: dict[str, object] = {}
     if not any(name.startswith("filter.") for name in options):  # then all that is there
         overrides |= {"filter.exclude_keys": "", "filter.system_xattrs": "true"}

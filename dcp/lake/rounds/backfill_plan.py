@@ -152,7 +152,6 @@ class BackfillProgress:
 
 
 def is_new(state: VbucketProgress) -> bool:
-    """Return whether the lake has never published anything of a vbucket."""
     return state.epoch == FIRST_EPOCH and not state.is_whole
 
 

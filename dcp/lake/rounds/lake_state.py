@@ -34,7 +34,6 @@ class LakeState:
     """
 
     def state(self, vbucket: int) -> VbucketProgress:
-        """Return the vbucket's state; at seqno 0 if the lake has no position for it."""
         return self.states.get(vbucket) or VbucketProgress.beginning(vbucket)
 
     def restart(self, vbucket: int) -> Restart | LeftOut | None:
@@ -48,6 +47,7 @@ class LakeState:
         begins = isinstance(read, BackfillStream) and read.begins_epoch
         if found is None and begins and self.has_started(vbucket):
             return Restart(RestartReason.BACKFILL)
+        # A vbucket that has not started has no rows to read again.
         return found if self.has_started(vbucket) else None
 
     def restarting(self, reason: RestartReason) -> frozenset[int]:

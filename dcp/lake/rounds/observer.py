@@ -82,8 +82,7 @@ class Observer:
 
     def applied(self, version: "AppliedVersion") -> None: ...
 
-    def waiting(self, seconds: float, reason: str) -> None:
-        """The run waits."""
+    def waiting(self, seconds: float, reason: str) -> None: ...
 
     def ended(self) -> None:
         """A round has failed, or the run is over for any reason."""

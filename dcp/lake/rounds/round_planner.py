@@ -226,6 +226,7 @@ def _tasks(
     Window sizes assume that all tasks run at once in one executor. A backfill's tasks come last,
     and carry no states if there are others.
     """
+    # A round writes every position, so the tasks share the vbuckets that have no stream.
     streamed = {stream.vbucket for share in shares for stream in share}
     known = {*range(cluster.map.vbucket_count), *lake_state.states}
     carried = [lake_state.state(vbucket) for vbucket in sorted(known - streamed)]
@@ -262,6 +263,7 @@ def _largest_first(streams: Collection[StreamPlan]) -> list[StreamPlan]:
     turn: dict[NodeAddress | None, int] = {}
     ranked = []
     for stream in sorted(streams, key=lambda stream: (-stream.backlog, stream.vbucket)):
+        # Among equal backlogs, the nodes take turns.
         turn[stream.node] = turn.get(stream.node, 0) + 1
         ranked.append((-stream.backlog, turn[stream.node], stream.node, stream.vbucket, stream))
     return [stream for *_, stream in sorted(ranked, key=lambda entry: entry[:4])]

@@ -69,7 +69,6 @@ class StreamResult:
         return state if self.order is None else state.ordered(self.order)
 
     def report(self, counts: Mapping[str, int]) -> VbucketReport:
-        """Return the report; ``counts`` are its counters by name."""
         assert self.outcome is not None, "it is over"
         is_told = self.window_full >= _LEAST_SHARE
         return VbucketReport(

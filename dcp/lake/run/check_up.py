@@ -106,7 +106,7 @@ def try_stream(
         if delivery is None:
             raise NodeUnavailableError(
                 f"{wanted}: found no rows in time, expected those of a snapshot up to seqno "
-                f"{wanted.high_seqno}: look at the node (of a relay: is its group complete?), or "
+                f"{wanted.high_seqno}; look at the node (of a relay: is its group complete?), or "
                 "give it longer (round.node_deadline_seconds)"
             )
         delivery.release()
@@ -323,7 +323,7 @@ def _require_all_nodes(cluster: ClusterView, finding: Finding) -> None:
         raise NodeUnavailableError(
             f"{len(cluster.unreachable)} of {len(cluster.map.addresses)} data nodes: {told}; "
             "expected this machine, and those of Spark's executors, to reach every node at the "
-            "address that the cluster map has: check DNS, routes and firewalls for all of them"
+            "address that the cluster map has; check DNS, routes and firewalls for all of them"
         )
     seqnos = sum(cluster.high_seqnos.values())
     finding.say(

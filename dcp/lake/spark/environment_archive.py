@@ -114,8 +114,8 @@ def _files_of(packages: Collection[Distribution]) -> Iterator[tuple[str, Path]]:
     for package in packages:
         if package.files is None:
             raise SetupError(
-                f"The package {package.name} has no list of its files, as those of the system may:"
-                " install dcplake into a virtual environment, and run this with its Python."
+                f"The package {package.name} has no list of its files: packages of the system may"
+                " lack one. Install dcplake into a virtual environment, and use its Python here."
             )
         for file in package.files:
             source = Path(str(package.locate_file(file)))

@@ -306,6 +306,5 @@ def _signal_name(number: int) -> str:
 
 
 def _is_lost_connection(failure: BaseException) -> bool:
-    """Return whether the JVM did not answer (a `Py4JJavaError` is an answer)."""
     answers = isinstance(failure, Py4JJavaError)
     return isinstance(failure, Py4JError | ConnectionError | EOFError) and not answers

@@ -77,7 +77,6 @@ def java_version(home: Path) -> str:
 
 
 def parse_java_version(text: str) -> str:
-    """Return the version in the output of ``java -version``; empty if it has none."""
     found = re.search(r'version "([^"]+)"', text)
     return found[1] if found else ""
 

@@ -87,7 +87,6 @@ def escaped(text: str) -> str:
 
 
 def write_log4j_properties(log_file: Path) -> Path:
-    """Write the configuration of log4j beside ``log_file``, and return its path."""
     log_file = log_file.absolute()
     log_file.parent.mkdir(parents=True, exist_ok=True)
     path = log_file.with_name(log_file.name + ".log4j2.properties")

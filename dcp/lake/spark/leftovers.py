@@ -34,7 +34,6 @@ def temporary_log_file() -> Path:
 
 
 def temporary_folder() -> Path:
-    """Return TMPDIR or the system's folder for temporary files."""
     try:
         return Path(tempfile.gettempdir()).absolute()
     except FileNotFoundError as error:
@@ -68,7 +67,6 @@ def libraries_folder() -> Path | None:
 
 
 def private_folder() -> Path:
-    """Return a new private folder; exit removes it."""
     return _new_folder(lambda _: True, "a folder that this user can write to")
 
 

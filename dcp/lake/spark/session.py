@@ -196,7 +196,6 @@ def session_slots(spark: SparkSession) -> int:
 
 
 def jvm_of(spark: SparkSession) -> Any:
-    """Return the driver's JVM; None under Spark Connect."""
     return None if is_connect(spark) else spark.sparkContext._jvm
 
 
@@ -229,6 +228,7 @@ def _start(
     variables = jvm_variables(running)
     log_file = log_file or temporary_log_file()
     settings = static_settings(driver_memory, write_log4j_properties(log_file))
+    # The user's packages bring hadoop-aws; a second copy would conflict.
     is_resolved = S3_PACKAGE in extra.get(PACKAGES, "")
     settings |= jars_settings(lambda name: is_resolved and name == S3A_CLASS, on_s3=on_s3)
     settings["spark.master"] = running

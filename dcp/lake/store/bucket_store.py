@@ -30,6 +30,7 @@ _KEYS_LAST: Final = timedelta(seconds=30)
 class _Bucket:
     """An object store of this process. obstore calls it for new keys when the last ones expire."""
 
+    # obstore asks for new keys only after the last ones have expired.
     refresh_threshold = timedelta(0)
 
     def __init__(self, url: str, way: Mapping[str, str]) -> None:
@@ -47,6 +48,7 @@ class _Bucket:
             if not self._last:
                 raise
             return dict(self._last)
+        # Options that lack keys for a moment must not replace those with keys.
         if KEYS[0] in found or KEYS[0] not in self._last:
             self._last = found
         return dict(self._last)

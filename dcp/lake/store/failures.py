@@ -232,7 +232,6 @@ def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:
 
 
 def is_from_store(failure: BaseException) -> bool:
-    """Return whether a disk, a store or delta-rs failed."""
     module = type(failure).__module__.partition(".")[0]
     # delta-rs raises some of its errors from a module named `_internal`.
     return module in ("deltalake", "_internal", "obstore") or isinstance(failure, OSError)
@@ -270,7 +269,6 @@ def plain_line(failure: BaseException) -> str:
 
 
 def without_breaks(told: str) -> str:
-    """Join the lines of delta-rs's causes with colons."""
     return _TREE.sub(": ", told)
 
 

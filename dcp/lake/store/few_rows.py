@@ -56,6 +56,7 @@ def append_rows(place: TablePlace, rows: pa.Table, user_metadata: str, where: st
         given = {each.name: each for each in rows.schema}
         if unknown_features(table) or given != {each.name: each for each in columns}:
             return False
+        # The file is written once: if another commit comes first, only the version changes.
         file = file or _written(place, rows)
         version, properties = table.version() + 1, table.metadata().configuration
         are_many = len(table.file_uris()) + 1 >= _MOST_FILES
@@ -84,6 +85,7 @@ def _keep_few_files(place: TablePlace, table: "StoredTable") -> None:
         table.update_incremental()
         files = pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist()
         sizes = {each["path"]: each["size_bytes"] for each in files}
+        # A large table, and all that needs Spark (deletion vectors, encoded names), stays as it is.
         if (
             sum(sizes.values()) > _MOST_BYTES
             or not all(map(_PLAIN_NAME.fullmatch, sizes))

@@ -147,6 +147,7 @@ def commit_files(
             f"{place}: found the Delta features {unknown}, which it got since the files were "
             "written, expected none; nothing was committed, run it again: Spark writes to it then"
         )
+    # An executor with another disk at the same path would have written elsewhere.
     _refuse_missing(place, files)
     actions = appended(files, read_version, user_metadata, operation, transaction)
     version = read_version + 1
@@ -173,7 +174,6 @@ def appended(
     operation: Operation,
     transaction: Transaction | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the actions of a commit that adds the rows of ``files``."""
     now_milliseconds = time.time_ns() // 1_000_000
     actions: list[dict[str, Any]] = [
         commit_info(

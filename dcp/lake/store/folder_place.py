@@ -83,6 +83,7 @@ class FolderPlace(TablePlace):
             raise
 
     def put(self, name: str, content: bytes) -> None:
+        # Renaming is atomic: readers see the old file or the new one.
         beside = self.path / f".{name}.{uuid4()}.tmp"
         try:
             beside.write_bytes(content)

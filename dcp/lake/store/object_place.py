@@ -224,7 +224,6 @@ class ObjectPlace(TablePlace):
             raise FileExistsError(f"{self.url}/{DELTA_LOG}/{commit_name(version)}") from taken
 
     def tidy_delta_log(self) -> None:
-        """Remove old temporary files of the log."""
         import obstore
 
         oldest = datetime.now(UTC) - timedelta(seconds=LEFT_OVER_SECONDS)
@@ -252,7 +251,6 @@ class ObjectPlace(TablePlace):
             return None
 
     def _below(self, prefix: str) -> Iterator[tuple[str, datetime]]:
-        """Yield each object's path and time, in the order of paths, in pages of 1,000."""
         import obstore
 
         for page in obstore.list(self._store, prefix, chunk_size=1000):

@@ -48,13 +48,13 @@ class RememberedTable:
             return True
         self.stored.update_incremental()
         newest = self.stored.version()
+        # Another commit came between the listing and the update.
         if newest not in found:
             found = place.commits_from(newest)
         self.newest = found.get(newest)
         return newest in found
 
     def commits(self, place: TablePlace, limit: int) -> list[dict[str, Any]]:
-        """Return the newest commits, newest first, as delta-rs would."""
         # delta-rs would block the other threads of this process while it waits for a store.
         newest, before = self.stored.version(), self.told
         wanted = range(newest, max(newest - limit, self.first_kept - 1), -1)

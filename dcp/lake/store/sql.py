@@ -51,7 +51,6 @@ def at_version(table_sql: str, version: int | None) -> str:
 
 
 def restore_sql(table_sql: str, version: "int | str") -> str:
-    """Return the statement that restores a table to a version, for a message."""
     return f"RESTORE TABLE {table_sql} TO VERSION AS OF {version}"
 
 

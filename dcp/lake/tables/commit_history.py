@@ -118,7 +118,6 @@ class CommitHistory:
         return next(changes, origin)
 
     def refuse_defect(self, table: str, table_sql: str) -> None:
-        """Raise ForeignWriteError, which names a remedy, if the newest rows are not ours."""
         if (commit := self.defect(self.newest)) is None:
             return
         sound = next((c.version for c in self.commits if self.defect(c.version) is None), None)

@@ -60,11 +60,9 @@ class DocumentFilter:
 
     @property
     def is_wanted(self) -> Mapping[int, bool]:
-        """By collection id, whether the lake wants its documents."""
         return {each: self.rules.wants(names) for each, names in self.names.items()}
 
     def with_event(self, event: SystemEventReceived) -> "DocumentFilter":
-        """Return this filter with the names of a scope or collection that began."""
         meaning = event.meaning
         if isinstance(meaning, ScopeCreated) and meaning.scope_id not in self.scopes:
             return replace(self, scopes={**self.scopes, meaning.scope_id: meaning.name.decode()})

@@ -122,7 +122,6 @@ class TableCommit:
 
     @property
     def rows_of(self) -> int:
-        """The version whose rows this one has: its own if it changed some."""
         if self.restored is not None:
             return self.restored
         return self.version - 1 if self.keeps_rows else self.version

@@ -42,7 +42,6 @@ class Horizon:
         return self.seconds / 4
 
     def start(self, now: datetime) -> datetime:
-        """Return the time from which on every state must stay readable."""
         return now - timedelta(seconds=self.seconds)
 
     @property
@@ -79,7 +78,6 @@ def _interval(seconds: float) -> str:
 
 
 def version_at(commits: Sequence[TableCommit], moment: datetime) -> TableCommit | None:
-    """Return the newest commit at or before ``moment``; None if all are later."""
     return next((commit for commit in commits if commit.time <= moment), None)
 
 

@@ -284,7 +284,6 @@ def _open(store: LakeStore) -> LakeTables:
 
 
 def _require_columns(table: Table, expected: pa.Schema, also: Collection[str] = ()) -> None:
-    """Raise LakeError unless a table has the expected columns, and perhaps some of ``also``."""
     found = {each.name: each.type for each in table.columns() if each.name not in also}
     wanted = {each.name: each.type for each in expected}
 
@@ -394,7 +393,7 @@ def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | Non
         if each not in there:
             raise LakeError(
                 f"{lake.table(each.name).where}: found no Delta table there, expected the "
-                "replica: put it back from a copy, or delete its folder if there is any, and the "
+                "replica; put it back from a copy, or delete its folder if there is any, and the "
                 "next run makes it again"
             )
 
@@ -420,7 +419,6 @@ def _listed_replicas(lake: LakeTables) -> list[ReplicaTable]:
 
 
 def _list_replicas(lake: LakeTables, replicas: Iterable[ReplicaTable]) -> None:
-    """List replicas in the properties of ``changes``."""
     # Each replica has its own key, so two drivers overwrite nothing. The tables exist already: if
     # a run dies in between, the next one lists them.
     listed = {DOCS, *_listed_replicas(lake)}

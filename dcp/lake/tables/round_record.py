@@ -64,7 +64,6 @@ class VbucketReport(Record):
 
     @property
     def failed(self) -> bool:
-        """True if the source kept the vbucket from advancing."""
         return self.outcome in (Outcome.ROLLBACK, Outcome.STOPPED, Outcome.LEFT_OUT)
 
     @classmethod

@@ -38,7 +38,6 @@ class RollbackOrder:
 
     @property
     def is_for_unknown_branch(self) -> bool:
-        """True if the server's log lacks the branch of the request."""
         log = self.failover_log
         return log is not None and all(entry.vb_uuid != self.from_vb_uuid for entry in log.entries)
 
@@ -169,7 +168,6 @@ class VbucketProgress:
         return min(self.start_seqno or 0, seqno)
 
     def restarted(self, restart: Restart) -> "VbucketProgress":
-        """Return the state at the start of the next epoch."""
         seqno = restart.seqno
         return replace(
             self,
@@ -222,6 +220,7 @@ class VbucketProgress:
             else self.last_collection_round,
             failover_log=failover_log or self.failover_log,
             purge_seqno=self.purge_seqno if purge_seqno is None else purge_seqno,
+            # An accepted stream request, which brings a log, ends a series of rollbacks.
             fruitless_rollbacks=self.fruitless_rollbacks if failover_log is None else 0,
         )
 

@@ -59,6 +59,7 @@ class UserStore:
     def __init__(self, users: Mapping[str, str]) -> None:
         self._passwords = {user: Secret(password) for user, password in users.items()}
         self._salted: dict[tuple[bytes, str], tuple[bytes, bytes, bytes, int]] = {}
+        # Makes the invented salts of unknown users differ between processes.
         self._pepper = token_bytes(32)
         self.node_credentials = _node_credentials()
         """Credentials with which the cluster's nodes sign in to each other. They work with SCRAM

@@ -59,6 +59,7 @@ class Bucket:
         ``origin`` decides who fills the bucket; the default is its clients.
         """
         origin = origin or ClientOrigin()
+        # Tests fix the seed, so that uuids repeat.
         random = Random(settings.seed)
         self._storage: BucketStorage | None = None
         if settings.data_folder is not None:

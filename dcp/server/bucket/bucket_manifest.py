@@ -53,6 +53,7 @@ class BucketManifest:
 
     def follow(self, vbucket: Vbucket) -> bool:
         """Let an active vbucket emit its missing system events; return True if it has new items."""
+        # A replica gets the events from its active vbucket, under that one's seqnos.
         if vbucket.state is not VbucketState.ACTIVE:
             return False
         steps = self._steps_from(vbucket.documents.collections.manifest)
@@ -61,6 +62,7 @@ class BucketManifest:
         return bool(steps)
 
     def _steps_from(self, manifest: Manifest) -> list[Step]:
+        # A learned or adopted manifest makes the planned steps useless.
         if self._target is not self.current:
             self._target, self._ways = self.current, {}
         if id(manifest) not in self._ways:

@@ -69,7 +69,10 @@ def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
         ValueError: nobody can order that state, or a rebalance moves the vbucket.
     """
     if state not in ORDERED:
-        raise ValueError(f"vbucket {vbucket}: found state {state.name}, expected one of its own")
+        raise ValueError(
+            f"vbucket {vbucket}: found state {state.name}, "
+            "expected ACTIVE, REPLICA, PENDING or DEAD"
+        )
     bucket.table.require_unmoved("change of state", vbucket)
     if bucket.vbuckets[vbucket].state is not state:
         change_state(bucket, bucket.vbuckets[vbucket], ORDERED[state])
@@ -104,6 +107,7 @@ def hand_over(bucket: Bucket, connection: DcpConnection, stream: ActiveStream) -
     vbucket = bucket.table.active(stream.vbucket, node)
     if vbucket is None or not stream.is_of(vbucket.data):
         return False
+    # The rebalance may have been cancelled: the vbucket stays.
     if is_move and not bucket.table.is_moving(stream.vbucket):
         return False
     vbucket.hand_over(is_move=is_move)
@@ -125,6 +129,7 @@ def give_back(bucket: Bucket, vbucket: int) -> None:
 def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
     """Revert a copy whose takeover was cancelled."""
     copy.take_over(is_taking_over=False)
+    # The copy becomes pending by SET_VBUCKET_STATE; until then it is a replica.
     if copy.vbucket.state is VbucketState.PENDING:
         change_state(bucket, copy.vbucket, StateEvent.LEFT, node)
 

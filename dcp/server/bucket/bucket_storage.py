@@ -144,6 +144,7 @@ class BucketStorage:
                 if ended_at is None or ended_at[vbucket.id] != vbucket.data.high_seqno:
                     vbucket.recover()
             found = self._record
+            # A new revision, so that clients with the old map take this one.
             map_.reopen(found.owners, found.members, found.copies, found.map_rev + 1)
         self._record = replace(self._record, starts=self._record.starts + 1, ended_at=None)
         self.save(map_, self.manifest)
@@ -230,7 +231,7 @@ def _remove(file: OsFile) -> None:
     try:
         file.remove()
     except OSError as error:
-        _LOG.warning("a log that is not used any more: %s", error)
+        _LOG.warning("cannot remove an unused log: %s", error)
 
 
 def _numbers_of(record: BucketRecord) -> frozenset[int]:

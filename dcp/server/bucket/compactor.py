@@ -48,7 +48,10 @@ class Compactor:
                     try:
                         await write_off_lock(begin, vbucket.data.persistence, self._lock, thread)
                     except Exception:  # one broken vbucket must not stop the others' compaction
-                        _LOG.exception("vbucket %d: cannot compact; tried again later", vbucket.id)
+                        _LOG.exception(
+                            "vbucket %d: cannot compact its log; the next turn tries again",
+                            vbucket.id,
+                        )
 
     def run_once(self, now: float) -> int:
         """Run one turn now, with the lock held; return the number of bytes freed.

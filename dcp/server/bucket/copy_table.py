@@ -100,6 +100,7 @@ class Copies:
         memory.note(self._of[vbucket][node].vbucket.data.checkpoints)
         if not memory.is_short:
             return {}
+        # The node's other copies share the quota: recovery looks at all of them.
         managers = [copy.vbucket.data.checkpoints for copy in self.of_node(node).values()]
         return memory.recover(managers)
 

@@ -302,6 +302,7 @@ class DcpConnection:
             stream = next(iter(self.ready))
             room_bytes = min(self.flow.room_bytes, self.stream_windows.room_bytes(stream.opaque))
             if room_bytes <= 0:
+                # This stream waits for its own window; it must not hold up the others.
                 self.ready.wait_for_window(stream)
                 continue
             batch = stream.next_batch(room_bytes, left, faults.most_items)

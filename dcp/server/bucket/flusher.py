@@ -204,11 +204,11 @@ class Flusher:
         """Log that a vbucket cannot be written, or can again, once for each change."""
         if failure is None:
             if vbucket in self._failing:
-                _LOG.warning("vbucket %d: it is written to disk again", vbucket.id)
+                _LOG.warning("vbucket %d: writes reach the disk again", vbucket.id)
             self._failing.pop(vbucket, None)
             return
         if vbucket not in self._failing:
-            text = "vbucket %d: cannot write to disk; it is tried again: %s"
+            text = "vbucket %d: cannot write to disk; the flusher tries again: %s"
             is_known = isinstance(failure, OSError)
             _LOG.warning(text, vbucket.id, failure, exc_info=None if is_known else failure)
         self._failing[vbucket] = _Failure(str(failure), self._monotonic())

@@ -42,6 +42,7 @@ class LargeFrames:
         self.patience_seconds = patience_seconds
         self.shared_bytes = 0
         """Bytes held by all frames except the one with a place of its own."""
+        # The rest of the quota is the place of its own that one frame has.
         self._quota_bytes = quota_bytes - MAX_FRAME_BYTES
         self._waiting: dict[FrameRoom, None] = {}
         self._first: FrameRoom | None = None
@@ -179,6 +180,8 @@ class FrameRoom:
             return False
         patience = frames.shared_patience_seconds
         if self._is_whole:
+            # A complete frame waits for its turn here; the number of other clients must not shorten
+            # that.
             patience = frames.patience_seconds
         # Only the second overdue call in a row counts. Between the two, all bytes that wait in the
         # socket are read, so no client is closed because this process was too slow.

@@ -43,8 +43,8 @@ class ConnectionFigures:
     over_acked_bytes: int = 0
 
     def samples(self) -> Iterator[Sample]:
-        labels, told = {"connection": self.name}, plain(self) | {"items": self.items_sent}
-        yield from samples_of("dcp_producer", labels, told, CONNECTION_METRICS)
+        labels, figures = {"connection": self.name}, plain(self) | {"items": self.items_sent}
+        yield from samples_of("dcp_producer", labels, figures, CONNECTION_METRICS)
         if self.paused:
             yield Sample("dcp_producer_paused", labels | {"reason": self.paused}, 1)
 
@@ -63,7 +63,7 @@ class ProcessFigures(Protocol):
 class ProducerFigures(Record):
     metrics: ClassVar[Metrics] = {
         "dcp_producer_resident_bytes": "Resident memory of the producer.",
-        "dcp_producer_memory_bound_bytes": "The most that it takes now; 0: no formula.",
+        "dcp_producer_memory_bound_bytes": "Most memory with the present load; 0: unknown.",
     }
 
     resident_bytes: int = 0
@@ -76,14 +76,14 @@ class ProducerFigures(Record):
 
 
 def samples_of(
-    prefix: str, labels: dict[str, str], told: Mapping[str, Any], known: Metrics
+    prefix: str, labels: dict[str, str], figures: Mapping[str, Any], known: Metrics
 ) -> Iterator[Sample]:
-    """Yield a sample for each number in ``told`` that has a metric in ``known``.
+    """Yield a sample for each number in ``figures`` that has a metric in ``known``.
 
     The metric's name is the prefix and the number's key, with ``_total`` for counters.
     """
     for metric in known:
-        value = told.get(metric.removeprefix(f"{prefix}_").removesuffix("_total"))
+        value = figures.get(metric.removeprefix(f"{prefix}_").removesuffix("_total"))
         if isinstance(value, int | float):
             yield Sample(metric, labels, value)
 

@@ -99,7 +99,8 @@ def lagging_copy(cluster_map: ServedClusterMap, table: VbucketTable) -> str | No
             has_all = copy.high_seqno == wanted == copy.consistent_seqno
             if not (has_all and copy.vbucket.failover_log == active.failover_log):
                 return (
-                    f"the copy of vbucket {vbucket} on {cluster_map.name_of(node)} holds seqno "
-                    f"{copy.high_seqno} (whole up to {copy.consistent_seqno}), expected {wanted}"
+                    f"the copy of vbucket {vbucket} on {cluster_map.name_of(node)} holds "
+                    f"seqno {copy.high_seqno} (consistent up to {copy.consistent_seqno}), "
+                    f"expected {wanted}"
                 )
     return None

@@ -77,14 +77,14 @@ class SyncWriteBoard:
     def _go_on(self, vbucket: int) -> None:
         state = self._table.vbuckets[vbucket]
         before = state.data.high_seqno
-        told: list[Told] = list(state.sync_writes.step(self._chain_of(vbucket), self._clock()))
+        outcomes: list[Told] = list(state.sync_writes.step(self._chain_of(vbucket), self._clock()))
         try:
             if state.data.high_seqno != before:
                 self._writes.wrote(vbucket)
         finally:  # the outcome is final even if the disk fails, so clients must get it
             if not state.sync_writes.is_pending:
                 self._pending.discard(vbucket)
-            for answer, status in told:
+            for answer, status in outcomes:
                 answer(status)
 
     def _chain_of(self, vbucket: int) -> Chain:

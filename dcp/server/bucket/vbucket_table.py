@@ -140,8 +140,8 @@ class VbucketTable:
         # instant would be lost, or the move would undo it.
         if self.is_moving(vbucket) or self.vbuckets[vbucket].is_handed_over:
             raise ValueError(
-                f"{what} of vbucket {vbucket}: found one that a rebalance moves now; order it when "
-                "that is over"
+                f"{what} of vbucket {vbucket}: found a rebalance that moves it; repeat the order "
+                "after the rebalance"
             )
 
     # --- one takes another's place

@@ -136,6 +136,7 @@ class WritePath:
         **kwargs: P.kwargs,
     ) -> Version:
         """Run a KV command that reads; only an expiry that it finds is a write."""
+        # Even a refused command can have written: an expiry that it came across.
         before = vbucket.data.high_seqno
         try:
             return command(vbucket.documents, *args, **kwargs)
@@ -166,6 +167,7 @@ class WritePath:
 
     def _stored(self, vbucket: Vbucket) -> None:
         """Free the memory of items that a flush has written."""
+        # Copies count in accounts of their own, one for each node.
         is_owned = self._table.vbuckets[vbucket.id] is vbucket
         memory = self._memory if is_owned else self._table.copies.memory_of(vbucket)
         if memory is not None:

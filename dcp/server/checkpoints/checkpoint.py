@@ -134,8 +134,8 @@ class OpenCheckpoint(Checkpoint[Q]):
     def add(self, item: Q, *, replaces: bool = True, keeps_both: bool = False) -> bool:
         """Add the newest item; with ``replaces``, it removes the older item of its key.
 
-        If the older item must stay, the call returns False and adds nothing: the item belongs into
-        the next checkpoint. With ``keeps_both`` the item is added beside the older one.
+        If the older item must stay, the call returns False and adds nothing: the item belongs
+        in the next checkpoint. With ``keeps_both`` the item is added beside the older one.
         """
         key = item.dedup_key
         # A disk has each key once, so items of a DISK checkpoint replace nothing.
@@ -146,6 +146,7 @@ class OpenCheckpoint(Checkpoint[Q]):
                     self._take_out(place - self._first_place)
                 elif not keeps_both:
                     return False
+            # Places count expelled items, too, so expelling changes no entry of the index.
             self._places[key] = self._first_place + len(self._items)
         self._items.append(item)
         self.high_seqno = item.seqno
@@ -158,6 +159,7 @@ class OpenCheckpoint(Checkpoint[Q]):
         held = self._items[index]
         if held is None:
             raise AssertionError("the key index points at a hole")
+        # A reader was shown this item, and must get it as shown.
         is_awaited = bool(self.shown) and held.seqno <= max(self.shown.values())
         return not is_awaited and held.is_deduplicated and item.is_deduplicated
 

@@ -95,6 +95,7 @@ class CheckpointManager(CheckpointQueue[Q]):
         gone = self._checkpoints.gone_seqno
         seqno = max(after_seqno, gone)
         checkpoint = self._checkpoints.next_after(seqno)
+        # A cursor in the middle of a checkpoint has had its beginning: no CHECKPOINT flag.
         is_inside = after_seqno > checkpoint.expelled_seqno
         entered = checkpoint.head.id if is_inside else None
         self._checkpoints.open.shown.pop(cursor, None)
@@ -208,5 +209,6 @@ class CheckpointManager(CheckpointQueue[Q]):
         return self._cursors.droppable_below(self._checkpoints.next_after(kept).head.begins_after)
 
     def _end_of(self, checkpoint_id: int, closed_end: int) -> int:
+        # An incomplete received snapshot ends at its marker's end, not at the last item so far.
         is_open = checkpoint_id == self._checkpoints.open.head.id
         return self._end_in_force if is_open else closed_end

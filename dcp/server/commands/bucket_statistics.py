@@ -155,7 +155,7 @@ def collection_details(question: StatisticsRequest) -> Iterator[Statistic]:
     for_all = [] if question.argument else [("manifest_uid", question.bucket.manifest.uid)]
 
     # A generator of its own: the checks above must raise before the first statistic.
-    def told() -> Iterator[Statistic]:
+    def statistics() -> Iterator[Statistic]:
         yield from for_all
         for vbucket in wanted:
             known, counts = vbucket.documents.collections, vbucket.data.newest.document_counts()
@@ -168,7 +168,7 @@ def collection_details(question: StatisticsRequest) -> Iterator[Statistic]:
                 yield f"{prefix}:items", counts[each.id]
                 yield f"{prefix}:high_seqno", known.high_seqnos.get(each.id, 0)
 
-    return told()
+    return statistics()
 
 
 def scopes(question: StatisticsRequest) -> Iterator[Statistic]:

@@ -121,8 +121,8 @@ def buffer_ack(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     is_known = dcp.acknowledged_bytes(frame.opaque, frame_bytes)
     if not before and (beyond_bytes := dcp.over_acked_bytes):
         _LOG.warning(
-            "%s: found an acknowledgement of %d bytes, expected at most the %d that are "
-            "outstanding; further ones are counted only (over_acked_bytes)",
+            "%s: found an acknowledgement of %d bytes, expected at most the %d "
+            "outstanding bytes; from now on only over_acked_bytes counts such bytes",
             dcp.client.display_name,
             frame_bytes,
             frame_bytes - beyond_bytes,

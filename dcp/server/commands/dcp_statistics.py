@@ -78,8 +78,8 @@ def _options_of(value: bytes) -> _Options:
 def connections(question: StatisticsRequest) -> Iterator[Statistic]:
     bucket, options = question.bucket, _options_of(question.value)
     found = _connections_at(bucket, question.node)
-    told = [each for each in found if options.user in (None, each.client.user)]
-    return _connections(bucket, found, told, options.streams)
+    selected = [each for each in found if options.user in (None, each.client.user)]
+    return _connections(bucket, found, selected, options.streams)
 
 
 def _connections_at(bucket: Bucket, node: int) -> list[DcpConnection]:
@@ -104,10 +104,10 @@ def connection_figures(bucket: Bucket, node: int) -> list[ConnectionFigures]:
 
 
 def _connections(
-    bucket: Bucket, found: list[DcpConnection], told: list[DcpConnection], streams: _Streams
+    bucket: Bucket, found: list[DcpConnection], selected: list[DcpConnection], streams: _Streams
 ) -> Iterator[Statistic]:
     remaining = backfilling = 0
-    for connection in told:
+    for connection in selected:
         tally = _tally(bucket, connection)
         remaining += tally.remaining
         backfilling += tally.backfilling
@@ -115,18 +115,18 @@ def _connections(
     yield "ep_dcp_count", len(found)
     yield "ep_dcp_producer_count", len(found)
     yield "ep_dcp_consumer_count", 0
-    yield "ep_dcp_total_bytes", sum(each.bytes_sent for each in told)
-    yield "ep_dcp_items_sent", sum(each.items_sent for each in told)
+    yield "ep_dcp_total_bytes", sum(each.bytes_sent for each in selected)
+    yield "ep_dcp_items_sent", sum(each.items_sent for each in selected)
     yield "ep_dcp_items_remaining", remaining
     yield "ep_dcp_num_running_backfills", backfilling
     yield "ep_dcp_dead_conn_count", 0  # closed connections are forgotten at once
     if streams is _Streams.SKIP:
         return
-    for connection in told:
+    for connection in selected:
         for stream in list(connection.streams):
             if stream.is_sending:
                 prefix = f"{connection.client.display_name}:stream_{stream.vbucket}"
-                yield from _told(stream, connection.stream_windows, prefix, streams)
+                yield from _stream_statistics(stream, connection.stream_windows, prefix, streams)
 
 
 @dataclass(slots=True)
@@ -197,14 +197,14 @@ def _connection(connection: DcpConnection, tally: _Tally) -> Iterator[Statistic]
     yield f"{prefix}:num_dead_streams", tally.streams - tally.sending
 
 
-def _told(
+def _stream_statistics(
     stream: ActiveStream, windows: StreamWindows, prefix: str, how: _Streams
 ) -> Iterator[Statistic]:
-    told = [*_stream(stream), *_window(stream, windows)]
+    statistics = [*_stream(stream), *_window(stream, windows)]
     if how is _Streams.JSON:
-        yield prefix, json.dumps(dict(told))
+        yield prefix, json.dumps(dict(statistics))
     else:
-        yield from ((f"{prefix}_{name}", value) for name, value in told)
+        yield from ((f"{prefix}_{name}", value) for name, value in statistics)
 
 
 def _window(stream: ActiveStream, windows: StreamWindows) -> Iterator[Statistic]:
@@ -249,7 +249,7 @@ def aggregated(question: StatisticsRequest) -> Iterator[Statistic]:
     """
     separator = question.argument[:_MOST_SEPARATOR_BYTES]
     if not separator:
-        raise StatisticsRefusedError(Status.KEY_ENOENT, "dcpagg: expected a separator behind it")
+        raise StatisticsRefusedError(Status.KEY_ENOENT, "dcpagg: expected a separator as argument")
     found = _connections_at(question.bucket, question.node)
     by_kind: dict[str, list[DcpConnection]] = {":total": found}
     for connection in found:

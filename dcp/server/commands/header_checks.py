@@ -30,6 +30,7 @@ _LENIENT: Final = HeaderRule(takes_cas=True)
 _WITHOUT_VBUCKET: Final = HeaderRule(takes_vbucket=False)
 _WRITE: Final = HeaderRule(takes_cas=True, takes_datatypes=True)
 
+# kv_engine never checks the CAS of some commands (_LENIENT), and demands vbucket 0 of others.
 HEADER_RULES: Final[dict[int, HeaderRule]] = {
     Opcode.HELLO: _STRICT,
     Opcode.SASL_LIST_MECHS: _STRICT,

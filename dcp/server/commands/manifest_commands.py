@@ -51,8 +51,8 @@ def refuse_unknown_id(session: Session, frame: Frame, status: Status) -> None:
     }
     value = json.dumps(tree, separators=(",", ":")).encode()
     # Clients without Collections do not know the status.
-    told = status if HelloFeature.COLLECTIONS in session.login.features else Status.EINVAL
-    session.reply(frame, m.Refusal(value), status=told, datatype=_JSON)
+    shown_status = status if HelloFeature.COLLECTIONS in session.login.features else Status.EINVAL
+    session.reply(frame, m.Refusal(value), status=shown_status, datatype=_JSON)
 
 
 MANIFEST_COMMANDS: Final[dict[int, CommandHandler]] = {

@@ -16,16 +16,17 @@ class MapNotifier:
 
     def __init__(self, cluster_map: ServedClusterMap) -> None:
         self._map = cluster_map
+        # A client that just connected asks for the map by itself.
         self._pushed_rev = cluster_map.rev
-        self._told_rev = 0
+        self._sent_rev = 0
         self._is_due = False
 
     def forget(self) -> None:
         """Note that the client selects a bucket, of which it has no map yet."""
-        self._told_rev = 0
+        self._sent_rev = 0
 
     def sent(self) -> None:
-        self._told_rev = self._pushed_rev = self._map.rev
+        self._sent_rev = self._pushed_rev = self._map.rev
 
     def due(self) -> None:
         self._is_due = True
@@ -49,7 +50,7 @@ class MapNotifier:
     def for_refusal(self, node: int, features: frozenset[int]) -> bytes:
         """Return the map for NOT_MY_VBUCKET; empty if the client has it and wants it only once."""
         wants_it_once = HelloFeature.DEDUPE_NOT_MY_VBUCKET_CLUSTERMAP in features
-        if wants_it_once and self._told_rev >= self._map.rev:
+        if wants_it_once and self._sent_rev >= self._map.rev:
             return b""
         self.sent()
         return self._map.as_json(node)

@@ -32,6 +32,7 @@ class Outbox:
     def put_long(self, frames: Iterator[bytes]) -> None:
         """Append an answer whose frames are made when they are taken."""
         self._waiting.append(frames)
+        # Its size is unknown until its frames are made.
         self.waiting_bytes += LONG_ANSWER_BYTES
         self._long_answers += 1
 

@@ -377,7 +377,7 @@ class Session:
             is_overdue = self.dcp.noop.is_dead(now)
             if not self.is_closing and self.dcp.is_stuck(now):
                 _LOG.warning(
-                    "%s is closed: nothing of its full window was acknowledged for %g seconds",
+                    "%s: closed because it acknowledged nothing of its full window for %g seconds",
                     self.dcp.client.display_name,
                     self.dcp.stuck_timeout_seconds,
                 )

@@ -16,7 +16,7 @@ from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
 _JSON: Final = int(Datatype.JSON)
 _ADJUST_TIME: Final = 0xFD
 _ADJUST_TIME_EXTRAS_BYTES: Final = 12
-_NO_GLOBAL_MAP: Final = "Without a bucket the map is for administrators"
+_NO_GLOBAL_MAP: Final = "Without a bucket, only administrators may read the map"
 
 GRANTED: Final = frozenset(
     {

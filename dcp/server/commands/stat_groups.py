@@ -49,5 +49,5 @@ def statistics_of(bucket: Bucket, node: int, key: bytes, value: bytes) -> Iterat
     name, _, argument = key.decode("utf-8", "replace").partition(" ")
     group = GROUPS.get(name)
     if group is None:
-        raise StatisticsRefusedError(Status.KEY_ENOENT, f"statistics: found group {name!r}")
+        raise StatisticsRefusedError(Status.KEY_ENOENT, f"statistics: found unknown group {name!r}")
     return group(StatisticsRequest(bucket, node, argument, value))

@@ -55,7 +55,9 @@ class StatisticsRequest:
             )
         found = self.bucket.table.at(int(number), self.node)
         if found is None:
-            raise StatisticsRefusedError(Status.NOT_MY_VBUCKET, f"vbucket {number}: not here")
+            raise StatisticsRefusedError(
+                Status.NOT_MY_VBUCKET, f"vbucket {number}: this node does not have it"
+            )
         return found
 
     def vbuckets_asked_for(self) -> list[Vbucket]:

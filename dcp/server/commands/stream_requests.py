@@ -36,23 +36,23 @@ Refusal = Callable[[], None]
 
 
 def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    asked = _Asked(session, frame, cast("m.StreamRequest", body))
-    refusals = (refusal for check in _CHECKS if (refusal := check(asked)) is not None)
+    request = _Request(session, frame, cast("m.StreamRequest", body))
+    refusals = (refusal for check in _CHECKS if (refusal := check(request)) is not None)
     refusal = next(refusals, None)
     if refusal is None:
-        _open(asked)
+        _open(request)
     else:
         session.bucket.counters.streams_refused[frame.vbucket] += 1
         refusal()
 
 
-class _Asked:
+class _Request:
     """A stream request and the facts that decide it, each looked up on first use."""
 
-    def __init__(self, session: Session, frame: Frame, request: m.StreamRequest) -> None:
+    def __init__(self, session: Session, frame: Frame, body: m.StreamRequest) -> None:
         if session.dcp is None:
             raise AssertionError("access lets DCP commands pass only after DCP_OPEN")
-        self.session, self.frame, self.request = session, frame, request
+        self.session, self.frame, self.body = session, frame, body
         self.dcp: DcpConnection = session.dcp
 
     def refused(self, status: Status, context: str = "") -> Refusal:
@@ -72,7 +72,7 @@ class _Asked:
     @cached_property
     def filter(self) -> StreamFilter | Status:
         return parse_filter(
-            self.request.value,
+            self.body.value,
             self.vbucket.documents.collections.manifest,
             collections=HelloFeature.COLLECTIONS in self.session.login.features,
             stream_ids=self.dcp.options.stream_ids,
@@ -89,14 +89,9 @@ class _Asked:
     @cached_property
     def place(self) -> ResumeRequest:
         """The client's position; the purge seqno in its JSON comes in ``verdict``."""
-        request = self.request
+        body = self.body
         return ResumeRequest(
-            request.start,
-            request.vb_uuid,
-            request.snap_start,
-            request.snap_end,
-            request.end,
-            request.flags,
+            body.start, body.vb_uuid, body.snap_start, body.snap_end, body.end, body.flags
         )
 
     @cached_property
@@ -120,104 +115,106 @@ class _Asked:
         return judge(resume, facts, self.session.bucket.settings.rules)
 
 
-def _ordered(asked: _Asked) -> Refusal | None:
+def _fault_is_injected(request: _Request) -> Refusal | None:
     """Refuse a stream if a test's fault orders say so; never between nodes."""
-    if asked.dcp.is_internal:
+    if request.dcp.is_internal:
         return None
-    session, frame = asked.session, asked.frame
+    session, frame = request.session, request.frame
     status = session.bucket.dcp_connections.shared.faults.refusal(frame.vbucket)
     if status is None:
         return None
     if status is Status.NOT_MY_VBUCKET:
         return lambda: session.refuse_vbucket(frame)
-    return _rollback_to(asked, 0) if status is Status.ROLLBACK else asked.refused(status)
+    return _rollback_to(request, 0) if status is Status.ROLLBACK else request.refused(status)
 
 
-def _takeover_is_allowed(asked: _Asked) -> Refusal | None:
-    if not asked.request.flags & StreamFlag.TAKEOVER or asked.dcp.may_take_over:
+def _takeover_is_allowed(request: _Request) -> Refusal | None:
+    if not request.body.flags & StreamFlag.TAKEOVER or request.dcp.may_take_over:
         return None
     context = "The user lacks the DcpConsumer privilege"
-    return lambda: asked.session.refuse_access(asked.frame, Status.EACCESS, context)
+    return lambda: request.session.refuse_access(request.frame, Status.EACCESS, context)
 
 
-def _flags_are_valid(asked: _Asked) -> Refusal | None:
-    fault = fault_of(asked.request.flags)
-    return None if fault is None else asked.refused(Status.EINVAL, fault)
+def _flags_are_valid(request: _Request) -> Refusal | None:
+    fault = fault_of(request.body.flags)
+    return None if fault is None else request.refused(Status.EINVAL, fault)
 
 
-def _vbucket_is_here(asked: _Asked) -> Refusal | None:
-    if asked.held is not None and state_allows(asked.place, asked.held_facts):
+def _vbucket_is_here(request: _Request) -> Refusal | None:
+    if request.held is not None and state_allows(request.place, request.held_facts):
         return None
-    return lambda: asked.session.refuse_vbucket(asked.frame)
+    return lambda: request.session.refuse_vbucket(request.frame)
 
 
-def _noops_are_on(asked: _Asked) -> Refusal | None:
+def _noops_are_on(request: _Request) -> Refusal | None:
     # Servers demand NOOPs of clients with xattrs or Collections.
-    is_missing = asked.dcp.client.needs_noop and not asked.dcp.noop.is_enabled
-    return asked.refused(Status.NOT_SUPPORTED) if is_missing else None
+    is_missing = request.dcp.client.needs_noop and not request.dcp.noop.is_enabled
+    return request.refused(Status.NOT_SUPPORTED) if is_missing else None
 
 
-def _range_is_valid(asked: _Asked) -> Refusal | None:
-    is_valid = range_is_valid(asked.place, asked.held_facts)
-    return None if is_valid else asked.refused(Status.ERANGE)
+def _range_is_valid(request: _Request) -> Refusal | None:
+    is_valid = range_is_valid(request.place, request.held_facts)
+    return None if is_valid else request.refused(Status.ERANGE)
 
 
-def _filter_is_known(asked: _Asked) -> Refusal | None:
-    status = asked.filter
+def _filter_is_known(request: _Request) -> Refusal | None:
+    status = request.filter
     if isinstance(status, StreamFilter):
         return None
     if status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
-        return lambda: refuse_unknown_id(asked.session, asked.frame, status)
-    has_collections = HelloFeature.COLLECTIONS in asked.session.login.features
-    context, found_bytes = "", len(asked.request.value)
+        return lambda: refuse_unknown_id(request.session, request.frame, status)
+    has_collections = HelloFeature.COLLECTIONS in request.session.login.features
+    context, found_bytes = "", len(request.body.value)
     if status is Status.EINVAL and not has_collections:
         context = "Request must not include value"
     elif found_bytes > MOST_REQUEST_JSON_BYTES:
         expected = f"expected at most {MOST_REQUEST_JSON_BYTES}"
         context = f"stream request value: found {found_bytes} bytes, {expected}"
-    return asked.refused(status, context)
+    return request.refused(status, context)
 
 
-def _is_new(asked: _Asked) -> Refusal | None:
-    is_streaming = asked.dcp.is_streaming(asked.vbucket.id, asked.wanted.stream_id)
-    return asked.refused(Status.KEY_EEXISTS) if is_streaming else None
+def _is_new(request: _Request) -> Refusal | None:
+    is_streaming = request.dcp.is_streaming(request.vbucket.id, request.wanted.stream_id)
+    return request.refused(Status.KEY_EEXISTS) if is_streaming else None
 
 
-def _opaque_may_name_it(asked: _Asked) -> Refusal | None:
-    windows, opaque = asked.dcp.stream_windows, asked.frame.opaque
+def _opaque_may_name_it(request: _Request) -> Refusal | None:
+    windows, opaque = request.dcp.stream_windows, request.frame.opaque
     if not windows.is_on or opaque != CONNECTION_OPAQUE:
         return None
-    context = "Opaque 0 is the connection's in acknowledgements: a stream with a window has another"
-    return asked.refused(Status.EINVAL, context)
+    context = (
+        "Opaque 0 names the connection in acknowledgements: a stream with a window needs another"
+    )
+    return request.refused(Status.EINVAL, context)
 
 
-def _has_room(asked: _Asked) -> Refusal | None:
-    return None if asked.dcp.has_room_for_stream else asked.refused(Status.ENOMEM)
+def _has_room(request: _Request) -> Refusal | None:
+    return None if request.dcp.has_room_for_stream else request.refused(Status.ENOMEM)
 
 
-def _may_go_on(asked: _Asked) -> Refusal | None:
-    verdict = asked.verdict
+def _may_resume(request: _Request) -> Refusal | None:
+    verdict = request.verdict
     if verdict.status is Status.ROLLBACK:
-        return _rollback_to(asked, verdict.rollback_seqno or 0)
-    return None if verdict.status is Status.SUCCESS else asked.refused(verdict.status)
+        return _rollback_to(request, verdict.rollback_seqno or 0)
+    return None if verdict.status is Status.SUCCESS else request.refused(verdict.status)
 
 
-def _copy_has_something(asked: _Asked) -> Refusal | None:
-    copy = asked.session.bucket.copies.at(asked.session.node, asked.vbucket.id)
+def _copy_has_something(request: _Request) -> Refusal | None:
+    copy = request.session.bucket.copies.at(request.session.node, request.vbucket.id)
     # A copy that holds part of its first disk snapshot has no consistent state to stream.
     awaits = copy is not None and copy.awaits_first_disk_snapshot
-    return asked.refused(Status.ETMPFAIL) if awaits else None
+    return request.refused(Status.ETMPFAIL) if awaits else None
 
 
-def _rollback_to(asked: _Asked, seqno: int) -> Refusal:
+def _rollback_to(request: _Request, seqno: int) -> Refusal:
     answer = m.RollbackAnswer(seqno)
-    return lambda: asked.session.reply(asked.frame, answer, status=Status.ROLLBACK)
+    return lambda: request.session.reply(request.frame, answer, status=Status.ROLLBACK)
 
 
 # The order is kv_engine's: it decides which status a client with two faults gets. No check above
 # ``_filter_is_known`` may need the request's JSON.
 _CHECKS: Final = (
-    _ordered,
+    _fault_is_injected,
     _takeover_is_allowed,
     _flags_are_valid,
     _vbucket_is_here,
@@ -227,23 +224,23 @@ _CHECKS: Final = (
     _is_new,
     _opaque_may_name_it,
     _has_room,
-    _may_go_on,
+    _may_resume,
     _copy_has_something,
 )
 
 
-def _open(asked: _Asked) -> None:
-    vbucket, dcp = asked.vbucket, asked.dcp
-    asked.session.bucket.counters.streams_opened[vbucket.id] += 1
-    asked.session.reply(asked.frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
+def _open(request: _Request) -> None:
+    vbucket, dcp = request.vbucket, request.dcp
+    request.session.bucket.counters.streams_opened[vbucket.id] += 1
+    request.session.reply(request.frame, m.FailoverLogAnswer(vbucket.failover_log.entries))
     dcp.add_stream(
         ActiveStream(
             vbucket.data,
-            asked.frame.opaque,
-            asked.verdict,
-            asked.request.flags,
+            request.frame.opaque,
+            request.verdict,
+            request.body.flags,
             dcp.stream_settings(),
-            asked.wanted,
-            vb_uuid=asked.request.vb_uuid,
+            request.wanted,
+            vb_uuid=request.body.vb_uuid,
         )
     )

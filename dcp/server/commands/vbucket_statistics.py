@@ -21,7 +21,7 @@ def seqnos(question: StatisticsRequest) -> Iterator[Statistic]:
     wanted = question.vbuckets_asked_for()
     if question.argument and wanted[0].shown_state is VbucketState.DEAD:
         raise StatisticsRefusedError(
-            Status.NOT_MY_VBUCKET, f"vbucket {wanted[0].id}: found a dead one"
+            Status.NOT_MY_VBUCKET, f"vbucket {wanted[0].id}: found state DEAD"
         )
     return (each for vbucket in wanted for each in _seqnos_of(vbucket))
 
@@ -102,10 +102,10 @@ def _checkpoints_of(vbucket: Vbucket) -> Iterator[Statistic]:
     yield f"{prefix}:num_checkpoints", len(held)
     yield f"{prefix}:mem_usage", manager.memory_bytes
     for name, cursor in cursors.items():
-        told = name.replace(" ", "_")
-        yield f"{prefix}:{told}:cursor_checkpoint_id", cursor.checkpoint_id
-        yield f"{prefix}:{told}:cursor_seqno", cursor.seqno
-        yield f"{prefix}:{told}:num_items_for_cursor", manager.items_after(cursor.seqno)
+        shown_name = name.replace(" ", "_")
+        yield f"{prefix}:{shown_name}:cursor_checkpoint_id", cursor.checkpoint_id
+        yield f"{prefix}:{shown_name}:cursor_seqno", cursor.seqno
+        yield f"{prefix}:{shown_name}:num_items_for_cursor", manager.items_after(cursor.seqno)
     for each in held:
         is_open = each is held[-1]
         yield f"{prefix}:id_{each.id}:mem_usage_queued_items", each.memory_bytes

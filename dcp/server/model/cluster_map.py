@@ -69,6 +69,7 @@ class ServedClusterMap:
         self.cluster_uuid = cluster_uuid
         self.bucket_type = bucket_type
         self.rev = 1
+        # Each node owns one run of consecutive vbuckets, of even size.
         self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
         self._addresses = [NodePorts()] * nodes
         self._members = [True] * nodes
@@ -160,7 +161,9 @@ class ServedClusterMap:
         if not 0 <= node < self.node_count:
             raise ValueError(f"move vbucket {vbucket}: found node {node} of {self.node_count}")
         if not self._members[node]:
-            raise ValueError(f"move vbucket {vbucket}: {self.name_of(node)} is no member any more")
+            raise ValueError(
+                f"move vbucket {vbucket}: {self.name_of(node)} is no member of the cluster"
+            )
         before, self._owners[vbucket] = self._owners[vbucket], node
         # If the new owner held a copy, the old owner holds it from now on.
         row = self._replicas[vbucket]
@@ -243,6 +246,7 @@ class ServedClusterMap:
         members = self._member_nodes
         place = {node: index for index, node in enumerate(members)}
         addresses = [self._addresses[node] for node in members]
+        # Servers below 7.6 have no such field.
         cluster = {"clusterUUID": self.cluster_uuid} if self.cluster_uuid else {}
         return {
             **cluster,

@@ -62,8 +62,24 @@ class TlsFiles:
         return context
 
 
+@dataclass(frozen=True, kw_only=True)
+class NodeSettings(Section):
+    """The settings that a node of the embedded producer and a relay share."""
+
+    host: str = key("127.0.0.1", "Address to listen on.")
+    checkpoint_quota_bytes: int = key(
+        256 * 1024 * 1024,
+        "Memory for the newest items; beyond it, slow streams read from disk again.",
+        unit="bytes",
+        least=1,
+    )
+    flush_seconds: float = key(
+        0.1, "Longest time between a write and its place on disk.", unit="seconds", above=0
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class ClusterSettings(Section):
+class ClusterSettings(NodeSettings):
     """A cluster of ``nodes`` that share the vbuckets of one bucket."""
 
     subject: ClassVar[str] = "producer "
@@ -99,18 +115,11 @@ class ClusterSettings(Section):
         "item in memory reads a disk snapshot first.",
         least=0,
     )
-    checkpoint_quota_bytes: int = key(
-        256 * 1024 * 1024,
-        "Memory for the newest items; beyond it, slow streams read from disk again.",
-        unit="bytes",
-        least=1,
-    )
     keeps_values: bool = key(
         True,
         "Whether memory holds the values of documents. A relay reads values that are on disk from "
         "there each time. ``record_branches`` keeps all values.",
     )
-    host: str = key("127.0.0.1", "Address to listen on.")
     ports: tuple[int, ...] = ()
     """KV port of each node, 0 for any free one. The other kinds of ports work alike."""
     http_ports: tuple[int, ...] = ()
@@ -198,13 +207,11 @@ class ClusterSettings(Section):
     data_folder: Path | None = key(
         None, "Folder of the bucket's data, which survives a restart; none: memory only."
     )
-    """It belongs to one process at a time, one bucket and one number of vbuckets. The cluster
-    starts with as many nodes as it last had. Writes reach the folder within ``flush_seconds``,
-    or earlier if much is pending. None: the disk is in memory, and has all writes of a turn
-    before their last answer leaves."""
-    flush_seconds: float = key(
-        0.1, "Longest time between a write and its place on disk.", unit="seconds", above=0
-    )
+    """It belongs to one process at a time, and is made for one bucket and number of vbuckets. The
+    cluster has as many nodes as it had at last. Writes go there within ``flush_seconds``, or
+    earlier when much is pending. None: the disk is memory; what a client sent together is on it
+    before the last answer leaves.
+    """
     persistence_wait_seconds: float = key(
         30.0, "Longest wait of a client for a seqno on disk.", unit="seconds", least=0
     )
@@ -233,7 +240,7 @@ class ClusterSettings(Section):
     release: Release = (8, 0)
     """Version that the nodes report. Clients choose by it how to open DCP. Releases below 6.5 do
     not know NO_VALUE_WITH_UNDERLYING_DATATYPE."""
-    prepare_extra_bytes: int = key_of(FlowSettings, "prepare_extra_bytes")
+    prepare_extra_bytes: int = key_of(FlowSettings, "prepare_extra_bytes", is_internal=False)
     """A consumer that acknowledges the bytes it received loses these from its window with each
     prepare."""
     clock: Callable[[], float] = time
@@ -245,7 +252,7 @@ class ClusterSettings(Section):
             re.compile(self.stuck_name_regex)
         except re.error as error:
             raise ConfigError(
-                f"producer names of consumers that are closed when stuck: found "
+                f"producer stuck_name_regex: found "
                 f"{self.stuck_name_regex!r}, expected a regular expression: {error}"
             ) from None
         self._check_bucket_type()

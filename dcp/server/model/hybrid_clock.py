@@ -30,5 +30,6 @@ class HybridClock:
     def next(self, now: float) -> int:
         """Return the next CAS at ``now``, in seconds since 1970."""
         wall = int(now * 1_000_000) * 1000 & ~_LOGICAL_BITS
+        # If the clock stands or goes back, the counter in the low bits grows instead.
         self._last = max(self._last + 1, wall)
         return self._last

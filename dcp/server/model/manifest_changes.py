@@ -68,7 +68,8 @@ class DropScope:
     def on(self, manifest: Manifest, _: int) -> Manifest:
         scope = manifest.scope(self.name)
         if scope.id == DEFAULT_ID:
-            raise ManifestError(f"drop scope: found {scope.name}, which always stays")
+            raise ManifestError(f"drop scope: found {scope.name}, which cannot be dropped")
+        # The collections go first: no collection may be without its scope.
         for collection in list(manifest.collections_of(scope.id)):
             manifest = manifest.without_collection(collection.id)
         return manifest.without_scope(scope.id)
@@ -134,9 +135,10 @@ def _check_new(what: str, name: str, taken: Sequence[str]) -> None:
 
 
 def _new_id(what: str, chosen: int | None, given: frozenset[int]) -> int:
+    # An id is never used twice: consumers would mix the documents of two collections.
     number = max(given, default=FIRST_USER_ID - 1) + 1 if chosen is None else chosen
     if not FIRST_USER_ID <= number <= U32_MAX:
         raise ManifestError(f"{what} id: found {number}, expected {FIRST_USER_ID} to {U32_MAX}")
     if number in given:
-        raise ManifestError(f"{what} id: found {number:#x}, expected one never given before")
+        raise ManifestError(f"{what} id: found {number:#x}, expected an id that was never used")
     return number

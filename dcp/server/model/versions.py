@@ -178,6 +178,7 @@ class Version:
         self.delete_time = content.delete_time
         self.sync = content.sync
         self.event: ManifestEvent | None = None
+        # A prepare must not replace the document that is still committed under its key.
         namespace = COMMITTED if content.opcode <= _EXPIRATION_OPCODE else PREPARED
         self.stored_key: VersionKey = (namespace, collection, key)
         """The key of which a disk keeps only the newest item; collection events have one, too."""

@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 _PART_FRAMES: Final = 16
 """Frames of a long answer that are made in one turn."""
 _ANSWER_BYTES: Final = 8 * 1024
-"""Bytes of answers that are sent before all requests are handled: each send costs a system call."""
+"""Size at which answers are sent although requests still wait: each send costs a system call."""
 FLUSH_REQUESTS: Final = 4096
 """Number of handled requests after which writes are flushed, although more requests wait."""
 
@@ -134,12 +134,12 @@ class AcceptedConnection:
         self.session.close_if_overdue(now)
         if self._room.is_overdue(now) and not self.session.is_waiting:
             _LOG.warning(
-                "node %d closes a connection: %d others wait for room, while of its frame of %d "
-                "bytes %d are missing",
+                "node %d closes a connection: its frame of %d bytes lacks %d, and %d others wait "
+                "for room",
                 self.session.node,
-                self._bucket.clients.large_frames.waiting,
                 self._room.frame_bytes,
                 self._room.lacking_bytes,
+                self._bucket.clients.large_frames.waiting,
             )
             self.session.abort()
             if self._reader is not None:
@@ -175,6 +175,7 @@ class AcceptedConnection:
             except FrameError:
                 with self._bucket.lock:
                     self.session.abort()
+            # The limit grows with the login.
             splitter.max_frame_bytes = self.session.max_frame_bytes
 
     async def _have_room(self, splitter: FrameSplitter, count: int) -> None:
@@ -222,6 +223,7 @@ class AcceptedConnection:
             for frame in block.frames(first, first + most_frames):
                 self.session.feed(frame, now)
                 index += 1
+                # The client must read its answers before more of its requests are handled.
                 if self.session.outbox_bytes > OUTBOX_BYTES or self.session.is_waiting:
                     self._outbox_is_short.clear()
                     break

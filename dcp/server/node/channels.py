@@ -160,6 +160,7 @@ class TlsChannel:
         Raises:
             OSError: the client speaks no TLS that we accept, closed, or took too long.
         """
+        # The session's time limits act only after the handshake.
         async with asyncio.timeout(_HANDSHAKE_SECONDS):
             while True:
                 try:

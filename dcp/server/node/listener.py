@@ -81,6 +81,7 @@ class Listener:
 
     def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        # The loop gets its turn after one backlog, even if clients connect without end.
         for _ in range(_BACKLOG):
             try:
                 client, _address = listener.accept()

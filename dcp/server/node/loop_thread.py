@@ -60,7 +60,7 @@ class LoopThread:
         if failed:
             self._join()
             if isinstance(failed[0], asyncio.CancelledError):
-                text = f"{self._name}: it did not start in {_START_SECONDS:g} seconds"
+                text = f"{self._name}: did not start in {_START_SECONDS:g} seconds"
                 raise SourceError(text)
             raise failed[0]
 
@@ -90,7 +90,7 @@ class LoopThread:
         try:
             self.call(end())
         except Exception:  # the thread must end in any case
-            _LOG.exception("%s: it could not end in good order", self._name)
+            _LOG.exception("%s: did not end cleanly", self._name)
         loop.call_soon_threadsafe(loop.stop)
         self._join()
 
@@ -98,7 +98,7 @@ class LoopThread:
         if self._thread is not None:
             self._thread.join(_WAIT_SECONDS)
             if self._thread.is_alive():
-                _LOG.error("%s: it has not ended in %g seconds", self._name, _WAIT_SECONDS)
+                _LOG.error("%s: has not ended after %g seconds", self._name, _WAIT_SECONDS)
         self._thread = self._loop = None
 
     def call_soon(self, function: Callable[[], object]) -> None:
@@ -142,7 +142,7 @@ class LoopThread:
         loop = self._loop
         if loop is None:
             work.close()
-            raise LocalProtocolError(f"{self._name}: it does not run")
+            raise LocalProtocolError(f"{self._name}: does not run")
         return loop
 
     async def drained(self) -> None:

@@ -23,7 +23,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._new: deque[_Waiting] = deque()
-        self._going_on: deque[_Waiting] = deque()
+        self._continuing: deque[_Waiting] = deque()
         self._is_new_next = True
         self._is_round_due = False
 
@@ -34,7 +34,7 @@ class Turns:
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
-        (self._new if is_new else self._going_on).append((turn, done))
+        (self._new if is_new else self._continuing).append((turn, done))
         if not self._is_round_due:
             self._is_round_due = True
             loop.call_soon(self._round, loop)
@@ -42,7 +42,7 @@ class Turns:
 
     def _round(self, loop: asyncio.AbstractEventLoop) -> None:
         left, end = ITERATION_FRAMES, loop.time() + ITERATION_SECONDS
-        while left > 0 and (self._new or self._going_on):
+        while left > 0 and (self._new or self._continuing):
             turn, done = self._next()
             if done.done():  # the connection ended while it waited
                 continue
@@ -55,13 +55,13 @@ class Turns:
             left -= frames
             if loop.time() >= end:
                 break
-        self._is_round_due = bool(self._new or self._going_on)
+        self._is_round_due = bool(self._new or self._continuing)
         if self._is_round_due:
             loop.call_soon(self._round, loop)
 
     def _next(self) -> _Waiting:
         """Return a new and an old one alternately, if there are both."""
-        first, second = self._new, self._going_on
+        first, second = self._new, self._continuing
         if not self._is_new_next:
             first, second = second, first
         queue = first or second

@@ -26,7 +26,7 @@ async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            _LOG.exception("%s failed; it begins again", name)
+            _LOG.exception("%s failed and starts again", name)
         # A run that lasted a while counts as healthy, so its next failure restarts it soon.
         if loop.time() - begun > LONGEST_WAIT_SECONDS:
             wait_seconds = FIRST_WAIT_SECONDS
@@ -40,7 +40,7 @@ async def ended(
     """Wait for cancelled tasks to end, and log each error except those of ``expected``."""
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception) and not isinstance(result, expected):
-            _LOG.error("%s failed as it ended", name, exc_info=result)
+            _LOG.error("%s failed while it stopped", name, exc_info=result)
 
 
 def log_failure(name: str) -> Callable[[asyncio.Future[Any] | Future[Any]], None]:

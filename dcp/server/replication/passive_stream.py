@@ -130,7 +130,6 @@ class PassiveStream:
         self.opaque = opaque
 
     def end(self) -> None:
-        """End the stream because either side closed it or the connection broke."""
         self.is_open, self.is_over = False, True
         # A newer stream may fill the copy already.
         if self.is_in_charge:
@@ -168,6 +167,7 @@ class PassiveStream:
                 self.end()
 
     def _item(self, frame: memoryview) -> None:
+        # The frame goes to disk as it is, so its layout must be the disk's.
         opcode, extras_bytes = frame[1], frame[4]
         expected = _EXTRAS_BYTES.get(Opcode(opcode))
         if extras_bytes != expected:

@@ -60,6 +60,7 @@ class PassiveStreams:
         self._copies, self._takes_over = dict(copies), frozenset(takes_over)
         self._waiting &= copies.keys()
         streams = self.by_vbucket.values()
+        # A new replica of the same vbucket needs a new stream.
         unwanted = [each for each in streams if self._copies.get(each.vbucket) is not each.copy]
         for stream in unwanted:
             stream.end()
@@ -70,7 +71,6 @@ class PassiveStreams:
 
     @property
     def deadline(self) -> float:
-        """The time of the next ``tick``."""
         due_at = [self._connection.next_deadline(), self.retry_at]
         return min(at for at in due_at if at is not None)
 
@@ -84,7 +84,6 @@ class PassiveStreams:
             self.retry(now)
 
     def retry(self, now: float) -> None:
-        """Request all missing streams now, without the rest of their wait."""
         self.retry_at = None
         self._waiting.clear()
         self._open(self._copies, now)
@@ -134,6 +133,8 @@ class PassiveStreams:
         # The peer sent this event before it got the request to close.
         if stream is None:
             return None
+        # Another stream may fill the copy, as in a takeover; this one's events must not change it
+        # then.
         is_in_charge = stream.is_in_charge
         if is_in_charge:
             stream.take(event)
@@ -150,8 +151,8 @@ class PassiveStreams:
         # From seqno 0 there is nothing to roll back, so asking again would loop forever.
         if not event.requested.seqno:
             raise RemoteProtocolError(
-                f"vbucket {event.vbucket}: found ROLLBACK as the answer to a stream from the "
-                "beginning, expected a stream"
+                f"vbucket {event.vbucket}: found ROLLBACK as the response to a stream request from "
+                "seqno 0, expected a stream"
             )
         if stream.is_in_charge and self._may_open():
             self._ask_for(stream)

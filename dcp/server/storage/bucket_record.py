@@ -29,6 +29,7 @@ FOLDER_VERSION: Final = 3
 _MOST_SHOWN: Final = 60
 """Error messages show at most so many characters of a wrong value."""
 _NUMBERS: Final = is_list_of(is_number)
+# ``repr`` tells -1 from -1.0.
 _NODES: Final = is_list_of(lambda found: is_number(found) or repr(found) == repr(ABSENT))
 _ROW: Final = is_object_of(
     {

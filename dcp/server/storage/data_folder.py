@@ -19,6 +19,8 @@ from dcp.server.storage.disk_file import OsFile
 
 
 class DataFolder:
+    """A bucket's folder; no other process can serve from it until ``close``."""
+
     def __init__(self, path: Path) -> None:
         """Create the folder if necessary, and lock it until ``close``.
 
@@ -58,6 +60,7 @@ class DataFolder:
         the arguments. Raises OSError if it cannot be read.
         """
         if not (size := self._record.size_bytes):
+            # Nobody can tell which vbuckets these logs belong to.
             if self.logs():
                 raise ConfigError(
                     f"data folder {self._path}: found logs of vbuckets without a bucket.json, "

@@ -69,8 +69,9 @@ def plan_compaction(
         seqnos=kept.seqnos,
         sizes=kept.sizes.astype(np.uint64),
         tombstones=kept.seqnos[tombstones],
+        # ``deleted`` is the delete time plus 1.
         delete_times=kept.deleted[tombstones].astype(np.uint64) - np.uint64(1),
-        # No rollback to where a dropped item was live is possible.
+        # A rollback to a seqno where a dropped item was live is impossible.
         lost=contents.lost.merged(columns.seqnos[is_ended], ended_at[is_ended]).above(purge_seqno),
         purge_seqno=purge_seqno,
     )

@@ -16,6 +16,8 @@ from dcp.server.storage.disk_ranges import LostRanges
 
 
 class Contents:
+    """The items, disk snapshots and state of one log."""
+
     def __init__(self) -> None:
         self.state = b""
         self.purge_seqno = 0
@@ -42,7 +44,6 @@ class Contents:
         return self.frame_bytes - self.index.live_bytes
 
     def apply(self, batch: DiskBatch, offset: int) -> None:
-        """Add a batch that begins at ``offset`` of the file."""
         if batch.keep_up_to < self.persisted_seqno:
             self._cut(batch.keep_up_to)
         if len(batch.seqnos):

@@ -18,6 +18,7 @@ Extent = tuple[int, int]
 """Offset and length in bytes."""
 
 _COALESCED_BYTES: Final = 64 * 1024
+"""``MemoryFile`` joins smaller parts, so that it holds few objects."""
 _OWNER_ONLY: Final = 0o600
 
 
@@ -30,6 +31,8 @@ class PinnedFile(Protocol):
 
 
 class DiskFile(Protocol):
+    """The storage's view of a file, on disk or in memory."""
+
     @property
     def may_decay(self) -> bool:
         """True for a disk, which may return damaged bytes."""
@@ -100,6 +103,7 @@ class OsFile:
             # the name.
             if self._is_name_new:
                 self._sync_name()
+            # Bytes behind ``offset`` are a batch that failed or was cut short.
             file.truncate(offset)
             file.seek(offset)
             _write(file, parts)

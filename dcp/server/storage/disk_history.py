@@ -16,6 +16,8 @@ from dcp.server.storage.unwritten_batches import UnwrittenBatches
 
 
 class DiskHistory:
+    """The part of a vbucket's history that is on disk, and the batches that wait for it."""
+
     def __init__(
         self,
         store: VbucketStore,
@@ -51,7 +53,7 @@ class DiskHistory:
         self.base_seqno = base_seqno
         self._persisted_floor = base_seqno if persisted_seqno is None else persisted_seqno
 
-    # --- how far it goes
+    # --- state
 
     @property
     def persisted_seqno(self) -> int:
@@ -60,7 +62,6 @@ class DiskHistory:
 
     @property
     def persisted_snapshot(self) -> tuple[int, int]:
-        """Start and end of the newest snapshot on disk."""
         found = self._store.snapshot_at(self.persisted_seqno)
         if not found.end:
             return self.persisted_seqno, self.persisted_seqno
@@ -68,7 +69,6 @@ class DiskHistory:
 
     @property
     def item_count(self) -> int:
-        """Number of keys on disk, tombstones included."""
         return self._store.item_count
 
     @property
@@ -77,7 +77,6 @@ class DiskHistory:
 
     @property
     def stale_bytes(self) -> int:
-        """Bytes of replaced and lost versions, which compaction would drop."""
         return self._store.stale_bytes
 
     @property
@@ -101,11 +100,10 @@ class DiskHistory:
         self._legacy_end = LegacyEnd()
         self.high_seqnos.clear()
 
-    # --- what was purged
+    # --- purges
 
     @property
     def purge_seqno(self) -> int:
-        """The highest seqno of a purged tombstone; 0 if there is none."""
         return max(self.learned_purge_seqno, self._store.purge_seqno)
 
     def learn_purge_seqno(self, seqno: int) -> None:
@@ -114,7 +112,7 @@ class DiskHistory:
         """
         self.learned_purge_seqno = max(self.learned_purge_seqno, seqno)
 
-    # --- where one can go back to
+    # --- rollback points
 
     def batch_end_at(self, seqno: int) -> int:
         """Return the newest rollback point at or below ``seqno``."""
@@ -124,6 +122,7 @@ class DiskHistory:
         end = self._store.snapshot_at(seqno).end
         while end in self._parts:
             end = self._store.snapshot_at(end - 1).end
+        # After a restart nobody knows which older ends lie inside snapshots.
         return end if end and end >= self._parts.known_from else self.base_seqno
 
     def whole_seqno_at(self, seqno: int) -> int | None:
@@ -132,7 +131,6 @@ class DiskHistory:
 
     @property
     def ends_whole(self) -> bool:
-        """True if the disk ends at a consistent state, not inside a received snapshot."""
         return self._store.persisted_seqno not in self._parts
 
     def note_part(self, end_seqno: int) -> None:
@@ -144,13 +142,12 @@ class DiskHistory:
         self._parts.merge(self.persisted_seqno)
 
     def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
-        """Return True if a rollback to some seqno of [first, end) is possible."""
         return self._store.may_be_cut(first_seqno, end_seqno)
 
     def take_up(self, whole_seqno: int | None, learned_purge_seqno: int) -> None:
-        """Load what the opened file has; see ``VbucketData.reopen``."""
         if whole_seqno is not None:
             self._parts.know_from(self._store.cut(whole_seqno))
+        # The cut may have removed the snapshot from which this seqno came.
         self.learned_purge_seqno = min(learned_purge_seqno, self.persisted_seqno)
 
     def restore_high_seqnos(self, high_seqnos: Mapping[int, int]) -> None:
@@ -181,7 +178,6 @@ class DiskHistory:
 
     @property
     def history_start_seqno(self) -> int:
-        """From this seqno on no version is missing."""
         return self._store.history_start_seqno
 
     def scan_history(self, after_seqno: int) -> Scan:

@@ -127,7 +127,6 @@ class ItemIndex:
         return self._columns.take(slice(self._count))
 
     def append(self, items: Columns) -> None:
-        """Add items with seqnos above all others."""
         needed = self._count + len(items)
         if needed > len(self._columns):
             # Growing by an eighth keeps copies rare and unused memory small.

@@ -68,7 +68,7 @@ class Log:
         if follows is not None:
             raise DiskFormatError(
                 f"{self._file}: the batch at byte {self.size_bytes} is damaged: {error}, and "
-                f"another batch follows at byte {follows}: restore the folder from a copy, or "
+                f"another batch follows at byte {follows}; restore the folder from a copy, or "
                 "begin with an empty one (a relay fills it from its cluster)"
             )
         self._file.append(self.size_bytes, ())
@@ -114,6 +114,7 @@ class Log:
             self._file.append(offset, parts)
 
         def apply() -> None:
+            # The first batch begins behind the file header.
             self.size_bytes = offset
             self._take(_with(batch, crcs))
 

@@ -43,6 +43,7 @@ class LostRanges:
             return self
         order = np.argsort(starts)
         starts, reach = starts[order], np.maximum.accumulate(ends[order])
+        # In order of their starts, a range is apart if it starts above all ends before it.
         apart = np.flatnonzero(starts[1:] > reach[:-1]) + 1
         return LostRanges(
             starts[np.concatenate(([0], apart))],
@@ -50,7 +51,6 @@ class LostRanges:
         )
 
     def above(self, seqno: int) -> "LostRanges":
-        """Return the ranges that end above ``seqno``."""
         kept = self.ends > np.uint64(seqno)
         return LostRanges(self.starts[kept], self.ends[kept])
 

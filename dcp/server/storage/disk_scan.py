@@ -83,6 +83,7 @@ class ScannedFile:
         if not self._file.may_decay:
             return
         before, behind = rows.crcs_before[firsts].tolist(), rows.crcs_behind[lasts].tolist()
+        # One CRC per run is cheap; only damage needs a look at each frame.
         if list(map(crc32, parts, before)) != behind:
             for first, last, part in zip(firsts.tolist(), lasts.tolist(), parts, strict=True):
                 self._raise_damage(rows.take(slice(first, last + 1)), part)
@@ -109,7 +110,6 @@ class ScannedFile:
             self._scans += 1
 
     def leave(self) -> None:
-        """End one scan; the last one closes the pinned file."""
         with self._lock:
             self._scans -= 1
             is_last = not self._scans
@@ -160,7 +160,6 @@ class Scan:
         self.close()
 
     def close(self) -> None:
-        """Release the file; a second call does nothing."""
         if self._scanned is not None:
             self._scanned.leave()
             self._scanned = None
@@ -191,7 +190,6 @@ class Scan:
             raise
 
     def go_back(self, seqno: int) -> None:
-        """Let the next ``read`` start at ``seqno``."""
         self._next = int(np.searchsorted(self._columns.seqnos, np.uint64(seqno)))
 
     def read_again(self, first_seqno: int, before_seqno: int) -> Frames:

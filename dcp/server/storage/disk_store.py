@@ -64,7 +64,7 @@ class VbucketStore:
     def _contents(self) -> Contents:
         return self._log.contents
 
-    # --- what it holds
+    # --- contents
 
     @property
     def state(self) -> bytes:
@@ -126,7 +126,6 @@ class VbucketStore:
         return int(columns.seqnos[row]) - 1 if row < len(columns) else self.persisted_seqno
 
     def purgeable_bytes(self, up_to_seqno: int) -> int:
-        """Return the frame bytes of the tombstones that a purge up to ``up_to_seqno`` removes."""
         columns = self._contents.index.columns
         return int(columns.sizes[is_purged_up_to(columns, up_to_seqno)].sum(dtype=np.int64))
 
@@ -239,7 +238,7 @@ class VbucketStore:
                 while scan.read(_WARM_UP_BYTES) is not None:
                     pass
 
-    # --- losing and forgetting
+    # --- cuts and compaction
 
     def cut(self, seqno: int, *, state: bytes | None = None) -> int:
         """Lose everything above ``seqno`` durably; return the new persisted seqno.
@@ -260,7 +259,6 @@ class VbucketStore:
         return self.persisted_seqno
 
     def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
-        """Return True if ``cut`` is exact for some seqno of [first, end)."""
         return self._contents.can_cut_within(first_seqno, end_seqno)
 
     def compact(self, *, purge_up_to_seqno: int = 0, state: bytes = b"") -> int:

@@ -28,7 +28,6 @@ class DiskWriter:
     def begin_batch(
         self, items: Sequence[StoredItem], state: bytes, inner_ends: Sequence[int]
     ) -> None:
-        """Begin to write items and state; nothing may be pending."""
         self.pending = self._store.begin(items, state, inner_ends)
 
     def begin_compaction(
@@ -75,7 +74,8 @@ class DiskWriter:
         except Exception as error:
             if not self.pending.is_optional:
                 raise
-            text = "vbucket %d: cannot compact, it goes on without: %s"
+            text = "vbucket %d: cannot compact the log, which stays as it is: %s"
+            # A full disk is no fault of the code; any other error is, so log its traceback.
             is_known = isinstance(error, OSError)
             _LOG.warning(text, self._vbucket, error, exc_info=None if is_known else error)
             self.pending.give_up()
@@ -84,7 +84,6 @@ class DiskWriter:
         return self._store.generation != generation
 
     def abandon(self) -> None:
-        """Drop the pending write, unless it is on disk already."""
         if self.pending is not None:
             self.pending.abandon()
             self.pending = None

@@ -40,6 +40,7 @@ class RunningCrcs:
 
     def add(self, data: Data) -> None:
         view, place, crc = memoryview(data), 0, self._crc
+        # Each frame that ends in this part.
         while self._left_bytes is not None and place + self._left_bytes <= len(view):
             stop = place + self._left_bytes
             crc = crc32(view[place:stop], crc)
@@ -47,6 +48,7 @@ class RunningCrcs:
             self._row += 1
             place, self._left_bytes = stop, next(self._sizes, None)
         if self._left_bytes is not None and place < len(view):
+            # The next part continues this frame.
             crc = crc32(view[place:], crc)
             self._left_bytes -= len(view) - place
         self._crc = crc

@@ -16,7 +16,6 @@ def is_log_name(found: object) -> bool:
 
 
 def first_names(vbuckets: int) -> list[str]:
-    """Return the names in a new folder."""
     return [f"vb_{vbucket}.log" for vbucket in range(vbuckets)]
 
 
@@ -37,7 +36,6 @@ class LogNames:
 
     @property
     def known(self) -> set[str]:
-        """All names in use."""
         return {*self._names, *self._copies.values()}
 
     @property
@@ -66,11 +64,9 @@ class LogNames:
         self._copies.pop((node, vbucket), None)
 
     def keep_copies(self, named: Iterable[tuple[int, int]]) -> None:
-        """Forget all replicas but these (node, vbucket) pairs."""
         self._copies = {place: self._copies[place] for place in named if place in self._copies}
 
     def install(self, node: int, vbucket: int) -> None:
-        """Make a replica's log the log of its vbucket."""
         self._names[vbucket] = self._copies.pop((node, vbucket))
 
     def copy(self) -> "LogNames":

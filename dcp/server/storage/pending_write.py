@@ -33,6 +33,8 @@ class _File(Enum):
 
 
 class PendingWrite:
+    """A write that any thread may ``run``; the other methods need the bucket's lock."""
+
     def __init__(
         self,
         write: Callable[[], None],

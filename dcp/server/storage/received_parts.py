@@ -15,7 +15,6 @@ class ReceivedParts:
         self.known_from = seqno
 
     def __contains__(self, end: int) -> bool:
-        """Return True if a batch that ended there was part of a snapshot."""
         return end in self._ends
 
     def __bool__(self) -> bool:
@@ -26,7 +25,6 @@ class ReceivedParts:
         self._ends.add(end)
 
     def cut(self, seqno: int) -> None:
-        """Forget the ends above ``seqno``, which are lost."""
         self._ends = {end for end in self._ends if end <= seqno}
         self.known_from = min(self.known_from, seqno)
 

@@ -12,7 +12,6 @@ class StateOnDisk:
     """
 
     def __init__(self, written: Callable[[], bytes]) -> None:
-        """``written`` returns the state that is on disk."""
         self.state_at: Callable[[int], SavedVbucket | None] = lambda _: None
         """Returns the state to save with the items up to a seqno; None: save none."""
         self._written = written
@@ -26,6 +25,7 @@ class StateOnDisk:
         """Return the encoded state; empty if the items alone show everything that changed."""
         state = self.state_at(seqno)
         encoded, lasting = self._encoded
+        # The state that was encoded last may never have reached the disk.
         if state is None or (self._written() == encoded and state.lasting == lasting):
             return b""
         return self._encode(state)

@@ -33,7 +33,6 @@ class UnwrittenBatches:
         return written
 
     def ends_down_from(self, seqno: int) -> list[int]:
-        """Return the ends of batches at or below ``seqno``, highest first."""
         return [batch[-1].seqno for batch in reversed(self.due(seqno))]
 
     def _count(self, up_to_seqno: int) -> int:

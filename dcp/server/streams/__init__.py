@@ -1,1 +1,1 @@
-"""DCP streams to consumers: backfill, snapshots, markers, filters, windows."""
+"""DCP streams to consumers: backfill, snapshots, markers, filters, flow control windows."""

@@ -1,10 +1,9 @@
-"""Builds the backfill of a stream from disk: everything after its seqno, as one snapshot.
+"""Plans the backfill of a stream: one snapshot of everything on disk after the stream's seqno.
 
-It decides where the snapshot ends, whether purged tombstones are missing in it, and its order: that
-of seqnos, or for a first backfill of one collection that of keys, between two OSO_SNAPSHOT messages
-and without a marker. Who asks for change streams is told all versions that the disk retains: behind
-what is older, under a second marker with the same bounds (kv_engine
-``dcp/backfill_disk_to_stream.cc``, setupForHistoryScan and scanHistoryCreate).
+A first backfill of one collection may come in key order, between two OSO_SNAPSHOT messages and
+without a marker. With change streams a second marker with the same bounds follows, with all
+versions that the disk retains (kv_engine ``dcp/backfill_disk_to_stream.cc``, setupForHistoryScan
+and scanHistoryCreate).
 """
 
 from collections.abc import Iterator
@@ -21,16 +20,17 @@ from dcp.wire.vocabulary import Opcode, OsoFlag
 
 
 def misses_purged(data: VbucketData, wanted: StreamFilter, sent_seqno: int) -> bool:
-    """Return whether tombstones are gone that a client with everything up to a seqno still needs.
+    """Return True if the client needs tombstones that were purged.
 
-    To be asked of one that has something: one without anything needs no deletion (kv_engine
-    ``dcp/active_stream.cc``, scheduleBackfill); and no more does one that has all of the
-    collections which it is shown (``dcp/backfill_by_seqno_disk.cc``,
-    ``allowNonRollBackCollectionStream``).
+    Call it only if the client has some items: one without any needs no deletions (kv_engine
+    ``dcp/active_stream.cc``, scheduleBackfill).
     """
     purged = data.disk.purge_seqno
+    # The client may send the purge seqno of its last disk snapshot: nothing was purged since.
     if wanted.purge_seqno == purged or sent_seqno >= purged:
         return False
+    # A client that has all of its collections misses nothing, whatever was purged elsewhere
+    # (kv_engine ``dcp/backfill_by_seqno_disk.cc``, ``allowNonRollBackCollectionStream``).
     newest = wanted.high_seqno(data.disk.high_seqnos)
     return newest is None or max(newest, data.disk.learned_purge_seqno) > sent_seqno
 
@@ -38,13 +38,10 @@ def misses_purged(data: VbucketData, wanted: StreamFilter, sent_seqno: int) -> b
 def snapshot_end(
     data: VbucketData, scan: Scan, settings: StreamSettings, wanted: StreamFilter
 ) -> int | None:
-    """Return the end of the snapshot of a scan; None where it has nothing to send.
-
-    The item at the scan's end may not be there or not be shown: it belongs to another collection,
-    or was purged before a crash made it the newest. With Collections SEQNO_ADVANCED stands for it,
-    else the snapshot ends with its last item, after which nothing changed (kv_engine
-    ``docs/dcp/documentation/commands/seqno-advanced.md``).
-    """
+    """Return the end of the snapshot of a scan; None if there is nothing to send."""
+    # The item at this seqno may be purged, or belong to another collection. With Collections
+    # SEQNO_ADVANCED takes its place; without, the snapshot must end at its last item (kv_engine
+    # ``docs/dcp/documentation/commands/seqno-advanced.md``).
     end = scan.end_seqno
     if not settings.flavour & Flavour.COLLECTIONS:
         end = data.disk.legacy_end(sync_writes=wanted.sync_writes)
@@ -52,7 +49,7 @@ def snapshot_end(
 
 
 def scan_of(data: VbucketData, settings: StreamSettings, sent_seqno: int) -> Scan:
-    """Open the disk after a seqno, each key once: below its history, where that is asked for."""
+    """Open the disk after a seqno, each key once; with change streams only below the history."""
     history_start = data.disk.history_start_seqno if settings.change_streams else None
     return data.disk.scan(sent_seqno, history_start)
 
@@ -65,11 +62,10 @@ def source_of(
     *,
     is_first: bool,
 ) -> DiskItems | KeyOrderItems:
-    """Return the items of a scan that are sent, in seqno order or key order.
+    """Return the items of a scan in the order in which the stream sends them.
 
-    By key where that is wanted, of a first backfill of one collection, and the keys have room. A
-    7.0 server was seen to do so whatever the collection's part of the vbucket is; newer ones
-    compare what both scans would read (kv_engine ``dcp/active_stream.cc``).
+    ``is_first``: the client has no items yet. Only then may they come in key order. The client must
+    also ask for it, its filter must name one collection, and the quota must have room for the keys.
     """
     history = None
     if settings.change_streams and data.disk.history_start_seqno <= scan.end_seqno:
@@ -77,6 +73,8 @@ def source_of(
     items = DiskItems(scan, settings.flavour, wanted, history)
     is_wanted = settings.out_of_order is not OutOfOrder.NO
     names_one = wanted.kind is FilterKind.COLLECTIONS and len(wanted.collections) == 1
+    # A 7.0 server does so however small the collection is; newer servers compare the costs of both
+    # scans (kv_engine ``dcp/active_stream.cc``).
     if is_wanted and names_one and is_first and settings.key_quota.has_room(scan.item_count):
         return KeyOrderItems(scan, items, settings.key_quota)
     return items
@@ -85,7 +83,6 @@ def source_of(
 def messages_behind(
     source: KeyOrderItems, end: int, settings: StreamSettings
 ) -> Iterator[tuple[m.Body, Opcode]]:
-    """Yield the messages that end an out-of-order snapshot of everything up to ``end``."""
     tells_end = settings.out_of_order is OutOfOrder.WITH_SEQNO_ADVANCED
     if tells_end and source.last_seqno < end:
         yield m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED

@@ -1,7 +1,7 @@
-"""Cuts consecutive frames into batches that fit the window.
+"""Cuts consecutive frames into batches that fit the flow control window.
 
-A chunk knows the running sum of its frame lengths, so how many messages the window lets pass is one
-binary search, and the stream's opaque is written into a whole batch at once.
+A chunk has the running sums of its frame lengths. So one binary search finds how many frames fit,
+and one assignment writes the stream's opaque into all of them.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ _OPAQUE_BYTES: Final = np.arange(OPAQUE_AT, OPAQUE_AT + 4)
 
 
 class TakenFrames(NamedTuple):
-    """Frames as one buffer, the seqnos of their items, and what flow control charges for them."""
-
     data: bytearray
+    """The frames, one after the other."""
     seqnos: npt.NDArray[np.uint64]
     charged_bytes: int
+    """Bytes to charge to flow control."""
 
 
 class Chunk:
-    """Some frames in a row, ready to be cut into batches."""
+    """Consecutive frames, of which the first may be taken already."""
 
     def __init__(
         self,
@@ -37,7 +37,10 @@ class Chunk:
         buffer: memoryview | None,
         parts: list[bytes],
     ) -> None:
-        """``ends[i]`` is the length of the first i frames, in buffer or as two parts each."""
+        """``ends[i]`` is the length of the first i frames.
+
+        The frames are in ``buffer``, or ``parts`` has two parts of each.
+        """
         self._ends = ends
         self._charges = ends
         self._seqnos = seqnos
@@ -46,7 +49,7 @@ class Chunk:
         self._next = 0
 
     def with_stream_id(self, stream_id: int) -> "Chunk":
-        """Return the same frames as a stream of that id sends them; none was taken yet."""
+        """Return the frames with a stream id added; call it before the first ``take``."""
         if self.is_empty:
             return self
         data = b"".join(self._parts) if self._buffer is None else self._buffer
@@ -54,7 +57,7 @@ class Chunk:
         return Chunk(ends, self._seqnos, memoryview(framed), [])
 
     def charging_prepares(self, extra_bytes: int) -> "Chunk":
-        """Add these bytes to what flow control charges for each prepare."""
+        """Charge so many extra bytes for each prepare; return this chunk."""
         if self._buffer is None:
             opcodes = np.array([head[OPCODE_AT] for head in self._parts[::2]], np.uint8)
         else:
@@ -65,24 +68,21 @@ class Chunk:
 
     @property
     def left_seqnos(self) -> npt.NDArray[np.uint64]:
-        """The seqnos of the items that were not taken."""
         return self._seqnos[self._next :]
 
     @property
     def frame_bytes(self) -> int:
-        """The length of all frames, taken or not."""
         return int(self._ends[-1])
 
     @property
     def is_empty(self) -> bool:
-        """True if all frames were taken."""
         return self._next == len(self._seqnos)
 
     def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> TakenFrames:
-        """Return the next frames: one at least, if there is any.
+        """Return the next frames, at least one if there is any.
 
-        Frames are taken while less than ``room_bytes`` was charged before them, the rule of flow
-        control; and until ``most_bytes`` would be exceeded or ``most_items`` are taken.
+        It stops at ``most_bytes`` or ``most_items``, or once ``room_bytes`` are charged. Flow
+        control lets the last message exceed its room.
         """
         if self.is_empty:
             return TakenFrames(bytearray(), self._seqnos[:0], 0)
@@ -108,12 +108,11 @@ def _write_opaque(data: bytearray, starts: npt.NDArray[np.int64], opaque: int) -
 
 
 def chunk_of(versions: Sequence[Version], flavour: int) -> Chunk:
-    """Return versions as frames of a flavour."""
     return chunk_of_wires(versions, [version.wire(flavour) for version in versions])
 
 
 def chunk_of_wires(versions: Sequence[Version], wires: Sequence[tuple[bytes, bytes]]) -> Chunk:
-    """Return versions with frames that are encoded already, each of two parts."""
+    """Return a chunk of encoded frames, each in two parts."""
     sizes = [len(head) + len(value) for head, value in wires]
     ends = np.fromiter(accumulate(sizes, initial=0), np.int64, len(sizes) + 1)
     seqnos = np.fromiter((version.seqno for version in versions), np.uint64, len(versions))
@@ -121,5 +120,5 @@ def chunk_of_wires(versions: Sequence[Version], wires: Sequence[tuple[bytes, byt
 
 
 def no_frames() -> Chunk:
-    """Return an empty chunk: nothing found yet, to be continued in the next turn."""
+    """Return an empty chunk: nothing was found in this turn, but the source has not ended."""
     return Chunk(np.zeros(1, np.int64), np.empty(0, np.uint64), memoryview(b""), [])

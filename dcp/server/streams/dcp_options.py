@@ -1,6 +1,6 @@
-"""A DCP connection's client as DCP_OPEN tells of it, and the options that it negotiates then.
+"""A DCP connection's client, as DCP_OPEN describes it, and the options that it negotiates.
 
-Both decide the flavour of items: which bytes they have on the connection.
+Together they decide the flavour of items: which bytes an item has on this connection.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from dcp.server.streams.stream_settings import OutOfOrder
 from dcp.wire.vocabulary import HelloFeature, OpenFlag
 
 ConnectionKey = tuple[int, bytes]
-"""A node and the name of a connection to it: clients use one name at all nodes (gocbcore)."""
+"""A node and a connection name: a client may use the same name at all nodes (gocbcore does)."""
 
 _FLAVOUR_OF_OPEN: Final = {
     OpenFlag.INCLUDE_XATTRS: Flavour.XATTRS,
@@ -30,30 +30,29 @@ _FLAVOUR_OF_FEATURE: Final = {
 
 @dataclass(frozen=True)
 class DcpClient:
-    """A client; ``features`` are those that HELLO granted, ``flags`` those of DCP_OPEN.
-
-    ``is_internal``: it is a node of the cluster, which copies what is there.
-    """
+    """The client of one DCP connection."""
 
     key: ConnectionKey
     flags: int = 0
+    """Of DCP_OPEN."""
     features: frozenset[int] = frozenset()
+    """Granted by HELLO."""
     user: str = ""
     is_internal: bool = False
+    """True if the client is a node of this cluster that fills a replica."""
 
     @cached_property
     def display_name(self) -> str:
-        """The connection's name in statistics and logs."""
         return display_name(self.key[1])
 
     @property
     def is_producer(self) -> bool:
-        """True if the client receives streams (DCP_OPEN as producer)."""
+        """True if DCP_OPEN asked this side to be the producer, so the client receives streams."""
         return bool(self.flags & OpenFlag.PRODUCER)
 
     @property
     def needs_noop(self) -> bool:
-        """True if NOOPs must be enabled before a stream may be opened."""
+        """True if the client must enable NOOPs before it opens a stream."""
         return bool(
             self.flags & OpenFlag.INCLUDE_XATTRS or HelloFeature.COLLECTIONS in self.features
         )
@@ -61,13 +60,12 @@ class DcpClient:
 
 @dataclass(frozen=True, slots=True)
 class DcpOptions:
-    """The settings of DCP_CONTROL (``controls.py``), but for windows and NOOPs.
-
-    ``keeps_cursors``: streams are never sent back to the disk. Nobody but a copy may ask for that,
-    as what a client does not read would fill the memory of all.
-    """
+    """The options of DCP_CONTROL (``controls.py``), except windows and NOOPs."""
 
     keeps_cursors: bool
+    """True if low memory never drops the connection's cursors. Only replicas may have this: a slow
+    client would fill the memory of all.
+    """
     announces_closed_streams: bool = False
     change_streams: bool = False
     expiry_opcode: bool = False
@@ -80,12 +78,12 @@ class DcpOptions:
 
     @property
     def acknowledges(self) -> bool:
-        """True if the client is a replica that acknowledges prepares; it must have a name."""
+        """True if the client is a replica that acknowledges prepares; these need its name."""
         return self.sync_writes and bool(self.consumer_name)
 
 
 def flavour_of(client: DcpClient, options: DcpOptions, *, makes_up_metadata: bool = False) -> int:
-    """Return which bytes items have on a connection.
+    """Return the flavour of items on a connection.
 
     ``makes_up_metadata``: a scan of keys alone yields made-up metadata.
     """
@@ -98,7 +96,8 @@ def flavour_of(client: DcpClient, options: DcpOptions, *, makes_up_metadata: boo
             flavour |= bit
     if options.expiry_opcode:
         flavour |= Flavour.EXPIRY_OPCODE
-    if options.sync_writes and not client.is_internal:  # our copies want whole documents
+    # Replicas get whole documents instead of commits.
+    if options.sync_writes and not client.is_internal:
         flavour |= Flavour.COMMITS
     if options.forces_compression:
         flavour |= Flavour.COMPRESSED

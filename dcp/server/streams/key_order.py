@@ -1,8 +1,8 @@
 """Reads the items of a disk snapshot in key order, for out-of-order snapshots.
 
-The log is in seqno order: it is read through once for the keys of what is shown, in several turns.
-The keys are held while the snapshot is sent; then frames are read from wherever they are, as many
-at once as may be sent. Events come before documents, as they do in kv_engine's index by key
+The log is in seqno order, so one pass over the scan collects all keys first, in several turns. They
+stay in memory while the snapshot is sent. Then frames are read from anywhere, as many at once as
+may be sent. Events precede documents, as in kv_engine's index by key
 (``docs/dcp/documentation/commands/oso_snapshot.md``).
 """
 
@@ -23,14 +23,12 @@ _READ_BYTES: Final = 512 * 1024
 
 
 class KeyOrderItems:
-    """The shown items of a scan, by key."""
+    """The items of a scan that the stream shows, in key order."""
 
     def __init__(self, scan: Scan, items: DiskItems, held: KeyQuota) -> None:
-        """``items`` says what is shown of the scan; nothing of that was read yet.
-
-        Until the keys are read all that the scan has counts as ``held``.
-        """
+        """``items`` decides what is shown. The scan must be unread."""
         self._held, self._keys = held, scan.item_count
+        # Nobody knows yet how many keys the filter passes, so all items of the scan count.
         held.hold(self._keys)
         self._scan = scan
         self._items = items
@@ -38,15 +36,14 @@ class KeyOrderItems:
         self._left: Iterator[ShownKey] | None = None
         self._put_back: deque[int] = deque()
         self.last_seqno = 0
-        """The highest seqno of what is shown, when all of it was read."""
+        """The highest seqno that is shown; valid after all keys were read."""
 
     @property
     def filter(self) -> StreamFilter:
-        """The filter that stands behind all that was read."""
         return self._items.filter
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
-        """Read the next frames, until they are ``most_bytes``; at first keys only."""
+        """Return about ``most_bytes`` of frames; empty chunks while it reads the keys."""
         if self._left is None:
             self._left = self._read_keys()
             if self._left is None:
@@ -61,7 +58,7 @@ class KeyOrderItems:
         return self._items.chunk_of_shown(self._scan.frames(seqnos))
 
     def put_back(self, seqnos: U64s) -> None:
-        """Let the last items come again, before those that follow."""
+        """Let the last items come again, before all others."""
         self._put_back.extendleft(reversed(seqnos.tolist()))
 
     def _next_seqno(self) -> int | None:
@@ -71,7 +68,7 @@ class KeyOrderItems:
         return None if shown is None else shown.seqno
 
     def _read_keys(self) -> Iterator[ShownKey] | None:
-        """Read one turn's part of the keys; after the last part return all, in order."""
+        """Read one turn's part of the keys; after the last part return all in order, else None."""
         found: list[ShownKey] = []
         read_bytes = 0
         while read_bytes < TURN_BYTES:
@@ -91,6 +88,5 @@ class KeyOrderItems:
         self._keys = keys
 
     def close(self) -> None:
-        """Let go of the disk snapshot, and of the keys; more than once does no harm."""
         self._hold(0)
         self._scan.close()

@@ -1,9 +1,9 @@
-"""Builds snapshot markers: the version for a connection, and the fields beside the bounds.
+"""Builds snapshot markers.
 
-    version   when                                    tells
-    1         else                                    bounds and flags
-    2.0       of a replica that acknowledges          and how far sync writes have come
-    2.2       from disk, where it was asked for       and the purge seqno
+    version   for                                     contains
+    1         all others                              bounds and flags
+    2.0       replicas that acknowledge prepares      also how far sync writes have come
+    2.2       disk snapshots, if the client asked     also the purge seqno
 
 Source: kv_engine ``dcp/active_stream.cc`` (snapshot), ``docs/dcp/documentation/commands/
 snapshot-marker.md``.
@@ -24,11 +24,11 @@ _V2_2: Final = 2
 
 
 def marker_of(snapshot: Snapshot, settings: StreamSettings, data: VbucketData) -> m.SnapshotMarker:
-    """Return the message that begins a snapshot."""
     body = m.SnapshotMarker(snapshot.start, snapshot.end, snapshot.flags)
     is_v2_2 = settings.marker_v2 and bool(snapshot.flags & SnapshotFlag.DISK)
     if not (settings.tells_durability or is_v2_2):
         return body
+    # A client without sync writes sees every item.
     durability = Durability(snapshot.end, 0, 0)
     if settings.tells_durability:
         durability = _durability_of(snapshot, data)
@@ -49,7 +49,7 @@ def marker_of(snapshot: Snapshot, settings: StreamSettings, data: VbucketData) -
 
 
 def _durability_of(snapshot: Snapshot, data: VbucketData) -> Durability:
-    """Return the durability seqnos of a snapshot; from memory only its visible end."""
+    """Return a snapshot's durability seqnos; from memory only its last visible seqno."""
     if not isinstance(snapshot.source, MemoryItems):
         return data.durability_at(snapshot.end)
     visible = snapshot.source.last_visible_seqno

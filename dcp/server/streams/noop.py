@@ -1,8 +1,8 @@
-"""Schedules a producer's NOOPs, and detects dead clients.
+"""Schedules NOOPs to a client, and detects a dead client.
 
-One NOOP per interval, provided the last one was answered, whatever other traffic there is. A client
-is not closed for one missing answer but for saying nothing at all during the idle timeout, and only
-when NOOPs are enabled (kv_engine ``dcp/producer.cc`` maybeSendNoop, maybeDisconnect).
+A NOOP goes out each interval if the last one was answered, whatever other traffic there is. One
+missing answer does not close the connection. Only silence for the whole idle timeout does, and only
+while NOOPs are enabled (kv_engine ``dcp/producer.cc``, maybeSendNoop and maybeDisconnect).
 """
 
 from typing import Final
@@ -10,10 +10,11 @@ from typing import Final
 DEFAULT_INTERVAL_SECONDS: Final = 20.0
 LEAST_INTERVAL_SECONDS: Final = 0.1
 _FIRST_OPAQUE: Final = 10_000_001
+"""Far above the opaques that clients choose for streams."""
 
 
 class NoopTimer:
-    """The NOOP state of a client. Times are seconds of a monotonic clock, given by the caller."""
+    """The NOOP state of one client. Times are seconds of any monotonic clock."""
 
     def __init__(self, idle_timeout_seconds: float) -> None:
         self.is_enabled = False
@@ -23,21 +24,20 @@ class NoopTimer:
         self._unanswered: int | None = None
         self._sent_at: float | None = None
         self.heard_at: float | None = None
+        """Time of the last message from the client."""
 
     def enable(self, *, is_enabled: bool) -> None:
-        """Send NOOPs from now on, or none."""
         self.is_enabled = is_enabled
 
     def set_interval(self, seconds: float) -> None:
-        """Send one each so many seconds; ``LEAST_INTERVAL_SECONDS`` is the least."""
+        """Set the interval; values below ``LEAST_INTERVAL_SECONDS`` count as that."""
         self.interval_seconds = seconds
 
     def heard(self, now: float) -> None:
-        """Note that something was received from the client."""
         self.heard_at = now
 
     def answered(self, opaque: int) -> bool:
-        """Take a NOOP answer; return whether it is the expected one."""
+        """Take a NOOP's answer; return False if its opaque is not the expected one."""
         if opaque != self._unanswered:
             return False
         self._unanswered = None
@@ -45,15 +45,14 @@ class NoopTimer:
 
     @property
     def is_waiting(self) -> bool:
-        """True if the client owes an answer."""
         return self._unanswered is not None
 
     def due(self, now: float) -> int | None:
-        """Return the opaque of the NOOP that must be sent now, if any."""
         if not self.is_enabled:
             return None
+        # The first NOOP comes one interval after the client enabled them.
         if self._sent_at is None:
-            self._sent_at = now  # the first one comes an interval after they were enabled
+            self._sent_at = now
         if self._unanswered is not None or now < self._sent_at + self._interval:
             return None
         self._sent_at = now
@@ -62,7 +61,6 @@ class NoopTimer:
         return self._unanswered
 
     def is_dead(self, now: float) -> bool:
-        """Return whether nothing came for longer than the idle timeout."""
         return (
             self.is_enabled
             and self.heard_at is not None

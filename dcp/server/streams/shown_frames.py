@@ -1,9 +1,8 @@
-"""Selects the stored frames that a stream shows and encodes them for its connection, in bulk.
+"""Filters stored frames for one stream and encodes them for its connection, in bulk.
 
-A few bytes of each frame's header say whose document it is and whether a connection gets it as it
-is stored (documents in JSON, without xattrs). Those are looked at in columns. What goes as it is
-stored is cut out in pieces as long as can be; only what must be reshaped is decoded and encoded
-anew. A client without Collections gets keys without their collection's id.
+NumPy reads a few header bytes of all frames at once: the collection, and whether the client gets
+the frame exactly as stored. Such frames are copied in long pieces. Only the others are decoded to
+versions and encoded again. A client without Collections gets keys without collection ids.
 """
 
 from collections.abc import Sequence
@@ -32,16 +31,17 @@ Ends = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _MORE_BYTES: Final = 0x80
-"""Of a byte of LEB128: whether another one follows."""
+"""Bit of a LEB128 byte: another byte follows."""
 _ID_BITS: Final = range(7, 35, 7)
+"""Shifts of the further LEB128 bytes of a u32."""
 _SYNC_WRITES: Final = (Opcode.DCP_PREPARE, Opcode.DCP_ABORT)
 _DELETIONS: Final = (Opcode.DCP_DELETION, Opcode.DCP_EXPIRATION)
 _FEW: Final = 8
-"""So many numbers are compared one by one faster than with ``np.isin``."""
+"""Up to so many numbers single comparisons are faster than ``np.isin``."""
 
 
 class ShownKey(NamedTuple):
-    """An item that is shown; in the order of these events come first, then keys."""
+    """An item that the stream shows; sorts events first, then documents by key."""
 
     is_document: bool
     key: bytes
@@ -49,29 +49,31 @@ class ShownKey(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """The header fields and keys of some frames, in columns."""
+    """Header fields of consecutive frames, in columns."""
 
     opcodes: npt.NDArray[np.uint8]
     datatypes: npt.NDArray[np.uint8]
     collections: Ends
     key_starts: Ends
-    """The offset of the key itself, behind the id of its collection."""
+    """Offset of the key, behind its collection id."""
     prefix_bytes: Ends
+    """Length of the collection id."""
 
 
 def holds_events(frames: Frames) -> bool:
-    """Return whether there are system events, which may change the stream's filter."""
+    """Return True if there are system events, which may change the stream's filter."""
     cells = np.frombuffer(frames.data, np.uint8)
     return bool((cells[frames.ends[:-1] + OPCODE_AT] == Opcode.DCP_SYSTEM_EVENT).any())
 
 
 def shown_chunk(frames: Frames, flavour: int, wanted: StreamFilter) -> Chunk | None:
-    """Return the frames that a stream shows, of frames without events; None if there are none."""
+    """Return the frames that pass the filter; None if none does. There must be no events."""
     rows = _rows_of(frames.data, frames.ends)
     is_shown = _passes(rows, wanted)
     if not is_shown.any():
         return None
     as_stored = _goes_as_stored(rows, flavour)
+    # No frame goes as stored, so decode the shown ones and skip the cutting.
     if not (is_shown & as_stored).any():
         whole, bounds = memoryview(frames.data), list(pairwise(frames.ends.tolist()))
         shown = [bounds[row] for row in np.flatnonzero(is_shown).tolist()]
@@ -86,7 +88,7 @@ def shown_chunk(frames: Frames, flavour: int, wanted: StreamFilter) -> Chunk | N
 
 
 def shown_keys(frames: Frames, wanted: StreamFilter) -> list[ShownKey]:
-    """Return the keys of the items that pass a filter, of frames without events."""
+    """Return the keys of the items that pass the filter. There must be no events."""
     rows, whole = _rows_of(frames.data, frames.ends), memoryview(frames.data)
     is_shown = _passes(rows, wanted)
     key_bytes = _number_at(
@@ -114,7 +116,7 @@ def _rows_of(data: Data, ends: Ends) -> _Rows:
 
 
 def _ids_at(cells: npt.NDArray[np.uint8], starts: Ends) -> tuple[Ends, Ends]:
-    """Return the LEB128 numbers at some places, and the length of each in bytes."""
+    """Return the LEB128 numbers at these offsets, and their lengths in bytes."""
     ids, sizes = cells[starts].astype(np.int64), np.ones(len(starts), np.int64)
     longer = np.flatnonzero(ids >= _MORE_BYTES)
     ids[longer] -= _MORE_BYTES
@@ -129,7 +131,7 @@ def _ids_at(cells: npt.NDArray[np.uint8], starts: Ends) -> tuple[Ends, Ends]:
 
 
 def _passes(rows: _Rows, wanted: StreamFilter) -> Mask:
-    """Return which items the filter passes: ``StreamFilter.passes`` of what is no event."""
+    """Return a mask of the items that pass: ``StreamFilter.passes`` for all but events."""
     if wanted.is_pass_through:
         passes = np.ones(len(rows.opcodes), bool)
     else:
@@ -149,15 +151,18 @@ def _is_any(column: npt.NDArray[np.integer], numbers: Sequence[int]) -> Mask:
 
 
 def _goes_as_stored(rows: _Rows, flavour: int) -> Mask:
-    """Return which frames equal ``Version.wire`` for a flavour, apart from key prefixes."""
+    """Return a mask of the frames that equal ``Version.wire``, apart from key prefixes."""
     if flavour & (Flavour.NO_VALUE | Flavour.COMPRESSED):
+        # Every frame differs: its value is dropped or compressed.
         return np.zeros(len(rows.opcodes), bool)
     reshaped = 0 if flavour & Flavour.SNAPPY else int(Datatype.SNAPPY)
     reshaped |= 0 if flavour & Flavour.XATTRS else int(Datatype.XATTR)
     goes: Mask = rows.datatypes & np.uint8(reshaped) == 0
     if not flavour & Flavour.DELETE_TIMES:
+        # Deletions without delete times have other extras.
         return goes & ~_is_any(rows.opcodes, _DELETIONS)
     if not flavour & Flavour.EXPIRY_OPCODE:
+        # Such a client gets expirations as deletions.
         goes &= rows.opcodes != Opcode.DCP_EXPIRATION
     if not flavour & Flavour.DELETED_USER_XATTRS:
         has_xattrs = rows.datatypes & np.uint8(Datatype.XATTR) > 0
@@ -166,13 +171,14 @@ def _goes_as_stored(rows: _Rows, flavour: int) -> Mask:
 
 
 def _cut_out(frames: Frames, is_shown: Mask, as_stored: Mask, flavour: int) -> tuple[Data, Ends]:
-    """Return the shown frames and their ends; frames that differ for the flavour are re-encoded."""
+    """Return the shown frames and their ends; re-encode those that differ for the flavour."""
     starts, stops = frames.ends[:-1][is_shown], frames.ends[1:][is_shown]
     sizes, is_whole = stops - starts, as_stored[is_shown]
     apart = (starts[1:] != stops[:-1]) | ~is_whole[1:] | ~is_whole[:-1]
     firsts = np.flatnonzero(np.concatenate(([True], apart)))
     lasts = np.concatenate((firsts[1:], [len(starts)])) - 1
-    whole = bytes(frames.data)  # of which slices are made faster than of a memoryview
+    # Slices of bytes are faster than slices of a memoryview.
+    whole = bytes(frames.data)
     parts = [
         whole[start:stop]
         for start, stop in zip(starts[firsts].tolist(), stops[lasts].tolist(), strict=True)
@@ -184,11 +190,11 @@ def _cut_out(frames: Frames, is_shown: Mask, as_stored: Mask, flavour: int) -> t
 
 
 def without_collection(data: Data, ends: Ends) -> tuple[bytearray, Ends]:
-    """Return frames without collection ids, for clients without Collections."""
     rows = _rows_of(data, ends)
     begins = [0, *rows.key_starts.tolist()]
     stops = [*(rows.key_starts - rows.prefix_bytes).tolist(), len(data)]
-    whole = bytes(data)  # of which slices are made faster than of a memoryview
+    # Slices of bytes are faster than slices of a memoryview.
+    whole = bytes(data)
     framed = bytearray().join(
         [whole[begin:stop] for begin, stop in zip(begins, stops, strict=True)]
     )
@@ -207,7 +213,7 @@ def _ends_of(sizes: Ends) -> Ends:
 
 
 def _number_at(cells: npt.NDArray[np.uint8], starts: Ends, kind: str) -> Ends:
-    """Return the numbers of a kind (byte order and width) at some places."""
+    """Return the numbers at these offsets; ``kind`` is byte order and width, as ">u2"."""
     found: Ends = (
         cells[starts[:, None] + np.arange(int(kind[-1]))].view(kind)[:, 0].astype(np.int64)
     )

@@ -1,34 +1,30 @@
-"""One DCP stream of one vbucket: from disk first where memory lacks something, then from memory.
+"""One DCP stream of one vbucket: from disk if memory lacks something, then from memory.
 
     phase          event             next phase
     BACKFILLING    BACKFILL_DONE     IN_MEMORY
     IN_MEMORY      CURSOR_DROPPED    BACKFILLING
-    either         END               ENDING       (a STREAM_END is to be sent)
-    either         DROP              DEAD         (closed without a word)
+    either         END               ENDING       (must send a STREAM_END)
+    either         DROP              DEAD         (closes without a message)
     ENDING         END_SENT          DEAD
 
-A backfill sends everything on disk after the stream's seqno as one snapshot, however many disk
-snapshots that merges. When it is opened a cursor is placed behind its end, so that memory keeps
-what comes after. In memory, each look of the cursor is a point-in-time snapshot of its own. A
-cursor that was dropped to save memory sends the stream back to the disk, which the client sees only
-by the marker's flags. A snapshot that has begun is sent to its end, even beyond the end that the
-client asked for: a part of a snapshot is no state that the vbucket had. The cursor keeps the unsent
-rest in memory, which counts. If the cursor was dropped, the stream reads the rest from the disk. If
-compaction removed a part of that, the next disk snapshot replaces it, and begins at the same seqno.
+A backfill sends everything on disk after the stream's seqno as one snapshot. When it opens, a
+cursor behind its end makes memory keep all later items. From memory, each look of the cursor is one
+point-in-time snapshot. If low memory drops the cursor, the stream returns to the disk; the client
+notices this only in the marker's flags.
 
-From a copy that is inside a snapshot a client gets the same one: disk and memory under one marker
-that ends where the active's snapshot ends, and the rest as the copy receives it. Streams that leave
-something out, and those of the disk only, wait until the snapshot is whole (DCP concepts document,
-"Streaming from a replica vbucket").
+A snapshot that has begun is sent to its end, even beyond the end that the client asked for: part of
+a snapshot is no state that the vbucket had. If the cursor is dropped meanwhile, the rest comes from
+disk. If compaction removed a part of the rest, a new disk snapshot with the same start replaces it.
 
-``backfill.py`` decides the items sent from disk and their order. A takeover stream that has sent
-everything goes on as ``takeover.py`` says.
+From a replica inside a snapshot the client gets that same snapshot: disk and memory under one
+marker, which ends where the active's snapshot ends, and then the rest as the replica receives it.
+Filtered and disk-only streams wait until the snapshot is whole (DCP concepts document, "Streaming
+from a replica vbucket").
 
-With change streams the markers say so: of memory and of the disk. Below the history that the disk
-retains it has the newest versions only; then two markers with the same bounds share one snapshot.
-
-Markers start as kv_engine's do: the first at the client's own snap_start, later ones at their first
-item (kv_engine ``dcp/active_stream.cc``, ``docs/dcp/documentation/commands/snapshot-marker.md``).
+``backfill.py`` decides which items come from disk and in which order. ``takeover.py`` continues a
+takeover stream that has sent everything. Markers start as kv_engine's do: the first at the client's
+snap_start, later ones at their first item (kv_engine ``dcp/active_stream.cc``,
+``docs/dcp/documentation/commands/snapshot-marker.md``).
 """
 
 import logging
@@ -79,8 +75,6 @@ _FIRST_MEMORY: Final = int(SnapshotFlag.MEMORY | SnapshotFlag.CHECKPOINT)
 
 
 class ActiveStreamPhase(Enum):
-    """The source of the stream's next message."""
-
     BACKFILLING = "backfilling"
     IN_MEMORY = "in memory"
     ENDING = "ending"
@@ -108,30 +102,28 @@ _NEXT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FrameBatch:
-    """Frames to send: one marker, one STREAM_END, or items whose seqnos are ``seqnos``.
-
-    None at all: the stream has more to look for, others may have their turn. ``is_from_disk``:
-    whether they were read there, whatever their marker says. ``extra_bytes`` is what flow control
-    charges beyond the frames' length.
-    """
+    """Frames to send: one marker, one STREAM_END, or items."""
 
     data: bytes | bytearray
+    """Empty if nothing was found in this turn; other streams should have theirs."""
     seqnos: npt.NDArray[np.uint64]
+    """Of the items; empty for other messages."""
     is_from_disk: bool = False
+    """True if the items were read from disk, whatever their marker says."""
     extra_bytes: int = 0
+    """Flow control charges so much beyond the frames' length."""
 
     @property
     def charged_bytes(self) -> int:
-        """The bytes that flow control charges."""
         return len(self.data) + self.extra_bytes
 
 
 _NOTHING_YET: Final = FrameBatch(b"", _NO_SEQNOS)
-"""The disk is being read for something that is shown: other streams have their turn first."""
+"""This turn's reading found nothing that the stream shows."""
 
 
 class ActiveStream:
-    """An accepted stream; ``sent_seqno`` is how far the client has everything."""
+    """An accepted stream. Statistics read many of its attributes."""
 
     def __init__(
         self,
@@ -144,13 +136,15 @@ class ActiveStream:
         *,
         vb_uuid: int = 0,
     ) -> None:
-        """Begin; ``vb_uuid`` is the one in the request, for statistics."""
+        """``vb_uuid`` is the one of the request, for statistics."""
         self.vbucket = data.vbucket
         self.opaque = opaque
         self.stream_id = wanted.stream_id
+        # Streams of one connection with stream ids need a cursor each.
         named = "" if wanted.stream_id is None else f"sid_{wanted.stream_id}:"
         self.cursor = named + settings.cursor
         self.sent_seqno = max(verdict.start, data.base_seqno)
+        """The client has everything up to this seqno."""
         self.end_seqno = verdict.end
         self.flags, self.vb_uuid = flags, vb_uuid
         self.start_seqno, self.snap_start_seqno = verdict.start, verdict.snap_start
@@ -164,11 +158,14 @@ class ActiveStream:
         self.takeover = Takeover() if flags & StreamFlag.TAKEOVER else None
         self._ignores_purged = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._first_start: int | None = min(verdict.snap_start, verdict.start)
+        """Start of the first marker; None after that marker was sent."""
         self._memory_flags = _FIRST_MEMORY
         self._snapshot: Snapshot | None = None
         self._marker_start = 0
-        self._open_end: int | None = None  # of a snapshot that a copy is receiving
+        self._open_end: int | None = None
+        """End of the snapshot that a replica is still receiving; None if it is whole."""
         self._closing: list[bytes] = []
+        """Messages that end an out-of-order snapshot."""
         self._reason = EndReason.OK
         self._has_cursor = False
         self.phase = self._first_phase()
@@ -183,7 +180,6 @@ class ActiveStream:
         return ActiveStreamPhase.BACKFILLING
 
     def _place_cursor(self, after_seqno: int) -> bool:
-        """Place a cursor so that memory keeps all after a seqno; return whether it has it all."""
         return self._data.checkpoints.register(
             self.cursor, after_seqno, droppable=not self._settings.keeps_cursor
         )
@@ -192,43 +188,40 @@ class ActiveStream:
         self.phase = _NEXT[self.phase, event]
 
     def is_of(self, data: VbucketData) -> bool:
-        """Return whether this is what it streams."""
         return self._data is data
 
     @property
     def is_sending(self) -> bool:
-        """True if items are still to come."""
         return self.phase in (ActiveStreamPhase.BACKFILLING, ActiveStreamPhase.IN_MEMORY)
 
     @property
     def is_inside_snapshot(self) -> bool:
-        """True if items of the snapshot in force are still to be sent."""
+        """True if items of the current snapshot must still be sent."""
         if self._open_end is not None:
             return True
         return self._snapshot is not None and self.sent_seqno < self._snapshot.end
 
     @property
     def has_change_streams(self) -> bool:
-        """True if it sends all versions that are there."""
         return self._settings.change_streams
 
     @property
     def has_cursor(self) -> bool:
-        """True if memory keeps what comes next."""
+        """True if memory keeps the next items."""
         return self._has_cursor and self.is_sending
 
     def acknowledged(self, seqno: int) -> None:
-        """Note up to which prepare its client, a replica, holds everything."""
+        """Record up to which prepare the client, a replica, has acknowledged."""
         self.acknowledged_seqno = max(self.acknowledged_seqno, seqno)
 
     def cursor_dropped(self) -> None:
-        """Return to the disk, as memory no longer keeps the next items."""
+        """Return to the disk, because memory does not keep the next items."""
         self._has_cursor = False
         if self.phase is ActiveStreamPhase.IN_MEMORY:
             self._on(_Event.CURSOR_DROPPED)
 
     def end(self, reason: EndReason, *, announce: bool) -> None:
-        """Stop sending items; with ``announce`` a STREAM_END will follow."""
+        """Stop sending items; ``announce`` sends a STREAM_END."""
         if self.is_sending:
             self._reason = reason
             self._let_go()
@@ -240,17 +233,17 @@ class ActiveStream:
             self._snapshot = None
         self._data.checkpoints.remove(self.cursor)
 
-    # --- what to send
+    # --- sending
 
     def next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> FrameBatch | None:
-        """Return the next frames to send, at least one message; None while there is nothing.
+        """Return the next frames, at least one message; None if there is nothing to send.
 
-        ``room_bytes`` is what flow control has left; it must be positive. A stream whose disk
-        cannot be read, or is damaged, ends; so does one with a value that cannot be reshaped for
-        the client: only what that client asked for fails, the connection goes on.
+        ``room_bytes``, the room of flow control, must be positive.
         """
         try:
             return self._next_batch(room_bytes, most_bytes, most_items)
+        # An unreadable disk, or a value that cannot be re-encoded, ends this stream only. The
+        # connection goes on.
         except (OSError, FrameError) as error:
             text = "vbucket %d: stream %s ends with BACKFILL_FAILED behind seqno %d: %s"
             _LOG.warning(text, self.vbucket, self.cursor, self.sent_seqno, error)
@@ -308,6 +301,7 @@ class ActiveStream:
         data, seqnos, charged_bytes = taken
         if not len(seqnos):
             return _NOTHING_YET
+        # In key order no seqno is complete before the snapshot's end.
         if not isinstance(snapshot.source, KeyOrderItems):
             self.sent_seqno = int(seqnos[-1])
             if self.sent_seqno >= snapshot.end:
@@ -320,17 +314,16 @@ class ActiveStream:
         return FrameBatch(data, seqnos, is_from_disk, charged_bytes - len(data))
 
     def _advance_to(self, end: int) -> FrameBatch:
-        """Return the SEQNO_ADVANCED that ends a snapshot whose last item is not there."""
         return FrameBatch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED), _NO_SEQNOS)
 
     @property
     def _shows_all(self) -> bool:
-        """True if the client is shown every item, so that a snapshot may end without one."""
+        """True if the client gets every item, so that a snapshot may end without one."""
         return self._filter.is_pass_through and self._knows_collections
 
     @property
     def _waits_for_whole(self) -> bool:
-        """True if the next items are part of a snapshot that may be shown only as a whole."""
+        """True if the next snapshot is unfinished, and this client may get it only as a whole."""
         checkpoints = self._data.checkpoints
         if checkpoints.is_snapshot_complete:
             return False
@@ -352,26 +345,27 @@ class ActiveStream:
             self._on(_Event.BACKFILL_DONE)
 
     def _pass_by(self, source: MemoryItems, seqno: int) -> None:
-        """Advance the cursor and the filter behind items from memory."""
         self._filter = source.filter_behind
         self._data.checkpoints.advance(self.cursor, seqno)
 
     def _leave_memory(self, snapshot: Snapshot, source: MemoryItems) -> None:
-        """Continue a snapshot from disk, as its cursor was dropped; or replace it by another."""
+        """Continue a snapshot from disk after its cursor was dropped, or else abandon it."""
         self._filter, scan = source.filter, None
-        if not self._settings.flavour & Flavour.COMMITS:  # a disk does not know what was committed
+        # The disk does not record commits, so it cannot continue a snapshot that has them.
+        if not self._settings.flavour & Flavour.COMMITS:
             scan = self._data.disk.scan_state(
                 source.sent_seqno,
                 snapshot.covers,
                 each_key_once=not self._settings.change_streams,
             )
         if scan is None:
+            # The next disk snapshot has to start where this one did.
             self._snapshot, self._first_start = None, self._marker_start
         else:
             snapshot.go_on_from(DiskItems(scan, self._settings.flavour, self._filter))
 
     def _open_backfill(self) -> FrameBatch | None:
-        """Begin the backfill from disk; None if it is empty, or misses purged tombstones."""
+        """Begin the backfill; None if it is empty, or lacks tombstones that the client needs."""
         scan = scan_of(self._data, self._settings, self.sent_seqno)
         try:
             return self._begin_backfill(scan)
@@ -399,7 +393,8 @@ class ActiveStream:
             return None
         self._memory_flags = _FIRST_MEMORY
         checkpoints, self._open_end = self._data.checkpoints, None
-        if self._shows_all and not self._disk_only:  # what memory has beyond the disk comes then
+        if self._shows_all and not self._disk_only:
+            # What memory has beyond the disk follows under the same marker.
             self._open_end = checkpoints.received_end_at(covers)
         elif not checkpoints.is_snapshot_complete:
             self._open_end = checkpoints.snapshot.end
@@ -414,7 +409,7 @@ class ActiveStream:
         return self._begin(Snapshot(self.sent_seqno + 1, end, flags, source, covers))
 
     def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> FrameBatch:
-        """Put a snapshot into force that has no marker: the next one is the stream's first."""
+        # OSO_SNAPSHOT replaces the marker, so the next marker is the stream's first.
         self._snapshot = self._with_extras(Snapshot(1, end, _DISK, source, covers))
         begin = m.OsoSnapshot(OsoFlag.START)
         return FrameBatch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT), _NO_SEQNOS)
@@ -425,7 +420,7 @@ class ActiveStream:
 
     @property
     def _has_nothing(self) -> bool:
-        """True if the client began at 0 and was sent nothing since; seqnos may begin higher."""
+        """True if the client began at 0 and has received nothing; seqnos may begin higher."""
         return self.start_seqno == 0 and self.sent_seqno <= self._data.base_seqno
 
     def _place_cursor_behind(self, seqno: int) -> None:
@@ -436,17 +431,14 @@ class ActiveStream:
         self._has_cursor = True
 
     def _open_memory_snapshot(self, items: CursorItems[Version]) -> FrameBatch | None:
-        """Begin a snapshot of the cursor's items; None where none of them is shown.
-
-        It ends with its last item that is shown, after which nothing changed for this client (as
-        observed on a 7.0 server); what a copy is still receiving ends where it was announced.
-        """
+        """Begin a snapshot of the cursor's items; None if the filter shows none."""
         end, got = items.snapshot_end, items.items[-1].seqno
         goes_on, self._open_end = self._open_end == end, end if got < end else None
         source = MemoryItems(
             self._data.checkpoints, self.cursor, items.items, self._settings.flavour, self._filter
         )
         if goes_on:
+            # The rest of a replica's snapshot follows under the marker that was sent at its start.
             self._snapshot = self._with_extras(Snapshot(got, end, _MEMORY, source, got))
             return None
         if source.is_empty:
@@ -455,8 +447,11 @@ class ActiveStream:
             return None
         flags = self._flags_of(items)
         if self.takeover is not None:
+            # In a takeover the client answers each marker.
             flags |= SnapshotFlag.ACK
             self.takeover.marker_sent()
+        # The snapshot ends at the last shown item: nothing changed behind it for this client
+        # (observed on a 7.0 server).
         if self._open_end is None and not source.shows_all:
             end = source.last_seqno
         return self._begin(Snapshot(source.first_seqno, end, flags, source, got))
@@ -470,7 +465,6 @@ class ActiveStream:
         return (_FIRST_MEMORY if items.begins_checkpoint else flags) | history
 
     def _begin(self, snapshot: Snapshot) -> FrameBatch:
-        """Put a snapshot into force, and return its marker."""
         if self._first_start is not None:
             snapshot, self._first_start = replace(snapshot, start=self._first_start), None
         self._snapshot = self._with_extras(snapshot)
@@ -479,7 +473,6 @@ class ActiveStream:
         return FrameBatch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER), _NO_SEQNOS)
 
     def _with_extras(self, snapshot: Snapshot) -> Snapshot:
-        """Add the connection's stream id and charges to a snapshot's frames."""
         extra_bytes = self._settings.prepare_extra_bytes
         return replace(snapshot, stream_id=self.stream_id, prepare_extra_bytes=extra_bytes)
 

@@ -1,8 +1,9 @@
-"""Adds the stream id to frames, in three bytes of framing extras.
+"""Adds the stream id to frames, as three bytes of framing extras.
 
-The magic becomes 0x08, the key length one byte, and ``22 hi lo`` stands before the extras. A whole
-batch is rewritten at once. kv_engine leaves the length of the framing extras 0 in some deletions
-though they are there (``dcp/producer.cc``): that is not copied, no client could read on.
+The magic becomes 0x08, the key length shrinks to one byte, and ``22 hi lo`` precedes the extras.
+NumPy rewrites a whole batch at once. kv_engine has a fault here: in some deletions it sets the
+length of the framing extras to 0 (``dcp/producer.cc``). This code sets 3, or no client could parse
+them.
 """
 
 from typing import Final
@@ -15,15 +16,16 @@ from dcp.wire.frame_info import stream_id_info
 from dcp.wire.vocabulary import HEADER_BYTES, Magic
 
 _INFO_BYTES: Final = len(stream_id_info(0))
-_FRAMING_LENGTH_AT: Final = KEY_LENGTH_AT  # the first of its two bytes becomes that
+# With magic 0x08 the first byte of the key length holds the length of the framing extras.
+_FRAMING_LENGTH_AT: Final = KEY_LENGTH_AT
 
 
 def with_stream_id(
     data: bytes | bytearray | memoryview, ends: npt.NDArray[np.int64], stream_id: int
 ) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """Return frames with the stream id in them, and their new ends; ``ends[0]`` is 0.
+    """Return the frames with the stream id, and their new ends; ``ends[0]`` is 0.
 
-    Keys must be shorter than 256 bytes, as all keys of documents and collections are.
+    Keys must be shorter than 256 bytes, which is true of documents and collections.
     """
     new_ends = ends + _INFO_BYTES * np.arange(len(ends))
     starts = new_ends[:-1]

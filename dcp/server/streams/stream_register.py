@@ -1,7 +1,7 @@
-"""Indexes the streams of one connection: by vbucket and id, by vbucket, and by a takeover's opaque.
+"""Finds the streams of one connection by vbucket, by stream id, and by a takeover's opaque.
 
-A connection with stream ids has up to 16 Ki streams, and each write, answer frame and STAT asks for
-some of them: none of these looks goes over all streams.
+A connection with stream ids has up to 16 Ki streams, and each write, response and STAT looks some
+up. So no look-up may visit all streams.
 """
 
 from collections.abc import Iterator, Set
@@ -10,37 +10,32 @@ from dcp.server.streams.stream import ActiveStream
 
 
 class StreamRegister:
-    """Streams by vbucket and stream id, which is None on connections without stream ids."""
-
     def __init__(self) -> None:
         self._by_vbucket: dict[int, dict[int | None, ActiveStream]] = {}
+        """By vbucket, then by stream id, which is None on connections without stream ids."""
         self._takeovers: dict[int, ActiveStream] = {}
         self._count = 0
 
     def __len__(self) -> int:
-        """Return the number of streams."""
         return self._count
 
     def __iter__(self) -> Iterator[ActiveStream]:
-        """Yield all streams; none may come or go meanwhile."""
+        """Yield all streams; do not add or remove any meanwhile."""
         return (stream for streams in self._by_vbucket.values() for stream in streams.values())
 
     def find(self, vbucket: int, stream_id: int | None) -> ActiveStream | None:
-        """Return the stream of a vbucket with this id, if there is one."""
         return self._by_vbucket.get(vbucket, {}).get(stream_id)
 
     def of(self, vbuckets: Set[int]) -> list[ActiveStream]:
-        """Return all streams of these vbuckets."""
         return [
             stream for vbucket in vbuckets for stream in self._by_vbucket.get(vbucket, {}).values()
         ]
 
     def takeover(self, opaque: int) -> ActiveStream | None:
-        """Return the newest takeover stream with this opaque."""
         return self._takeovers.get(opaque)
 
     def add(self, stream: ActiveStream) -> None:
-        """Take a stream, in place of the one of that vbucket and id."""
+        """Add a stream; it replaces one with the same vbucket and id."""
         older = self.find(stream.vbucket, stream.stream_id)
         if older is not None:
             self.remove(older)
@@ -50,7 +45,7 @@ class StreamRegister:
             self._takeovers[stream.opaque] = stream
 
     def remove(self, stream: ActiveStream) -> None:
-        """Forget a stream, if it is there: another one may have taken its place."""
+        """Forget a stream, unless another one has replaced it."""
         streams = self._by_vbucket.get(stream.vbucket, {})
         if streams.get(stream.stream_id) is not stream:
             return
@@ -62,7 +57,6 @@ class StreamRegister:
             del self._takeovers[stream.opaque]
 
     def clear(self) -> None:
-        """Forget all streams."""
         self._by_vbucket.clear()
         self._takeovers.clear()
         self._count = 0

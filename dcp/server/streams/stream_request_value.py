@@ -1,14 +1,14 @@
-"""Parses the JSON value of a stream request into a filter, or the status that refuses it.
+"""Parses the JSON value of a stream request: a filter, or the status that rejects the request.
 
-    collections   hexadecimal ids, as texts        not together with scope
-    scope         a hexadecimal id, as a text
-    uid           a hexadecimal manifest uid       not looked at, whatever it is
-    sid           1 to 65535                       exactly on connections with stream ids
-    purge_seqno   a decimal seqno, as a text
-    cts           an object                        of cache transfers, which there are none of
+    collections   hexadecimal ids, as strings      not together with scope
+    scope         a hexadecimal id, as a string
+    uid           a hexadecimal manifest uid       ignored
+    sid           1 to 65535                       required with stream ids, else rejected
+    purge_seqno   a decimal seqno, as a string
+    cts           an object                        ignored: dcplake has no cache transfers
 
-Unknown keys are ignored, but one known key must be there: ``{}`` is malformed, and so is what is
-too long (``dcp/wire/json_tree.py``). Source: kv_engine
+Unknown keys are ignored, but one known key is required: ``{}`` is malformed. A value longer than
+``MOST_REQUEST_JSON_BYTES`` is malformed too. Source: kv_engine
 ``engines/ep/src/collections/vbucket_filter.cc``.
 """
 
@@ -28,7 +28,7 @@ _SEQNO: Final = re.compile(r"[0-9]{1,20}")
 
 
 class _RefusedError(Exception):
-    """The request is refused with ``status``."""
+    """The request must be rejected with ``status``."""
 
     def __init__(self, status: Status = Status.EINVAL) -> None:
         super().__init__()
@@ -43,10 +43,10 @@ def parse_filter(
     stream_ids: bool = False,
     sync_writes: bool = False,
 ) -> StreamFilter | Status:
-    """Return the filter in ``value``, or the status that the request is refused with.
+    """Return the filter in ``value``, or the status that rejects the request.
 
-    What the connection negotiated: ``collections`` by HELLO, ``stream_ids`` and ``sync_writes`` by
-    DCP_CONTROL. ``manifest`` is that of the vbucket.
+    The client negotiated ``collections`` by HELLO, ``stream_ids`` and ``sync_writes`` by
+    DCP_CONTROL. ``manifest`` belongs to the vbucket.
     """
     try:
         found = _parsed(value, manifest) if collections else _legacy(value, manifest)
@@ -107,6 +107,7 @@ def _names(
 
 
 def _stream_id(value: object) -> int:
+    # In Python True is an int.
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise _RefusedError
     if not 1 <= value <= U16_MAX:

@@ -1,4 +1,4 @@
-"""The settings that a connection gives to the streams that it opens."""
+"""The settings of a connection for all its streams."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -7,7 +7,9 @@ from dcp.server.model.key_quota import KeyQuota
 
 
 class OutOfOrder(Enum):
-    """The permission to send a first snapshot in key order, and to end it with SEQNO_ADVANCED."""
+    """The client's permission for a first snapshot in key order, which may end with
+    SEQNO_ADVANCED.
+    """
 
     NO = "no"
     YES = "yes"
@@ -16,22 +18,19 @@ class OutOfOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The connection's settings for all its streams.
-
-    ``change_streams``: all versions that are there are sent, in snapshots whose flags say so.
-    ``marker_v2``: disk markers have version 2.2. ``tells_durability``: all markers tell how far
-    sync writes have come, in version 2.0 where it is not 2.2. ``keeps_cursor``: its streams are not
-    sent back to the disk when memory is short. ``cursor``: what its cursors are called.
-    ``prepare_extra_bytes``: what flow control charges for a prepare beyond its length.
-    ``key_quota``: those that snapshots in the order of keys hold, of all streams together.
-    """
-
     flavour: int
     change_streams: bool = False
+    """True if streams send all versions, in snapshots whose flags say so."""
     marker_v2: bool = False
+    """True if markers of disk snapshots have version 2.2."""
     tells_durability: bool = False
+    """True if all markers have at least version 2.0, which says how far sync writes have come."""
     out_of_order: OutOfOrder = OutOfOrder.NO
     keeps_cursor: bool = False
+    """True if low memory must not drop the streams' cursors."""
     cursor: str = "stream"
+    """Name of the streams' cursors."""
     prepare_extra_bytes: int = 0
+    """Flow control charges so much for a prepare beyond its length."""
     key_quota: KeyQuota = field(default_factory=KeyQuota)
+    """Limits the keys in memory for key order, of all streams together."""

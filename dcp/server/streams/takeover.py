@@ -1,13 +1,13 @@
-"""The handover of a vbucket to the client of a takeover stream, once all items are sent.
+"""Hands a vbucket over to the client of a takeover stream, after all items were sent.
 
-    phase             all sent, all markers answered     SET_VBUCKET_STATE answered
-    SENDING           pending; WAITING_PENDING
-    WAITING_PENDING                                      the vbucket is dead here; SENDING_REST
-    SENDING_REST      active; WAITING_ACTIVE
-    WAITING_ACTIVE                                       DONE: the stream ends
+    phase             all sent and all markers answered   SET_VBUCKET_STATE answered
+    SENDING           sends PENDING; WAITING_PENDING
+    WAITING_PENDING                                       vbucket dies here; SENDING_REST
+    SENDING_REST      sends ACTIVE; WAITING_ACTIVE
+    WAITING_ACTIVE                                        DONE: the stream ends
 
-The vbucket is dead before the last of its items go out, so that none comes after them. Source:
-kv_engine ``engines/ep/src/dcp/active_stream.cc`` (takeoverSendPhase, setVBucketStateAckRecieved).
+The vbucket is dead before its last items are sent, so no write can follow them. Source: kv_engine
+``engines/ep/src/dcp/active_stream.cc`` (takeoverSendPhase, setVBucketStateAckRecieved).
 """
 
 from enum import Enum
@@ -17,8 +17,6 @@ from dcp.wire.vocabulary import VbucketState
 
 
 class TakeoverPhase(Enum):
-    """The phase of a takeover."""
-
     SENDING = "sending"
     WAITING_PENDING = "waiting until the client is pending"
     SENDING_REST = "sending the rest"
@@ -37,28 +35,28 @@ _ANSWERED: Final = {
 
 
 class Takeover:
-    """The state machine of one takeover; ``unanswered_markers`` await the client's answer."""
+    """The state machine of one takeover."""
 
     def __init__(self) -> None:
         self.phase = TakeoverPhase.SENDING
         self.unanswered_markers = 0
+        """Markers that the client must still answer."""
 
     def marker_sent(self) -> None:
-        """Count a marker that the client must answer."""
         self.unanswered_markers += 1
 
     def marker_answered(self) -> None:
-        """Count an answer to a marker; more answers than markers mean nothing."""
+        """Count an answer to a marker; surplus answers are ignored."""
         self.unanswered_markers = max(0, self.unanswered_markers - 1)
 
     def all_sent(self) -> VbucketState | None:
-        """Return the state to tell the client, now that there is no item; None to wait."""
+        """Return the state to send to the client; None to wait. Call it when no item is left."""
         if self.unanswered_markers or self.phase not in _TOLD:
             return None
         state, self.phase = _TOLD[self.phase]
         return state
 
     def state_answered(self) -> TakeoverPhase:
-        """Take the answer to a state, if one was told; return the phase that begins."""
+        """Take the client's answer to SET_VBUCKET_STATE; return the new phase."""
         self.phase = _ANSWERED.get(self.phase, self.phase)
         return self.phase

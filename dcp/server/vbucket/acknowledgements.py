@@ -17,6 +17,8 @@ class _Prepare(NamedTuple):
 
 
 class Acknowledgements:
+    """The prepares of one replica that await their acknowledgement."""
+
     def __init__(self, seqno: int = 0) -> None:
         self.seqno = seqno
         """The last acknowledged prepare. After a restart: the newest prepare found on disk."""
@@ -34,6 +36,7 @@ class Acknowledgements:
 
     def reach(self, whole_seqno: int, persisted_seqno: int) -> None:
         while self._waiting and self._waiting[0].seqno <= whole_seqno:
+            # Prepares behind this one must wait, too.
             if self._waiting[0].needs_disk and self._waiting[0].seqno > persisted_seqno:
                 return
             self.seqno = self._waiting.popleft().seqno

@@ -29,6 +29,8 @@ class _Branch:
 
 
 class BranchRecord:
+    """All branches that one vbucket ever had."""
+
     def __init__(self, vbucket: int, log: FailoverLog) -> None:
         """Start with the branches of ``log``; the older ones have no versions."""
         self._vbucket = vbucket

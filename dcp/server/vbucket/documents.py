@@ -119,7 +119,8 @@ class DocumentStore:
         version = self._live(collection, key, now)
         if (collection, key) in self.maybe_visible:
             raise DocumentError(
-                Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS, f"get {key!r}: it is committed again"
+                Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
+                f"get {key!r}: its sync write is not committed again yet",
             )
         if version is None:
             raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")
@@ -138,7 +139,6 @@ class DocumentStore:
         collection: int = 0,
         level: int = 0,
     ) -> Version:
-        """Store a document, new or not; a ``cas`` other than 0 must match the live document."""
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         _check_cas(key, live, cas)
@@ -158,7 +158,6 @@ class DocumentStore:
         collection: int = 0,
         level: int = 0,
     ) -> Version:
-        """Store a new document; raise DocumentError KEY_EEXISTS if a live one exists."""
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         if live is not None:
@@ -180,7 +179,6 @@ class DocumentStore:
         collection: int = 0,
         level: int = 0,
     ) -> Version:
-        """Replace a live document; raise DocumentError KEY_ENOENT if there is none."""
         live = self._live(collection, key, now)
         if live is None:
             raise DocumentError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
@@ -240,7 +238,8 @@ class DocumentStore:
                             continue
                         self._expire(newest, now)
                         expired += 1
-                except Exception as error:  # whatever it is: the others expire
+                # One failure must not keep the other documents from expiring.
+                except Exception as error:
                     failures.append(error)
                 else:
                     later.pop()
@@ -283,7 +282,7 @@ class DocumentStore:
         # recorded.
         self.collections.raise_to(self.data.base_seqno)
 
-    # --- inside
+    # --- helpers
 
     def _live(self, collection: int, key: bytes, now: float) -> Version | None:
         if self.collections.find(collection) is None:
@@ -294,6 +293,7 @@ class DocumentStore:
         if version is None or version.is_deleted:
             return None
         if _is_due(version, now):
+            # A pending sync write keeps its document from expiring.
             is_free = self.data.newest.keys.pending_prepare(key, collection) is None
             if self.expires_when_read and is_free:
                 self._expire(version, now)

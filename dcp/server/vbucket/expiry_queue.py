@@ -15,7 +15,6 @@ class ExpiryQueue:
         """May have stale entries, which ``_expiry_of`` reveals; ``note`` limits their number."""
 
     def __len__(self) -> int:
-        """Return the number of entries, stale ones included."""
         return len(self._heap)
 
     def note(self, collection: int, key: bytes, expiry: int) -> None:
@@ -27,6 +26,7 @@ class ExpiryQueue:
             self._expiry_of[collection, key] = expiry
             heapq.heappush(self._heap, (expiry, collection, key))
         if len(self._heap) > 2 * len(self._expiry_of) + _SLACK_ENTRIES:
+            # Most entries are stale, so build the heap again.
             self._heap = [(at, *which) for which, at in self._expiry_of.items()]
             heapq.heapify(self._heap)
 

@@ -17,6 +17,8 @@ from dcp.wire.vocabulary import Opcode
 
 
 class KeyIndex:
+    """The newest version of each key, and the seqnos of those that the disk still lacks."""
+
     def __init__(self, *, keeps_values: bool = True) -> None:
         self._keeps_values = keeps_values
         self.forgotten_rev = 0
@@ -50,6 +52,7 @@ class KeyIndex:
         if is_document:
             was_live = older is not None and older.is_live
             self.live[version.collection] += version.is_live - was_live
+        # Only the first unwritten version of a key replaces the one on disk.
         self._stored_seqnos.setdefault(key, 0 if older is None else older.seqno)
         self._newest[key] = version
 
@@ -70,7 +73,6 @@ class KeyIndex:
         return 0 if prepare is None else prepare.seqno
 
     def __len__(self) -> int:
-        """Return the number of newest versions, including tombstones and events."""
         return len(self._newest)
 
     def newest(self, key: bytes, collection: int) -> Version | None:
@@ -172,7 +174,6 @@ class KeyIndex:
     # --- values
 
     def note_stored(self, version: Version) -> None:
-        """Add a version that was read from disk."""
         if version.is_live and not self._keeps_values:
             version = StoredVersion.of(version)
         self.note(version)
@@ -186,10 +187,9 @@ class KeyIndex:
             if version.is_live and self._newest.get(version.stored_key) is version:
                 self._newest[version.stored_key] = StoredVersion.of(version)
 
-    # --- what compaction took
+    # --- compaction
 
     def forget_tombstones(self, up_to_seqno: int) -> None:
-        """Forget tombstones up to a seqno after a purge removed them from disk."""
         tombstones = [(key, v) for key, v in self._newest.items() if v.is_deleted]
         for key, version in tombstones:
             if version.seqno <= up_to_seqno:
@@ -197,7 +197,6 @@ class KeyIndex:
                 del self._newest[key]
 
     def forget_prepares(self, persisted_seqno: int, is_stored: Callable[[int], bool]) -> None:
-        """Forget completed prepares that compaction removed from disk."""
         if not self.holds_sync_writes:
             return
         prepares = [(key, v.seqno) for key, v in self._newest.items() if key[0] == PREPARED]

@@ -14,6 +14,8 @@ from dcp.server.vbucket.stored_version import StoredVersion
 
 
 class NewestVersions:
+    """A ``KeyIndex``, and the values that are only on disk."""
+
     def __init__(self, vbucket: int, store: VbucketStore, *, keeps_values: bool) -> None:
         """``keeps_values``: keep values in memory after they are on disk."""
         self._vbucket = vbucket
@@ -21,10 +23,9 @@ class NewestVersions:
         self._keeps_values = keeps_values
         self.keys = KeyIndex(keeps_values=keeps_values)
 
-    # --- what keys hold
+    # --- versions by key
 
     def of_key(self, key: bytes, collection: int = DEFAULT_ID) -> Version | None:
-        """Return the newest version of ``key``, which may be a tombstone."""
         return self.keys.newest(key, collection)
 
     def with_value(self, version: Version) -> Version:
@@ -43,7 +44,7 @@ class NewestVersions:
         """Return the number of live documents by collection; empty collections are left out."""
         return +self.keys.live
 
-    # --- what is written, and what goes to disk
+    # --- writes and flushes
 
     def note(self, version: Version) -> None:
         self.keys.note(version)
@@ -60,7 +61,7 @@ class NewestVersions:
                 items.append(stored_item(version, self.keys.stored(version), completes))
             yield items
 
-    # --- losing and forgetting
+    # --- cuts and compaction
 
     def begin_anew(self) -> None:
         """Forget all versions; the caller reads them from disk again (``note_read``)."""
@@ -70,12 +71,10 @@ class NewestVersions:
         self.keys.note_stored(version)
 
     def forget_compacted(self, persisted_seqno: int) -> None:
-        """Forget the tombstones and prepares that compaction removed from disk."""
         self.keys.forget_tombstones(self._store.purge_seqno)
         self.keys.forget_prepares(
             persisted_seqno, lambda seqno: self._store.count(seqno - 1, seqno) > 0
         )
 
     def stored_end(self) -> LegacyEnd:
-        """Return the newest seqnos of the default collection on disk."""
         return LegacyEnd(*self.keys.stored_high_seqnos(DEFAULT_ID))

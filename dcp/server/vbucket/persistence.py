@@ -19,6 +19,8 @@ from dcp.server.vbucket.newest_versions import NewestVersions
 
 
 class Persistence:
+    """Writes one vbucket's log; any thread may run a flush that it has begun."""
+
     def __init__(
         self,
         vbucket: int,
@@ -112,7 +114,7 @@ class Persistence:
         # Snapshots ask for durability seqnos at the persisted seqno, or at a seqno in memory.
         self._newest.keys.durability.forget(min(persisted, gone))
 
-    # --- the state alone
+    # --- the vbucket's state
 
     def begin_save(self) -> PendingWrite | None:
         """Return a write of the vbucket's state; None if the disk has this state.
@@ -133,7 +135,7 @@ class Persistence:
         if (write := self.begin_save()) is not None:
             write.complete()
 
-    # --- the log anew
+    # --- compaction
 
     @property
     def is_mostly_stale(self) -> bool:
@@ -169,7 +171,7 @@ class Persistence:
         self._disk.note_compacted(self._newest.stored_end())
         self._on_compaction()
 
-    # --- its end
+    # --- end
 
     def give_up(self) -> None:
         """Drop all unwritten batches; a thread that still holds a write finds nothing to do."""

@@ -34,7 +34,7 @@ class ReplicaCopy:
         """The passive stream that fills the copy. Events of all others are ignored."""
         self.is_taking_over = False
         """True while a takeover stream fills the copy, which then becomes the active."""
-        self._begun: PreviousState | None = None
+        self._before_promotion: PreviousState | None = None
         """The state before ``prepare``, while a promotion is under way."""
         self._known_manifest = known_manifest
         self._first_disk_end: int | None = None
@@ -46,36 +46,34 @@ class ReplicaCopy:
         prepares = (each.seqno for each in found if each.opcode == Opcode.DCP_PREPARE)
         self._acknowledgements = Acknowledgements(max(prepares, default=0))
 
-    # --- it is to be the vbucket
+    # --- promotion to active
 
     def take_over(self, *, is_taking_over: bool) -> None:
-        """Switch between a takeover stream and normal replication."""
         self.is_taking_over = is_taking_over
 
     @property
     def is_prepared(self) -> bool:
-        return self._begun is not None
+        return self._before_promotion is not None
 
     def prepare(self, event: StateEvent) -> None:
         """Enter the state after ``event`` in memory; the caller saves it before the promotion.
 
         Raises LocalProtocolError if the event is impossible in the present state.
         """
-        self._begun = self.vbucket.begin_change(event, is_first=not self.has_history)
+        self._before_promotion = self.vbucket.begin_change(event, is_first=not self.has_history)
 
     def undo_preparation(self) -> None:
         """Return to the state before ``prepare``; the disk may still have the new state."""
-        if self._begun is not None:
-            self.vbucket.undo_change(self._begun)
-            self._begun = None
+        if self._before_promotion is not None:
+            self.vbucket.undo_change(self._before_promotion)
+            self._before_promotion = None
 
     def complete_promotion(self) -> None:
-        """Finish the promotion that ``prepare`` began."""
-        if self._begun is None:
+        if self._before_promotion is None:
             raise AssertionError("prepared before")
-        self.vbucket.complete_change(self._begun)
+        self.vbucket.complete_change(self._before_promotion)
 
-    # --- what fills it
+    # --- its passive stream
 
     def fill_from(self, feeder: object | None) -> None:
         self.feeder = feeder
@@ -84,7 +82,7 @@ class ReplicaCopy:
         lost, self.lost_cursors = self.lost_cursors, ()
         return lost
 
-    # --- where it stands
+    # --- state
 
     @property
     def high_seqno(self) -> int:
@@ -118,7 +116,7 @@ class ReplicaCopy:
         """True while the first snapshot is incomplete and comes from disk: streams must wait."""
         return self._first_disk_end is not None
 
-    # --- what a passive stream hands in
+    # --- events of the passive stream
 
     def take_failover_log(self, log: FailoverLog) -> None:
         self.vbucket.take_failover_log(log)
@@ -206,6 +204,5 @@ class ReplicaCopy:
         return left
 
     def drop_part(self) -> None:
-        """Roll back an unfinished snapshot, so that the copy is consistent."""
         if not self.is_consistent:
             self.roll_back(self.consistent_seqno)

@@ -71,8 +71,8 @@ def _require_known(info: FrameInfo) -> None:
     names = {int(each): each for each in RequestInfo}
     name = names.get(info.id)
     status = _REFUSED[name] if name is not None else Status.UNKNOWN_FRAME_INFO
-    told = "unknown" if name is None else name.name
-    raise DocumentError(status, f"frame info {info.id} ({told}): found one, expected none")
+    shown = "unknown" if name is None else name.name
+    raise DocumentError(status, f"frame info {info.id} ({shown}) is not supported")
 
 
 def _requirement(opcode: int, info: FrameInfo) -> DurabilityRequirement:
@@ -98,6 +98,6 @@ def _requirement(opcode: int, info: FrameInfo) -> DurabilityRequirement:
     # Level 0 ("none") is valid only without the framing extra.
     if not level or opcode not in _DURABLE:
         raise DocumentError(
-            Status.EINVAL, f"durability level {level}: command {opcode:#04x} does not take it"
+            Status.EINVAL, f"command {opcode:#04x} does not support durability level {level}"
         )
     return DurabilityRequirement(DurabilityLevel(level), timeout_seconds)

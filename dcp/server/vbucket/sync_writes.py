@@ -83,16 +83,15 @@ class SyncWrites:
         self._documents = documents
         self._writes: list[_Write] = []
         """In the order of their prepares."""
-        self._untold: list[Told] = []
+        self._results: list[Told] = []
         """Results that ``step`` must return, as no client was called yet."""
 
     @property
     def is_pending(self) -> bool:
         """True if a write is under way, or ``step`` has results to return."""
-        return bool(self._writes or self._untold)
+        return bool(self._writes or self._results)
 
     def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
-        """Add a write whose prepare has just been appended."""
         self._writes.append(_Write(prepare, deadline, answer))
 
     def recover(self, *, is_active: bool) -> None:
@@ -109,20 +108,19 @@ class SyncWrites:
 
     def give_up(self) -> Sequence[Told]:
         """Forget all writes; return SYNC_WRITE_AMBIGUOUS for each waiting client."""
-        told = [*self._untold]
+        results = [*self._results]
         for write in self._writes:
             if write.answer is not None:
-                told.append((write.answer, Status.SYNC_WRITE_AMBIGUOUS))
-        self._writes, self._untold = [], []
-        return told
+                results.append((write.answer, Status.SYNC_WRITE_AMBIGUOUS))
+        self._writes, self._results = [], []
+        return results
 
-    def tell_later(self, told: Sequence[Told]) -> None:
-        """Let the next ``step`` return these results."""
-        self._untold += told
+    def tell_later(self, results: Sequence[Told]) -> None:
+        self._results += results
 
     def step(self, chain: Chain, now: float) -> Sequence[Told]:
         """Append the commits and aborts that are due; return the results for their clients."""
-        told, self._untold = self._untold, []
+        results, self._results = self._results, []
         acknowledged = _majority_seqno(chain, self._writes)
         left: list[_Write] = []
         for write in self._writes:
@@ -135,9 +133,9 @@ class SyncWrites:
             if write.answer is not None:
                 is_done = state is WriteState.COMMITTED
                 status = Status.SUCCESS if is_done else Status.SYNC_WRITE_AMBIGUOUS
-                told.append((write.answer, status))
+                results.append((write.answer, status))
         self._writes = left
-        return told
+        return results
 
     def _event(
         self, write: _Write, acknowledged: int, chain: Chain, now: float

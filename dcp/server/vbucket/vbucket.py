@@ -80,13 +80,13 @@ class Vbucket:
         if home is not None:
             behind = replace(data_settings, writes_behind=True)
             data = VbucketData(vbucket, home.file, behind)
-            self._take_up(data, home, state)
+            self._restore(data, home, state)
             return
         log = FailoverLog((FailoverEntry(fresh_uuid(), 0),))
         data = VbucketData(vbucket, MemoryFile(), data_settings)
         self._begin(data, log, HybridClock(), state or VbucketState.ACTIVE)
 
-    def _take_up(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
+    def _restore(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
         """Restore what was saved; the branch record cannot know earlier writes."""
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.disk.saved_state:
@@ -109,8 +109,8 @@ class Vbucket:
     def _manifest(self, home: VbucketHome, number: int) -> Manifest:
         if number not in home.manifests:
             raise DiskFormatError(
-                f"{home.file}: names the manifest of number {number}, bucket.json has none; "
-                "one of the two is older than the other"
+                f"{home.file}: names manifest {number}, which bucket.json lacks; "
+                "the two files are of different times, restore both from one copy"
             )
         return home.manifests[number]
 
@@ -207,12 +207,11 @@ class Vbucket:
         """The newest seqno of the default collection; after ``set_up``, the one given there."""
         newest = self.documents.collections.high_seqnos.get(DEFAULT_ID, 0)
         if self._set_up_default_high is not None:
-            told, high_seqno = self._set_up_default_high
-            return newest if newest > high_seqno else told
+            given, high_seqno = self._set_up_default_high
+            return newest if newest > high_seqno else given
         return newest
 
     def facts(self, collections_high_seqno: int | None = None) -> VbucketFacts:
-        """Return the facts that decide a stream request (``resume_rules.py``)."""
         return VbucketFacts(
             self.failover_log,
             self.data.high_seqno,
@@ -225,7 +224,6 @@ class Vbucket:
 
     @property
     def is_ephemeral(self) -> bool:
-        """True if the bucket type has no disk."""
         return self._settings.bucket_type is BucketType.EPHEMERAL
 
     @property
@@ -349,7 +347,6 @@ class Vbucket:
         self._go_back(left, is_first=self.is_ephemeral)
 
     def recover(self) -> None:
-        """Begin a branch after an unclean restart, if the vbucket is active."""
         if self._state is VbucketState.ACTIVE:
             self._begin_branch(self.data.high_seqno)
             self.save()
@@ -358,7 +355,6 @@ class Vbucket:
         self.sync_writes.recover(is_active=self._state is VbucketState.ACTIVE)
 
     def _go_back(self, cut_seqno: int, *, is_first: bool) -> None:
-        """Lose everything above ``cut_seqno``, and begin a branch there."""
         try:
             left = self.data.cut(cut_seqno)
             self.documents.rewind()
@@ -366,16 +362,15 @@ class Vbucket:
             # The other nodes fail over whatever this disk does, so an error must not stop this. The
             # data then stays whole, and the next write saves the branch.
             left = self.data.high_seqno
-            _LOG.warning("vbucket %d: nothing is lost, the disk cannot be cut: %s", self.id, error)
+            _LOG.warning("vbucket %d: cannot cut the log, so all data stays: %s", self.id, error)
         self._begin_branch(left, is_first=is_first)
         self.recover_sync_writes()
         try:
             self.save()
         except OSError as error:
-            _LOG.warning("vbucket %d: its new branch is not on disk yet: %s", self.id, error)
+            _LOG.warning("vbucket %d: cannot save the new branch yet: %s", self.id, error)
 
     def _begin_branch(self, entry_seqno: int, *, is_first: bool = False) -> None:
-        """Begin a branch at ``entry_seqno`` with the data that is here."""
         parent = self.failover_log
         self.failover_log = self._forked(entry_seqno, is_first=is_first)
         self._record_branch(parent)
@@ -391,7 +386,7 @@ class Vbucket:
             current = self.failover_log.current_uuid
             self.record.fork(current, self.data.high_seqno, parent.current_uuid)
 
-    # --- what is another vbucket from here on
+    # --- replacement by a replica
 
     def prepare_to_succeed(self, old: "Vbucket") -> None:
         """Continue the seqnos and CAS values of ``old``; save the vbucket afterwards."""
@@ -413,12 +408,11 @@ class Vbucket:
         self.sync_writes.tell_later(old.sync_writes.give_up())
 
     def remove(self) -> None:
-        """Discard the vbucket and its file."""
         self.data.give_up()
         if self._home is not None:
             self._home.remove()
 
-    # --- any state, for tests
+    # --- arbitrary states, for tests
 
     def set_up(self, facts: VbucketFacts, versions: Sequence[Version] = ()) -> None:
         """For tests: become a vbucket with these facts; CAS values keep growing.
@@ -446,9 +440,9 @@ class Vbucket:
             persisted_seqno=persisted - (high - base),
             purge_seqno=facts.purge_seqno,
         )
-        told = self.sync_writes.give_up()
+        results = self.sync_writes.give_up()
         self._begin(data, facts.failover_log, self.documents.clock, facts.state)
-        self.sync_writes.tell_later(told)
+        self.sync_writes.tell_later(results)
         self.take(versions)
         if facts.purge_seqno:
             data.persistence.purge(facts.purge_seqno)
@@ -465,7 +459,7 @@ class Vbucket:
             self.data.checkpoints.skip_to(version.seqno - 1)
             self.documents.append(version)
             self.data.finish_batch()
-            self._stand_behind(version)
+            self._follow_event(version)
 
     def learn(self, version: Version, known: Manifest | None = None) -> None:
         """Note an item that another server made: count it and follow its system event.
@@ -473,9 +467,9 @@ class Vbucket:
         ``known`` is the bucket's manifest; it has details that the event lacks, if its uid matches.
         """
         self.documents.collections.note(version)
-        self._stand_behind(version, known)
+        self._follow_event(version, known)
 
-    def _stand_behind(self, version: Version, known: Manifest | None = None) -> None:
+    def _follow_event(self, version: Version, known: Manifest | None = None) -> None:
         collections = self.documents.collections
         if version.event is not None:
             manifest = collections.manifest.after(version.event)

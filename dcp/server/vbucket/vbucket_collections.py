@@ -65,7 +65,6 @@ class VbucketCollections:
         self._steps.append((seqno, manifest))
 
     def forget_steps(self, may_be_cut: Callable[[int, int], bool]) -> None:
-        """Forget manifests of seqnos to which no rollback can lead."""
         ends = [*(seqno for seqno, _ in self._steps[1:]), U64_MAX]
         self._steps = [
             step for step, end in zip(self._steps, ends, strict=False) if may_be_cut(step[0], end)

@@ -38,6 +38,8 @@ class DataSettings:
 
 
 class VbucketData:
+    """The versions of one vbucket; call it with the bucket's lock held."""
+
     def __init__(
         self,
         vbucket: int,
@@ -74,7 +76,7 @@ class VbucketData:
             settings.unpersisted_seqnos,
         )
 
-    # --- who hears of writes
+    # --- listeners
 
     def on_append(self, listener: Callable[[Version], None]) -> None:
         """Set the one listener that is called with each appended version."""
@@ -88,7 +90,7 @@ class VbucketData:
         """Raise OSError if too much waits for the disk; call it before a client's write."""
         self._require_room()
 
-    # --- where it stands
+    # --- state
 
     @property
     def base_seqno(self) -> int:
@@ -116,7 +118,7 @@ class VbucketData:
         """Return the durability seqnos at the persisted seqno, or at one in memory."""
         return self.newest.keys.durability.at(end_seqno, self.base_seqno)
 
-    # --- beginnings
+    # --- start and restart
 
     def start_at(self, base_seqno: int) -> None:
         """Let seqnos begin after ``base_seqno``; raise ValueError after the first write."""
@@ -158,7 +160,6 @@ class VbucketData:
             self._unwritten.add(batch)
 
     def finish_batch(self) -> None:
-        """End a batch of writes, and flush it unless a background flusher does."""
         self.end_batch()
         if not self._writes_behind:
             self.persistence.flush()
@@ -193,7 +194,7 @@ class VbucketData:
         self.memory.begin_at(seqno)
         return lost
 
-    # --- losing
+    # --- cuts and the end
 
     def cut(self, seqno: int) -> int:
         """Lose every batch that ended above ``seqno``; return the new high seqno.

@@ -43,7 +43,7 @@ class Desk:
         stream: int = 0,
     ) -> Delivery:
         """Take in so many bytes and rows; ``stream`` is the size of the window of their stream."""
-        flow = self.flows.setdefault(name, FlowControl(FlowSettings(window), self.now))
+        flow = self.flows.setdefault(name, FlowControl(FlowSettings(window_bytes=window), self.now))
         flow.receive(frame_bytes, self.now)
         shares = flow.deliver()
         if stream:

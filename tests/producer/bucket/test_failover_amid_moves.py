@@ -80,7 +80,7 @@ def test_what_moves_takes_no_orders(moves: str, what: str, order: Callable[[Buck
         _hand_over(bucket)
     held = bucket.vbuckets[0], bucket.copies.at(HEIR, 0)
     states = [each.state for each in bucket.vbuckets]
-    expected = f"^{what} of vbucket 0: found one that a rebalance moves now; order it when"
+    expected = f"^{what} of vbucket 0: found a rebalance that moves it; repeat the order"
     with bucket.lock, pytest.raises(ValueError, match=expected):
         order(bucket)
     assert held == (bucket.vbuckets[0], bucket.copies.at(HEIR, 0))

@@ -88,7 +88,9 @@ def test_ids_are_given_in_order_and_never_twice() -> None:
     manifest = _after(manifest, DropScope("s"))
     manifest = _after(manifest, CreateScope("s"), CreateCollection("s", "a"))
     assert (manifest.scope("s").id, manifest.at("s.a").id, manifest.uid) == (9, 9, 3)
-    with pytest.raises(ManifestError, match="collection id: found 0x8, expected one never given"):
+    with pytest.raises(
+        ManifestError, match="collection id: found 0x8, expected an id that was never used"
+    ):
         _after(manifest, CreateCollection("s", "b", id=8))
     with pytest.raises(ManifestError, match="scope id: found 7, expected 8 to"):
         _after(manifest, CreateScope("t", id=7))
@@ -112,7 +114,7 @@ def test_a_flush_is_a_new_beginning() -> None:
         (CreateScope(""), ManifestError, "scope name: found ''"),
         (CreateScope("a" * 252), ManifestError, "scope name: found 'aaa"),
         (CreateScope("a.b"), ManifestError, "scope name: found 'a.b'"),
-        (DropScope("_default"), ManifestError, "found _default, which always stays"),
+        (DropScope("_default"), ManifestError, "found _default, which cannot be dropped"),
         (DropScope("t"), UnknownScopeError, "scope: found 't', expected one of _default, s"),
         (CreateCollection("t", "a"), UnknownScopeError, "scope: found 't'"),
         (CreateCollection("s", "a"), ManifestError, "collection a: found one of that name"),

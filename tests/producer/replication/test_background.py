@@ -39,7 +39,7 @@ def test_work_begins_again(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         asyncio.run(keep_running("counting", lambda: _fails(times)))
     assert len(times) == 3
-    assert _told(caplog) == [("counting failed; it begins again", "lost")] * 2
+    assert _told(caplog) == [("counting failed and starts again", "lost")] * 2
 
 
 def test_work_that_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
@@ -85,7 +85,7 @@ def test_work_that_fails_as_it_is_cancelled(
 
     asyncio.run(run())
     assert times == ["begun"]
-    said = [] if expected else [("waiting failed as it ended", "broken")]
+    said = [] if expected else [("waiting failed while it stopped", "broken")]
     assert _told(caplog) == said
 
 
@@ -114,7 +114,7 @@ def test_a_cluster_whose_end_fails_says_so_and_ends(
     with monkeypatch.context() as patch, ProducerCluster(settings) as cluster:
         cluster.set(b"k", b"1")
         patch.setattr(Node, "_end", broken)
-    assert _told(caplog) == [("end of a node failed as it ended", "broken")]
+    assert _told(caplog) == [("end of a node failed while it stopped", "broken")]
     with ProducerCluster(settings) as cluster:
         assert cluster.get(b"k").value == b"1"
 
@@ -191,7 +191,7 @@ def test_a_task_that_raises(
         cluster.bucket.sync_writes.on_pending()
         cluster.bucket.persistence_waits.on_pending()
     assert breaks.is_repaired.wait(PATIENCE_SECONDS)
-    assert f"{name} failed; it begins again" in caplog.text
+    assert f"{name} failed and starts again" in caplog.text
     assert "the disk is full" in caplog.text
 
 

@@ -23,7 +23,9 @@ from tests.producer.in_process_wire import InProcessWire
 from tests.producer.raw_client import PATIENCE_SECONDS
 
 MakeCluster = Callable[..., ProducerCluster]
-QUICK = LivenessSettings(0.1, silence_grace_seconds=0.0, bootstrap_timeout_seconds=0.2)
+QUICK = LivenessSettings(
+    noop_interval_seconds=0.1, silence_grace_seconds=0.0, bootstrap_timeout_seconds=0.2
+)
 SILENCE = LivenessSettings(noop_interval_seconds=1.0, silence_grace_seconds=0.0)
 """Who is heard is so within two seconds, on a busy machine too."""
 

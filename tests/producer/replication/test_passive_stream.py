@@ -224,7 +224,7 @@ def test_a_log_that_cannot_be_is_asked_for_again_after_a_wait() -> None:
 
 def test_nothing_lies_before_the_beginning() -> None:
     fed = FedCopy(_copy(), None)
-    with pytest.raises(RemoteProtocolError, match="ROLLBACK as the answer to a stream from the b"):
+    with pytest.raises(RemoteProtocolError, match="ROLLBACK as the response to a stream request"):
         fed.answer(Status.ROLLBACK, m.RollbackAnswer(0))
 
 

@@ -382,7 +382,7 @@ def test_a_vbucket_that_moves_takes_no_orders(
     cluster = make_cluster(nodes=2, vbuckets=2)
     with cluster.bucket.lock:
         cluster.bucket.table.set_moving({0})
-    with pytest.raises(ValueError, match=f"{what} of vbucket 0: found one that a rebalance moves"):
+    with pytest.raises(ValueError, match=f"{what} of vbucket 0: found a rebalance that moves it"):
         order(cluster)
     assert (cluster.high_seqno(0), _owners(cluster)) == (0, [0, 1])
 

@@ -126,5 +126,7 @@ def test_who_finds_no_room_is_not_read_until_there_is_some(
         second.socket.sendall(left)
         assert second.answer().status == Status.SUCCESS
     _wait_until_held(frames, 0)
-    expected = [] if patience_seconds else [f"of its frame of {len(frame)} bytes 1024 are missing"]
-    assert [record.getMessage().split(", while ")[1] for record in caplog.records] == expected
+    expected = [] if patience_seconds else [f"its frame of {len(frame)} bytes lacks 1024"]
+    assert [
+        record.getMessage().split(": ")[1].split(", ")[0] for record in caplog.records
+    ] == expected

@@ -109,7 +109,7 @@ def test_who_is_closed_when_stuck(
         assert not session.is_closing
     session.close_if_overdue(STUCK_AFTER)
     assert session.is_closing is is_closed
-    assert ("eq_dcpq:x is closed: nothing of its full window" in caplog.text) is is_closed
+    assert ("eq_dcpq:x: closed because it acknowledged nothing" in caplog.text) is is_closed
 
 
 def test_any_acknowledgement_begins_the_time_anew() -> None:
@@ -197,5 +197,7 @@ def test_impossible_times_are_refused(name: str, seconds: float) -> None:
 
 
 def test_an_impossible_regex_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"stuck: found '\(', expected a regular expression"):
+    with pytest.raises(
+        ConfigError, match=r"stuck_name_regex: found '\(', expected a regular expression"
+    ):
         session_of(stuck_name_regex="(")

@@ -167,8 +167,8 @@ def test_a_disk_that_fails_is_tried_again(
     assert failures == []
     cluster.stop()
     assert [record.getMessage() for record in caplog.records] == [
-        "vbucket 0: cannot write to disk; it is tried again: disk full",
-        "vbucket 0: it is written to disk again",
+        "vbucket 0: cannot write to disk; the flusher tries again: disk full",
+        "vbucket 0: writes reach the disk again",
     ]
 
 
@@ -203,7 +203,7 @@ def test_a_compaction_that_cannot_be_written_keeps_nothing_from_the_disk(
         patched.setattr(OsFile, "replace", failing)
         write_until(60)
     assert attempts == 1  # until the compactor's turn
-    assert "vbucket 0: cannot compact, it goes on without: [Errno 28]" in caplog.text
+    assert "vbucket 0: cannot compact the log, which stays as it is: [Errno 28]" in caplog.text
     assert "vb_0.log" in caplog.text
     size = cluster.bucket.vbuckets[0].data.disk.size_bytes
     assert cluster.remove_stale() > size // 2

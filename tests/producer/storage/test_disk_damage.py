@@ -44,7 +44,7 @@ def test_a_log_that_is_damaged_before_its_last_batch_is_refused(tmp_path: Path) 
         damaged = _flip(path, place)
         start, follows = (FILE_HEADER_BYTES, begin) if place < begin else (begin, middle)
         message = rf"^{re.escape(str(path))}: the batch at byte {start} is damaged: found .*, "
-        message += rf"expected .*, and another batch follows at byte {follows}: restore the folder"
+        message += rf"expected .*, and another batch follows at byte {follows}; restore the folder"
         with pytest.raises(DiskFormatError, match=message):
             VbucketStore.open(OsFile(path), 0)
         assert path.read_bytes() == damaged

@@ -124,7 +124,7 @@ def test_a_log_that_names_a_manifest_that_is_not_there(open_cluster: Open, folde
     record = json.loads((folder / "bucket.json").read_text())
     record["manifests"] = record["manifests"][1:]
     (folder / "bucket.json").write_text(json.dumps(record))
-    with pytest.raises(DiskFormatError, match=r"vb_0\.log: names the manifest of number 1, bucket"):
+    with pytest.raises(DiskFormatError, match=r"vb_0\.log: names manifest 1, which bucket"):
         open_cluster(vbuckets=1)
 
 

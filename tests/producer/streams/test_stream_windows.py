@@ -353,7 +353,7 @@ def test_opaque_0_names_no_stream_with_a_window(
     client.control("stream_buffer_size", "2048")
     refused = client.request_stream(1, 0)
     assert refused.status == Status.EINVAL
-    assert b"Opaque 0 is the connection's" in refused.value
+    assert b"Opaque 0 names the connection" in refused.value
     assert client.sent_bytes() == {0: 20 * KIB}, "nobody could acknowledge what it holds"
     assert client.request_stream(1, TWO).status == Status.SUCCESS
     assert client.sent_bytes() == {TWO: 2 * KIB}
