@@ -26,7 +26,7 @@
 
 Local misuse and remote fault are different classes, so that a caller can tell "fix the code"
 from "look at the peer". A message names what, where, found and expected. ``exit_code`` is what the
-command line and the Spark jobs end with; ``docs/howto/operations.md`` lists the codes.
+command line and the Spark jobs end with; ``docs/howto/act-on-an-exit-code.md`` lists the codes.
 """
 
 from typing import ClassVar, Final

@@ -7,8 +7,7 @@ from difflib import get_close_matches
 from typing import Final
 
 _SECOND_LAKE: Final = (
-    "make a second lake whose [filter] has the collections (docs/howto/operations.md, Reading "
-    "collections anew)"
+    "make a second lake whose [filter] has the collections (docs/howto/rebuild-from-replicas.md)"
 )
 _GONE: Final = {
     "apply.key_literals": "leave it out, dcplake decides by the table's size",

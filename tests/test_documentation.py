@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcp.installation import WHEEL
-from tools.site.hooks import on_page_content
+from tools.site.hooks import SPLIT_PAGES, on_page_content, with_moved_sections
 
 ROOT = Path(__file__).parents[1]
 OF_A_LAKE = ROOT / "docs" / "howto" / "python.md"
@@ -74,6 +74,25 @@ def test_the_site_shows_a_bar_in_the_code_of_a_table_without_its_backslash() -> 
     assert on_page_content(f"<pre>\\|</pre><p>{cell}</p>") == (
         "<pre>\\|</pre><p><td style='x'><code>run | head</code>, a | b</td></p>"
     )
+
+
+def test_old_anchors_of_a_split_page_lead_to_its_new_pages() -> None:
+    template = 'var anchor="";location.href="x"+anchor'
+    html = with_moved_sections(template, SPLIT_PAGES[1], {"a": "docs/howto/b.md#c"})
+    assert html == (
+        'var anchor="";var moved={"a": "b.html#c"}[anchor];location.href=moved?moved:"x"+anchor'
+    )
+    assert '"howto/b.html"' in with_moved_sections(
+        template, SPLIT_PAGES[0], {"a": "docs/howto/b.md"}
+    )
+
+
+def test_old_anchors_lead_to_pages_that_are_there() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    _, _, listed = text.partition("  moved_sections:")
+    targets = re.findall(r"^    [\w-]+: (docs/\S+?\.md)(?:#\S+)?$", listed, re.MULTILINE)
+    assert len(targets) > 20
+    assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
 RIDDLES = re.compile(r"(What|How|Who|Whose|Whether|Where|Which|Why)\b")

@@ -38,8 +38,8 @@ def test_a_reference_page_is_what_the_code_says(name: str) -> None:
     assert page == GENERATED[name], "run `python -m tools.reference`"
 
 
-def test_the_page_of_operations_lists_the_exit_codes_that_there_are() -> None:
-    page = (ROOT / "docs" / "howto" / "operations.md").read_text(encoding="utf-8")
+def test_a_how_to_page_lists_the_exit_codes_that_there_are() -> None:
+    page = (ROOT / "docs" / "howto" / "act-on-an-exit-code.md").read_text(encoding="utf-8")
     [table] = re.findall(r"^\| code \| meaning .*\n\|---.*\n((?:\|.*\n)+)", page, re.MULTILINE)
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     errors = [DcplakeError]

@@ -13,12 +13,7 @@ MOST_WORDS: Final = 25
 PAGES: Final = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
 LONG_PAGES: Final = frozenset(
     {
-        "docs/explain/flow-control.md",
-        "docs/explain/producer.md",
-        "docs/howto/operations.md",
-        "docs/howto/relay.md",
         "docs/reference/negotiation.md",
-        "docs/reference/protocol.md",
         "docs/reference/settings.md",
     }
 )

@@ -42,7 +42,7 @@ _EXIT_CODES: Final = """\
 # Exit codes
 
 Written from the code: the errors of `dcp/errors.py` by the code that commands and Spark jobs end with. 0 is
-success, 141 says that the reader of the output went away. [Operating dcplake](../howto/operations.md#exit-codes)
+success, 141 says that the reader of the output went away. [What to do after an exit code](../howto/act-on-an-exit-code.md)
 says what to do about each.
 
 | code | error | meaning |
@@ -105,7 +105,7 @@ rightly](protocol.md#streams-without-values). What that costs, by kv_engine's co
 
 ## Change streams
 
-What `change_streams` brings ([how to use it](../howto/operations.md#change-history)), by kv_engine's code (`engines/ep/src/`):
+What `change_streams` brings ([how to use it](../howto/keep-change-history.md)), by kv_engine's code (`engines/ep/src/`):
 
 - Buckets of Magma accept it, also those that retain nothing, which then send what they always do. Others refuse it with
   NOT_SUPPORTED, servers before 7.2 with EINVAL, as any value but `true` (`dcp/producer.cc`, `control`; `canRetainHistory`).

@@ -184,7 +184,7 @@ def command(name: str) -> typer.Typer:
 def _list_of_commands() -> typer.Typer:
     application = new_application(
         "Keeps a Couchbase bucket as Delta Lake tables, exactly.",
-        "Each command has its own --help. Exit codes are listed in docs/howto/operations.md.",
+        "Each command has its own --help. docs/howto/act-on-an-exit-code.md lists exit codes.",
     )
     application.callback(cls=_Grouped)(_dcplake)
     for name, (_, summary) in COMMANDS.items():

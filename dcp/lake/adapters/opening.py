@@ -218,6 +218,5 @@ def refuse_open_password(spark: "SparkSession", source: SourceSettings) -> None:
         raise ConfigError(
             f"found the password in {carrier}, which Spark gives to whoever asks over the network;"
             f" expected spark.authenticate and {_ENCRYPTION[0]} to be true, or the password where"
-            " the executors find it themselves (docs/howto/operations.md, How tasks get the"
-            " password)"
+            " the executors find it themselves (docs/howto/give-tasks-the-password.md)"
         )

@@ -19,7 +19,7 @@ _NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class FilterSettings(Section):
-    """The documents to replicate: all that every key here lets pass (docs/howto/operations.md)."""
+    """The documents to replicate: every key lets them pass (docs/howto/filter-documents.md)."""
 
     include_collections: tuple[str, ...] = key(
         (), "Scopes (as inventory) and collections (as inventory.hotel); all when empty."
@@ -39,7 +39,7 @@ class FilterSettings(Section):
         "",
         "Time, as 2026-01-31T00:00:00Z: documents that were last changed before it, by their CAS, "
         "are left out, and leave the table if they were in it. Or now: a new lake has what changes "
-        "from its first run on, and reads nothing of before (docs/howto/operations.md).",
+        "from its first run on, and reads nothing of before (docs/howto/filter-documents.md).",
     )
     system_xattrs: bool = key(
         False,

@@ -242,7 +242,7 @@ class LakeSettings(Section):
     horizon_hours: float = key(
         168.0,
         "How far back rollbacks can be undone and versions stay readable; every table's retention "
-        "follows it (docs/howto/operations.md).",
+        "follows it (docs/howto/keep-rollback-horizon.md).",
         unit="hours",
         least=1,
         most=24 * 3650,

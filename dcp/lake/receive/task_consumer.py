@@ -11,9 +11,7 @@ from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.round_plan import StreamPlan, TaskPlan
 
 _LEAST_WINDOW_BYTES: Final = 64 * 1024
-_HERE: Final = (
-    "; tasks read the password where they run: docs/howto/operations.md, How tasks get the password"
-)
+_HERE: Final = "; tasks read the password where they run: docs/howto/give-tasks-the-password.md"
 
 
 def task_consumer(plan: TaskPlan, access: SourceAccess, name: str) -> Consumer:

@@ -45,7 +45,7 @@ _COLLECTIONS: Final = "collections"
 
 NO_COLLECTIONS: Final = (
     "a backfill reads whole vbuckets; to read some collections anew, make a second lake whose "
-    "[filter] has them (docs/howto/operations.md, Reading collections anew)"
+    "[filter] has them (docs/howto/rebuild-from-replicas.md)"
 )
 
 

@@ -287,7 +287,7 @@ def _start_in_submitted_jvm(
     given = dict(conf.getAll())
     ours = static_settings("", None) | warehouse_settings() | {"spark.app.name": app_name}
     running = given.get("spark.master") or master or "local[*]"
-    if running.startswith("local"):  # on a cluster its owner decides: docs/howto/operations.md
+    if running.startswith("local"):  # on a cluster its owner decides: docs/howto/protect-secrets.md
         ours |= guarding_settings(running)
     ours |= log_store_settings({**extra, **given}.get)
     ours |= jars_settings(lambda name: _has_class(jvm, name), on_s3=on_s3)

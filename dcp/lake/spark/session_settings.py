@@ -1,6 +1,6 @@
 """The settings of a Spark session, with their reasons.
 
-``docs/howto/operations.md`` says what operators may change.
+``docs/howto/protect-secrets.md`` says what operators may change.
 """
 
 import os

@@ -156,5 +156,5 @@ def test_what_a_session_of_somebody_else_is_told(tmp_path: Path) -> None:
     assert missing["type"] == "ConfigError"
     assert missing["message"].startswith("a Spark task on ")
     assert "the environment variable LATE_PASSWORD is not set" in missing["message"]
-    assert "docs/howto/operations.md" in missing["message"]
+    assert "docs/howto/give-tasks-the-password.md" in missing["message"]
     assert "password of nobody" not in ended.stdout + ended.stderr
