@@ -154,8 +154,8 @@ def _refuse_unknown_log_store(session: "SparkSession", location: LakeLocation) -
         raise ConfigError(
             f"{location}: found the log store {chosen} in this Spark session, but not in "
             f"[spark.conf], expected {LOG_STORE}; remove the setting where Spark gets it "
-            "(--conf, spark-defaults.conf, who started the session), or write it into [spark.conf],"
-            " too; Spark alone reads and commits then (docs/howto/object-stores.md)"
+            "(--conf, spark-defaults.conf, the start of the session), or add it to [spark.conf]: "
+            "then only Spark reads and commits (docs/howto/object-stores.md)"
         )
 
 
@@ -216,7 +216,7 @@ def refuse_open_password(spark: "SparkSession", source: SourceSettings) -> None:
     carrier = next((name for name in names if spark.conf.get(name, "")), None)
     if carrier is not None and not (is_on("spark.authenticate") and any(map(is_on, _ENCRYPTION))):
         raise ConfigError(
-            f"found the password in {carrier}, which Spark gives to whoever asks over the network;"
+            f"found the password in {carrier}, which Spark gives to anyone on the network;"
             f" expected spark.authenticate and {_ENCRYPTION[0]} to be true, or the password where"
             " the executors find it themselves (docs/howto/give-tasks-the-password.md)"
         )

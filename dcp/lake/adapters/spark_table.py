@@ -107,8 +107,8 @@ def no_table(where: str, *, may_have_data: bool) -> LakeError:
             "first `dcplake run` does"
         )
     return LakeError(
-        f"{found}; where no files of it are, name the right place (lake.root, --lake), or make it: "
-        "the first `dcplake run` does; where there are, its Delta log is gone: "
+        f"{found}; if the folder has no data files, name the right place (lake.root, --lake), or "
+        "make the table: the first `dcplake run` does; if it has some, its Delta log is gone: "
         f"{remedy('', where, is_log=True)}"
     )
 

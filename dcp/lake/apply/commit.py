@@ -57,8 +57,8 @@ def run_apply(lake: LakeTables, plan: MergePlan, writer_id: str) -> AppliedVersi
             reached("apply.read_back")
             return made
     raise LakeError(
-        f"{plan}: the table was rewritten in the moment of each of {_ATTEMPTS} attempts "
-        "(maintenance?), nothing was applied; run it again when that has ended"
+        f"{plan}: the table was rewritten during each of {_ATTEMPTS} attempts (by maintenance?); "
+        "nothing was applied, run it again when that has ended"
     ) from failure
 
 
@@ -99,8 +99,8 @@ def _checked_history(lake: LakeTables, plan: MergePlan) -> CommitHistory:
         commit_history.newest, plan.held.version
     ):
         raise LakeError(
-            f"{plan}: found other rows since, at version {commit_history.newest}, expected "
-            f"those of version {plan.held.version}; nothing was applied, run it again"
+            f"{plan}: found other rows at version {commit_history.newest}, expected those of "
+            f"version {plan.held.version}; nothing was applied, run it again"
         )
     return commit_history
 
@@ -161,7 +161,7 @@ def _read_back(
             f"{plan}: Delta skipped the commit, but the history shows no later apply than version "
             f"{plan.since_version}; somebody else used a transaction id of this table: restore "
             f"it to version {plan.since_version}, or delete its folder and run again, which makes "
-            "it anew"
+            "the table again"
         )
     if not isinstance(failure, CommitConflictError):
         raise failure

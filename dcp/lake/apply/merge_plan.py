@@ -112,7 +112,7 @@ class MergePlan:
             parts.append(f"vbuckets {number_ranges(log_slice.cleared)} were flushed or dropped")
         if log_slice.revived:
             parts.append(
-                f"of vbuckets {number_ranges(log_slice.revived)} a flush or drop is undone"
+                f"a flush or drop of vbuckets {number_ranges(log_slice.revived)} is undone"
             )
         if log_slice.stale:
             parts.append(f"vbuckets {number_ranges(log_slice.stale)} stay stale")

@@ -125,8 +125,8 @@ class ContractBook:
         if self._contracts is None and typed.rewrites:
             raise ConfigError(
                 f"apply.contracts_folder: found no folder, but the table {table} has typed "
-                "columns; expected the folder of its contract, or one without it, which takes "
-                "them away (docs/howto/typed-columns.md)"
+                "columns; expected the folder with its contract, or a folder without it, which "
+                "removes the columns (docs/howto/typed-columns.md)"
             )
 
     def tell_without_columns(self, contract: Contract | None, typed: TypedPlan) -> None:
@@ -144,7 +144,7 @@ class ContractBook:
         for name, contract in (self._contracts or {}).items():
             if name not in self._known:
                 _LOG.warning(
-                    "%s: found no collection %r yet%s; it is followed when there is one",
+                    "%s: found no collection %r yet%s; the contract holds once there is one",
                     contract.where,
                     name,
                     did_you_mean(name, self._known),

@@ -154,8 +154,8 @@ def append_round(
         if (commit := _read_back(lake, round_number, writer_id, append_id, failure)) is not None:
             return commit
     raise LakeError(
-        f"round {round_number}: the log was changed in the moment of each of {_ATTEMPTS} appends "
-        "(maintenance?), nothing was committed; run it again when that has ended"
+        f"round {round_number}: the log was changed during each of {_ATTEMPTS} appends (by "
+        "maintenance?); nothing was committed, run it again when that has ended"
     ) from failure
 
 
@@ -173,7 +173,9 @@ def refuse_wrong_round(
             + (f" as {winner} by writer {winner.writer}" if winner else "")
             + f": found newest round {newest}, expected {round_number - 1}; this driver stops"
         )
-    raise LakeError(f"round {round_number}: found newest round {newest}, expected the one before")
+    raise LakeError(
+        f"round {round_number}: found newest round {newest}, expected {round_number - 1}"
+    )
 
 
 def _read_back(
@@ -200,8 +202,8 @@ def _read_back(
             raise known from failure
         told = str(failure).strip().partition("\n")[0]
         raise DcplakeError(
-            f"round {round_number}: {told}; the log cannot be read either, so that it is not known "
-            "whether the round was committed; run it again, it goes on from what is there"
+            f"round {round_number}: {told}; the log cannot be read either, so it is unknown "
+            "whether the round was committed; run it again, it continues from the log"
         ) from unread
     for commit in commits:
         if commit.round == round_number and commit.writer == writer_id:
@@ -227,6 +229,6 @@ def _read_back(
 
 def _earlier_append(commit: TableCommit) -> StoreUnavailableError:
     return StoreUnavailableError(
-        f"round {commit.round} is committed, as {commit}: an earlier attempt of this driver "
-        "reached the log after it had failed; the next round goes on from it"
+        f"round {commit.round} is committed, as {commit}: an earlier append of this driver seemed "
+        "to fail, but reached the log later; the next round continues from there"
     )

@@ -44,7 +44,7 @@ class ActionState(StrEnum):
 _VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
 """Requests in these states change nothing."""
 
-_NOBODY: Final = "(not told)"
+_NOBODY: Final = "(unknown)"
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _OPEN: Final = frozenset({ActionState.REQUESTED, ActionState.BEGUN})
 _ANSWERS: Final = frozenset(map(str, ActionState)) - {"requested"}

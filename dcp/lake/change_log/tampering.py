@@ -69,8 +69,8 @@ def refuse_tampering(place: str, changes_sql: str, found: Tampering | None) -> N
         else ""
     )
     raise LakeError(
-        f"{place}: found that {found} by somebody else, expected no change of its rows other than "
-        f"dcplake's; {restore}read the bucket again with {REREAD_COMMAND}"
+        f"{place}: found a change by somebody else: {found}; expected no change of its rows other "
+        f"than dcplake's; {restore}read the bucket again with {REREAD_COMMAND}"
     )
 
 
@@ -84,7 +84,7 @@ def refuse_log_behind(place: str, newest_round: int, replicas: Mapping[str, Repl
             raise LakeError(
                 f"{place}: found round {newest_round} as the newest of changes, but table {table} "
                 f"at round {status.round} (version {status.version}); expected no replica ahead of "
-                "the log: it was put back to an older state. Put the newer one back, or read the "
+                "the log, which was restored to an older state: restore the newer one, or read the "
                 f"bucket again with {REREAD_COMMAND}"
             )
 
@@ -104,9 +104,9 @@ def short_vacuums(
         gone_before = commit.time - timedelta(seconds=commit.retention_seconds)
         if gone_before > horizon.start(now) and commit.retention_seconds < horizon.seconds:
             harm = (
-                f"kept {duration(commit.retention_seconds)} of the horizon's {horizon}: "
-                f"what was replaced before {gone_before:%Y-%m-%d %H:%M:%S} UTC may be gone; a "
-                "rollback to before that is made up from changes, or streams its vbuckets again"
+                f"kept {duration(commit.retention_seconds)} of the horizon's {horizon}: files that "
+                f"were replaced before {gone_before:%Y-%m-%d %H:%M:%S} UTC may be gone; a rollback "
+                "to an older state uses changes instead, or streams its vbuckets again"
             )
             found.append(Tampering(table, commit, harm))
     return tuple(found)

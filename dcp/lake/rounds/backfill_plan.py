@@ -221,7 +221,7 @@ def copy_to_begin_with(
 ) -> "VbucketHolder | LeftOut":
     vbucket, complete = state.vbucket, state.complete_seqno
     if state.order is not None:
-        return LeftOut(vbucket, "rollback pending", "it is followed first")
+        return LeftOut(vbucket, "rollback pending", "the rollback comes first")
     active = cluster.failover_logs.get(vbucket)
     on_branch = [
         copy
@@ -234,7 +234,7 @@ def copy_to_begin_with(
     if best is None and copies:
         named = ", ".join(str(copy.node) for copy in copies)
         return LeftOut(
-            vbucket, "replica on another branch", f"{named}: not that of the active node"
+            vbucket, "replica on another branch", f"{named}: the active node is on another"
         )
     if best is None:
         return _no_copy(vbucket, source)

@@ -46,7 +46,7 @@ def plan_rollback(
             state.vbucket,
             "rollback",
             f"{order}; policy.rollback is fail: set it to rewrite or resync, or run "
-            f"dcplake resync --vbuckets {state.vbucket} (dcplake plan says how much that is)",
+            f"dcplake resync --vbuckets {state.vbucket} (dcplake plan shows how much that reads)",
         )
     target = rollback_target(state, policy)
     complete = (each for each in complete_seqnos if each <= target.seqno)

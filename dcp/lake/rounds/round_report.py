@@ -78,7 +78,7 @@ class RoundReport(Record, Shown):
         if documents := sum(each.target_seqno for each in again):
             lines.append(
                 f"  ordered back to 0: vbuckets {number_ranges(each.vbucket for each in again)}: "
-                f"they hold at most {documents:,} documents; dcplake plan tells what is read again"
+                f"they hold at most {documents:,} documents; dcplake plan shows what is read again"
             )
         if self.escaped_keys:
             lines.append(

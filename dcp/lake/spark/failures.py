@@ -67,16 +67,16 @@ _CAUSES: Final = (
         ),
         SetupError,
         "Spark does not know the file system of lake.root",
-        "add its jars: [spark.conf] spark.jars.packages. For S3 dcplake does it in a session that "
-        "it starts; of another, such as a server of Spark Connect, who starts it. What reads "
-        "without Spark at Google and Azure needs lake.storage_options "
+        "add its jars: [spark.conf] spark.jars.packages. For S3, dcplake adds them if it starts "
+        "the session; for another session, such as a Spark Connect server, add them where it "
+        "starts. To read without Spark at Google and Azure, set lake.storage_options "
         "(docs/howto/object-stores.md)",
     ),
     Cause(
         re.compile(r"ClassNotFoundException: (dcplake\.\w+)"),
         SetupError,
         "found no such class, expected the log store of lakes on S3 in this Spark session",
-        "who starts the session adds dcplake's jar (docs/howto/object-stores.md)",
+        "add dcplake's jar where the session starts (docs/howto/object-stores.md)",
     ),
     Cause(
         re.compile(
@@ -190,8 +190,8 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
         )
     ended = f"exit code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
     return DcplakeError(
-        f"{named}Spark's JVM has ended ({ended}), maybe for want of memory: run again, nothing "
-        "that is committed is lost"
+        f"{named}Spark's JVM has ended ({ended}), perhaps because memory ran out: run again, "
+        "nothing that is committed is lost"
     )
 
 
@@ -222,7 +222,7 @@ def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | Non
         return known
     named = f"{what}: " if what else ""
     log = kept_log()
-    more = "" if log is None else f"; Spark's log has the whole of it: {log}"
+    more = "" if log is None else f"; Spark's log says more: {log}"
     return DcplakeError(f"{named}{innermost(failure)}{more}")
 
 

@@ -22,7 +22,7 @@ def log_store_of(spark: SparkSession, place: str) -> str:
     key = f"spark.delta.logStore.{parts_of(place).scheme}.impl"
     raise ConfigError(
         f"{place}: found no setting {key} in this Spark session, expected {LOG_STORE}: without it "
-        "two drivers could commit the same version. Who starts the session sets it, and adds the "
+        "two drivers could commit the same version. Set it where the session starts, and add the "
         f"jar {LOG_STORE_JAR} (docs/howto/object-stores.md)"
     )
 

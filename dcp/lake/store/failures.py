@@ -22,7 +22,7 @@ from dcp.errors import (
 
 _COPY: Final = "put it back from a copy"
 _REPLICA: Final = f"{_COPY}, or delete the table's folder: the next run makes the table again"
-_AUDIT: Final = f"{_COPY}, or delete the table's folder: only what it told of rollbacks is lost"
+_AUDIT: Final = f"{_COPY}, or delete the table's folder: only its record of rollbacks is lost"
 _REMEDIES: Final = {
     ("changes", False): f"{_COPY}, or read the bucket again with {REREAD_COMMAND}",
     ("changes", True): f"{_COPY}, or set lake.root to a new place and read the bucket again there",
@@ -118,7 +118,7 @@ CAUSES: Final = (
             r"|The provided token has expired"
         ),
         StoreRefusedError,
-        "the credentials of the object store have ended",
+        "the credentials of the object store have expired",
         "renew them and run again: nothing that is committed is lost. Files that "
         "lake.storage_options names are read again while a round goes on, the environment is not",
     ),
@@ -128,7 +128,7 @@ CAUSES: Final = (
             rf"|{_BY_OBSTORE} [^\n]* status code: 40[13]\b"
         ),
         StoreRefusedError,
-        "the object store refused the credentials, or what was done with them",
+        "the object store refused the credentials, or the access that they give",
         "see that the key and its secret are right, and that it may read, write, list and delete "
         "below lake.root",
     ),
@@ -146,8 +146,8 @@ CAUSES: Final = (
         ),
         SetupError,
         "the certificate of the object store's endpoint is not trusted",
-        "name its authority to this process in SSL_CERT_FILE, and to Spark's Java in a trust store "
-        "(docs/howto/object-stores.md, A certificate of your own)",
+        "name its authority in SSL_CERT_FILE for this process, and in a trust store for Spark's "
+        "Java (docs/howto/object-stores.md, A certificate of your own)",
     ),
     Cause(
         re.compile(
@@ -170,7 +170,7 @@ CAUSES: Final = (
             rf"|{_BY_OBSTORE} [^\n]* status code: 4(?!04)\d\d\b(?:{_ITS_CODE}(\w+))?"
         ),
         StoreRefusedError,
-        "the object store refused what it was asked",
+        "the object store refused the request",
         "see that the credentials, the region and the endpoint are right "
         "(docs/howto/object-stores.md), and run again: nothing that is committed is lost",
     ),

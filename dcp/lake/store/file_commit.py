@@ -144,8 +144,8 @@ def commit_files(
         return
     if unknown := unknown_features(table):
         raise LakeError(
-            f"{place}: found the Delta features {unknown}, which it got since the files were "
-            "written, expected none; nothing was committed, run it again: Spark writes to it then"
+            f"{place}: found the Delta features {unknown}, which the table got after the files "
+            "were written; nothing was committed, run it again: Spark then writes to the table"
         )
     # An executor with another disk at the same path would have written elsewhere.
     _refuse_missing(place, files)

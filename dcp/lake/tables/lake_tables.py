@@ -85,8 +85,8 @@ class LakeIdentity:
             case _:
                 told = (
                     f" with uuid {self.bucket_uuid!r} and {self.vbucket_count} vbuckets, found "
-                    f"uuid {found.bucket_uuid!r} and {found.vbucket_count}; it was made anew, use "
-                    "another lake for it"
+                    f"uuid {found.bucket_uuid!r} and {found.vbucket_count}; the bucket was made "
+                    "again, use another lake for it"
                 )
         raise LakeError(f"{where}: this lake holds bucket {self.bucket!r}{told}")
 
@@ -294,8 +294,8 @@ def _require_columns(table: Table, expected: pa.Schema, also: Collection[str] = 
     if other := {name for name in found | wanted if found.get(name) != wanted.get(name)}:
         raise LakeError(
             f"{table.where}: found the columns {told(found) or '(none other)'}, "
-            f"expected {told(wanted) or 'no such columns'}; put "
-            "the table back to a version from before that (DESCRIBE HISTORY lists them): "
+            f"expected {told(wanted) or 'no such columns'}; restore "
+            "the table to an earlier version (DESCRIBE HISTORY lists them): "
             f"{restore_sql(table.sql, '…')}"
         )
 

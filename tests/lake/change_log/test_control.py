@@ -94,7 +94,7 @@ def test_a_cancel_of_nothing_is_a_request_to_be_refused() -> None:
 
 def test_who_did_not_tell_their_name_is_nobody_else() -> None:
     [action] = actions_of(row | {"who": None} for row in rows(("pause", None)))
-    assert action.who == "(not told)"
+    assert action.who == "(unknown)"
 
 
 def test_requests_come_oldest_first() -> None:

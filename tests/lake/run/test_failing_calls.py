@@ -169,7 +169,7 @@ def test_a_repair_whose_round_is_taken_by_a_late_commit_of_its_driver_is_not_don
         return run_task(*asked)
 
     store.run_task = meanwhile
-    with pytest.raises(StoreUnavailableError, match="an earlier attempt of this driver"):
+    with pytest.raises(StoreUnavailableError, match="an earlier append of this driver"):
         repair(lake, "w")
     assert states_at(lake, 2)[0].epoch == states_at(lake, 1)[0].epoch
 

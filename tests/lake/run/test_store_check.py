@@ -66,7 +66,7 @@ def test_a_good_store_is_listed_written_read_and_left_as_it_was(store: ObjectSto
     ("failure", "step", "error", "said"),
     [
         (("GET", "403 Forbidden", "AccessDenied"), LIST, SetupError, "refused the credentials"),
-        (("GET", "400 Bad Request", "ExpiredToken"), LIST, SetupError, "have ended; renew them"),
+        (("GET", "400 Bad Request", "ExpiredToken"), LIST, SetupError, "have expired; renew them"),
         (("GET", "404 Not Found", "NoSuchBucket"), LIST, SetupError, "found no such bucket"),
         (("PUT", "403 Forbidden", "AccessDenied"), WRITE, SetupError, "refused the credentials"),
         (("PUT", "501 Not Implemented", "NotImplemented"), WRITE, LakeError, "does not refuse to"),
@@ -99,7 +99,7 @@ def test_the_first_trial_that_fails_says_what_to_do(
     [
         (("503 Slow Down", "SlowDown"), "503 Service Unavailable: the object store does not"),
         (("403 Forbidden", "AccessDenied"), "refused the credentials"),
-        (("400 Bad Request", "ExpiredToken"), "have ended; renew them"),
+        (("400 Bad Request", "ExpiredToken"), "have expired; renew them"),
         (("412 Precondition Failed", "PreconditionFailed"), None),
         (("501 Not Implemented", "NotImplemented"), None),
     ],

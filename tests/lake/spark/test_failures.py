@@ -106,17 +106,17 @@ CASES = [
     (
         "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
         SetupError,
-        r"S3AFileSystem: Spark does not know .* spark\.jars\.packages\. For S3 dcplake does it",
+        r"S3AFileSystem: Spark does not know .* spark\.jars\.packages\. For S3, dcplake adds them",
     ),
     (
         'UnsupportedFileSystemException: No FileSystem for scheme "az"',
         SetupError,
-        r'No FileSystem for scheme "az": Spark does not know .* needs lake\.storage_options',
+        r'No FileSystem for scheme "az": Spark does not know .* set lake\.storage_options',
     ),
     (
         "java.lang.ClassNotFoundException: dcplake.S3LogStore\n\tat x",
         SetupError,
-        r"dcplake\.S3LogStore: found no such class, .* adds dcplake's jar",
+        r"dcplake\.S3LogStore: found no such class, .* add dcplake's jar",
     ),
     (
         "java.lang.ClassNotFoundException: theirs.LogStore\n\tat java.base/java.lang.Class.forName("
@@ -149,7 +149,7 @@ CASES = [
         "s3a://b/lake/_delta_log: software.amazon.awssdk.services.s3.model.S3Exception: Forbidden "
         "(Service: S3, Status Code: 403, Request ID: null):null",
         StoreRefusedError,
-        "the object store refused the credentials, or what was done with them; ",
+        "the object store refused the credentials, or the access that they give; ",
     ),
     (
         "org.apache.hadoop.fs.s3a.UnknownStoreException: `s3a://b/lake/_delta_log': getFileStatus "
@@ -172,7 +172,7 @@ CASES = [
         "PKIX path building failed: sun.security.provider.certpath.SunCertPathBuilderException: "
         "unable to find valid certification path to requested target (SDK Attempt Count: 6)",
         SetupError,
-        "the certificate of the object store's endpoint is not trusted; name its authority to",
+        "the certificate of the object store's endpoint is not trusted; name its authority in",
     ),
     (
         "software.amazon.awssdk.services.s3.model.S3Exception: refused (Service: S3, Status Code: "
@@ -197,13 +197,13 @@ CASES = [
         "Error performing PUT http://127.0.0.1:9/b/a in 9ms - Server returned non-2xx status code: "
         "409 Conflict: <Error><Code>BlobImmutableDueToPolicy</Code>",
         StoreRefusedError,
-        "BlobImmutableDueToPolicy: the object store refused what it was asked",
+        "BlobImmutableDueToPolicy: the object store refused the request",
     ),
     (
         "software.amazon.awssdk.services.s3.model.S3Exception: refused (Service: S3, Status Code: "
         "400, Request ID: null) (SDK Attempt Count: 1)",
         StoreRefusedError,
-        "Status Code: 400: the object store refused what it was asked",
+        "Status Code: 400: the object store refused the request",
     ),
 ]
 
@@ -265,7 +265,7 @@ def test_of_another_failure_of_spark_the_innermost_cause_is_told(
     error = one_line_error(failure, "verify")
     assert type(error) is DcplakeError
     assert str(error) == (
-        "verify: java.lang.IllegalStateException: no such thing; Spark's log has the whole of it: "
+        "verify: java.lang.IllegalStateException: no such thing; Spark's log says more: "
         "/tmp/its/spark.log"
     )
 

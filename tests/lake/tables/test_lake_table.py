@@ -230,7 +230,7 @@ def test_other_columns_are_told_without_spark(tmp_path: Path) -> None:
     text, kind = log.read_text(), r"\",\"type\":\""
     text = text.replace(rf"\"lock_time{kind}long", rf"\"lock_time{kind}string")
     log.write_text(text.replace(r"\"expiry\"", r"\"until\""))
-    expected = r"lock_time string, until bigint, expected expiry bigint, lock_time bigint; put"
+    expected = r"lock_time string, until bigint, expected expiry bigint, lock_time bigint; restore"
     with pytest.raises(
         LakeError, match=f"changes: found the columns {expected}.* RESTORE TABLE delta"
     ):

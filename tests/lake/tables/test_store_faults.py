@@ -181,7 +181,7 @@ def test_a_store_that_is_busy_for_a_while_delays_a_round(table: Table) -> None:
     ("failure", "said"),
     [
         (BUSY, "503 Service Unavailable: the object store does not answer"),
-        (ENDED, "the credentials of the object store have ended; renew them and run again"),
+        (ENDED, "the credentials of the object store have expired; renew them and run again"),
         (("403 Forbidden", "AccessDenied"), "the object store refused the credentials"),
         (None, "the object store does not answer, or says that it cannot; see that the endpoint"),
     ],
@@ -264,8 +264,8 @@ def test_a_store_that_does_not_answer_is_not_asked_by_spark_too(table: Table) ->
         (("403 Forbidden", "InvalidAccessKeyId"), "the object store refused the credentials"),
         (("403 Forbidden", "AccessDenied"), "the object store refused the credentials"),
         (("404 Not Found", "NoSuchBucket"), "found no such bucket; make it"),
-        (ENDED, "the credentials of the object store have ended; renew them"),
-        (("400 Bad Request", "InvalidToken"), "InvalidToken: the object store refused what"),
+        (ENDED, "the credentials of the object store have expired; renew them"),
+        (("400 Bad Request", "InvalidToken"), "InvalidToken: the object store refused the"),
     ],
 )
 def test_a_store_that_refuses_is_not_asked_by_spark_too(

@@ -257,7 +257,7 @@ def test_an_attempt_of_ours_that_was_committed_late_is_no_other_driver(
     model = LogModel(lake, 4)
     content = model.next_round()
     model.commit(content, "writer-1")
-    with pytest.raises(StoreUnavailableError, match=r"round 1 .*the next round goes on from it"):
+    with pytest.raises(StoreUnavailableError, match=r"round 1 .*next round continues from there"):
         append_round(lake, given_rows(lake, content), 1, "writer-1")
 
 
