@@ -159,9 +159,8 @@ def _read_back(
     if failure is None:
         raise LakeError(
             f"{plan}: Delta skipped the commit, but the history shows no later apply than version "
-            f"{plan.since_version}; somebody else used a transaction id of this table: restore "
-            f"it to version {plan.since_version}, or delete its folder and run again, which makes "
-            "the table again"
+            f"{plan.since_version}; somebody else used a transaction id of this table. Restore "
+            f"it to version {plan.since_version}, or delete its folder: the next run makes it again"
         )
     if not isinstance(failure, CommitConflictError):
         raise failure
