@@ -154,8 +154,8 @@ def _refuse_unknown_log_store(session: "SparkSession", location: LakeLocation) -
         raise ConfigError(
             f"{location}: found the log store {chosen} in this Spark session, but not in "
             f"[spark.conf], expected {LOG_STORE}; remove the setting where Spark gets it "
-            "(--conf, spark-defaults.conf, the start of the session). Or add it to [spark.conf]: then "
-            "only Spark reads and commits (docs/howto/object-stores.md)"
+            "(--conf, spark-defaults.conf, the start of the session). Or add it to [spark.conf]: "
+            "then only Spark reads and commits (docs/howto/object-stores.md)"
         )
 
 

@@ -135,8 +135,8 @@ def refuse_language(spark: "SparkSession", jvm: Any, folder: Path | None) -> Non
         style = jvm.java.time.format.DecimalStyle.ofDefaultLocale().toString()
     if not style.startswith("DecimalStyle[0"):
         raise ConfigError(
-            f"found a Spark session whose JVM writes numbers in the digits of its locale, {style}. No "
-            "reader would find the files of Delta's log; expected -Duser.language=en "
+            f"found a Spark session whose JVM writes numbers in the digits of its locale, {style}. "
+            "No reader would find the files of Delta's log; expected -Duser.language=en "
             "in spark.driver.extraJavaOptions where the session starts"
         )
     if jvm is not None and folder is not None and not str(folder.absolute()).isascii():
