@@ -27,16 +27,22 @@ from dcp.suggestions import refusal_of_gone
 GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Replicate": {
         "init": ("lake", "write a configuration file, by asking the cluster"),
-        "doctor": ("lake", "try each step from the configuration to a stream, say what fails"),
-        "plan": ("lake", "say what a run would do, without doing it"),
+        "doctor": (
+            "lake",
+            "try each step from the configuration to a stream, and name the one that fails",
+        ),
+        "plan": ("lake", "show what a run would do, without doing it"),
         "run": ("lake", "replicate a bucket into its lake"),
-        "apply": ("lake", "merge what was received into the replica tables, where runs do not"),
+        "apply": (
+            "lake",
+            "merge received rounds into the replica tables, for runs that do not apply",
+        ),
         "maintain": (
             "lake",
             "clean up: small files, old files, log rows that no rollback can need",
         ),
-        "pause": ("lake", "let no further round of a lake begin, until it is resumed"),
-        "resume": ("lake", "let rounds of a paused lake begin again"),
+        "pause": ("lake", "stop further rounds of a lake until it is resumed"),
+        "resume": ("lake", "continue the rounds of a paused lake"),
         "package": ("lake", "write the Python environment of tasks as an archive for spark-submit"),
         "relay": (
             "servers",
@@ -44,24 +50,24 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         ),
     },
     "Look": {
-        "status": ("lake", "where the lake stands, and what it waits for"),
+        "status": ("lake", "show how far the lake is, and what it waits for"),
         "sql": ("lake", "ask the lake a question in SQL"),
         "verify": (
             "lake",
             "compare the replica tables with the whole bucket, by key, seqno and CAS",
         ),
         "tail": ("lake", "show the newest changes, and follow them"),
-        "top": ("lake", "connections, windows and stages of a run that is going on, live"),
-        "rollbacks": ("lake", "what rollbacks took back, key by key"),
-        "cut": ("lake", "versions of all tables that belong together, as SQL views"),
-        "metrics": ("lake", "lag, rounds, rollbacks and sizes of a lake, as Prometheus reads them"),
-        "report": ("lake", "the page of a lake as a file: lag, rounds, rollbacks, tables"),
+        "top": ("lake", "show connections, windows and stages of a running run, live"),
+        "rollbacks": ("lake", "list the rows that rollbacks took back, key by key"),
+        "cut": ("lake", "find versions of all tables that hold one round, as SQL views"),
+        "metrics": ("lake", "print lag, rounds, rollbacks and sizes of a lake for Prometheus"),
+        "report": ("lake", "write the page of a lake as a file: lag, rounds, rollbacks, tables"),
         "schema": ("lake", "propose a contract of typed columns from documents"),
     },
     "Repair": {
-        "resync": ("lake", "let vbuckets be streamed again from their beginning"),
+        "resync": ("lake", "stream vbuckets again from their beginning"),
         "erase": ("lake", "take documents out, with all their versions"),
-        "backfill": ("lake", "rebuild vbuckets from replicas, beside the replication that goes on"),
+        "backfill": ("lake", "rebuild vbuckets from replica nodes during replication"),
     },
     "Test cluster": {
         "demo": (
@@ -71,14 +77,17 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "serve": ("servers", "run the embedded Couchbase-like producer"),
         "load": ("servers", "store JSON lines in a bucket"),
         "add-node": ("servers", "start another node of the embedded producer"),
-        "rebalance": ("servers", "let the nodes of the embedded producer own evenly many vbuckets"),
+        "rebalance": (
+            "servers",
+            "spread the vbuckets evenly over the nodes of the embedded producer",
+        ),
         "failover": (
             "servers",
-            "let a node of the embedded producer be gone, and its replicas go on",
+            "remove a node of the embedded producer, and promote its replicas",
         ),
         "replication": (
             "servers",
-            "let the embedded producer's copies on other nodes stand still, or follow again",
+            "pause or resume the embedded producer's copies on other nodes",
         ),
     },
 }

@@ -1,4 +1,4 @@
-"""``dcplake apply``: merge what was received into the replica tables, where runs do not."""
+"""``dcplake apply``: merge received rounds into the replica tables, for runs that do not apply."""
 
 from typing import Annotated, Final
 

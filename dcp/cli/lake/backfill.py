@@ -1,4 +1,4 @@
-"""``dcplake backfill``: rebuild vbuckets from replicas, beside the replication."""
+"""``dcplake backfill``: rebuild vbuckets from replica nodes during replication."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""``dcplake cut``: versions of all tables that belong together, and the views of them.
+"""``dcplake cut``: finds versions of all tables that hold one round, and prints views of them.
 
 What it prints is SQL, to be pasted or to be given to ``spark-sql -f``.
 """
@@ -40,7 +40,7 @@ def run(
         Option(
             parser=_moment,
             metavar="TIME",
-            help="the newest cut of rounds up to then (ISO 8601; UTC where it names no zone)",
+            help="the newest cut at this time (ISO 8601; UTC without a zone)",
         ),
     ] = None,
     json: Annotated[bool, Option("--json", help="the cut as one JSON object")] = False,

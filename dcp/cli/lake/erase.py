@@ -33,13 +33,13 @@ def run(  # noqa: PLR0913  (an argument for each option)
             help="the documents are still at the source: keep their values out for good",
         ),
     ] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="tell the price, and ask nothing")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="print the price, without asking")] = False,
     check: Annotated[
-        bool, Option("--check", help="search all data files for the documents, and ask nothing")
+        bool, Option("--check", help="search all data files for the documents, without asking")
     ] = False,
     json: Annotated[bool, Option("--json", help="the result as one JSON object")] = False,
 ) -> int:
-    """Tell the price, and ask the driver of the lake; or search all files."""
+    """Print the price, and ask the driver of the lake; or search all files."""
     from dcp.lake.run.ask_erasure import ask_erasure, check_erased, erasure_of
 
     settings = settings_from(config, lake, overrides)

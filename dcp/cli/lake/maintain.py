@@ -44,7 +44,7 @@ def run(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="say what would be done, do nothing")
+        bool, Option("--dry-run", help="print the plan, and change nothing")
     ] = False,
     json: Annotated[bool, Option("--json", help="one JSON object per step and table")] = False,
 ) -> int:

@@ -1,4 +1,4 @@
-"""``dcplake pause``: let no further round of a lake begin, until it is resumed."""
+"""``dcplake pause``: stop further rounds of a lake until it is resumed."""
 
 from collections.abc import Collection
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""``dcplake resume``: let rounds of a paused lake begin again."""
+"""``dcplake resume``: continue the rounds of a paused lake."""
 
 from typing import Annotated
 

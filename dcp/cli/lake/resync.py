@@ -1,4 +1,4 @@
-"""``dcplake resync``: let vbuckets be streamed again from their beginning."""
+"""``dcplake resync``: stream vbuckets again from their beginning."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""``dcplake top``: connections, windows and stages of a run that is going on, live.
+"""``dcplake top``: connections, windows and stages of a running run, live.
 
 Reads the live board of the lake, or asks a producer or a relay; starts no Spark. Where the output
 is no terminal it shows one look.

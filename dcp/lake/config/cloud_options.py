@@ -1,7 +1,7 @@
 """The way to Google's and Azure's object stores, in the options of delta-rs and Polars.
 
-What no option says those two look for in the environment, as the clouds' own tools do. Spark's
-connectors have jars and settings of their own, which are lines of ``[spark.conf]``.
+delta-rs and Polars take missing options from the environment, as the clouds' own tools do. Spark's
+connectors have jars and settings of their own, in ``[spark.conf]``.
 """
 
 import os
@@ -28,8 +28,8 @@ def cloud_way(
 ) -> dict[str, str] | None:
     """Return options that lead delta-rs and obstore to a root, without secrets.
 
-    None if only Spark knows the way. Options say it; without any, settings of Spark's connector go
-    before the environment, which may be about something else.
+    None if only Spark knows the way. Options come first. Without any, settings of Spark's connector
+    come before the environment, which may be about another store.
 
     Raises:
         ConfigError: as `checked_cloud_options`.

@@ -35,7 +35,7 @@ from dcp.lake.config.toml_file import read_toml
 from dcp.suggestions import did_you_mean
 
 _NO_COLUMN: Final = re.compile(r"[ ,;{}()=]")
-"""Parquet allows these in no column's name (Delta's column mapping would change them)."""
+"""Characters that Parquet allows in no column's name (Delta's column mapping would change them)."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -50,7 +50,7 @@ def refusal_of(name: str) -> str | None:
 
 
 def same_name_key(name: str) -> str:
-    """Return the same key for exactly the names that Spark takes for one.
+    """Return the same key for exactly those names that Spark treats as equal.
 
     Spark resolves names by Java's ``equalsIgnoreCase``, which folds each character to upper and
     then to lower case. Delta also compares ``toLowerCase``, which makes two characters of ``İ``.
@@ -73,7 +73,7 @@ _ENTRY_KEYS: Final = ("as", "type", "view")
 _VIEW: Final = re.compile("(?=.{1,100}$)[A-Za-z](?:_?[A-Za-z0-9])*")
 """The names of other collections' views follow ``__``."""
 _NO_VIEW: Final = "live"
-"""There is a view ``docs_live`` of every table."""
+"""Taken: every table has a view ``docs_live``."""
 _NAME: Final = "[A-Za-z0-9_%-]{1,251}"
 _COLLECTION: Final = re.compile(rf"{_NAME}\.{_NAME}")
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
@@ -92,9 +92,9 @@ SCALARS: Final[Mapping[str, pa.DataType]] = {
     "timestamp_ms": pa.timestamp("ms", tz="UTC"),
     "partial_date": pa.large_string(),
 }
-"""The types of values, by a contract's names for them; there is also ``decimal(p,s)``.
+"""The types of values, by a contract's names for them; ``decimal(p,s)`` is another one.
 
-The Arrow type of the last two says what documents have. The column has a type of Spark:
+For the last two, the Arrow type describes the documents. The column's type is one of Spark:
 `dcp.lake.tables.typed_columns.table_type`.
 """
 _SCALAR_NAMES: Final = {kind: name for name, kind in SCALARS.items()}
@@ -116,7 +116,7 @@ def type_name(kind: pa.DataType) -> str:
 
 
 class ContractMode(StrEnum):
-    """The treatment of fields and values that a contract does not foresee."""
+    """The treatment of fields and values outside a contract."""
 
     EVOLVE = "evolve"
     """New fields become columns, numbers widen; other values that do not fit are violations."""
@@ -129,7 +129,7 @@ class ContractMode(StrEnum):
 
     @property
     def tells_new_fields(self) -> bool:
-        """True if fields without a column matter: somebody has to look for them."""
+        """True if fields without a column count: somebody has to look for them."""
         return self in (ContractMode.EVOLVE, ContractMode.FREEZE)
 
 
@@ -139,18 +139,20 @@ class Contract:
     """``scope.collection``."""
     mode: ContractMode
     document: pa.StructType
-    """The type of documents: its fields have their names, and in `column_name` those of columns."""
+    """The type of documents. Its fields have the documents' names; `column_name` gives the
+    columns'.
+    """
     where: str
     """The file, for messages."""
     arrays: Mapping[str, str] = field(default_factory=dict)
-    """By the name of its view, an array that has one: the path to its elements, by columns."""
+    """By the name of a view, the path to the elements of its array, in names of columns."""
 
 
 def require_collection(name: object, where: str) -> str:
     """Return a collection's name.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not ``scope.collection``.
     """
     if isinstance(name, str) and _COLLECTION.fullmatch(name):
         return name
@@ -212,7 +214,7 @@ def document_type(columns: Mapping[str, Any], where: str) -> pa.StructType:
     """Return the type of documents with these paths (`Contract.document`).
 
     Raises:
-        ConfigError: a path, a type or an alias is none, or two of them contradict each other.
+        ConfigError: a path, a type or an alias is invalid, or two of them contradict each other.
     """
     return _document(_entries(columns, where), where)
 
@@ -322,10 +324,10 @@ def _entry(path: str, told: Any, where: str) -> _Entry:
 
 
 def steps_of(path: str, where: str) -> tuple[Step, ...]:
-    """Return the steps of a JSON path to a field, or to what is in it.
+    """Return the steps of a JSON path to a field or into it.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is no such path.
     """
     steps = json_path(path)
     if not steps or not isinstance(steps[0], FieldName):
@@ -356,7 +358,7 @@ def _scalar(path: str, kind: Any, where: str) -> pa.DataType:
 
 
 _Leaf = tuple[tuple[Step, ...], pa.DataType, str]
-"""The steps that a path has below some place, the type there, and the path."""
+"""The remaining steps of a path below some place, the type there, and the path."""
 
 _Aliases = dict[tuple[Step, ...], str]
 """By the path of a field, the name of its column."""

@@ -1,6 +1,6 @@
 """Defines the section ``filter``: which documents of the bucket a lake has.
 
-A changed filter is followed by reading every vbucket anew: `dcp.lake.tables.document_filter`.
+After a change of the filter every vbucket is read anew: `dcp.lake.tables.document_filter`.
 """
 
 import re
@@ -99,7 +99,7 @@ def require_names(setting: str, names: Iterable[str]) -> None:
 
 
 def check_expression(setting: str, expression: str) -> None:
-    """Raise ConfigError for a text that RE2 does not take as a regular expression."""
+    """Raise ConfigError for a text that is no regular expression of RE2."""
     if not expression:
         return
     import pyarrow as pa  # not at the top: commands that read no documents start without it

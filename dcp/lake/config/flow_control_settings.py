@@ -1,7 +1,7 @@
-"""The section ``flow_control``: windows, their policy, acknowledgements, and the batches they feed.
+"""The section ``flow_control``: windows, their policy, acknowledgements, and batches.
 
-A batch, what is not acknowledged yet, and the smallest window that the policy gives are checked
-against each other here, so that no node ever waits for a batch that waits for it.
+The section checks batch, unacknowledged bytes and the smallest window of the policy against each
+other. So no node ever waits for a batch that waits for the node.
 """
 
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from dcp.protocol.window_policies import (
 from dcp.setting_keys import Section, key, key_of
 
 LEAST_WINDOW_BYTES: Final = 4096
-"""Below it a window is nothing but waiting; ``ratio`` has no lower bound of its own."""
+"""A smaller window would only wait; ``ratio`` has no lower bound of its own."""
 _LEAST_PERCENT: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class FlowControlSettings(FlowSettings):
-    """Limits of the data under way between a node and the tables: the bound on Python's memory."""
+    """Limits of the data between a node and the tables: they bound Python's memory."""
 
     window_policy: str = key(
         "static",
@@ -124,7 +124,7 @@ class FlowControlSettings(FlowSettings):
         return 0 if self.window_policy == WindowPolicy.NONE else self.window_bytes
 
     def planned_window_bytes(self, connections: int) -> int:
-        """Return the window of each of so many simultaneous connections.
+        """Return the window of each of this many simultaneous connections.
 
         The policy ``dynamic`` gives more to the first ones; this is the last one's window.
         """
@@ -147,10 +147,10 @@ class FlowControlSettings(FlowSettings):
         )
 
     def flush_bytes(self, window_bytes: int) -> int:
-        """Return the gathered bytes of one window at which a batch must be flushed.
+        """Return the collected bytes of one window at which a batch must be flushed.
 
-        ``window_bytes`` is its size now, 0 if it is off. With a batch and the unacknowledged bytes
-        it still has room: no node ever waits for a batch that waits for it.
+        ``window_bytes`` is its present size, 0 if it is off. Batch and unacknowledged bytes then
+        leave room in it, so no node waits for a batch that waits for the node.
         """
         window_bytes = window_bytes or self.window_bytes
         released_bytes = int(window_bytes * self.ack_fraction)
@@ -161,8 +161,8 @@ class FlowControlSettings(FlowSettings):
 class WindowPlan:
     """The windows of a round's connections, which share the memory of one executor.
 
-    The driver knows how many run at once and to how many nodes each connects. Nothing is resized in
-    a round.
+    The driver knows how many tasks run at once, and the number of nodes for each. Nothing is
+    resized within a round.
     """
 
     policy: str
@@ -177,7 +177,7 @@ class WindowPlan:
 
     @classmethod
     def of(cls, flow: FlowControlSettings, connections: int) -> "WindowPlan":
-        """Return the windows of so many connections at once, as the policy sizes them."""
+        """Return the windows of this many simultaneous connections, by the policy."""
         connections = max(1, connections)
         window_bytes = flow.planned_window_bytes(connections)
         held_bytes = window_bytes or flow.window_bytes + READ_BUFFER_BYTES

@@ -1,7 +1,7 @@
-"""Takes a lake's root apart: a folder of this machine, or a place in another store.
+"""Splits a lake's root: a folder of this machine, or a place in another store.
 
-A root is one place for all who read it: Spark, delta-rs, obstore and this process. One that they
-would take for different places is refused.
+A root must be one place for Spark, delta-rs, obstore and this process. A root that they would
+resolve differently is refused.
 """
 
 import re
@@ -15,7 +15,7 @@ from dcp.errors import ConfigError
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 
 _WITH_ONE_SLASH: Final = (*S3_SCHEMES, "gs", "az", "abfs", "abfss", "hdfs", "wasbs", "dbfs", "file")
-"""Schemes that count without ``//``, too; before any other a colon is part of a folder's name."""
+"""Schemes that count without ``//``, too. Before any other, a colon is part of a folder's name."""
 
 _SMALL: Final = "the bucket in lower-case letters, digits"
 _OF_S3: Final = f"://BUCKET/path, {_SMALL}, '.' and '-'", r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
@@ -28,7 +28,7 @@ _BUCKETS: Final = MappingProxyType(
         **dict.fromkeys(("abfs", "abfss"), _OF_AZURE),
     }
 )
-"""By scheme what is expected behind it, and the pattern of a bucket's name."""
+"""By scheme, the expected part after it, and the pattern of a bucket's name."""
 
 
 class StoreParts(NamedTuple):
@@ -40,7 +40,7 @@ class StoreParts(NamedTuple):
 
 
 def parts_of(place: str) -> StoreParts:
-    """Take a place apart as it stands, a right one or not."""
+    """Split a place, valid or not."""
     scheme, colon, rest = place.partition(":")
     scheme = scheme.lower()
     if not colon or not (rest.startswith("//") or scheme in _WITH_ONE_SLASH):
@@ -52,10 +52,10 @@ def parts_of(place: str) -> StoreParts:
 
 
 def checked_root(root: str) -> str:
-    """Return a lake's root as all take it: a folder's path, or ``scheme://bucket/path``.
+    """Return a lake's root in its one form: a folder's path, or ``scheme://bucket/path``.
 
     Raises:
-        ConfigError: it is no place, or not the same one for all.
+        ConfigError: it is no place, or readers would resolve it differently.
     """
     scheme, bucket, path = parts_of(root)
     if control := re.search(r"[\x00-\x1f\x7f]", root):

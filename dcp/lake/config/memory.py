@@ -1,9 +1,9 @@
 """Bounds the memory of a run by a formula; ``docs/reference/memory.md`` explains it. No Spark.
 
-Two parts are limits that somebody enforces: the JVM keeps to its heap and its direct memory, a node
-keeps to the window of its connection. The others follow from the largest document and from the
-limits that ``session.py`` sets for Parquet. What a task needs of the heap is therefore known before
-the first byte arrives, and a heap that cannot hold it is refused.
+Two parts are enforced limits: the JVM keeps to its heap and its direct memory, a node keeps to the
+window of its connection. The others follow from the largest document and from the limits that
+``session.py`` sets for Parquet. So a task's need of heap is known before the first byte arrives,
+and a smaller heap is refused.
 """
 
 import re
@@ -18,27 +18,27 @@ DOCUMENT_BYTES: Final = 20 * MEBIBYTE
 """The largest document of Couchbase (kv_engine ``max_item_size``)."""
 
 ROW_GROUP_BYTES: Final = 64 * MEBIBYTE
-"""A Parquet writer gathers so many encoded bytes before it writes them."""
+"""A Parquet writer collects this many encoded bytes before it writes them."""
 PAGE_BYTES: Final = MEBIBYTE
 CHECK_ROWS: Final = 4
-"""After so many rows a Parquet writer looks whether page and row group are full.
+"""After this many rows a Parquet writer checks whether page and row group are full.
 
-Its own rule (every 100 to 10,000 rows, guessed from the rows so far) lets gigabytes pass unseen
-when large documents follow small ones.
+Its own rule (every 100 to 10,000 rows, guessed from the rows so far) misses gigabytes when large
+documents follow small ones.
 """
 COLUMN_BATCH_BYTES: Final = 64 * MEBIBYTE
-"""The vectorised Parquet reader may decode so many bytes at once."""
+"""The vectorised Parquet reader may decode this many bytes at once."""
 COLUMN_BATCH_ROWS: Final = 4096
 """Spark's own number of rows in a column batch."""
 ARROW_BATCH_BYTES: Final = 4 * MEBIBYTE
-"""A round's default batch has as many; one more document may follow."""
+"""The size of a round's default batch; one more document may follow."""
 _LEAST_BATCH_ROWS: Final = 64
 """With fewer rows, reading row by row is as fast, and holds one document."""
 
 UPLOAD_PART_BYTES: Final = 5 * MEBIBYTE
 """The least part of an upload to an object store: S3 takes no smaller ones."""
 UPLOAD_PARTS: Final = 2
-"""So many parts travel at once."""
+"""The number of parts that travel at once."""
 
 _ROW_COPIES: Final = 5
 """Spark's operators may each keep a buffer of the largest row so far."""
@@ -62,8 +62,8 @@ def worker_bytes(
     Each connection holds its window and one message more, the incoming message and its copy while
     it grows, and the read buffer. The worker holds once: the batch that Spark is taking, joined
     from its parts, and the same as an Arrow message. Uploads hold less than two such messages, and
-    only when nothing grows. If privacy rules edit values, a batch is there three times more: the
-    texts, the edited ones, and their column.
+    only while nothing else grows. If privacy rules edit values, the worker holds a batch three
+    times more: the texts, the edited texts, and their column.
     """
     batches = 5 if edits_values else 2
     connection = window_bytes + 3 * DOCUMENT_BYTES + READ_BUFFER_BYTES

@@ -1,4 +1,4 @@
-"""Defines the section ``privacy``: which values of documents a lake never has.
+"""Defines the section ``privacy``: the values of documents that a lake never has.
 
 A changed rule holds from its first round on; `dcplake resync` brings older rows under it.
 docs/howto/privacy.md explains targets and actions.
@@ -23,10 +23,10 @@ _XATTRS: Final = "xattrs"
 
 
 class PrivateAction(StrEnum):
-    """The treatment of a value, before anything of it is written."""
+    """The treatment of a value before anything of it is written."""
 
     DROP = "drop"
-    """It goes, with the name of its field."""
+    """The value goes, with the name of its field."""
     MASK = "mask"
     """A constant of the same JSON type replaces it."""
     HASH = "hash"
@@ -34,7 +34,7 @@ class PrivateAction(StrEnum):
 
 
 class Unparsable(StrEnum):
-    """The treatment of a value that a rule holds for and that is no JSON."""
+    """The treatment of a value with a rule that is no JSON."""
 
     DROP = "drop"
     KEEP = "keep"
@@ -43,7 +43,7 @@ class Unparsable(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PrivacyRule:
-    """One rule: what it holds for, and the action. Exactly one of the three targets is not None."""
+    """One rule: target and action. Exactly one of the three targets is not None."""
 
     collection: str
     """A scope, scope.collection, or ``*``."""
@@ -53,7 +53,7 @@ class PrivacyRule:
     xattrs: tuple[Step, ...] | None = None
     """The path of a value in the xattrs; empty: all of them."""
     keys: str | None = None
-    """A regular expression (RE2): whole documents and their xattrs, if it is found in the key."""
+    """A regular expression (RE2): matching keys' whole documents, with their xattrs."""
 
     @property
     def target(self) -> tuple[object, ...]:
@@ -137,7 +137,7 @@ class PrivacySettings(Section):
             self.hash_key()
 
     def hash_key(self, environment: Mapping[str, str] | None = None) -> bytes:
-        """Return the key, as file and environment say now.
+        """Return the key, as file and environment hold it at this moment.
 
         Raises:
             ConfigError: there is none, or it is too short.

@@ -1,4 +1,4 @@
-"""Reads secrets from files as they are now; a mounted secret may be replaced at any time."""
+"""Reads secrets from files each time: a mounted secret may be replaced at any time."""
 
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,9 @@ def read_secret(path: Path, setting: str) -> str:
 
 
 def read_account(folder: Path) -> tuple[str, str]:
-    """Return user and password from a folder with these two files, both of one state of it."""
+    """Return user and password from a folder with these two files, both of one state of the
+    folder.
+    """
     place = folder.expanduser()
     newest = place / _NEWEST
     if newest.exists():

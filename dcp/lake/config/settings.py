@@ -1,9 +1,10 @@
 """The settings of a run, as typed frozen dataclasses: one per section of the configuration file.
 
-The sections ``flow_control`` and ``filter`` are in modules of their own. The call of `key` at each
-setting tells its default, meaning, unit and allowed range. ``settings_load.py`` checks values
-against them, ``settings_document.py`` writes ``conf/dcplake.toml`` from them. Values are checked
-when the objects are made, so that no later code checks again.
+The sections ``flow_control``, ``filter`` and ``privacy`` are in modules of their own. The call of
+`key` at each setting gives its default, meaning, unit and allowed range. ``settings_load.py``
+checks values against them, ``settings_document.py`` writes ``conf/dcplake.toml`` from them. The
+constructors check values, so no other code checks again.
+
 No secret is a setting: the password is named by reference (an environment variable or a file).
 """
 
@@ -32,7 +33,7 @@ from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED, ConnectionString
 from dcp.setting_keys import Section, key
 
 _SPARK_SECONDS: Final = 60.0
-"""The time that Spark takes to start, or to commit, on a busy machine."""
+"""The time of Spark's start, or of a commit, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +109,15 @@ class SourceSettings(ReachSettings):
         """Parse the seeds.
 
         Raises:
-            ConfigError: they cannot be understood.
+            ConfigError: they are no seeds.
         """
         return ConnectionString.parse(self.seeds, tls=self.tls)
 
     def credentials(self, environment: Mapping[str, str] | None = None) -> Credentials:
-        """Return user and password, as files and environment say now.
+        """Return user and password, as files and environment hold them at this moment.
 
-        PLAIN is allowed if nobody can listen, or by the settings. ``environment`` defaults to this
-        process's.
+        PLAIN is allowed on encrypted and local connections, or by the settings. ``environment``
+        defaults to this process's.
 
         Raises:
             ConfigError: no user is named; else as for ``password``.
@@ -137,7 +138,7 @@ class SourceSettings(ReachSettings):
         return Credentials(username, Secret(password), mechanisms)
 
     def password(self, environment: Mapping[str, str] | None = None) -> str:
-        """Read the password from its file or variable, in the process that asks.
+        """Read the password from its file or variable, on the machine of this process.
 
         Raises:
             SecretError: the file cannot be read, or is empty although a user is named.
@@ -166,7 +167,7 @@ class SourceSettings(ReachSettings):
 
 @dataclass(frozen=True, slots=True)
 class RoundSettings(RetrySettings):
-    """One round: how many tasks, how long, how much."""
+    """One round: number of tasks, time, size."""
 
     tasks: int = key(
         0,
@@ -203,9 +204,9 @@ class RoundSettings(RetrySettings):
 
     @property
     def stall_seconds(self) -> float:
-        """A run in which nothing has moved for so long stands still.
+        """A run without progress for this time counts as stalled.
 
-        A round may take its target, and the wait for a silent node; Spark may take its time.
+        It allows for a round's target, the wait for a silent node, and Spark.
         """
         return (
             self.target_seconds
@@ -332,7 +333,7 @@ class DroppedPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings(Section):
-    """The choices of a lake: rollbacks, dropped collections, and what is safe to publish."""
+    """The choices of a lake: rollbacks, dropped collections, and safety of published rows."""
 
     rollback: str = key(
         "rewrite",
@@ -393,7 +394,7 @@ class PolicySettings(Section):
 
 
 INSTALLED_SUITE: Final = "installed"
-"""Stands for the installed suite in ``quality.gate``; other values are files."""
+"""The name of the installed suite in ``quality.gate``; other values are files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +412,7 @@ class QualitySettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings(Section):
-    """The Spark session that dcplake builds; what spark-submit is given wins over it."""
+    """The Spark session that dcplake builds; arguments of spark-submit override it."""
 
     master: str = key(
         "local[*]",

@@ -1,10 +1,12 @@
-"""Settings from a TOML file, the environment and options; the later wins, anything odd is an error.
+"""Loads settings from a TOML file, the environment and options; later sources override earlier
+ones.
 
 The environment variable of a setting is ``DCPLAKE_<SECTION>_<KEY>`` (lists separated by commas,
-tables as ``name=value`` pairs separated by commas). Options are given as ``section.key``.
+tables as ``name=value`` pairs separated by commas). Options have the form ``section.key``. Every
+unknown name and every bad value is an error.
 
 Paths of the file, and defaults beside it, are relative to the file's folder. Paths of variables and
-options stay as they are: relative to the current folder of each process that uses them.
+options are relative to the current folder of each process that uses them.
 """
 
 import os
@@ -48,9 +50,9 @@ def with_paths_placed(values: Mapping[str, object], folder: Path) -> dict[str, o
 
 
 def require_no_lake_here(written: str, root: str, file: Path) -> None:
-    """Raise ConfigError if ``root`` is no lake, but its relative path from here is one.
+    """Raise ConfigError if ``root`` holds no lake, but the same relative path from here does.
 
-    Else a run would read the bucket into a second lake, and a report would miss the first.
+    Otherwise a run would read the bucket into a second lake, and a report would miss the first.
     """
     here = Path.cwd() / written
     if (
@@ -93,10 +95,9 @@ def load_settings(
     ``overrides`` maps ``section.key`` to a value; texts are read as in the environment.
 
     Raises:
-        ConfigError: a section or key that does not exist, a value of the wrong type or out of
-            range, values that do not fit each other, or a file that cannot be read. Names the
-            file (or variable, or option), the key, what was found and what is expected.
-
+        ConfigError: a section or key does not exist, a value has the wrong type or is out of range,
+            values contradict each other, or a file cannot be read. The message names the file (or
+            variable, or option), the key, found and expected.
     """
     given: dict[str, dict[str, _Given]] = {name: {} for name in SECTIONS}
     if path is not None:

@@ -1,4 +1,4 @@
-"""Parses a Spark master, and derives how many tasks run at once under it."""
+"""Parses a Spark master, and derives the number of tasks that run at once under it."""
 
 import os
 import re
@@ -7,14 +7,14 @@ from typing import Final
 from dcp.errors import ConfigError
 
 TASK_ATTEMPTS: Final = 4
-"""A task may be tried so often: a killed Python worker costs one attempt, not the round."""
+"""The attempts of a task: a killed Python worker costs one attempt, not the round."""
 
 _LOCAL: Final = re.compile(r"local(?:\[(\*|[1-9][0-9]{0,4})(\s*,\s*[1-9][0-9]{0,4})?\])?")
 _CLUSTER: Final = re.compile(r"yarn|[a-z0-9-]+://.+", re.DOTALL)
 
 
 def slots_of(master: str) -> int:
-    """Return how many tasks run at once under a local master; 0 if the cluster decides.
+    """Return the number of simultaneous tasks under a local master; 0 if the cluster decides.
 
     Raises:
         ConfigError: it is no master, or of a kind that we cannot size (``local-cluster[…]``).
@@ -30,7 +30,7 @@ def slots_of(master: str) -> int:
 
 
 def local_master(master: str) -> str:
-    """Return ``master`` with retries: local mode alone takes them from its name, ``local[2,4]``."""
+    """Return ``master`` with retries, which only local mode takes from its name: ``local[2,4]``."""
     local = _LOCAL.fullmatch(master)
     if local is None or local[2]:
         return master

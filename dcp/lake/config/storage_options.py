@@ -1,7 +1,7 @@
-"""The way to S3, in the options of delta-rs and Polars; and as settings of Spark's connector, S3A.
+"""The way to S3, in the options of delta-rs and Polars, and as settings of Spark's connector, S3A.
 
-A name may begin with ``aws_`` or not, in capitals or not. The environment may say what no option
-says (``AWS_REGION``, ``AWS_ENDPOINT_URL``), as for those two.
+A name may have the prefix ``aws_``, in any case. The environment supplies missing options
+(``AWS_REGION``, ``AWS_ENDPOINT_URL``), as for delta-rs and Polars.
 """
 
 import configparser
@@ -38,12 +38,12 @@ _PROVIDERS: Final = (
     f"{_AUTH}.SimpleAWSCredentialsProvider",
     "dcplake.Credentials",
 )
-"""Keys of users' own lines first; then those of our options, or the usual chain: environment, web
-identity, profile, role. Our class (dcp/lake/spark/log_store) reads files again.
+"""Keys of users' own lines come first. Then come those of our options, or the usual chain:
+environment, web identity, profile, role. Our class (dcp/lake/spark/log_store) reads files again.
 """
 
 LOG_STORE: Final = "dcplake.S3LogStore"
-"""Our class, by which Delta commits on S3."""
+"""dcplake's class, by which Delta commits on S3."""
 LOG_STORE_OF_ALL: Final = "spark.delta.logStore.class"
 
 _CONNECTOR: Final = tuple(f"spark.hadoop.fs.{scheme}." for scheme in S3_SCHEMES)
@@ -61,7 +61,7 @@ _WAY: Final = (
     "server-side-encryption",
     "session.token",
 )
-"""Beginnings of connector settings that name the way to a store, or the caller."""
+"""Prefixes of connector settings that name the way to a store, or the caller."""
 
 _NO_ROLE: Final = ("role_arn", "sso_session", "sso_start_url", "credential_process")
 """Keys of a profile that has no credentials of its own."""
@@ -70,7 +70,7 @@ _ADDRESS: Final = re.compile(r"(?:[^.]+\.)?\d+\.\d+\.\d+\.\d+|.*:.*")
 """A host that is an IP address, perhaps with a bucket's name before it."""
 
 _REGION_ELSEWHERE: Final = "us-east-1"
-"""Only Amazon's stores have a region, but signatures need one; delta-rs takes the same."""
+"""Only Amazon's stores have a region, but signatures need one; delta-rs uses the same."""
 
 
 def checked_options(given: Mapping[str, str]) -> dict[str, str]:
@@ -143,13 +143,14 @@ def options_of_delta_rs(
 ) -> dict[str, str] | None:
     """Return options that lead delta-rs and obstore to the store, without secrets.
 
-    They may travel to tasks; whoever opens the store takes them `with_secrets`. None if only Spark
-    knows the way: by its connector's settings, or an AWS profile without keys. None, too, if the
-    user chose another log store: it may keep the newest commits elsewhere, or overwrite ours.
+    The options may travel to tasks; the process that opens the store adds keys by `with_secrets`.
+    None if only Spark knows the way: by its connector's settings, or an AWS profile without keys.
+    None, too, if the user chose another log store: it may keep the newest commits elsewhere, or
+    overwrite ours.
 
     Raises:
         ConfigError: as `checked_options`.
-        SecretError: a file of AWS profiles is not of the format.
+        SecretError: a file of AWS profiles has another format.
     """
     around = os.environ if environment is None else environment
     if any(key.startswith(f"{each}{way}") for key in spark for each in _CONNECTOR for way in _WAY):
