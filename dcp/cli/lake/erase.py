@@ -7,12 +7,10 @@ from typer import Option
 
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say, say_json
+from dcp.errors import ConfigError
 from dcp.lake.config.contracts import DEFAULT_COLLECTION
 
-EPILOG = (
-    "The driver of the lake carries the request out, which need not run now: the run that goes on, "
-    "or the next one."
-)
+EPILOG = "A running driver carries the request out. If none runs, the next `dcplake run` does."
 
 
 def run(  # noqa: PLR0913  (an argument for each option)
@@ -42,6 +40,8 @@ def run(  # noqa: PLR0913  (an argument for each option)
     """Print the price, and ask the driver of the lake; or search all files."""
     from dcp.lake.run.ask_erasure import ask_erasure, check_erased, erasure_of
 
+    if check and dry_run:
+        raise ConfigError("found --check and --dry-run, expected one of them")
     settings = settings_from(config, lake, overrides)
     erasure = erasure_of(keys, collection, keeps_out=keep_out)
     if check:

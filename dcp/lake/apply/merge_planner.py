@@ -107,7 +107,7 @@ def plan_erasure(
     status = replica_status(lake, replica)
     status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
     log_version = history(lake.changes)[0].version
-    rows = _erased_rows(lake.table(replica.name), erasure)
+    rows = _rows_to_erase(lake.table(replica.name), erasure)
     keys = zip(rows["vbucket"].to_pylist(), rows["key"].to_pylist(), strict=True)
     pending_from = oldest_pending_round(states_at(lake, to_round).values(), to_round)
     is_applied = status.applied is not None
@@ -126,7 +126,7 @@ def plan_erasure(
     return _with_columns(lake, plan) if is_growing else plan
 
 
-def _erased_rows(table: Table, erasure: Erasure) -> pa.Table:
+def _rows_to_erase(table: Table, erasure: Erasure) -> pa.Table:
     found = table.found_by_spark(_METADATA, erasure.condition_sql())
     without = {"datatype": 0, "xattrs": None, "value": b"", "deleted": not erasure.keeps_out}
     rows = [{**row, **without} for row in found.to_pylist()]

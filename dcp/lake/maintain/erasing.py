@@ -7,7 +7,7 @@ vbucket anew.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from dcp.lake.change_log.control import ERASE
 from dcp.lake.change_log.erasure import Erasure
 from dcp.lake.maintain.work import maintenance_metadata
 from dcp.lake.store.sql import integer_list, string, string_list
-from dcp.lake.tables.history import CLEANING, WHOLE, history
+from dcp.lake.tables.history import CLEANING, history
 from dcp.lake.tables.lake_tables import (
     AUDIT_TABLE,
     CHANGES_TABLE,
@@ -25,14 +25,14 @@ from dcp.lake.tables.lake_tables import (
     LakeTables,
     ReplicaTable,
     known_replicas,
-    replicas_in,
 )
-from dcp.lake.tables.schema import AUDIT, CHANGES, ITEM_KINDS, QUALITY, REPLICA, is_kind
+from dcp.lake.tables.schema import AUDIT, CHANGES, ITEM_KINDS, QUALITY, REPLICA, RowKind, is_kind
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.records import UNSTORED, Record
 
-_ROW: Final = pa.schema([CHANGES.field(name) for name in ("vbucket", "epoch", "seqno")])
-_PLACE: Final = pa.schema([REPLICA.field("vbucket")])
+_PLACE: Final = ("vbucket", "epoch", "seqno", "key")
+_ROW: Final = pa.schema([CHANGES.field(name) for name in (*_PLACE, "kind")])
+_DOCUMENT: Final = pa.schema([REPLICA.field(name) for name in _PLACE])
 _VALUE: Final = {"value": "X''", "xattrs": "NULL", "datatype": "0", "detail": "NULL"}
 """The columns of a row of ``changes`` whose value a privacy rule has dropped."""
 _HAS_VALUE: Final = "(value <> X'' OR xattrs IS NOT NULL)"
@@ -46,9 +46,11 @@ class ErasedDocuments(Record):
     rows: Mapping[str, int] = field(default_factory=dict)
     """By table."""
     lost_versions: Mapping[str, int] = field(default_factory=dict)
-    """By replica, the number of older versions that cannot be read afterwards."""
+    """By table, the version up to which none can be read afterwards."""
     at_source: int = 0
-    """The number of documents that are at the source, as far as the lake knows."""
+    """The number of documents that are at the source, as far as the tables know."""
+    deleted: int = 0
+    """Of those, the number with a deletion in the log that may not be published yet."""
     pending: int = 0
     """The number of rows that wait for the end of their snapshot."""
 
@@ -60,23 +62,31 @@ class ErasedDocuments(Record):
     def price(self) -> list[str]:
         """Return the losses of an erasure, a sentence for each."""
         lines = [
-            f"table {table}: older versions that can no longer be read: {count:,}"
-            for table, count in self.lost_versions.items()
+            f"table {table}: versions up to {version} can no longer be read"
+            for table, version in self.lost_versions.items()
         ]
         return [
             *lines,
             "a rollback to before the erasure reads its vbuckets anew from the source, whole",
-            "cuts and queries of an older version of these tables, or of changes, fail",
+            "cuts and queries of these versions fail",
         ]
 
 
-def replicas_of_erasure(lake: LakeTables, erasure: Erasure) -> tuple[ReplicaTable, ...]:
-    """Return the tables of a collection, also those of dropped collections with its name."""
-    return tuple(each for each in replicas_in(lake) if each.collection == erasure.collection)
+def _replicas(lake: LakeTables, erasure: Erasure) -> list[ReplicaTable]:
+    """Return the tables that a collection had, also those of dropped collections with its name."""
+    return [each for each in known_replicas(lake) if each.collection == erasure.collection]
 
 
-def collections_known(lake: LakeTables) -> list[str]:
-    return sorted({each.collection for each in known_replicas(lake)})
+def existing_replicas(lake: LakeTables, erasure: Erasure) -> list[ReplicaTable]:
+    return [each for each in _replicas(lake, erasure) if lake.table(each.name).exists()]
+
+
+def unknown_collection(lake: LakeTables, erasure: Erasure) -> str:
+    """Return the refusal of a collection of which the lake never had a table; else nothing."""
+    if _replicas(lake, erasure):
+        return ""
+    known = ", ".join(sorted({each.collection for each in known_replicas(lake)}))
+    return f"collection: found {erasure.collection!r}, expected one of: {known}"
 
 
 def find_documents(
@@ -88,7 +98,7 @@ def find_documents(
     """Find the rows of the documents; ``states`` are the vbuckets' at ``to_round``, the newest
     round.
     """
-    replicas = replicas_of_erasure(lake, erasure)
+    replicas = _replicas(lake, erasure)
     rows: dict[str, int] = {}
     log_rows = lake.changes.found_by_spark(_ROW, _log_condition(erasure, replicas)).to_pylist()
     rows[CHANGES_TABLE] = len(log_rows)
@@ -97,32 +107,46 @@ def find_documents(
         for row in log_rows
         if (state := states.get(row["vbucket"])) is not None
     )
-    kept, at_source = kept_vbuckets(lake, to_round), 0
-    lost: dict[str, int] = {}
-    for replica in replicas:
+    kept, at_source, deleted = kept_vbuckets(lake, to_round), 0, 0
+    newest = {(row["vbucket"], row["key"]): row for row in sorted(log_rows, key=_order)}
+    for replica in existing_replicas(lake, erasure):
         table = lake.table(replica.name)
-        found = table.found_by_spark(_PLACE, erasure.condition_sql())["vbucket"].to_pylist()
+        found = table.found_by_spark(_DOCUMENT, erasure.condition_sql()).to_pylist()
         gone = kept.get(replica.collection_id, frozenset())
-        at_source += sum(vbucket not in gone for vbucket in found)
+        there = [row for row in found if row["vbucket"] not in gone]
+        at_source += len(there)
+        deleted += sum(_is_deleted(row, newest) for row in there)
         rows[replica.name] = len(found)
-        lost[replica.name] = len(history(table, WHOLE)) - 1
+    purged = _purged(lake, erasure)
+    lost = {table: history(lake.table(table), 1)[0].version for table in purged}
     if lake.table(AUDIT_TABLE).exists():
         audit = lake.table(AUDIT_TABLE).found_by_spark(
             pa.schema([AUDIT.field("vbucket")]), _audit_condition(erasure, replicas)
         )
         rows[AUDIT_TABLE] = audit.num_rows
-    return ErasedDocuments(erasure, rows, lost, at_source, pending)
+    return ErasedDocuments(erasure, rows, lost, at_source, deleted, pending)
 
 
-def erase_rows(
-    lake: LakeTables, erasure: Erasure, replicas: Sequence[ReplicaTable], to_round: int
-) -> dict[str, int]:
+def _order(row: Mapping[str, Any]) -> tuple[int, int]:
+    return row["epoch"], row["seqno"]
+
+
+def _is_deleted(
+    row: Mapping[str, Any], newest: Mapping[tuple[int, str], Mapping[str, Any]]
+) -> bool:
+    """Return whether the log has a later deletion of a replica's row, perhaps on a dead branch."""
+    last = newest.get((row["vbucket"], row["key"]))
+    return last is not None and _order(last) > _order(row) and last["kind"] != RowKind.MUTATION
+
+
+def erase_rows(lake: LakeTables, erasure: Erasure, to_round: int) -> dict[str, int]:
     """Take the documents out of all tables except the replicas; return the numbers of rows by
     table.
 
     The lake must have noted that the log may lack document rows up to ``to_round``
     (`record_cleaned_round`).
     """
+    replicas = _replicas(lake, erasure)
     read_version = history(lake.changes, 1)[0].version
     ours = maintenance_metadata(lake, ERASE)
     metadata = ours | {CLEANING: to_round, "base": read_version}
@@ -146,12 +170,15 @@ def erase_rows(
     return changed
 
 
-def purge_tables(lake: LakeTables, replicas: Iterable[ReplicaTable]) -> int:
-    """Delete the files of older versions; return their number."""
+def _purged(lake: LakeTables, erasure: Erasure) -> list[str]:
     ledgers = (each for each in (AUDIT_TABLE, QUALITY_TABLE) if lake.table(each).exists())
-    tables = (CHANGES_TABLE, *(each.name for each in replicas), *ledgers)
+    return [CHANGES_TABLE, *(each.name for each in existing_replicas(lake, erasure)), *ledgers]
+
+
+def purge_tables(lake: LakeTables, erasure: Erasure) -> int:
+    """Delete the files of older versions; return their number."""
     ours = maintenance_metadata(lake, ERASE)
-    return sum(lake.table(each).purge(ours) for each in tables)
+    return sum(lake.table(each).purge(ours) for each in _purged(lake, erasure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +188,12 @@ class FileSearch(Record):
     files: int
     found: Mapping[str, Sequence[str]]
     """By table, the files that hold one of the documents."""
+
+    def joined(self, other: "FileSearch") -> "FileSearch":
+        """Return the result for the documents of both; they searched the same files."""
+        tables = {**self.found, **other.found}
+        found = {each: (*self.found.get(each, ()), *other.found.get(each, ())) for each in tables}
+        return FileSearch(max(self.files, other.files), found)
 
     def __str__(self) -> str:
         if not self.found:
@@ -181,8 +214,7 @@ class FileSearch(Record):
 
 def search_files(lake: LakeTables, erasure: Erasure) -> FileSearch:
     """Search the data files of all tables, also those that no version references."""
-    replicas = [each for each in known_replicas(lake) if each.collection == erasure.collection]
-    there = [each for each in replicas if lake.table(each.name).exists()]
+    replicas = _replicas(lake, erasure)
     value = f" AND {_HAS_VALUE}" if erasure.keeps_out else ""
     wanted: dict[str, tuple[Sequence[str], str]] = {
         CHANGES_TABLE: (
@@ -190,10 +222,12 @@ def search_files(lake: LakeTables, erasure: Erasure) -> FileSearch:
             f"{_log_condition(erasure, replicas)}{value}",
         )
     }
-    for replica in there:
+    for replica in existing_replicas(lake, erasure):
         wanted[replica.name] = ("key", "value", "xattrs"), f"{erasure.condition_sql()}{value}"
     if lake.table(AUDIT_TABLE).exists():
-        wanted[AUDIT_TABLE] = ("key", "table"), _audit_condition(erasure, replicas)
+        value = f" AND ({_value_of('before')} OR {_value_of('after')})" if value else ""
+        condition = f"{_audit_condition(erasure, replicas)}{value}"
+        wanted[AUDIT_TABLE] = ("key", "table", "before", "after"), condition
     if lake.table(QUALITY_TABLE).exists() and not erasure.keeps_out:
         is_erased = f"exists(samples, each -> {erasure.condition_sql('each.key')})"
         wanted[QUALITY_TABLE] = ("table", "samples"), f"{_of_tables(replicas)} AND {is_erased}"
@@ -207,6 +241,10 @@ def search_files(lake: LakeTables, erasure: Erasure) -> FileSearch:
         if holding:
             found[table] = holding
     return FileSearch(files, found)
+
+
+def _value_of(state: str) -> str:
+    return f"coalesce({state}.value <> X'', false)"
 
 
 def _log_condition(erasure: Erasure, replicas: Iterable[ReplicaTable]) -> str:

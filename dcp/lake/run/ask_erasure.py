@@ -1,5 +1,6 @@
 """Asks the driver of a lake to erase documents (``dcplake erase``), and searches files for them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,11 +8,18 @@ from dcp.errors import ConfigError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
-from dcp.lake.change_log.erasure import MOST_KEYS, Erasure, key_hash
+from dcp.lake.change_log.erasure import MOST_KEYS, Erasure, hashes_of, kept_out, key_hash
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
-from dcp.lake.maintain.erasing import ErasedDocuments, FileSearch, find_documents, search_files
-from dcp.lake.run.erasures import require_known, still_there
+from dcp.lake.maintain.erasing import (
+    ErasedDocuments,
+    FileSearch,
+    find_documents,
+    search_files,
+    unknown_collection,
+)
+from dcp.lake.run.erasures import still_there
+from dcp.lake.tables.lake_tables import LakeTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,10 +61,10 @@ def ask_erasure(
         LakeError: there is no lake.
     """
     with opened_lake(settings, spark) as lake, lake.read_once():
-        require_known(lake, erasure)
+        _require_known(lake, erasure)
         newest = latest_round(lake)
         found = find_documents(lake, erasure, newest, states_at(lake, newest))
-        if found.at_source and not erasure.keeps_out:
+        if found.at_source > found.deleted and not erasure.keeps_out:
             raise ConfigError(still_there(found.at_source))
         if dry_run:
             return found, None
@@ -70,10 +78,25 @@ def check_erased(
 ) -> FileSearch:
     """Search every data file of the lake for documents.
 
+    Of keys that a request keeps out, only values count.
+
     Raises:
         ConfigError: the lake has no such collection.
         LakeError: there is no lake.
     """
     with opened_lake(settings, spark) as lake:
-        require_known(lake, erasure)
-        return search_files(lake, erasure)
+        _require_known(lake, erasure)
+        names = [erasure.collection]
+        kept = erasure.key_hashes & hashes_of(kept_out(Control(lake).actions()), names)
+        if erasure.keeps_out or not kept:
+            return search_files(lake, erasure)
+        found = search_files(lake, replace(erasure, key_hashes=kept, keeps_out=True))
+        if others := erasure.key_hashes - kept:
+            found = found.joined(search_files(lake, replace(erasure, key_hashes=others)))
+        return found
+
+
+def _require_known(lake: LakeTables, erasure: Erasure) -> None:
+    """Raise ConfigError if the lake never had a table of the collection."""
+    if unknown := unknown_collection(lake, erasure):
+        raise ConfigError(f"--{unknown}")

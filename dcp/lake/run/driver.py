@@ -232,7 +232,7 @@ class Driver:
         if isinstance(plan, Idle) and not self._backfills.is_open:
             if self.apply(plan.latest_round, force=True):
                 return cluster  # what could not be taken back must be streamed again
-            self._erasures.passed()
+            self._erasures.note_round()
             if pause is None and self._erase():
                 return cluster
             self._report.left_out = (*plan.left_out, *self._stale(plan.left_out))
@@ -244,6 +244,8 @@ class Driver:
                     "all others are committed and applied\n" + "\n".join(left_out_lines(left_out))
                 )
             self._refuse_withheld()
+            if pause is None:
+                self._erasures.refuse_waiting()
             return None
         if pause is not None:
             self.apply(self.received(), force=True)
@@ -307,7 +309,7 @@ class Driver:
                     self._erase()
                 try:
                     submit(self._receive(stop))
-                    self._erasures.passed()
+                    self._erasures.note_round()
                 except (SourceError, RemoteProtocolError, SecretError):
                     submit(self.received())
                     raise

@@ -5,7 +5,8 @@ round on. The erasure follows when the tables hold all received rows:
 
 1. The driver commits a round without rows. Another driver's round that was planned before the
    request loses to it, so no task brings a value in the meantime.
-2. Each replica of the collection gets a version without the documents, which holds that round.
+2. Each replica of the collection gets a version without the documents, or without their values.
+   It holds that round.
 3. The lake notes that the log lacks document rows. Then the documents leave the log, the audit and
    the quality table.
 4. The files of older versions are deleted.
@@ -18,7 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from dcp.errors import ConfigError, LakeError
+from dcp.errors import ConfigError, IncompleteRunError, LakeError
 from dcp.lake.apply.applier import Applier
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import append_round, latest_round
@@ -27,11 +28,11 @@ from dcp.lake.change_log.erasure import Erasure, erasure_to_do, kept_out
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.maintain.erasing import (
-    collections_known,
     erase_rows,
+    existing_replicas,
     find_documents,
     purge_tables,
-    replicas_of_erasure,
+    unknown_collection,
 )
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.lake_tables import LakeTables, record_cleaned_round
@@ -48,22 +49,39 @@ class Erasures:
         self._control = control
         self._applier = applier
         self._writer_id = writer_id
-        self._seen = ""
-        """The id of the request that was begun before the last round."""
+        self._planned = self._seen = ""
+        """The id of the request that was begun before the round under way, and before the last."""
         self._tried: tuple[str, int] | None = None
-        """The id of the request that waits, and the newest round at its last try."""
+        """The id of the request that waits, and the newest round after its last try."""
+        self._reason = ""
+        """The reason of that wait."""
 
     def kept_out(self) -> dict[str, frozenset[str]]:
         """See `DocumentFilter.kept_out`. The caller must know the newest round before it asks."""
-        return kept_out(self._control.actions())
+        actions = self._control.actions()
+        action = erasure_to_do(actions)
+        self._planned = "" if action is None else action.id
+        return kept_out(actions)
 
-    def passed(self) -> None:
-        """Learn that the lake has received what the cluster held after the requests were begun."""
+    def note_round(self) -> None:
+        """Learn that the lake has what the cluster held when `kept_out` was asked last."""
+        self._seen = self._planned
+
+    def refuse_waiting(self) -> None:
+        """Raise if a request is still open, so that no bounded run reports success.
+
+        Raises:
+            IncompleteRunError: names the request and the reason of its wait.
+        """
         action = erasure_to_do(self._control.actions())
-        self._seen = "" if action is None else action.id
+        if action is not None:
+            raise IncompleteRunError(
+                f"request {action.id}: the erasure waits: {self._reason or 'not tried yet'}; all "
+                "else is done, and the next run tries again"
+            )
 
     def is_due(self) -> bool:
-        """Return whether a request has `passed` a round, and was not tried at the newest one."""
+        """Return whether a request was begun before the last round, and was not tried since."""
         action = erasure_to_do(self._control.actions())
         if action is None or action.id != self._seen:
             return False
@@ -81,23 +99,27 @@ class Erasures:
         action = erasure_to_do(self._control.actions())
         if action is None or not self.is_due():
             return False
-        erasure, newest = Erasure.of(action.options), latest_round(self._lake)
+        newest = latest_round(self._lake)
+        try:
+            erasure = Erasure.of(action.options)
+        except ConfigError as error:  # somebody else wrote that it is begun
+            self._control.write(action, ActionState.REFUSED, newest, str(error))
+            return True
         apply_received()
-        if reason := self._erase(action, erasure, newest):
-            _LOG.warning("request %s: the erasure waits: %s", action.id, reason)
-            self._tried = action.id, newest
+        self._reason = self._erase(action, erasure, newest)
+        if self._reason:
+            _LOG.warning("request %s: the erasure waits: %s", action.id, self._reason)
+            self._tried = action.id, latest_round(self._lake)
             return False
         return True
 
     def _erase(self, action: Action, erasure: Erasure, newest: int) -> str:
         """Erase or refuse; or return the reason to wait."""
         lake, applier = self._lake, self._applier
-        replicas = replicas_of_erasure(lake, erasure)
-        if not replicas:
-            known = ", ".join(collections_known(lake))
-            text = f"collection: found {erasure.collection!r}, expected one of: {known}"
-            self._control.write(action, ActionState.REFUSED, newest, text)
+        if unknown := unknown_collection(lake, erasure):
+            self._control.write(action, ActionState.REFUSED, newest, unknown)
             return ""
+        replicas = existing_replicas(lake, erasure)
         if not newest:
             return "no round is committed"
         for replica in replicas:
@@ -118,15 +140,17 @@ class Erasures:
         new_rows = lake.store.new_changes(1, lambda _: iter(rows), are_few=True)
         append_round(lake, new_rows, number, self._writer_id)
         reached("erase.round")
+        changed: dict[str, int] = {}
         for replica in replicas:
-            applier.erase(replica, number, erasure)
+            made = applier.erase(replica, number, erasure)
+            changed[replica.name] = made.deleted + made.updated
             reached("erase.applied")
         record_cleaned_round(lake, replicas, newest)
-        changed = erase_rows(lake, erasure, replicas, newest)
+        changed |= erase_rows(lake, erasure, newest)
         reached("erase.log")
         try:
             with spark_errors("the files of older versions cannot be deleted"):
-                files = purge_tables(lake, replicas)
+                files = purge_tables(lake, erasure)
         except LakeError as error:
             return str(error)
         reached("erase.purged")
@@ -134,7 +158,7 @@ class Erasures:
             if replica_status(lake, replica).round < number:
                 return f"table {replica.name} was taken back meanwhile"
         told = ", ".join(f"{count:,} in {table}" for table, count in changed.items())
-        detail = f"rows: {told}; {files:,} files of older versions deleted"
+        detail = f"rows, by this attempt: {told}; files of older versions deleted: {files:,}"
         self._control.write(action, ActionState.DONE, number, detail)
         return ""
 
@@ -144,10 +168,3 @@ def still_there(count: int) -> str:
         f"keys: found {count:,} of the documents at the source, as far as the lake has read it, "
         "expected none: delete them there and let a run bring the deletions, or ask with --keep-out"
     )
-
-
-def require_known(lake: LakeTables, erasure: Erasure) -> None:
-    """Raise ConfigError if the lake has no table of the collection."""
-    if not replicas_of_erasure(lake, erasure):
-        known = ", ".join(collections_known(lake))
-        raise ConfigError(f"--collection: found {erasure.collection!r}, expected one of: {known}")

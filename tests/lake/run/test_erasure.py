@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.errors import ConfigError, FencedError, IncompleteRunError
+from dcp.errors import ConfigError, FencedError, IncompleteRunError, LakeError
 from dcp.lake.apply.thread import in_thread
+from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
 from dcp.lake.change_log.erasure import Erasure, key_hash
-from dcp.lake.config.settings import Settings
+from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.query.status import lake_status
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -75,7 +76,7 @@ def test_a_document_goes_with_all_its_versions(tmp_path: Path) -> None:
         done = answer(settings, action)
         assert (done.state, done.detail.partition(";")[0]) == (
             ActionState.DONE,
-            "rows: 3 in changes",
+            "rows, by this attempt: 0 in docs, 3 in changes",
         )
         assert not check_erased(settings, erasure("key-7")).found
         assert check_erased(settings, erasure("key-8")).found
@@ -132,7 +133,9 @@ def test_a_document_at_the_source_is_kept_out(tmp_path: Path) -> None:
         assert (row["value"], row["xattrs"], row["datatype"]) == (b"", None, 0)
         newest = cluster.get(b"key-7")
         assert int(row["seqno"]) == newest.seqno
-        assert not check_erased(settings, erasure("key-7", keeps_out=True)).found
+        assert not check_erased(settings, erasure("key-7")).found, "it is kept out"
+        with pytest.raises(IncompleteRunError, match=r"docs: .*"):
+            check_erased(settings, erasure("key-7", "key-8")).refuse_found()
         [row] = lake.table(DOCS.name).rows("value", "key = 'key-8'")
         assert row["value"] == b'{"n": "seen"}'
 
@@ -155,7 +158,7 @@ def test_a_document_of_a_collection_whose_rows_outlived_it(tmp_path: Path) -> No
         cluster.drop_collection("s", "users")
         run(settings, once=True)
         documents, action = ask_erasure(settings, of_users)
-        [users] = [each for each in documents.lost_versions if each != "docs"]
+        [users] = documents.lost_versions.keys() - {"changes"}
         run(settings, once=True)
         assert answer(settings, action).state is ActionState.DONE
         assert not check_erased(settings, of_users).found
@@ -186,6 +189,36 @@ def test_a_run_without_end_erases_between_two_rounds(tmp_path: Path) -> None:
         finally:
             stop.set()
         driver.result()
+        assert answer(settings, action).state is ActionState.DONE
+        assert not check_erased(settings, erasure("key-7")).found
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_an_erasure_that_fails_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> int:
+        raise LakeError("the store refuses to delete")
+
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
+        cluster.set(b"key-7", b'{"n": 1}')
+        settings = settings_for(
+            cluster, tmp_path, round={"quiet_seconds": 0.2}, apply={"when": "never"}
+        )
+        run(settings, once=True)
+        cluster.delete(b"key-7")
+        run(settings, once=True)
+        _, action = ask_erasure(settings, erasure("key-7"))
+        with pytest.raises(IncompleteRunError, match=r"erasure waits: table docs does not hold"):
+            run(settings, once=True)
+        settings = replace(settings, apply=ApplySettings())
+        with monkeypatch.context() as patched:
+            patched.setattr("dcp.lake.run.erasures.purge_tables", refused)
+            rounds = latest_round(lake_of(settings))
+            with pytest.raises(IncompleteRunError, match=r"waits: the store refuses to delete"):
+                run(settings, once=True)
+            assert latest_round(lake_of(settings)) == rounds + 1
+        run(settings, once=True)
         assert answer(settings, action).state is ActionState.DONE
         assert not check_erased(settings, erasure("key-7")).found
 
