@@ -73,6 +73,10 @@ class PlainObserver(Observer):
         """Print what an apply changed."""
         say(f"applied: {version}")
 
+    def erased(self, request_id: str, detail: str) -> None:
+        """Print the result of an erasure."""
+        say(f"erased, request {request_id}: {detail}")
+
     def idle(self, idle: Idle) -> None:
         """Print that there is nothing to do: once, and what is left out again now and then."""
         if self._idle.is_news(str(idle), again=bool(idle.left_out)):
@@ -113,6 +117,10 @@ class JsonObserver(Observer):
     def applied(self, version: AppliedVersion) -> None:
         """Print what an apply changed."""
         say_event("applied", asdict(version))
+
+    def erased(self, request_id: str, detail: str) -> None:
+        """Print the result of an erasure."""
+        say_event("erased", {"id": request_id, "detail": detail})
 
     def idle(self, idle: Idle) -> None:
         """Print that there is nothing to do."""

@@ -84,8 +84,11 @@ _TOLD_BY_DELTA: Final = ("delta.feature.", "delta.min", "option.")
 _FORMAT_CHECK: Final = "spark.databricks.delta.formatCheck.enabled"
 _RETENTION_CHECK: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
 _REMOVED: Final = "dcplake_removed_files"
-_REMOVE: Final = "remove STRUCT<path: STRING, size: BIGINT, deletionTimestamp: BIGINT>"
-"""What a commit says of a file that it takes out of the table."""
+_CHANGE_DATA: Final = "_change_data"
+"""The folder of a table's change data feed, if somebody has switched that on."""
+_FILE: Final = "STRUCT<path: STRING, size: BIGINT, deletionTimestamp: BIGINT>"
+_GONE: Final = f"remove {_FILE}, cdc {_FILE}"
+"""A commit's entries for files that the newest version does not need."""
 _RETAIN_IGNORED: Final = "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled"
 _LISTING_TASKS: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _CLUSTER_LISTING_TASKS: Final = 64
@@ -354,14 +357,23 @@ class SparkTable:
         settings = {_FORMAT_CHECK: "false"}  # else Delta refuses to have its files read as files
         with self._reading() as spark, session_settings_for_a_while(spark, settings):
             folder = self._detail("location")
-            files = (
-                spark.read.schema(spark_ddl(columns))
-                .option("recursiveFileLookup", True)
-                .option("pathGlobFilter", "*.parquet")
-                .parquet(_escaped_glob(folder))
-            )
-            found = files.where(condition).selectExpr("_metadata.file_name AS name").distinct()
-            return len(files.inputFiles()), sorted(row["name"] for row in found.collect())
+            count, names = 0, set[str]()
+            for place in (folder, f"{folder}/{_CHANGE_DATA}"):
+                try:
+                    files = (
+                        spark.read.schema(spark_ddl(columns))
+                        .option("recursiveFileLookup", True)
+                        .option("pathGlobFilter", "*.parquet")
+                        .parquet(_escaped_glob(place))
+                    )
+                except PySparkException as error:
+                    if place == folder or error.getCondition() not in _MISSING:
+                        raise
+                    continue  # the table has no change data feed
+                found = files.where(condition).selectExpr("_metadata.file_name AS name").distinct()
+                count += len(files.inputFiles())
+                names.update(row["name"] for row in found.collect())
+            return count, sorted(names)
 
     def purge(self, metadata: Mapping[str, Any]) -> int:
         spark = self.start_spark()
@@ -384,13 +396,14 @@ class SparkTable:
         # committed yet; and VACUUM LITE fails once the log has forgotten its first commits.
         spark.sql(f"VACUUM {self.sql}").collect()
         folder = str(self._detail("location"))
-        commits = spark.read.schema(_REMOVE).json(f"{_escaped_glob(folder)}/{DELTA_LOG}/*.json")
+        commits = spark.read.schema(_GONE).json(f"{_escaped_glob(folder)}/{DELTA_LOG}/*.json")
+        gone = commits.selectExpr("coalesce(remove, cdc) AS file").where("file IS NOT NULL")
         # Delta demands these columns, each of which may be null.
-        commits.where("remove IS NOT NULL").selectExpr(
-            f"concat({string(folder + '/')}, remove.path) AS path",
-            "nvl(remove.size, CAST(length(remove.path) AS BIGINT)) AS length",
-            "remove.path = '' AS isDir",
-            "remove.deletionTimestamp AS modificationTime",
+        gone.selectExpr(
+            f"concat({string(folder + '/')}, file.path) AS path",
+            "nvl(file.size, CAST(length(file.path) AS BIGINT)) AS length",
+            "file.path = '' AS isDir",
+            "nvl(file.deletionTimestamp, 0 * length(file.path)) AS modificationTime",
         ).createOrReplaceTempView(_REMOVED)
         try:
             spark.sql(

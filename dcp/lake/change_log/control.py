@@ -170,6 +170,8 @@ def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
                 action = replace(
                     action, state=ActionState.BEGUN, begun_round=number, begun_detail=detail
                 )
+            else:
+                action = replace(action, detail=detail)  # why it waits
         else:
             action = replace(action, state=ActionState(row["state"]), detail=detail)
     # This end also answers one cancel.

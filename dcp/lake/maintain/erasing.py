@@ -45,6 +45,8 @@ class ErasedDocuments(Record):
     erasure: Annotated[Erasure, UNSTORED]
     rows: Mapping[str, int] = field(default_factory=dict)
     """By table."""
+    known_keys: int = 0
+    """The number of keys with a row in the log or a replica."""
     lost_versions: Mapping[str, int] = field(default_factory=dict)
     """By table, the version up to which none can be read afterwards."""
     at_source: int = 0
@@ -56,7 +58,7 @@ class ErasedDocuments(Record):
 
     def __str__(self) -> str:
         rows = ", ".join(f"{count:,} in {table}" for table, count in self.rows.items())
-        keys = f"{len(self.erasure.key_hashes):,}"
+        keys = f"{len(self.erasure.key_hashes):,}, {self.known_keys:,} of them in the lake"
         return f"keys of {self.erasure.collection}: {keys}; rows: {rows or 'none'}"
 
     def price(self) -> list[str]:
@@ -108,11 +110,13 @@ def find_documents(
         if (state := states.get(row["vbucket"])) is not None
     )
     kept, at_source, deleted = kept_vbuckets(lake, to_round), 0, 0
+    keys = {row["key"] for row in log_rows}
     newest = {(row["vbucket"], row["key"]): row for row in sorted(log_rows, key=_order)}
     for replica in existing_replicas(lake, erasure):
         table = lake.table(replica.name)
         found = table.found_by_spark(_DOCUMENT, erasure.condition_sql()).to_pylist()
         gone = kept.get(replica.collection_id, frozenset())
+        keys |= {row["key"] for row in found}
         there = [row for row in found if row["vbucket"] not in gone]
         at_source += len(there)
         deleted += sum(_is_deleted(row, newest) for row in there)
@@ -124,7 +128,7 @@ def find_documents(
             pa.schema([AUDIT.field("vbucket")]), _audit_condition(erasure, replicas)
         )
         rows[AUDIT_TABLE] = audit.num_rows
-    return ErasedDocuments(erasure, rows, lost, at_source, deleted, pending)
+    return ErasedDocuments(erasure, rows, len(keys), lost, at_source, deleted, pending)
 
 
 def _order(row: Mapping[str, Any]) -> tuple[int, int]:
@@ -208,7 +212,8 @@ class FileSearch(Record):
             )
             raise IncompleteRunError(
                 f"{self}, expected none: ask for the erasure (without --check), and let a run carry"
-                f" it out\n{listed}"
+                f" it out. `dcplake maintain` deletes files of killed drivers after the horizon\n"
+                f"{listed}"
             )
 
 

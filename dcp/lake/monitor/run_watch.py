@@ -73,6 +73,10 @@ class RunWatch(Observer):
         self._move()
         self._inner.applied(version)
 
+    def erased(self, request_id: str, detail: str) -> None:
+        self._move()
+        self._inner.erased(request_id, detail)
+
     def idle(self, idle: "Idle") -> None:
         self.under_way = {}, datetime.now(UTC)
         self._move()

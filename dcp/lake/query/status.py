@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from dcp.errors import LakeError
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
 from dcp.lake.change_log.changes import refuse_tampered_log
-from dcp.lake.change_log.control import PAUSE, RESUME, Action, Control, pause_of, paused_by
+from dcp.lake.change_log.control import BACKFILL, RESYNC, Action, Control, pause_of, paused_by
 from dcp.lake.change_log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.maintain.horizon_guard import look_back, recorded_horizon, wrong_properties
 from dcp.lake.query.lake_figures import LakeFigures, lake_figures
@@ -89,9 +89,12 @@ class LakeStatus(LakeFigures, Shown):
         if self.paused:
             lines.append(f"  {printable(self.paused)}; dcplake resume ends that")
         for each in self.requests:
-            of = "" if each.action in (PAUSE, RESUME) else f" vbuckets {each.vbuckets or 'all'};"
-            who = printable(each.who)
-            lines.append(f"  {each.action} {each.id}, {each.state}:{of} asked for by {who}")
+            has_vbuckets = each.action in (BACKFILL, RESYNC)
+            of = f" vbuckets {each.vbuckets or 'all'};" if has_vbuckets else ""
+            line = (
+                f"  {each.action} {each.id}, {each.state}:{of} asked for by {printable(each.who)}"
+            )
+            lines.append(line + (f"; waits: {printable(each.detail)}" if each.detail else ""))
         lines += [f"  warning: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 

@@ -32,9 +32,12 @@ def erasure_of(file: Path, collection: str, *, keeps_out: bool = False) -> Erasu
         ConfigError: the file cannot be read, or has no key or too many.
     """
     try:
-        lines = file.read_text("utf-8").split("\n")
+        lines = file.read_text("utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--keys {file}: {error}; expected a file of keys in UTF-8") from None
+        raise ConfigError(
+            f"--keys {file}: {error}; expected a file of keys in UTF-8. A key that is not UTF-8 "
+            "stands in it as in the column key: \\x and its bytes in hexadecimal"
+        ) from None
     keys = {line.removesuffix("\r") for line in lines} - {""}
     if not 0 < len(keys) <= MOST_KEYS:
         raise ConfigError(

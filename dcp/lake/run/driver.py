@@ -167,7 +167,7 @@ class Driver:
         control = Control(lake)
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = Backfills(lake, control, access, observer)
-        self._erasures = Erasures(lake, control, self._applier, self.writer_id)
+        self._erasures = Erasures(lake, control, self._applier, self.writer_id, observer)
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
         self._looks = LookNotes(
             lake.store, settings.round, applies=settings.apply.when != ApplyWhen.NEVER
@@ -244,7 +244,7 @@ class Driver:
                     "all others are committed and applied\n" + "\n".join(left_out_lines(left_out))
                 )
             self._refuse_withheld()
-            if pause is None:
+            if pause is None and self._settings.apply.when != ApplyWhen.NEVER:
                 self._erasures.refuse_waiting()
             return None
         if pause is not None:
@@ -426,6 +426,8 @@ class Driver:
         self._guard.check()
         made = self.apply(self.received(), force=True)
         self._refuse_withheld()
+        if self._erasures.is_due():
+            self._erase()
         return made
 
     def round(self, plan: RoundPlan) -> RoundReport:

@@ -34,6 +34,7 @@ from dcp.lake.maintain.erasing import (
     purge_tables,
     unknown_collection,
 )
+from dcp.lake.rounds.observer import Observer
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.lake_tables import LakeTables, record_cleaned_round
 from dcp.lake.tables.round_record import states_to_batch
@@ -43,12 +44,18 @@ _LOG: Final = logging.getLogger(__name__)
 
 class Erasures:
     def __init__(
-        self, lake: LakeTables, control: Control, applier: Applier, writer_id: str
+        self,
+        lake: LakeTables,
+        control: Control,
+        applier: Applier,
+        writer_id: str,
+        observer: Observer,
     ) -> None:
         self._lake = lake
         self._control = control
         self._applier = applier
         self._writer_id = writer_id
+        self._observer = observer
         self._planned = self._seen = ""
         """The id of the request that was begun before the round under way, and before the last."""
         self._tried: tuple[str, int] | None = None
@@ -83,9 +90,11 @@ class Erasures:
     def is_due(self) -> bool:
         """Return whether a request was begun before the last round, and was not tried since."""
         action = erasure_to_do(self._control.actions())
-        if action is None or action.id != self._seen:
+        if action is None:
             return False
-        return self._tried != (action.id, latest_round(self._lake))
+        newest = latest_round(self._lake)
+        is_seen = action.id == self._seen or action.begun_round < newest
+        return is_seen and self._tried != (action.id, newest)
 
     def carry_out(self, apply_received: Callable[[], object]) -> bool:
         """Carry out the oldest begun request; return whether it has ended.
@@ -110,6 +119,8 @@ class Erasures:
         if self._reason:
             _LOG.warning("request %s: the erasure waits: %s", action.id, self._reason)
             self._tried = action.id, latest_round(self._lake)
+            if action.detail != self._reason:
+                self._control.write(action, ActionState.BEGUN, newest, self._reason)
             return False
         return True
 
@@ -160,6 +171,7 @@ class Erasures:
         told = ", ".join(f"{count:,} in {table}" for table, count in changed.items())
         detail = f"rows, by this attempt: {told}; files of older versions deleted: {files:,}"
         self._control.write(action, ActionState.DONE, number, detail)
+        self._observer.erased(action.id, detail)
         return ""
 
 
