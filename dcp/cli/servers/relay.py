@@ -17,8 +17,8 @@ from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
-    """Options that say which bucket of which cluster the relay receives, and who signs in."""
+class UpstreamOptions:
+    """Tell which bucket of which cluster the relay receives, and who signs in."""
 
     upstream: Annotated[
         str,
@@ -54,8 +54,8 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
-    """Options that say where consumers connect, and who of them may."""
+class ConsumerOptions:
+    """Tell where consumers connect, and who may."""
 
     listen: Annotated[
         str,
@@ -91,8 +91,8 @@ class Listening:
 @takes_settings(RelaySettings)
 def run(
     *,
-    cluster: Upstream,
-    listening: Listening,
+    cluster: UpstreamOptions,
+    consumers: ConsumerOptions,
     fc: Annotated[
         str,
         Option(
@@ -108,7 +108,7 @@ def run(
     from dcp.relay.process import run_relay
 
     chosen = RelaySettings(
-        flow_spec=parse_flow_spec(fc), **cluster.values(), **listening.values(), **settings
+        flow_spec=parse_flow_spec(fc), **cluster.values(), **consumers.values(), **settings
     )
     run_relay(chosen)
     log_end("dcplake relay", "stopped", 0, as_json=False)

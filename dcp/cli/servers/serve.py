@@ -20,8 +20,8 @@ _HTTPS_PORT: Final = 18091
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
-    """Options that say on which ports the nodes listen, and with which certificate."""
+class PortOptions:
+    """Tell on which ports the nodes listen, and with which certificate."""
 
     port: Annotated[
         int,
@@ -78,7 +78,7 @@ class Listening:
 def run(
     *,
     settings: Mapping[str, Any],
-    listening: Listening,
+    ports: PortOptions,
     bucket: source.Bucket = DEFAULT_BUCKET,
     user: source.User = source.DEFAULT_USER,
     password_env: source.PasswordEnv = source.PASSWORD_ENV,
@@ -89,7 +89,7 @@ def run(
     chosen = ClusterSettings(
         bucket=bucket,
         users={user: source.password_from(password_env)},
-        **listening.values(settings["nodes"]),
+        **ports.values(settings["nodes"]),
         **settings,
     )
     serve(chosen)
