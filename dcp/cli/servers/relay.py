@@ -18,7 +18,7 @@ from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
 
 @dataclass(frozen=True, slots=True)
 class UpstreamOptions:
-    """Tell which bucket of which cluster the relay receives, and who signs in."""
+    """These options say which bucket of which cluster the relay receives, and who signs in."""
 
     upstream: Annotated[
         str,
@@ -55,7 +55,7 @@ class UpstreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Tell where consumers connect, and who may."""
+    """These options say where consumers connect, and who may."""
 
     listen: Annotated[
         str,

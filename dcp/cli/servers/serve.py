@@ -21,7 +21,7 @@ _HTTPS_PORT: Final = 18091
 
 @dataclass(frozen=True, slots=True)
 class PortOptions:
-    """Tell on which ports the nodes listen, and with which certificate."""
+    """These options say on which ports the nodes listen, and with which certificate."""
 
     port: Annotated[
         int,
