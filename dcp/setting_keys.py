@@ -28,17 +28,19 @@ def key(  # noqa: PLR0913 -- a fact each
     may_be_secret: bool = False,
     is_path: bool = False,
     is_internal: bool = False,
+    option: str = "",
 ) -> Any:
     """Return the field of a setting: its default, meaning and bounds; ``above`` excludes itself.
 
     ``may_be_secret``: somebody may write a secret here by mistake, so no message and no repr shows
     the value. In a configuration file a path is relative to the file's folder. One that
-    ``is_internal`` is in no configuration file: only code gives it.
+    ``is_internal`` is in no configuration file: only code gives it. ``option`` is the option that
+    gives it to the command of its section, such as ``--data``; empty: the command has none.
     """
     facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
     facts |= {"least": least, "above": above, "most": most}
     facts |= {"choices": choices, "is_path": is_path, "is_internal": is_internal}
-    facts["declaration"] = object()
+    facts |= {"option": option, "declaration": object()}
     return _field(default, facts)
 
 

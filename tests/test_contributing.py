@@ -11,6 +11,11 @@ PAGE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
 ADDITIONS = {
     "setting": (1, "dcp", r"\bminimum_interval_seconds:"),
     "setting of the connection": (1, "dcp", r"\bconnect_timeout_seconds:"),
+    "setting of `dcplake serve` or `dcplake relay`": (
+        1,
+        "dcp",
+        r"\bhistory_retention_bytes:",
+    ),
     "metric of a lake": (2, "dcp/lake", r'"dcplake_waiting_vbuckets"|\bwaiting: Annotated\[tuple'),
     "replica column": (3, "dcp/lake", r'"expiry"'),
     "message of the protocol": (4, "dcp/wire", r"\bOsoSnapshot\b|\bDCP_OSO_SNAPSHOT\b"),

@@ -20,7 +20,7 @@ FULL_WINDOWS: Final = 4
 """So many connections have windows as large as is set; more of them share what these have."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RelaySettings(NodeSettings):
     """A relay of one bucket."""
 
@@ -39,6 +39,9 @@ class RelaySettings(NodeSettings):
     """It belongs to one process. There is no default: a relay has no document in memory alone."""
     tls: TlsSettings | None = None
     """With it the nodes are spoken to encrypted."""
+    checkpoint_quota_bytes: int = key_of(
+        NodeSettings, "checkpoint_quota_bytes", option="--memory-quota"
+    )
     flow_spec: FlowSpec = field(default_factory=FlowSpec)
     """Says which consumers the cluster waits for (``dcp/protocol/flow_spec.py``)."""
     window_bytes: int = key_of(
@@ -47,12 +50,14 @@ class RelaySettings(NodeSettings):
         text="Flow-control window of each connection to a node of the cluster; more than four "
         "share four such windows, of 1 MiB at least.",
         least=1,
+        option="--window-bytes",
     )
     hold_seconds: float = key(
         0.0,
         "How long a group may be smaller than its SIZE before its streams are closed.",
         unit="seconds",
         least=0,
+        option="--hold",
     )
     consumer_ack_seconds: float = key_of(
         FlowSettings,
@@ -61,13 +66,20 @@ class RelaySettings(NodeSettings):
         "long, and for t: beyond, is stuck (kv_engine's and dcplake's consumers take 5).",
         least=0,
         most=None,
+        option="--consumer-ack-seconds",
     )
     """Without our limits, as consumers of others come, too."""
     port: int = 0
-    http_port: int = key(0, "Port for HTTP; 0 takes a free one.", least=0, most=U16_MAX)
+    http_port: int = key(
+        0, "Port for HTTP; 0 takes a free one.", least=0, most=U16_MAX, option="--http-port"
+    )
     listen_tls: TlsFiles | None = None
     tls_port: int = key(
-        0, "Port for consumers that speak TLS; 0 takes a free one.", least=0, most=U16_MAX
+        0,
+        "Port for consumers that speak TLS; 0 takes a free one.",
+        least=0,
+        most=U16_MAX,
+        option="--listen-tls-port",
     )
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     """They may connect; empty: the one who signs in upstream."""

@@ -1,10 +1,12 @@
-"""Options of a command that are settings: names, types, bounds and words come from the setting."""
+"""Options of a command that are settings: names, types, bounds and words come from the setting.
+
+Options that are no settings come in groups: a dataclass whose fields are options.
+"""
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -16,42 +18,62 @@ from dcp.setting_keys import Section
 Run = Callable[..., int]
 
 
-def takes_settings(section: type[Section], *names: str, **others: str) -> Callable[[Run], Run]:
-    """Give a command an option for each named setting of a section.
+def takes_settings(section: type[Section]) -> Callable[[Run], Run]:
+    """Give a command an option for each setting of the section that names one (``key``).
 
-    ``others`` are options with another name than their setting. The command's parameter
-    ``settings``, in whose place the options stand, is a mapping of the values by their settings'
-    names.
+    The command gets the settings' values by their names, as its parameter ``settings``. A parameter
+    whose type is a dataclass is a group: each field of the dataclass is an option of the command.
     """
-    by_option = dict(zip(names, names, strict=True)) | others
-    known, types = {each.name: each for each in fields(section)}, get_type_hints(section)
-
-    def parameter(option: str, setting: Field[Any]) -> inspect.Parameter:
-        default = inspect.Parameter.empty if setting.default is MISSING else setting.default
-        kind: Any = types[setting.name]
-        annotation = Annotated[kind, _option(kind, setting)]
-        return inspect.Parameter(
-            option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
-
-    made = [parameter(option, known[name]) for option, name in by_option.items()]
+    types = get_type_hints(section)
+    of_settings = [
+        _parameter(each, Annotated[types[each.name], _option(types[each.name], each)])
+        for each in fields(section)
+        if each.metadata.get("option")
+    ]
 
     def with_settings(run: Run) -> Run:
-        @wraps(run)
-        def command(**options: Any) -> int:
-            settings = {name: options.pop(option) for option, name in by_option.items()}
-            return run(settings=settings, **options)
+        made: dict[str, Callable[..., Any]] = {}
+        options: dict[str, list[inspect.Parameter]] = {}
+        for name, own in inspect.signature(run).parameters.items():
+            if name == "settings":
+                made[name], options[name] = dict, of_settings
+            elif isinstance(group := own.annotation, type) and is_dataclass(group):
+                made[name], options[name] = group, _options_of(group)
+            else:
+                options[name] = [own]
 
-        own = inspect.signature(run).parameters.values()
-        all_options = (made if each.name == "settings" else [each] for each in own)
-        signature = inspect.Signature([*chain.from_iterable(all_options)])
+        @wraps(run)
+        def command(**values: Any) -> int:
+            for name, make in made.items():
+                values[name] = make(**{each.name: values.pop(each.name) for each in options[name]})
+            return run(**values)
+
+        signature = inspect.Signature([each for of_one in options.values() for each in of_one])
         command.__signature__ = signature  # type: ignore[attr-defined]  # typer reads it
         return command
 
     return with_settings
 
 
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    types = get_type_hints(group, include_extras=True)
+    return [_parameter(each, types[each.name]) for each in fields(group)]
+
+
+def _parameter(source: Field[Any], annotation: Any) -> inspect.Parameter:
+    default = inspect.Parameter.empty if source.default is MISSING else source.default
+    return inspect.Parameter(
+        source.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
 def _option(kind: Any, setting: Field[Any]) -> Any:
+    option = _option_of_kind(kind, setting)
+    option.param_decls = (setting.metadata["option"],)
+    return option
+
+
+def _option_of_kind(kind: Any, setting: Field[Any]) -> Any:
     text, least, most = (setting.metadata[name] for name in ("text", "least", "most"))
     meaning = (text[0].lower() + text[1:]).removesuffix(".")
     if setting.metadata["unit"] == "bytes":

@@ -78,19 +78,23 @@ class NodeSettings(Section):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings(NodeSettings):
     """A cluster of ``nodes`` that share the vbuckets of one bucket."""
 
     subject: ClassVar[str] = "producer "
 
-    nodes: int = key(1, "Data nodes.", least=1, most=MAX_NODES)
-    vbuckets: int = key(64, "Vbuckets of the bucket.", least=1, most=MAX_VBUCKETS)
+    nodes: int = key(1, "Data nodes.", least=1, most=MAX_NODES, option="--nodes")
+    vbuckets: int = key(
+        64, "Vbuckets of the bucket.", least=1, most=MAX_VBUCKETS, option="--vbuckets"
+    )
+    host: str = key_of(NodeSettings, "host", option="--host")
     bucket: str = key(DEFAULT_BUCKET, "The bucket.")
     bucket_type: BucketType = key(
         BucketType.COUCHBASE,
         "An ephemeral bucket has no disk, and a crash loses all of it.",
         choices=tuple(BucketType),
+        option="--bucket-type",
     )
     users: Mapping[str, str] = key(
         {"Administrator": "password"}, "Names and passwords.", may_be_secret=True
@@ -164,6 +168,7 @@ class ClusterSettings(NodeSettings):
         "",
         "Close consumers that acknowledge nothing of a full window, if this matches the whole name "
         "that `dcp` statistics show, as in 'eq_dcpq:reader.*'; empty: none.",
+        option="--stuck-name-regex",
     )
     """kv_engine's ``dcp_disconnect_when_stuck_name_regex``; its ``…_timeout_seconds`` is next."""
     stuck_timeout_seconds: float = key(
@@ -171,6 +176,7 @@ class ClusterSettings(NodeSettings):
         "Time without an acknowledgement after which ``stuck_name_regex`` closes a consumer.",
         unit="seconds",
         least=0,
+        option="--stuck-timeout",
     )
     rebalance_timeout_seconds: float = key(
         600.0,
@@ -199,13 +205,16 @@ class ClusterSettings(NodeSettings):
         "Copies of each vbucket on other nodes, filled over DCP; a failover needs 1.",
         least=0,
         most=MAX_REPLICAS,
+        option="--replicas",
     )
     """Copies without a node are absent until a node joins."""
     unpersisted_seqnos: int = key(
         0, "Number of newest seqnos that stay off the disk; for tests.", least=0
     )
     data_folder: Path | None = key(
-        None, "Folder of the bucket's data, which survives a restart; none: memory only."
+        None,
+        "Folder of the bucket's data, which survives a restart; none: memory only.",
+        option="--data",
     )
     """It belongs to one process at a time, and is made for one bucket and number of vbuckets. The
     cluster has as many nodes as it had at last. Writes go there within ``flush_seconds``, or
@@ -229,6 +238,7 @@ class ClusterSettings(NodeSettings):
         "Replaced versions that the disk keeps, like a Magma bucket with change history; 0: none.",
         unit="bytes",
         least=0,
+        option="--history-retention",
     )
     """The vbuckets share it. Clients can then ask for all versions of documents."""
     rules: Rules = key(
@@ -236,11 +246,14 @@ class ClusterSettings(NodeSettings):
         "Rules of rollback, flow control and streams without values: from the published documents, "
         "or from kv_engine's code.",
         choices=get_args(Rules),
+        option="--rules",
     )
     release: Release = (8, 0)
     """Version that the nodes report. Clients choose by it how to open DCP. Releases below 6.5 do
     not know NO_VALUE_WITH_UNDERLYING_DATATYPE."""
-    prepare_extra_bytes: int = key_of(FlowSettings, "prepare_extra_bytes", is_internal=False)
+    prepare_extra_bytes: int = key_of(
+        FlowSettings, "prepare_extra_bytes", is_internal=False, option="--prepare-extra-bytes"
+    )
     """A consumer that acknowledges the bytes it received loses these from its window with each
     prepare."""
     clock: Callable[[], float] = time
