@@ -68,8 +68,8 @@ class ReachSettings(LivenessSettings):
     )
     receiver_group_tag: str = key(
         "",
-        "Where the seeds are those of a relay: the tag of its group to belong to, a number of 64 "
-        "bits with a sign; in none when empty. Other nodes refuse it.",
+        "If the seeds are a relay's: the tag of the receiver's group, a signed number of 64 bits. "
+        "Empty: no group. Other nodes refuse it.",
     )
 
 
@@ -149,8 +149,8 @@ class RetrySettings(Section):
 
     node_deadline_seconds: float = key(
         30.0,
-        "How long a node may be out of reach, or a vbucket without its stream or without anything "
-        "from it, until it is left out of the round and reported.",
+        "How long a node may be out of reach, or a vbucket without a stream or without data. After "
+        "that the round leaves the vbucket out and reports it.",
         unit="seconds",
         least=0.1,
         most=3600,

@@ -154,8 +154,8 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         "2.2",
         ALWAYS,
         "snapshot markers carry the purge seqno: a purge that the lake knows causes no rollback",
-        "a purge above the lake's seqno, even inside a snapshot that it has read in part, causes a "
-        "rollback to 0: the lake reads the vbucket again",
+        "a purge above the lake's seqno causes a rollback to 0, even inside a snapshot that it has "
+        "read in part. Then the lake reads the vbucket again",
         since=(8, 0),
     ),
     "backfill_order": ControlTerm(
@@ -163,16 +163,16 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         ALWAYS,
         "a node reads one vbucket's disk snapshot to its end before the next: an interrupted first "
         "load publishes the vbuckets that are complete",
-        "large vbuckets become complete together, near the end of a first load; on a slow network "
-        "one may wait in its snapshot for longer than `round.node_deadline_seconds`, and continue "
-        "in the next round",
+        "large vbuckets become complete together, near the end of a first load. On a slow network "
+        "one may wait in its snapshot beyond `round.node_deadline_seconds`, and continue in the "
+        "next round",
         since=(7, 0),
     ),
     CHANGE_STREAMS: ControlTerm(
         "true",
         "by a lake",
-        "a bucket that retains history sends all versions of a document, not only the newest, and "
-        "its markers say which snapshots may hold a key twice",
+        "a bucket that retains history sends all versions of a document, not only the newest. Its "
+        "markers say which snapshots may hold a key twice",
         "a snapshot has only the newest of several changes of a document, as in each bucket "
         "without change history; only Magma buckets accept this control",
         since=(7, 2),

@@ -42,8 +42,8 @@ class FlowSettings(Section):
     """0: no flow control, which consumers refuse without ``allow_no_flow_control``."""
     allow_no_flow_control: bool = key(
         False,
-        "Whether flow control may be off: then nothing but unread sockets bounds the memory, and a "
-        "node whose NOOPs wait behind unread data may end the connection.",
+        "Whether flow control may be off. Then only unread sockets bound the memory, and a node "
+        "whose NOOPs wait behind unread data may end the connection.",
     )
     ack_fraction: float = key(
         0.2,

@@ -76,9 +76,9 @@ class FlowControlSettings(FlowSettings):
 
     live_folder: str = key(
         "",
-        "Where tasks write what they see, for `dcplake top` and `dcplake status`: on a cluster a "
-        "folder that executors and operators share; empty: each machine's folder for temporary "
-        "files, readable by its user only.",
+        "Folder of the tasks' samples for `dcplake top` and `dcplake status`. On a cluster, "
+        "executors and operators must share it. Empty: each machine's folder for temporary files, "
+        "readable by its user only.",
         is_path=True,
     )
 

@@ -67,9 +67,9 @@ class PrivacySettings(Section):
 
     rules: Mapping[str, str] = key(
         {},
-        "By target one of drop, mask, hash. A target is a collection, scope or *, a colon, and "
-        "$.path (a value of the document), xattrs.path (of the xattrs) or /REGEX/ (whole documents "
-        'in whose key it is found), as "users:$.email" = "hash" (docs/howto/privacy.md).',
+        'By target one of drop, mask, hash, as "users:$.email" = "hash" (docs/howto/privacy.md). '
+        "A target is a collection, scope or *, then a colon and a place. The place is $.path (in "
+        "the document), xattrs.path (in the xattrs) or /REGEX/ (whole documents, by their key).",
     )
     unparsable: str = key(
         Unparsable.DROP.value,

@@ -171,8 +171,8 @@ class RoundSettings(RetrySettings):
 
     tasks: int = key(
         0,
-        "Spark tasks that read at the same time; 0 means one for every 10,000 seqnos that a round "
-        "is behind, up to one per core (on a cluster, up to 2).",
+        "Spark tasks that read at the same time. 0 means one for every 10,000 missing seqnos, up "
+        "to one per core (on a cluster, up to 2).",
         least=0,
         most=4096,
     )
@@ -188,8 +188,8 @@ class RoundSettings(RetrySettings):
     )
     quiet_seconds: float = key(
         10.0,
-        "A node that sent nothing of a vbucket for this long, while that is below its high seqno, "
-        "is asked what it holds; only its answer can end the vbucket as caught up.",
+        "After this silence below a vbucket's high seqno the task asks the node what it holds. "
+        "Only the answer can end the vbucket as caught up.",
         unit="seconds",
         least=0.05,
         most=3600,
@@ -231,8 +231,8 @@ class LakeSettings(Section):
     )
     storage_options: Mapping[str, str] = key(
         {},
-        "The way to an object store where the environment and the machine do not say it, in the "
-        "names of delta-rs and Polars: endpoint, region, access_key_id and others "
+        "The way to an object store, if the environment and the machine do not give it. Names are "
+        "those of delta-rs and Polars: endpoint, region, access_key_id and others "
         "(docs/howto/object-stores.md).",
         may_be_secret=True,
     )
@@ -337,17 +337,17 @@ class PolicySettings(Section):
 
     rollback: str = key(
         "rewrite",
-        "When the cluster lost writes and orders a rollback. rewrite: undo exactly what was lost; "
-        "resync: stream the vbucket again and replace it as a whole; fail: leave the vbucket as it "
+        "When the cluster lost writes and orders a rollback. rewrite: undo exactly the lost rows. "
+        "resync: stream the vbucket again and replace it as a whole. fail: leave the vbucket as it "
         "is, end with code 5.",
         choices=tuple(map(str, RollbackPolicy)),
     )
     dropped: str = key(
         "delete",
-        "What becomes of the rows of a collection that is dropped at the source. delete: they "
-        "leave its table, in the commit of the snapshot that carries the drop; keep: they stay as "
-        "they were (the view dropped_collections names their collections). The round that first "
-        "receives a collection's drop decides it, for good. A flush always deletes.",
+        "The rows of a collection that is dropped at the source. delete: they leave its table, in "
+        "the commit of the snapshot with the drop. keep: they stay as they were (the view "
+        "dropped_collections names their collections). The round that first receives a "
+        "collection's drop decides for good. A flush always deletes.",
         choices=tuple(map(str, DroppedPolicy)),
     )
     dropped_collections: Mapping[str, str] = key(
@@ -403,9 +403,9 @@ class QualitySettings(Section):
 
     gate: str = key(
         "",
-        "The suite that the rows of each apply must pass before they are merged into a table: "
-        f"{INSTALLED_SUITE}, or the path of a file; empty: none. While rows break it the table "
-        "stays at its version; a run with --once then ends with code 8.",
+        "The suite that the rows of each apply must pass before the merge into a table: "
+        f"{INSTALLED_SUITE}, or the path of a file; empty: none. While rows break it, the table "
+        "stays at its version. A run with --once then ends with code 8.",
         is_path=True,
     )
 
