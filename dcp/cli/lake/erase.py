@@ -28,12 +28,14 @@ def run(  # noqa: PLR0913  (an argument for each option)
         bool,
         Option(
             "--keep-out",
-            help="the documents are still at the source: keep their values out for good",
+            help="also keep later values of these keys out of the lake",
         ),
     ] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="print the price, without asking")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="show the rows and the price, and request nothing")
+    ] = False,
     check: Annotated[
-        bool, Option("--check", help="search all data files for the documents, without asking")
+        bool, Option("--check", help="search all data files for the documents, and request nothing")
     ] = False,
     json: Annotated[bool, Option("--json", help="the result as one JSON object")] = False,
 ) -> int:

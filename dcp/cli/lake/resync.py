@@ -20,7 +20,8 @@ def run(
         Option(
             parser=vbucket_ranges,
             metavar="0-63,70",
-            help="which (all); only all of them mend a log or a table that somebody changed",
+            help="vbuckets to read again; without it the whole bucket is read again; leave it out "
+            "to repair a damaged log or table",
         ),
     ] = None,
     json: Annotated[bool, Option("--json", help="the request as one JSON object")] = False,

@@ -35,7 +35,7 @@ def run(
     ] = None,
     keys: Annotated[
         int,
-        Option(min=0, help="list so many keys that differ at most; all are counted"),
+        Option(min=0, metavar="N", help="list at most N differing keys; all are counted"),
     ] = DEFAULT_KEYS,
     json: Annotated[bool, Option("--json", help="the result as one JSON object")] = False,
 ) -> int:

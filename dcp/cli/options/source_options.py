@@ -27,10 +27,10 @@ PasswordEnv = Annotated[
         help="environment variable with the password ('password' if not set)",
     ),
 ]
-Tls = Annotated[bool, Option("--tls", help="speak encrypted, as the system trusts")]
+Tls = Annotated[bool, Option("--tls", help="use TLS, with the system's certificate authorities")]
 CaFile = Annotated[
     str | None,
-    Option("--ca-file", metavar="FILE", help="PEM file of who is trusted to name the other side"),
+    Option("--ca-file", metavar="FILE", help="PEM file of certificate authorities; implies --tls"),
 ]
 
 DEFAULT_USER: Final = "Administrator"

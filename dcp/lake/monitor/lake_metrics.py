@@ -53,14 +53,15 @@ def _of_tables(meaning: str, figure: Callable[[TableFigures], _Figure]) -> LakeM
 
 LAKE_METRICS: Final[Mapping[str, LakeMetric]] = {
     "dcplake_lag_seqnos": LakeMetric(
-        "Seqnos between what a replica table shows and the newest known ones, of all vbuckets; "
-        "collections share a vbucket's seqnos. No 0 is told of a lake that nobody drives.",
+        "Seqnos between what a replica table shows and the newest known ones, summed over all "
+        "vbuckets. Collections share a vbucket's seqnos. While nobody drives the lake, a lag of 0 "
+        "has no sample.",
         lambda lake, at: [(table, lake.lag_seqnos(table, at)) for table in lake.lags],
         "table",
     ),
     "dcplake_lag_seconds": LakeMetric(
-        "How long the oldest change that a replica table lacks is known; 0: it lacks none. No 0 is "
-        "told of a lake that nobody drives.",
+        "How long the lake has known of the oldest change that a replica table lacks; 0 if it "
+        "lacks none. While nobody drives the lake, a lag of 0 has no sample.",
         lambda lake, at: [(table, lake.lag_seconds(table, at)) for table in lake.lags],
         "table",
     ),

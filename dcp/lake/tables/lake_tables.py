@@ -65,7 +65,7 @@ class LakeIdentity:
         """Refuse another bucket than this one.
 
         Raises:
-            LakeError: the name or cluster differs; or the bucket was made again, as its uuid or
+            LakeError: the name or cluster differs; or the bucket was made anew, as its uuid or
                 number of vbuckets shows. The message begins with ``where``.
         """
         match self.difference(found):
@@ -86,7 +86,7 @@ class LakeIdentity:
                 told = (
                     f" with uuid {self.bucket_uuid!r} and {self.vbucket_count} vbuckets, found "
                     f"uuid {found.bucket_uuid!r} and {found.vbucket_count}; the bucket was made "
-                    "again, use another lake for it"
+                    "anew, use another lake for it"
                 )
         raise LakeError(f"{where}: this lake holds bucket {self.bucket!r}{told}")
 
