@@ -389,7 +389,7 @@ class SparkTable:
         ):
             spark.sql(f"REORG TABLE {self.sql} APPLY (PURGE)").collect()
             self._delete_removed_files(spark)
-        return self._deleted_files()
+        return self._deleted_files(vacuums=2)
 
     def _delete_removed_files(self, spark: "SparkSession") -> None:
         # A VACUUM of all files without retention would take those of a writer that has not
@@ -482,15 +482,16 @@ class SparkTable:
             files = spark.sql(f"VACUUM {self.sql}{longer}{' DRY RUN' if dry_run else ''}").collect()
         return len(files) if dry_run else self._deleted_files()
 
-    def _deleted_files(self) -> int:
-        """Return how many files the newest VACUUM deleted, from its commits.
+    def _deleted_files(self, vacuums: int = 1) -> int:
+        """Return how many files the newest VACUUMs deleted, from their commits.
 
         It raises LakeError if a setting of Spark suppresses these commits.
         """
         for limit in _VACUUM_LOOKS:
-            for commit in self.commits(limit):
-                if commit["operation"] == "VACUUM END":
-                    return int(commit["operationMetrics"]["numDeletedFiles"])
+            ends = [one for one in self.commits(limit) if one["operation"] == "VACUUM END"]
+            if len(ends) >= vacuums:
+                metrics = [commit["operationMetrics"] for commit in ends[:vacuums]]
+                return sum(int(one["numDeletedFiles"]) for one in metrics)
         raise LakeError(
             f"{self.where}: found no commit VACUUM END, expected one for the VACUUM that was made; "
             "see that nobody sets spark.databricks.delta.vacuum.logging.enabled = false"
