@@ -388,13 +388,13 @@ class SparkTable:
             described(spark, metadata, settings),
         ):
             spark.sql(f"REORG TABLE {self.sql} APPLY (PURGE)").collect()
+            unreferenced = self.vacuum(metadata, None)
             self._delete_removed_files(spark)
-        return self._deleted_files(vacuums=2)
+        return unreferenced + self._deleted_files()
 
     def _delete_removed_files(self, spark: "SparkSession") -> None:
         # A VACUUM of all files without retention would take those of a writer that has not
         # committed yet; and VACUUM LITE fails once the log has forgotten its first commits.
-        spark.sql(f"VACUUM {self.sql}").collect()
         folder = str(self._detail("location"))
         commits = spark.read.schema(_GONE).json(f"{_escaped_glob(folder)}/{DELTA_LOG}/*.json")
         gone = commits.selectExpr("coalesce(remove, cdc) AS file").where("file IS NOT NULL")
@@ -482,16 +482,15 @@ class SparkTable:
             files = spark.sql(f"VACUUM {self.sql}{longer}{' DRY RUN' if dry_run else ''}").collect()
         return len(files) if dry_run else self._deleted_files()
 
-    def _deleted_files(self, vacuums: int = 1) -> int:
-        """Return how many files the newest VACUUMs deleted, from their commits.
+    def _deleted_files(self) -> int:
+        """Return how many files the newest VACUUM deleted, from its commits.
 
         It raises LakeError if a setting of Spark suppresses these commits.
         """
         for limit in _VACUUM_LOOKS:
-            ends = [one for one in self.commits(limit) if one["operation"] == "VACUUM END"]
-            if len(ends) >= vacuums:
-                metrics = [commit["operationMetrics"] for commit in ends[:vacuums]]
-                return sum(int(one["numDeletedFiles"]) for one in metrics)
+            for commit in self.commits(limit):
+                if commit["operation"] == "VACUUM END":
+                    return int(commit["operationMetrics"]["numDeletedFiles"])
         raise LakeError(
             f"{self.where}: found no commit VACUUM END, expected one for the VACUUM that was made; "
             "see that nobody sets spark.databricks.delta.vacuum.logging.enabled = false"
