@@ -1,80 +1,41 @@
-"""The rows of a merge, for a table in memory, chosen of the change log one by one."""
+"""Runs the query for the rows of a merge over tables in memory, by DataFusion."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.change_log.touched_keys import MERGE_SOURCE, RowPlace, touched_by
-from dcp.lake.store.log_slice import EMPTY_TABLE, Role
+from dcp.lake.adapters.apply_sql import MODIFIED_AT_SQL, merge_source_sql
+from dcp.lake.change_log.touched_keys import MERGE_SOURCE
 from dcp.lake.store.merge import LogRows, MadeColumns
-from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, RowKind
 
-Row = dict[str, Any]
-Place = tuple[int, str]
-"""A vbucket and a key."""
+_AT_VERSION: Final = re.compile(r"(\w+) VERSION AS OF (\d+)")
+_MODIFIED_AT: Final = """arrow_cast(NULL, 'Timestamp(Microsecond, Some("UTC"))')"""
+"""Stands for the formula in Spark's functions; `log_rows` computes it."""
 
 
 def log_rows(
-    changes: pa.Table, rows: LogRows, held_version: int, table: Callable[[int], pa.Table]
+    table_name: str,
+    rows: LogRows,
+    held_version: int,
+    run: Callable[[str, Mapping[str, tuple[str, int]]], pa.Table],
 ) -> pa.Table:
-    """Return what a query of the log finds (`LogRows`); ``table`` gives a version's rows."""
-    log_slice, old = rows.log_slice, dict[int, Mapping[Place, Row]]()
-
-    def at(version: int) -> Mapping[Place, Row]:
-        if version == EMPTY_TABLE:
-            return {}
-        if version not in old:
-            found = table(version).select(REPLICA.names).to_pylist()
-            old[version] = {place_of(row): row for row in found}
-        return old[version]
-
-    found = list(_rows_with_roles(changes, rows))
-    held = [(vbucket, held_version) for vbucket in log_slice.emptied]
-    held += ((vbucket, log_slice.restored[vbucket]) for vbucket in log_slice.revived)
-    for vbucket, version in held:
-        there = (row for place, row in at(version).items() if place[0] == vbucket)
-        found += ({**row, "role": Role.HELD} for row in there)
-    by_place = {
-        (row["vbucket"], RowPlace(int(row["seqno"]), row["epoch"], row["round"])): row
-        for row in found
-        if row["role"] is not Role.HELD
-    }
-    made = []
-    for place, newest in touched_by(found).newest.items():
-        if newest is not None:
-            made.append(_written(by_place[place[0], newest]))
-        else:
-            base = at(log_slice.restored.get(place[0], EMPTY_TABLE))
-            made.append(base.get(place) or _gone(place))
-    return pa.Table.from_pylist([{"deleted": False, **row} for row in made], MERGE_SOURCE)
-
-
-def place_of(row: Row) -> Place:
-    return row["vbucket"], row["key"]
+    """Return the rows to merge; ``run`` runs a query over tables and versions, by their names."""
+    query = merge_source_sql(table_name, rows, held_version).replace(MODIFIED_AT_SQL, _MODIFIED_AT)
+    versions = {table_name: (table_name, held_version)}
+    for name, version in _AT_VERSION.findall(query):
+        versions[f"{name}_at_{version}"] = name, int(version)
+    found = run("SELECT * FROM " + _AT_VERSION.sub(r"\1_at_\2", query), versions)
+    made = found.select(MERGE_SOURCE.names).cast(MERGE_SOURCE)
+    times = [
+        at or (None if cas is None else (int(cas) >> 16 << 16) // 1000)
+        for at, cas in zip(made["modified_at"].to_pylist(), made["cas"].to_pylist(), strict=True)
+    ]
+    at = MERGE_SOURCE.get_field_index("modified_at")
+    return made.set_column(at, MERGE_SOURCE.field(at), pa.array(times, MERGE_SOURCE.field(at).type))
 
 
 def with_made(rows: pa.Table, made: MadeColumns | None) -> pa.Table:
     """Return rows with the columns that are made of them."""
     return rows if made is None else made.added_to_table(rows)
-
-
-def _rows_with_roles(changes: pa.Table, rows: LogRows) -> Iterator[Row]:
-    log_slice = rows.log_slice
-    for row in changes.to_pylist():
-        is_item = row["kind"] in ITEM_KINDS and row["collection_id"] == rows.collection_id
-        if is_item and log_slice.first_round <= row["round"] <= log_slice.to_round:
-            for each in log_slice.ranges:
-                is_there = (row["vbucket"], row["epoch"]) == (each.vbucket, each.epoch)
-                if is_there and each.low < row["seqno"] <= each.high:
-                    yield {**row, "role": each.role}
-
-
-def _written(row: Row) -> Row:
-    made: Row = {name: row.get(name) for name in REPLICA.names}
-    made["modified_at"] = (int(row["cas"]) >> 16 << 16) // 1000
-    return {**made, "deleted": row["kind"] != RowKind.MUTATION}
-
-
-def _gone(place: Place) -> Row:
-    return {"vbucket": place[0], "key": place[1], "deleted": True}

@@ -171,6 +171,13 @@ class MemoryStore:
                 for name in tables:
                     context.deregister_table(name)
 
+    def run_at(self, text: str, versions: Mapping[str, tuple[str, int]]) -> pa.Table:
+        """Return what a query finds in versions of tables, by their names in the query."""
+        read = {
+            each: self.table(name)._at(number).chunks for each, (name, number) in versions.items()
+        }
+        return self.run(text, read)
+
 
 class MemoryRows:
     """Rows that tasks make when they are appended for the first time."""

@@ -24,7 +24,6 @@ from dcp.lake.store.table import (
     sized_columns,
 )
 from dcp.lake.tables.history import metadata_json
-from dcp.lake.tables.lake_tables import CHANGES_TABLE
 from dcp.lake.tables.schema import REPLICA
 from tests.lake.memory_merge import log_rows, with_made
 
@@ -317,10 +316,7 @@ class MemoryTable:
         """Return the rows of a merge, without made columns."""
         if isinstance(merge.rows, pa.Table):
             return merge.rows
-        changes = self.store.table(CHANGES_TABLE)._at(merge.rows.log_version).rows
-        return log_rows(
-            changes, merge.rows, merge.held_version, lambda version: self._at(version).rows
-        )
+        return log_rows(self.sql, merge.rows, merge.held_version, self.store.run_at)
 
     @committing
     def optimize(

@@ -23,7 +23,7 @@ LOG_COLUMNS: Final = [
     for name in REPLICA.names
 ]
 """The columns of a replica, computed from a row (``c``) of the log."""
-PLACE_SQL: Final = "struct(c.seqno, c.epoch, c.round) AS place"
+PLACE_SQL: Final = "named_struct('seqno', c.seqno, 'epoch', c.epoch, 'round', c.round) AS place"
 _KEY: Final = (quoted("vbucket"), quoted("key"))
 
 
@@ -57,19 +57,25 @@ def _in_rounds(log_slice: LogSlice) -> str:
     return f"c.round BETWEEN {log_slice.first_round} AND {log_slice.to_round}"
 
 
-def newest_sql(rows: str) -> str:
-    """Return the relation ``touched``: a row (vbucket, key, newest) for each touched key.
+def touched_sql(rows: str) -> str:
+    """Return the relation of the keys in ``rows``: vbucket, key, newest, is_touched, row_count.
 
     ``rows`` is SQL for rows of ``vbucket``, ``key``, ``place`` and ``role`` (`Role`). A place is a
     struct (seqno, epoch, round) of a log row, NULL for a row of the table. ``newest`` is the place
-    of the key's newest live row, or NULL. A key is untouched if all its rows are published and
-    live. `dcp.lake.change_log.touched_keys.touched_by` does the same for few rows.
+    of the key's newest live row, or NULL. An apply touches a key unless all its rows are published
+    and live. Spark and DataFusion execute it.
     """
     return f"""
-SELECT vbucket, key, max(place) FILTER (WHERE role <> {string(Role.UNDONE)}) AS newest
-FROM ({rows})
-GROUP BY vbucket, key
-HAVING count_if(role <> {string(Role.KEPT)}) > 0"""
+SELECT vbucket, key, max(place) FILTER (WHERE role <> {string(Role.UNDONE)}) AS newest,
+  count(*) FILTER (WHERE role <> {string(Role.KEPT)}) > 0 AS is_touched, count(*) AS row_count
+FROM ({rows}) GROUP BY vbucket, key"""
+
+
+def newest_places_sql(touched: str) -> str:
+    """Return the relation (vbucket, key, seqno, epoch, round) of the touched keys' newest rows."""
+    return f"""
+SELECT vbucket, key, newest.seqno AS seqno, newest.epoch AS epoch, newest.round AS round
+FROM ({touched}) WHERE is_touched AND newest IS NOT NULL"""
 
 
 def newest_rows_sql(
@@ -87,7 +93,7 @@ FROM {changes_sql} c JOIN {newest}
 WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {collection_id} AND {condition}"""
 
 
-def _touched_sql(
+def _slice_touched_sql(
     table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
 ) -> str:
     rows = [
@@ -103,7 +109,7 @@ def _touched_sql(
     if log_slice.revived:
         held.append(_old_rows(table_sql, log_slice, log_slice.revived))
     rows += [f"SELECT vbucket, key, NULL, {string(Role.HELD)} FROM ({each})" for each in held]
-    return newest_sql("\nUNION ALL ".join(rows))
+    return touched_sql("\nUNION ALL ".join(rows))
 
 
 def merge_sql(table_sql: str, source: str, merge: Merge) -> str:
@@ -149,12 +155,12 @@ def merge_source_sql(table_sql: str, rows: LogRows, held_version: int) -> str:
 def _touched_parts(
     table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
 ) -> list[str]:
-    touched = _touched_sql(table_sql, held_version, changes_sql, collection_id, log_slice)
-    won = f"(SELECT vbucket, key, newest.* FROM ({touched}) WHERE newest IS NOT NULL) w"
+    touched = _slice_touched_sql(table_sql, held_version, changes_sql, collection_id, log_slice)
+    won = f"({newest_places_sql(touched)}) w"
     chosen = f"{_in_rounds(log_slice)} AND {one_of('c.vbucket', log_slice.vbuckets)}"
     parts = [newest_rows_sql(changes_sql, collection_id, won, LOG_COLUMNS, chosen)]
     if log_slice.restored or log_slice.emptied:
-        lost = f"(SELECT vbucket, key FROM ({touched}) WHERE newest IS NULL) w"
+        lost = f"(SELECT vbucket, key FROM ({touched}) WHERE is_touched AND newest IS NULL) w"
         parts.append(_lost_part(table_sql, log_slice, lost))
     return parts
 

@@ -1,16 +1,17 @@
 """Reads rows of a slice of the change log: first keys in narrow columns, then documents by key."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.adapters.apply_sql import newest_rows_sql, rows_sql
+from dcp.lake.adapters.apply_sql import PLACE_SQL, newest_rows_sql, rows_sql, touched_sql
 from dcp.lake.store.log_slice import LogSlice, Role
 from dcp.lake.store.sql import integer_list, one_of, quoted, u64
 from dcp.lake.store.table import Table
 from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, is_kind
+from dcp.records import read
 from dcp.wire.vocabulary import REPEATING
 
 
@@ -50,30 +51,15 @@ class Touched:
         return [touched for touched, place in self.newest.items() if place is None]
 
 
-def touched_by(rows: Iterable[Mapping[str, Any]]) -> Touched:
-    """Return the keys that few rows of a slice touch, from the rows' roles (`Role`).
-
-    `dcp.lake.adapters.apply_sql.newest_sql` does the same for many rows.
-    """
-    newest: dict[tuple[int, str], RowPlace | None] = {}
-    touched: set[tuple[int, str]] = set()
-    for row in rows:
-        key = row["vbucket"], row["key"]
-        if row["role"] != Role.KEPT:
-            touched.add(key)
-        if row["role"] not in (Role.UNDONE, Role.HELD):
-            place = RowPlace(int(row["seqno"]), row["epoch"], row["round"])
-            newest[key] = max(place, newest.get(key) or place)
-    return Touched({key: newest.get(key) for key in sorted(touched)})
-
-
 MERGE_SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
 """The columns of a replica, and whether the apply deletes the key's row."""
 
-_NARROW: Final = pa.schema(
+_TOUCHED: Final = pa.schema(
     [
-        *map(CHANGES.field, ("vbucket", "key", "round", "epoch", "seqno")),
-        ("role", pa.string()),
+        *map(CHANGES.field, ("vbucket", "key")),
+        ("newest", pa.struct([CHANGES.field(each.name) for each in fields(RowPlace)])),
+        ("is_touched", pa.bool_()),
+        ("row_count", pa.int64()),
     ]
 )
 _COUNT: Final = pa.schema([("found", pa.int64()), ("first", pa.int64())])
@@ -109,17 +95,23 @@ def few_touched(
         return None
     if not log_slice.ranges:
         return Touched()
-    # The query asks for one row more than the limit, to see whether there are too many.
-    columns = ", ".join(f"b.{name}" if name == "role" else f"c.{name}" for name in _NARROW.names)
+    # The query takes one row more than the limit, to see whether there are too many.
     found = changes.query(
-        lambda name, _: (
-            f"SELECT {columns} {rows_sql(name, collection_id, log_slice, log_slice.ranges)} "
-            f"LIMIT {most + 1}"
+        lambda name, _: touched_sql(
+            f"SELECT c.vbucket, c.key, {PLACE_SQL}, b.role "
+            f"{rows_sql(name, collection_id, log_slice, log_slice.ranges)} LIMIT {most + 1}"
         ),
-        _NARROW,
+        _TOUCHED,
         version,
-    )
-    return None if found.num_rows > most else touched_by(found.to_pylist())
+    ).to_pylist()
+    if sum(key["row_count"] for key in found) > most:
+        return None
+    places = {
+        (key["vbucket"], key["key"]): key["newest"] and read(RowPlace, key["newest"])
+        for key in found
+        if key["is_touched"]
+    }
+    return Touched(dict(sorted(places.items())))
 
 
 def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) -> frozenset[int]:

@@ -9,7 +9,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.adapters.apply_sql import LOG_COLUMNS, PLACE_SQL, newest_rows_sql, newest_sql
+from dcp.lake.adapters.apply_sql import (
+    LOG_COLUMNS,
+    PLACE_SQL,
+    newest_places_sql,
+    newest_rows_sql,
+    touched_sql,
+)
 from dcp.lake.change_log.collection_events import (
     ends_documents_sql,
     kept_sql,
@@ -235,14 +241,14 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
 
     After a RESTORE the list is ahead of the table until the next apply or round.
     """
-    touched = newest_sql(
+    touched = touched_sql(
         f"SELECT c.vbucket, c.key, {PLACE_SQL}, {string(Role.FRESH)} AS role "
         f"{_live_rows(changes_sql, replica)} AND c.seqno <= b.high AND NOT b.must_go_back"
     )
     newest = newest_rows_sql(
         changes_sql,
         replica.collection_id,
-        f"(SELECT vbucket, newest.* FROM ({touched})) w",
+        f"({newest_places_sql(touched)}) w",
         LOG_COLUMNS,
         f"c.round >= {_newest_apply(changes_sql, replica, 'log_from_round')}",
     )

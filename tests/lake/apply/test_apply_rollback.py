@@ -22,7 +22,7 @@ from dcp.lake.config.contracts import Contract, ContractMode, document_type
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, CHANGES_TABLE, DOCS, LakeTables
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
 from tests.lake.conftest import NewLake
 from tests.lake.forking_log import ForkingLog
@@ -143,7 +143,7 @@ def test_every_version_and_docs_live_are_exact_over_forks(
 
 
 def require_spark_chooses_the_same(log: ForkingLog) -> LogSlice | None:
-    """What Spark's tasks would read for the next apply equals what is chosen row by row.
+    """What Spark's tasks would read for the next apply equals what a lake in memory merges.
 
     A MERGE of such rows on Delta is tried in ``test_apply_backfill.py``.
     """
@@ -152,17 +152,12 @@ def require_spark_chooses_the_same(log: ForkingLog) -> LogSlice | None:
         return None
     rows = plan.merge(log.tables.changes_sql).rows
     assert isinstance(rows, LogRows)
-    docs, changes = (log.tables.store.table(name) for name in (DOCS.name, CHANGES_TABLE))
-    assert isinstance(docs, MemoryTable) and isinstance(changes, MemoryTable)
+    docs = log.tables.store.table(DOCS.name)
+    assert isinstance(docs, MemoryTable)
     query = merge_source_sql(docs.sql, rows, plan.held.version)
     by_spark = log.tables.spark.sql(f"SELECT * FROM {query}").toArrow()
-    one_by_one = log_rows(
-        changes.kept.versions[rows.log_version].rows,
-        rows,
-        plan.held.version,
-        lambda version: docs.kept.versions[version].rows,
-    )
-    assert in_order(by_spark) == in_order(one_by_one)
+    by_datafusion = log_rows(docs.sql, rows, plan.held.version, docs.store.run_at)
+    assert in_order(by_spark) == in_order(by_datafusion)
     return plan.log_slice
 
 
