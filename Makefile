@@ -115,7 +115,7 @@ soak: setup  ## simulated systems, slow tests and properties with fresh seeds (R
 	done
 
 # The pages beside the files that they link to: a link that works in the checkout works in the site.
-SITE_SOURCE := README.md CHANGELOG.md LICENSE docs benchmarks/README.md conf/dcplake.toml deploy/grafana.json deploy/alerts.yml tools/site/iframe-worker.js tools/site/site.css conf/spark-defaults.conf schemas/replica_suite.json
+SITE_SOURCE := README.md CHANGELOG.md LICENSE docs benchmarks/README.md conf/dcplake.toml deploy/grafana.json deploy/alerts.yml deploy/dcplake.service tools/site/iframe-worker.js tools/site/site.css conf/spark-defaults.conf schemas/replica_suite.json
 
 site: docs-setup  ## the documentation as a site, in build/site; a broken link is an error
 	@rm -rf build/site-source && mkdir -p build/site-source

@@ -38,15 +38,19 @@ def test_a_reference_page_is_what_the_code_says(name: str) -> None:
     assert page == GENERATED[name], "run `python -m tools.reference`"
 
 
+def exit_codes() -> set[int]:
+    """Return the codes that commands and jobs end with after an error."""
+    errors = [DcplakeError]
+    for error in errors:
+        errors += error.__subclasses__()
+    return {each.exit_code for each in errors if each.__module__.startswith("dcp.")}
+
+
 def test_a_how_to_page_lists_the_exit_codes_that_there_are() -> None:
     page = (ROOT / "docs" / "howto" / "act-on-an-exit-code.md").read_text(encoding="utf-8")
     [table] = re.findall(r"^\| code \| meaning .*\n\|---.*\n((?:\|.*\n)+)", page, re.MULTILINE)
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
-    errors = [DcplakeError]
-    for error in errors:
-        errors += error.__subclasses__()
-    ours = {each.exit_code for each in errors if each.__module__.startswith("dcp.")}
-    assert listed == ours | {0, 141}
+    assert listed == exit_codes() | {0, 141}
 
 
 def commands_in(page: str) -> Iterator[list[str]]:

@@ -77,10 +77,9 @@ What `SNAPPY` brings, by kv_engine's code (`engines/ep/src/`):
 - Windows, `round.target_bytes` and rates of backfills count the bytes on the network: the sent frames. Memory does not depend on the
   inflated size ([memory](memory.md#what-each-term-is-and-what-keeps-it)).
 
-dcplake asks for it because the network and data nodes are dearer than a lake's CPU. A million JSON documents of 1 KB take 47 % less of the
-network, and no node inflates them. A lake's task spends 0.8 CPU seconds more; the whole first load takes some 50. Documents of 100 B
-become no smaller, and cost as much. A relay inflates nothing either, which took it 7 CPU seconds a million and lake
-([figures](../../benchmarks/README.md#figures)).
+dcplake asks for it because the network and data nodes are dearer than a lake's CPU. JSON documents of 1 KB take about half of the
+network, and neither nodes nor relays inflate them. A lake's task does, for a small share of a first load's CPU. Tiny documents become
+no smaller, and cost as much ([figures](../../benchmarks/README.md#compressed-and-edited-values)).
 """
 _CONTROLS: Final = """\
 

@@ -210,7 +210,7 @@ class NodeLinks:
         Raises:
             RemoteProtocolError: it is no valid map.
             ConfigError: no node has an address in the network.
-            BucketError: the bucket was made anew under the same name.
+            BucketError: the bucket was created again under the same name.
         """
         network = self._settings.network if self.map is None else self.map.network
         tls = self._settings.tls is not None
@@ -219,8 +219,8 @@ class NodeLinks:
         if expected and found.bucket_uuid and found.bucket_uuid != expected:
             raise BucketError(
                 f"{source}: found bucket {self._settings.bucket!r} with uuid "
-                f"{found.bucket_uuid!r}, expected {expected!r}: it was made anew meanwhile, and "
-                "nothing of it was read"
+                f"{found.bucket_uuid!r}, expected {expected!r}: it was created again "
+                "meanwhile, and nothing of it was read"
             )
         if not found.supersedes(self.map):
             return False

@@ -102,7 +102,7 @@ class ConnectionSettings(ReachSettings, FlowSettings):
         False, "Whether documents come without values and xattrs: keys, seqnos and CAS come."
     )
     """By the flag of DCP_OPEN that the server answers rightly."""
-    bucket_uuid: str = key("", "A bucket with another uuid was made anew, and is not read.")
+    bucket_uuid: str = key("", "A bucket with another uuid was created again, and is not read.")
     tls: TlsSettings | None = None
     network: str = key(AUTO_NETWORK, "Which addresses of the cluster map to use.")
 

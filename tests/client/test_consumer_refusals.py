@@ -291,7 +291,7 @@ def test_a_bucket_that_was_made_anew_is_not_read(make_cluster: MakeCluster) -> N
     drained = Drained()
     with (
         consuming(cluster, chosen=settings(bucket_uuid="b" * 32)) as consumer,
-        pytest.raises(BucketError, match=r"found bucket 'default' with uuid 'aaa.*made anew"),
+        pytest.raises(BucketError, match=r"found bucket 'default' with uuid 'aaa.*created again"),
     ):
         drained.run(consumer, caught_up(cluster))
     assert not drained.positions

@@ -91,7 +91,7 @@ def test_a_run_is_followed_live_and_its_page_is_kept_as_a_file(
     browser.get(page.as_uri())
     assert int(tiles(browser)["newest round"]) > 2
     assert tiles(browser)["lag"] == "unknown"
-    assert text(browser, "driver").startswith("Nobody has looked at the cluster for ")
+    assert text(browser, "driver").startswith("No contact with the cluster for ")
     assert browser.execute_script("return charts.rollbacks.length") == 1
     require_charts(browser)
     require_tables_by_keyboard(browser)

@@ -79,7 +79,7 @@ class MemoryVersion:
 
 @dataclass
 class MemoryVersions:
-    """All versions of a table that was made once; one that is made again has others."""
+    """All versions of a table that was made once; one that is created again has others."""
 
     table_id: str
     versions: list[MemoryVersion] = field(default_factory=list)

@@ -39,7 +39,7 @@ def write_audit(
         # The history has forgotten the commit. While it was the newest apply, a driver wrote its
         # audit: that always precedes the next apply.
         return
-    # A table that is dropped and made again gets a new id and version 0. With the id in the
+    # A table that is dropped and created again gets a new id and version 0. With the id in the
     # transaction's name, Delta skips only audits that exist.
     table_id = lake.table(applied.table).table_id()
     app_id = f"{lake.identity.lake_id}:{AUDIT_TABLE}:{table_id}"

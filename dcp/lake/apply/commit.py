@@ -160,7 +160,8 @@ def _read_back(
         raise LakeError(
             f"{plan}: Delta skipped the commit, but the history shows no later apply than version "
             f"{plan.since_version}; somebody else used a transaction id of this table. Restore "
-            f"it to version {plan.since_version}, or delete its folder: the next run makes it again"
+            f"it to version {plan.since_version}, or delete its folder: the next run "
+            "creates it again"
         )
     if not isinstance(failure, CommitConflictError):
         raise failure

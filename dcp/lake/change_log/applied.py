@@ -62,7 +62,7 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -
     if (told := commit_history.heartbeat_content(commit_history.newest)) is not None:
         since = int(told["since"]) if since is None else since
         return ReplicaStatus(replica.name, applied_of_heartbeat(told), since, commit_history)
-    # A table that was dropped and made again may have index rows with higher versions.
+    # A table that was dropped and created again may have index rows with higher versions.
     indexed = [each for each in indexed_applied(lake, [replica.name], 0) if each.version <= origin]
     applied = indexed[-1] if indexed else None
     if since is None:

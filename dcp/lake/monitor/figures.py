@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
 from dcp.lake.change_log.changes import newest_round, round_time
 from dcp.lake.change_log.epochs import first_rounds_after, forks_between
-from dcp.lake.change_log.last_look import last_look
+from dcp.lake.change_log.last_contact import last_contact
 from dcp.lake.change_log.round_queries import reports_since, round_record, round_records
 from dcp.lake.monitor.run_watch import Health
 from dcp.lake.query.lake_figures import LakeFigures, lake_figures
@@ -108,8 +108,10 @@ class FullFigures(LakeFigures):
             table: replace(lag, since=since) if lag.since is None and lag.seqnos(highs) else lag
             for table, lag in self.lags.items()
         }
-        look = self.last_look and replace(self.last_look, time=max(self.last_look.time, since))
-        return replace(self, highs=highs, lags=lags, last_look=look)
+        contact = self.last_contact and replace(
+            self.last_contact, time=max(self.last_contact.time, since)
+        )
+        return replace(self, highs=highs, lags=lags, last_contact=contact)
 
 
 class FiguresReader:
@@ -142,8 +144,8 @@ class FiguresReader:
                 self._newest = seen, self._read(commits, statuses, heads)
                 return self._newest[1]
             figures = self._newest[1]
-            if (look := last_look(lake.store, figures.round_at)) != figures.last_look:
-                self._newest = seen, replace(figures, last_look=look)
+            if (contact := last_contact(lake.store, figures.round_at)) != figures.last_contact:
+                self._newest = seen, replace(figures, last_contact=contact)
             return self._newest[1]
 
     def _read(
@@ -272,7 +274,7 @@ _PAGE: Final = "page.html"
 def figures_json(lake: FullFigures, at: datetime, health: Health | None = None) -> dict[str, Any]:
     """Return the page's figures as a JSON object; times are ISO 8601, in UTC."""
     shown = ("vbucket", "reason", "detail")
-    minutes = () if lake.last_look is None else lake.last_look.minutes
+    minutes = () if lake.last_contact is None else lake.last_contact.minutes
     return {
         **plain(lake),
         "at": at.isoformat(),

@@ -65,13 +65,13 @@ LAKE_METRICS: Final[Mapping[str, LakeMetric]] = {
         lambda lake, at: [(table, lake.lag_seconds(table, at)) for table in lake.lags],
         "table",
     ),
-    "dcplake_last_look_timestamp_seconds": _of_lake(
+    "dcplake_last_contact_timestamp_seconds": _of_lake(
         "When a driver last asked the cluster what it holds; it notes that once a minute.",
-        lambda lake: None if lake.last_look is None else lake.last_look.time,
+        lambda lake: None if lake.last_contact is None else lake.last_contact.time,
     ),
-    "dcplake_last_look_behind_seqnos": _of_lake(
-        "Seqnos that the lake lacked at that look.",
-        lambda lake: None if lake.last_look is None else lake.last_look.behind,
+    "dcplake_last_contact_behind_seqnos": _of_lake(
+        "Seqnos that the lake lacked at that contact.",
+        lambda lake: None if lake.last_contact is None else lake.last_contact.behind,
     ),
     "dcplake_round": _of_lake("The newest committed round.", lambda lake: lake.round),
     "dcplake_last_round_timestamp_seconds": _of_newest_round(

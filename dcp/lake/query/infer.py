@@ -163,8 +163,8 @@ def place_of_new_contract(folder: str, collection: str) -> Path:
 def infer_contract(lake: LakeTables, collection: str, documents: int) -> ProposedContract:
     """Return a contract that fits most documents of a collection's table.
 
-    It reads at most ``documents`` of them. If a collection was dropped and made again, it reads the
-    newest table.
+    It reads at most ``documents`` of them. If a collection was dropped and created again, it reads
+    the newest table.
 
     Raises:
         ConfigError: no collection has this name.

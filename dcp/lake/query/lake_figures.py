@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from dcp.lake.change_log.applied import ReplicaStatus, shown_stale
 from dcp.lake.change_log.changes import newest_round, round_time
-from dcp.lake.change_log.last_look import LastLook, last_look
+from dcp.lake.change_log.last_contact import LastContact, last_contact
 from dcp.lake.change_log.round_queries import round_record
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
@@ -50,12 +50,12 @@ class LakeFigures:
     replicas: tuple[ReplicaFigures, ...]
     round_at: datetime | None
     """None before the first round, or if the history has forgotten it."""
-    last_look: LastLook | None
-    """None if no driver has looked at the cluster."""
+    last_contact: LastContact | None
+    """None if no driver has asked the cluster."""
 
     def is_driven(self, at: datetime) -> bool:
         """Return whether a driver watches the cluster. Otherwise the cluster's state is unknown."""
-        return self.last_look is not None and not self.last_look.is_overdue(at)
+        return self.last_contact is not None and not self.last_contact.is_overdue(at)
 
     def parts(self) -> dict[str, Any]:
         """Return the fields by name, for the constructor of a class with more fields."""
@@ -86,7 +86,7 @@ def lake_figures(
         rollbacks=sum(state.rollbacks for _, state in states),
         replicas=tuple(_replica_figures(status, record.states) for status in statuses.values()),
         round_at=round_at,
-        last_look=last_look(lake.store, round_at),
+        last_contact=last_contact(lake.store, round_at),
     )
 
 

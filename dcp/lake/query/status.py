@@ -105,12 +105,12 @@ class LakeStatus(LakeFigures, Shown):
             for what, time in (("round", self.round_at), ("apply", max(applies, default=None)))
             if time is not None
         ]
-        if self.last_look is None:
-            return ["  nobody has looked at the cluster yet"]
-        lines = [f"  {', '.join([self.last_look.told(self.at), *ages])}"]
+        if self.last_contact is None:
+            return ["  no contact with the cluster yet"]
+        lines = [f"  {', '.join([self.last_contact.told(self.at), *ages])}"]
         if not self.is_driven(self.at):
             lines.append("    so the lag is unknown; dcplake run goes on from there")
-        elif behind := self.last_look.behind:
+        elif behind := self.last_contact.behind:
             lines[0] += f"; {behind:,} seqnos were to be read then"
         return lines
 

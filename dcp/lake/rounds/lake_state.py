@@ -172,8 +172,8 @@ def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> 
     """Refuse a cluster whose bucket is not the lake's.
 
     Raises:
-        LakeError: the cluster is another one, or the bucket was made anew: its uuid or number of
-            vbuckets differs.
+        LakeError: the cluster is another one, or the bucket was created again: its uuid or number
+            of vbuckets differs.
     """
     found = replace(
         lake.identity,

@@ -54,9 +54,9 @@ from dcp.lake.rounds.round_planner import SEQNOS_OF_A_TASK, plan_round
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
+from dcp.lake.run.contact_notes import ContactNotes
 from dcp.lake.run.control_requests import Requests
 from dcp.lake.run.erasures import Erasures
-from dcp.lake.run.look_notes import LookNotes
 from dcp.lake.run.outages import Outages
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.repair import only_in_log
@@ -169,7 +169,7 @@ class Driver:
         self._backfills = Backfills(lake, control, access, observer)
         self._erasures = Erasures(lake, control, self._applier, self.writer_id, observer)
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
-        self._looks = LookNotes(
+        self._contacts = ContactNotes(
             lake.store, settings.round, applies=settings.apply.when != ApplyWhen.NEVER
         )
         self._outages = Outages()
@@ -351,7 +351,7 @@ class Driver:
         targets: Mapping[int, int] | None = None,
         skip: Mapping[int, LeftOut] | None = None,
     ) -> RoundPlan | Idle:
-        """Return the next round's plan; commit what the lake lacks for it, and note the look.
+        """Return the next round's plan; commit what the lake lacks for it, and note the contact.
 
         The commits may be new tables, heartbeats, properties, and the audit that a killed driver
         did not write.
@@ -395,7 +395,7 @@ class Driver:
             targets=targets,
             skip=skip,
         )
-        self._looks.looked(plan.backlog if isinstance(plan, RoundPlan) else 0)
+        self._contacts.contacted(plan.backlog if isinstance(plan, RoundPlan) else 0)
         if isinstance(plan, RoundPlan):
             return plan.listing(unindexed_applied(self.lake, self._applier.replicas))
         return plan
@@ -442,7 +442,7 @@ class Driver:
                 raise
         self._report.rounds.append(report)
         self._backfills.learn(plan, report)
-        self._looks.committed(report)
+        self._contacts.committed(report)
         self._observer.committed(report)
         return report
 
@@ -478,7 +478,7 @@ class Driver:
                 return []
         begin = monotonic()
         if made := self._applier.apply(to_round, force=force):
-            self._looks.applied(made, round(monotonic() - begin, 3))
+            self._contacts.applied(made, round(monotonic() - begin, 3))
         self._report.applied += made
         return made
 
@@ -497,7 +497,7 @@ class Driver:
         afterwards.
         """
         self._observer.ended()
-        self._looks.ended()
+        self._contacts.ended()
         self._applier.close()
 
     def _ensure_replicas(self, cluster: ClusterView, document_filter: DocumentFilter) -> None:

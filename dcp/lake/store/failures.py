@@ -21,7 +21,7 @@ from dcp.errors import (
 )
 
 _COPY: Final = "put it back from a copy"
-_REPLICA: Final = f"{_COPY}, or delete the table's folder: the next run makes the table again"
+_REPLICA: Final = f"{_COPY}, or delete the table's folder: the next run creates the table again"
 _AUDIT: Final = f"{_COPY}, or delete the table's folder: only its record of rollbacks is lost"
 _REMEDIES: Final = {
     ("changes", False): f"{_COPY}, or read the bucket again with {REREAD_COMMAND}",

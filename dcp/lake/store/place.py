@@ -70,7 +70,7 @@ class TablePlace(ABC):
     def commits_from(self, version: int) -> dict[int, Hashable]:
         """By version, identify the files of a commit and all later ones.
 
-        If the table is made again, the identities differ.
+        If the table is created again, the identities differ.
         """
 
     @abstractmethod

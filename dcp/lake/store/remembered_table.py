@@ -37,7 +37,7 @@ class RememberedTable:
     def catch_up(self, place: TablePlace) -> bool:
         """Read the new commits; return False if the table must be opened again.
 
-        That happens if the table was made again, or its log lost commits that this process had
+        That happens if the table was created again, or its log lost commits that this process had
         read.
         """
         version = self.stored.version()

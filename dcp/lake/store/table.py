@@ -63,7 +63,7 @@ class Table(Protocol):
         """The lake and the table, for messages."""
 
     def table_id(self) -> str:
-        """Return Delta's id. A table that is dropped and made again gets another."""
+        """Return Delta's id. A table that is dropped and created again gets another."""
 
     def size(self) -> TableSize: ...
 

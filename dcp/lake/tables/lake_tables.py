@@ -65,7 +65,7 @@ class LakeIdentity:
         """Refuse another bucket than this one.
 
         Raises:
-            LakeError: the name or cluster differs; or the bucket was made anew, as its uuid or
+            LakeError: the name or cluster differs; or the bucket was created again, as its uuid or
                 number of vbuckets shows. The message begins with ``where``.
         """
         match self.difference(found):
@@ -85,8 +85,8 @@ class LakeIdentity:
             case _:
                 told = (
                     f" with uuid {self.bucket_uuid!r} and {self.vbucket_count} vbuckets, found "
-                    f"uuid {found.bucket_uuid!r} and {found.vbucket_count}; the bucket was made "
-                    "anew, use another lake for it"
+                    f"uuid {found.bucket_uuid!r} and {found.vbucket_count}; the bucket was created "
+                    "again, use another lake for it"
                 )
         raise LakeError(f"{where}: this lake holds bucket {self.bucket!r}{told}")
 
@@ -146,7 +146,7 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
     if collection_id == DOCS.collection_id:
         return DOCS
     # Names alone are ambiguous: `a__b`/`c` and `a`/`b__c` give the same text, names may differ in
-    # case only, and a collection may be dropped and made again.
+    # case only, and a collection may be dropped and created again.
     readable = (re.sub(r"[^A-Za-z0-9_]", "_", name)[:_NAME_MAX] for name in (scope, collection))
     name = "__".join(("docs", *readable, f"{collection_id:x}"))
     return ReplicaTable(name, collection_id, f"{scope}.{collection}")
@@ -394,7 +394,7 @@ def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | Non
             raise LakeError(
                 f"{lake.table(each.name).where}: found no Delta table there, expected the "
                 "replica; put it back from a copy, or delete its folder if there is any, and the "
-                "next run makes it again"
+                "next run creates it again"
             )
 
 

@@ -232,7 +232,7 @@ QUALITY: Final = pa.schema(
         ("run", pa.string()),  # identifies one check of one table
         ("time", pa.timestamp("us", tz="UTC")),
         ("table", pa.string()),
-        ("table_id", pa.string()),  # Delta's id: a table that is made again gets another
+        ("table_id", pa.string()),  # Delta's id: a table that is created again gets another
         ("version", pa.int64()),  # of the table
         ("round", pa.int64()),  # of that version
         ("scope", pa.string()),  # changed rows, whole table

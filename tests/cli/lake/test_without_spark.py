@@ -290,7 +290,7 @@ def test_the_lake_of_another_bucket_is_none_of_ours(
         assert main(["doctor", *options, *seeds]) == 7
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith("failed   lake ")
-    assert "the bucket was made anew, use another lake for it\n" in said.err
+    assert "the bucket was created again, use another lake for it\n" in said.err
 
 
 @pytest.mark.parametrize(

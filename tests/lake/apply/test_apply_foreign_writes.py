@@ -1,6 +1,6 @@
 """Changes by others to a replica: foreign writes, RESTORE, a drop.
 
-A foreign write stops every apply until a RESTORE takes it back; a dropped replica is made again
+A foreign write stops every apply until a RESTORE takes it back; a dropped replica is created again
 from the log.
 """
 

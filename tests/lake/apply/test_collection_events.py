@@ -233,7 +233,7 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
         return [tuple(row.values()) for row in world.sql(asked)]
 
     assert (table, 3, VBUCKETS, True) in told("Collections that are gone")
-    rows = [(row[0], row[2]) for row in told("A collection that was dropped and made again")]
+    rows = [(row[0], row[2]) for row in told("A collection that was dropped and created again")]
     again = [(key.decode(), second) for key in KEYS[5:8]]
     assert sorted(rows) == sorted([*((key.decode(), table) for key in KEYS[:6]), *again])
 

@@ -134,7 +134,9 @@ def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
     ahead = scene.figures().seeing({0: before[0] + 3}, now)
     assert ahead.lags["docs"].seqnos(ahead.highs) == 3 and ahead.lags["docs"].since == now
     assert ahead.lags[scene.table].since == behind.since
-    assert ahead.last_look is not None and ahead.last_look.time == now, "the run has just looked"
+    assert ahead.last_contact is not None and ahead.last_contact.time == now, (
+        "the run has just asked"
+    )
 
     [applied] = scene.driver.apply(number, force=True)
     lag = scene.lag(scene.table)
@@ -226,17 +228,17 @@ def test_the_page_costs_one_read_of_the_log(scene: Scene, monkeypatch: pytest.Mo
 def test_no_lag_of_zero_is_told_when_nobody_drives(scene: Scene) -> None:
     scene.follow()
     figures = scene.figures()
-    assert figures.last_look is not None
+    assert figures.last_contact is not None
     now = datetime.now(UTC)
     assert (figures.lag_seqnos("docs", now), figures.lag_seconds("docs", now)) == (0, 0.0)
-    late = now + timedelta(seconds=figures.last_look.next_seconds + 1)
+    late = now + timedelta(seconds=figures.last_contact.next_seconds + 1)
     told = figures_json(figures, late)
     assert not told["is_driven"]
     for each in told["replicas"]:
         assert (each["lag_seqnos"], each["lag_seconds"]) == (None, None)
     text = lake_exposition(figures, late)
     assert "dcplake_lag_seconds{" not in text and "dcplake_lag_seqnos{" not in text
-    assert "dcplake_last_look_timestamp_seconds{" in text
+    assert "dcplake_last_contact_timestamp_seconds{" in text
 
     scene.write(5)
     scene.receive()

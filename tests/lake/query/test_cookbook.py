@@ -159,7 +159,7 @@ def test_every_recipe_is_tried() -> None:
         "Collections joined at one cut",
         "The elements of an array",  # test_typed_example.py
         "Collections that are gone",  # these two: apply/test_collection_events.py
-        "A collection that was dropped and made again",
+        "A collection that was dropped and created again",
     }
     assert PAGE.count("```sql") == len(RECIPES)
 

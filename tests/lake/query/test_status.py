@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from dcp.lake.change_log.last_look import LastLook
+from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.query.lake_figures import ReplicaFigures
 from dcp.lake.query.status import LakeStatus
 from dcp.lake.tables.round_record import Outcome, VbucketReport
@@ -31,7 +31,7 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
         rollbacks=0,
         replicas=(),
         round_at=None,
-        last_look=None,
+        last_contact=None,
         at=AT,
         place="/lake",
         documents={},
@@ -39,7 +39,7 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
     )
     lines = str(status).splitlines()
     assert lines[1:] == [
-        "  nobody has looked at the cluster yet",
+        "  no contact with the cluster yet",
         "  waiting for their snapshot's end: 1 vbuckets",
         f"  stand still: vbuckets 1-899: waiting for its turn (1: {detail})",
         "  stand still: vbuckets 900, 902: waiting for data "
@@ -55,7 +55,7 @@ def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:
         return AT - timedelta(minutes=minutes)
 
     replica = ReplicaFigures("docs", 3, 2, ago(7), "", ())
-    look = LastLook(ago(0.2), 200.0, behind=1200)
+    contact = LastContact(ago(0.2), 200.0, behind=1200)
     status = LakeStatus(
         bucket="bucket",
         lake_id="id",
@@ -66,21 +66,20 @@ def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:
         rollbacks=0,
         replicas=(replica,),
         round_at=ago(8),
-        last_look=look,
+        last_contact=contact,
         at=AT,
         place="/lake",
         documents={"docs": 5},
         undecodable_values={"docs": 0},
     )
     assert str(status).splitlines()[1] == (
-        "  last look at the cluster 12 s ago, last round 8 min ago, last apply 7 min ago; "
+        "  last contact with the cluster 12 s ago, last round 8 min ago, last apply 7 min ago; "
         "1,200 seqnos were to be read then"
     )
     assert status.to_json()["is_driven"]
-    dead = replace(status, last_look=replace(look, time=ago(192)))
+    dead = replace(status, last_contact=replace(contact, time=ago(192)))
     assert str(dead).splitlines()[1:3] == [
-        "  nobody has looked at the cluster for 3 h 12 min, last round 8 min ago, "
-        "last apply 7 min ago",
+        "  no contact with the cluster for 3 h 12 min, last round 8 min ago, last apply 7 min ago",
         "    so the lag is unknown; dcplake run goes on from there",
     ]
     assert not dead.to_json()["is_driven"]

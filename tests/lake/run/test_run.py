@@ -367,7 +367,7 @@ def test_another_bucket_in_the_same_lake_is_refused(
     run(settings, once=True)
     with (
         ProducerCluster(ClusterSettings(vbuckets=VBUCKETS, seed=12)) as other,
-        pytest.raises(LakeError, match=r"made anew, use another lake for it$"),
+        pytest.raises(LakeError, match=r"created again, use another lake for it$"),
     ):
         run(settings_for(other, tmp_path), once=True)
 
@@ -466,7 +466,7 @@ def test_a_bucket_that_is_made_anew_behind_a_plan_is_not_read(
         plan = driver.prepare_round(query_cluster(access))
     assert isinstance(plan, RoundPlan)
     another = replace(lake, identity=replace(lake.identity, bucket_uuid="f" * 32))
-    with pytest.raises(BucketError, match=r"made anew meanwhile, and nothing of it was read"):
+    with pytest.raises(BucketError, match=r"created again meanwhile, and nothing of it was read"):
         run_round(another, plan, access, "writer-1")
     assert latest_round(lake) == 0
     assert run_round(lake, plan, access, "writer-1").rows == 1

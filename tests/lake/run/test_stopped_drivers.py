@@ -154,7 +154,7 @@ def test_stopped_inside_maintenance(scene: Scene, step: str, statement: str) -> 
     assert ended.code == 0 or f"left {step} " in ended.output, ended.output
     assert ended.code in (0, FENCED), ended.output
     assert cleaned_round(lakes.lake(settings), DOCS) == noted
-    if step == "clean":  # whoever makes the table again must not take the log for whole
+    if step == "clean":  # whoever creates the table again must not take the log for whole
         shutil.rmtree(Path(settings.lake.root) / "docs")
         run(settings, once=True, spark=lakes.spark)
     lakes.require_newest_exact(settings)

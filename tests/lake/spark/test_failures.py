@@ -24,7 +24,7 @@ from dcp.lake.spark import failures
 from dcp.lake.spark.failures import known_error, one_line_error, spark_errors, watch_jvm
 from dcp.lake.spark.task_errors import TaskError
 
-REPLICA = "delete the table's folder: the next run makes the table again"
+REPLICA = "delete the table's folder: the next run creates the table again"
 RESYNC = "read the bucket again with dcplake resync"
 ELSEWHERE = "set lake.root to a new place and read the bucket again there"
 CUT = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/docs/x.parquet. S\n"

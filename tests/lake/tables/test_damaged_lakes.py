@@ -170,7 +170,7 @@ def last_checkpoint(root: Path, table: str) -> Path:
 
 RESYNC: Final = "read the bucket again with dcplake resync"
 ANOTHER_ROOT: Final = "set lake.root to a new place"
-DELETE_TABLE: Final = "delete the table's folder: the next run makes the table again"
+DELETE_TABLE: Final = "delete the table's folder: the next run creates the table again"
 
 
 def test_a_damaged_file_of_changes(damaged: Damaged) -> None:
@@ -289,7 +289,7 @@ def test_a_lake_of_another_version(damaged: Damaged) -> None:
 
 @pytest.mark.parametrize(("vbuckets", "seed"), [(VBUCKETS, 99), (2 * VBUCKETS, 14)])
 def test_a_lake_of_another_bucket(damaged: Damaged, vbuckets: int, seed: int) -> None:
-    """Of the same name: it was dropped and made anew, also with as many vbuckets."""
+    """Of the same name: it was dropped and created again, also with as many vbuckets."""
     before = sorted(damaged.root.rglob("*.json"))
     with ProducerCluster(ClusterSettings(nodes=1, vbuckets=vbuckets, seed=seed)) as other:
         other.set(b"key-1", b"of another bucket")

@@ -22,7 +22,7 @@ OURS = LakeIdentity("lake-1", "travel", "uuid-1", 1024, "cluster-1")
         (
             {"bucket_uuid": "uuid-2"},
             "bucket 'travel' with uuid 'uuid-1' and 1024 vbuckets, found uuid 'uuid-2' and 1024;"
-            " the bucket was made anew",
+            " the bucket was created again",
         ),
     ],
 )

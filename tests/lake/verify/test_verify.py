@@ -159,7 +159,7 @@ CASES: dict[str, tuple[list[tuple[int, int, bool]], list[tuple[int, int]], str |
     "changed just now": ([(C, 7, False), (C + 1, 8, False)], [(C, 7)], None),
     "deleted just now": ([(C + 1, 8, True)], [(C, 7)], None),
     "made just now": ([(C + 1, 8, False)], [], None),
-    "made again just now": ([(C + 1, 8, False)], [(3, 3)], None),
+    "created again just now": ([(C + 1, 8, False)], [(3, 3)], None),
     "twice": ([(C, 7, False)], [(C, 7), (C, 7)], REPEATED),
     "twice, and changed just now": ([(C + 1, 8, False)], [(C, 7), (C, 7)], REPEATED),
 }

@@ -1,8 +1,8 @@
-"""The driver's last look at the cluster, and its last hours, in a small file of the lake.
+"""The driver's last contact with the cluster, and its last hours, in a small file of the lake.
 
 A bucket without changes has no rounds, so that an idle driver looks like a dead one. A driver
-therefore writes this note at most once a minute (`dcp.lake.run.look_notes`). It only informs: if it
-cannot be read, readers use the newest round.
+therefore writes this note at most once a minute (`dcp.lake.run.contact_notes`). It only informs: if
+it cannot be read, readers use the newest round.
 """
 
 import json
@@ -24,14 +24,14 @@ from dcp.records import UNSTORED, Record, plain, read
 from dcp.wire.json_tree import json_tree
 
 _LOG: Final = logging.getLogger(__name__)
-_NAME: Final = "_dcplake_last_look.json"
+_NAME: Final = "_dcplake_last_contact.json"
 NOTE_SECONDS: Final = 60.0
 MINUTES_KEPT: Final = 6 * 60
 
 
 @dataclass(frozen=True, slots=True)
 class Minute(Record):
-    """The driver's work in one minute. A minute without a look at the cluster has no entry."""
+    """The driver's work in one minute. A minute without a contact has no entry."""
 
     minute: int
     """Minutes since 1970, in UTC."""
@@ -75,67 +75,67 @@ class Minute(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class LastLook(Record):
+class LastContact(Record):
     time: datetime
     """The time when a driver last asked the cluster for its seqnos."""
     next_seconds: float
-    """The driver looks again within this time; 0: it has ended."""
+    """The driver asks the cluster again within this time; 0: it has ended."""
     behind: int = 0
     """The seqnos that the lake lacked at that time."""
     machine: str = ""
-    """The driver's machine; empty if only the newest round shows the look."""
+    """The driver's machine; empty if only the newest round shows the contact."""
     pid: int = 0
     """The driver's process id on that machine."""
     minutes: Annotated[tuple[Minute, ...], UNSTORED] = ()
     """The minutes of the last hours, oldest first."""
 
     @classmethod
-    def now(cls, time: datetime, rounds: RoundSettings, behind: int) -> "LastLook":
+    def now(cls, time: datetime, rounds: RoundSettings, behind: int) -> "LastContact":
         return cls(time, _next_seconds(rounds), behind, _machine(), os.getpid())
 
     def age_seconds(self, at: datetime) -> float:
         return max(0.0, (at - self.time).total_seconds())
 
     def is_overdue(self, at: datetime) -> bool:
-        """Return whether no driver has looked in time: the lake's lag is then unknown."""
+        """Return whether no driver has asked the cluster in time; the lag is then unknown."""
         return self.age_seconds(at) > self.next_seconds
 
     def told(self, at: datetime) -> str:
         age = age_text(self.age_seconds(at))
         if self.is_overdue(at):
-            return f"nobody has looked at the cluster for {age}"
-        return f"last look at the cluster {age} ago"
+            return f"no contact with the cluster for {age}"
+        return f"last contact with the cluster {age} ago"
 
 
-def note_look(store: LakeStore, look: LastLook) -> None:
-    told = {**look.to_json(), "minutes": [each.told() for each in look.minutes]}
+def note_contact(store: LakeStore, contact: LastContact) -> None:
+    told = {**contact.to_json(), "minutes": [each.told() for each in contact.minutes]}
     try:
         store.note(_NAME, json.dumps(told, separators=(",", ":")).encode())
     except Exception as failure:  # of many classes: a failed note must not end the run
-        _LOG.info("%s: cannot note the last look: %s", store.location, failure)
+        _LOG.info("%s: cannot note the last contact: %s", store.location, failure)
 
 
-def noted_look(store: LakeStore) -> LastLook | None:
+def noted_contact(store: LakeStore) -> LastContact | None:
     try:
         if (content := store.noted(_NAME)) is None:
             return None
         told: Any = json_tree(content)
         minutes = tuple(read(Minute, each) for each in told.get("minutes", ()))
-        return replace(read(LastLook, told), minutes=minutes)
+        return replace(read(LastContact, told), minutes=minutes)
     except Exception as failure:  # of many classes: the lake itself may still be readable
-        _LOG.info("%s: cannot read the last look: %s", store.location, failure)
+        _LOG.info("%s: cannot read the last contact: %s", store.location, failure)
         return None
 
 
-def last_look(store: LakeStore, round_at: datetime | None) -> LastLook | None:
-    """Return the last look, from the note or the newest round; None if there is neither.
+def last_contact(store: LakeStore, round_at: datetime | None) -> LastContact | None:
+    """Return the last contact, from the note or the newest round; None if there is neither.
 
-    ``round_at`` is the time of the newest round; its driver looked shortly before it.
+    ``round_at`` is the time of the newest round; its driver asked the cluster shortly before it.
     """
-    by_round = None if round_at is None else LastLook(round_at, _next_seconds(RoundSettings()))
-    if (noted := noted_look(store)) is None:
+    by_round = None if round_at is None else LastContact(round_at, _next_seconds(RoundSettings()))
+    if (noted := noted_contact(store)) is None:
         return by_round
-    # The driver was on this machine and its process has ended, so it will not look again.
+    # The driver was on this machine and its process has ended, so it will not ask again.
     if noted.machine == _machine() and not psutil.pid_exists(noted.pid):
         noted = replace(noted, next_seconds=0.0)
     return noted if by_round is None else replace(noted, time=max(noted.time, by_round.time))

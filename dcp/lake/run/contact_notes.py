@@ -1,4 +1,4 @@
-"""Notes when a driver looked at the cluster, and its work of the last hours, minute by minute."""
+"""Notes when a driver asked the cluster, and its work of the last hours, minute by minute."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from dcp.lake.change_log.last_look import (
+from dcp.lake.change_log.last_contact import (
     MINUTES_KEPT,
     NOTE_SECONDS,
-    LastLook,
+    LastContact,
     Minute,
-    note_look,
-    noted_look,
+    note_contact,
+    noted_contact,
 )
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.round_report import RoundReport, window_full_shares
@@ -22,7 +22,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.round_record import Outcome
 
 
-class LookNotes:
+class ContactNotes:
     """The notes of one driver. Threads that apply call `applied`; one other thread calls the
     rest.
     """
@@ -35,7 +35,7 @@ class LookNotes:
         *,
         applies: bool = True,
     ) -> None:
-        """The first look reads the notes of the previous driver. ``applies``: this driver
+        """The first contact reads the notes of the previous driver. ``applies``: this driver
         applies.
         """
         self._store = store
@@ -43,17 +43,17 @@ class LookNotes:
         self._now = now
         self._applies = applies
         self._noted_at: datetime | None = None
-        self._newest: LastLook | None = None
+        self._newest: LastContact | None = None
         self._minutes: deque[Minute] = deque(maxlen=MINUTES_KEPT)
         self._pending: dict[int, datetime] = {}
         """The commit times of rounds with rows that no apply has reached, by round."""
         self._lock = Lock()
 
-    def looked(self, behind: int) -> None:
-        """Note a look at which the lake lacked ``behind`` seqnos; at most one note a minute."""
-        if self._newest is None and (before := noted_look(self._store)) is not None:
+    def contacted(self, behind: int) -> None:
+        """Note a contact at which the lake lacked ``behind`` seqnos; at most one note a minute."""
+        if self._newest is None and (before := noted_contact(self._store)) is not None:
             self._minutes.extend(before.minutes)
-        self._newest = LastLook.now(self._now(), self._rounds, behind)
+        self._newest = LastContact.now(self._now(), self._rounds, behind)
         self._add()
         self._note(is_due=False)
 
@@ -83,10 +83,10 @@ class LookNotes:
             self._pending = rest
 
     def ended(self) -> None:
-        """Note that this driver stops looking, unless it never looked or another driver looks."""
+        """Note that this driver ends, unless it never asked the cluster or another driver does."""
         if self._newest is None:
             return
-        noted = noted_look(self._store)
+        noted = noted_contact(self._store)
         if noted is None or (noted.machine, noted.pid) == (self._newest.machine, self._newest.pid):
             self._newest = replace(self._newest, next_seconds=0.0)
             self._note(is_due=True)
@@ -111,4 +111,4 @@ class LookNotes:
             self._noted_at = now  # a store that fails is tried again in a minute
             with self._lock:
                 minutes = tuple(self._minutes)
-            note_look(self._store, replace(self._newest, minutes=minutes))
+            note_contact(self._store, replace(self._newest, minutes=minutes))

@@ -1,4 +1,4 @@
-"""The note of a driver's last look: what a reader in another process learns from it."""
+"""The note of a driver's last contact: what a reader in another process learns from it."""
 
 import json
 from dataclasses import replace
@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dcp.lake.change_log.last_look import MINUTES_KEPT, LastLook, Minute, last_look
+from dcp.lake.change_log.last_contact import MINUTES_KEPT, LastContact, Minute, last_contact
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.round_report import RoundReport
-from dcp.lake.run.look_notes import LookNotes
+from dcp.lake.run.contact_notes import ContactNotes
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from tests.lake.memory_store import MemoryStore
@@ -42,49 +42,52 @@ class CountingStore(MemoryStore):
         super().note(name, content)
 
 
-def found(store: MemoryStore, round_at: datetime | None = None) -> LastLook:
-    look = last_look(store, round_at)
-    assert look is not None
-    return look
+def found(store: MemoryStore, round_at: datetime | None = None) -> LastContact:
+    contact = last_contact(store, round_at)
+    assert contact is not None
+    return contact
 
 
 def test_a_look_is_noted_once_a_minute_and_a_driver_that_died_is_overdue() -> None:
     store, clock = CountingStore(), Clock()
-    notes = LookNotes(store, RoundSettings(), clock)
-    assert last_look(store, None) is None
+    notes = ContactNotes(store, RoundSettings(), clock)
+    assert last_contact(store, None) is None
     for _ in range(24):
-        notes.looked(0)
+        notes.contacted(0)
         clock.passes(5)
     assert store.count == 2, "two minutes"
-    look = found(store)
-    assert look.time == BEGIN + timedelta(seconds=60)
-    assert not look.is_overdue(look.time + timedelta(seconds=NEXT_SECONDS))
-    late = look.time + timedelta(seconds=NEXT_SECONDS + 1)
-    assert look.is_overdue(late)
-    assert look.told(late) == "nobody has looked at the cluster for 3 min"
-    assert look.told(look.time + timedelta(seconds=12)) == "last look at the cluster 12 s ago"
+    contact = found(store)
+    assert contact.time == BEGIN + timedelta(seconds=60)
+    assert not contact.is_overdue(contact.time + timedelta(seconds=NEXT_SECONDS))
+    late = contact.time + timedelta(seconds=NEXT_SECONDS + 1)
+    assert contact.is_overdue(late)
+    assert contact.told(late) == "no contact with the cluster for 3 min"
+    assert (
+        contact.told(contact.time + timedelta(seconds=12))
+        == "last contact with the cluster 12 s ago"
+    )
 
 
-def test_a_driver_that_ends_notes_its_last_look_and_no_driver_that_never_looked_does() -> None:
+def test_a_driver_that_ends_notes_its_last_contact_and_no_driver_without_contact_does() -> None:
     store, clock = CountingStore(), Clock()
-    notes = LookNotes(store, RoundSettings(), clock)
+    notes = ContactNotes(store, RoundSettings(), clock)
     notes.ended()
-    assert last_look(store, None) is None
-    notes.looked(7)
-    notes.looked(0)
+    assert last_contact(store, None) is None
+    notes.contacted(7)
+    notes.contacted(0)
     assert found(store).behind == 7
     later = clock.passes(30)
-    notes.looked(0)
+    notes.contacted(0)
     notes.ended()
-    look = found(store)
-    assert (look.time, look.behind) == (later, 0)
-    assert look.is_overdue(later + timedelta(seconds=1)), "at once: nobody looks any more"
+    contact = found(store)
+    assert (contact.time, contact.behind) == (later, 0)
+    assert contact.is_overdue(later + timedelta(seconds=1)), "at once: nobody asks the cluster"
 
 
 def test_a_driver_that_lost_leaves_the_note_of_the_one_that_won() -> None:
     store, clock = MemoryStore(), Clock()
-    notes = LookNotes(store, RoundSettings(), clock)
-    notes.looked(0)
+    notes = ContactNotes(store, RoundSettings(), clock)
+    notes.contacted(0)
     [(name, content)] = store.notes.items()
     store.notes[name] = json.dumps(json.loads(content) | {"machine": "elsewhere"}).encode()
     notes.ended()
@@ -93,7 +96,7 @@ def test_a_driver_that_lost_leaves_the_note_of_the_one_that_won() -> None:
 
 def test_a_process_of_this_machine_that_is_gone_is_overdue_at_once() -> None:
     store, clock = MemoryStore(), Clock()
-    LookNotes(store, RoundSettings(), clock).looked(0)
+    ContactNotes(store, RoundSettings(), clock).contacted(0)
     soon = clock.passes(1)
     assert not found(store).is_overdue(soon)
     [(name, content)] = store.notes.items()
@@ -108,15 +111,15 @@ def test_a_process_of_this_machine_that_is_gone_is_overdue_at_once() -> None:
 def test_without_a_note_that_can_be_read_the_newest_round_tells(content: bytes) -> None:
     store, clock = CountingStore(), Clock()
     store.refuses = True
-    LookNotes(store, RoundSettings(), clock).looked(0)
-    assert last_look(store, None) is None
-    store.notes["_dcplake_last_look.json"] = content
-    assert found(store, BEGIN) == LastLook(BEGIN, NEXT_SECONDS)
+    ContactNotes(store, RoundSettings(), clock).contacted(0)
+    assert last_contact(store, None) is None
+    store.notes["_dcplake_last_contact.json"] = content
+    assert found(store, BEGIN) == LastContact(BEGIN, NEXT_SECONDS)
 
 
 def test_a_round_that_is_newer_than_the_note_is_a_look() -> None:
     store, clock = MemoryStore(), Clock()
-    LookNotes(store, RoundSettings(), clock).looked(3)
+    ContactNotes(store, RoundSettings(), clock).contacted(3)
     noted, later = found(store), BEGIN + timedelta(seconds=40)
     assert found(store, later) == replace(noted, time=later)
     assert found(store, BEGIN - timedelta(seconds=9)) == noted
@@ -132,8 +135,8 @@ def applied(to_round: int) -> AppliedVersion:
 
 def test_the_last_hours_are_told_minute_by_minute_and_outlive_their_driver() -> None:
     store, clock = MemoryStore(), Clock()
-    notes = LookNotes(store, RoundSettings(), clock)
-    notes.looked(0)
+    notes = ContactNotes(store, RoundSettings(), clock)
+    notes.contacted(0)
     reached = VbucketReport(0, Outcome.REACHED, 10, 900, window_full=0.5, gate="spark")
     notes.committed(report(1, reached))
     clock.passes(20)
@@ -141,7 +144,7 @@ def test_the_last_hours_are_told_minute_by_minute_and_outlive_their_driver() -> 
     clock.passes(10)
     notes.applied([applied(2)], 3.5)
     clock.passes(60)
-    notes.looked(0)
+    notes.contacted(0)
     begin = int(BEGIN.timestamp()) // 60
     full = {"spark": 2.0, "": 2.0}
     assert found(store).minutes == (
@@ -149,13 +152,13 @@ def test_the_last_hours_are_told_minute_by_minute_and_outlive_their_driver() -> 
         Minute(begin + 1),
     )
     clock.passes(3600)
-    following = LookNotes(store, RoundSettings(), clock)
-    following.looked(0)
+    following = ContactNotes(store, RoundSettings(), clock)
+    following.contacted(0)
     minutes = found(store).minutes
-    assert [each.minute - begin for each in minutes] == [0, 1, 61], "nobody looked for an hour"
+    assert [each.minute - begin for each in minutes] == [0, 1, 61], "nobody asked for an hour"
     for _ in range(MINUTES_KEPT):
         clock.passes(60)
-        following.looked(0)
+        following.contacted(0)
     assert len(found(store).minutes) == MINUTES_KEPT
     [content] = store.notes.values()
     assert len(content) < 10_000, "a quiet minute is a number"
@@ -163,8 +166,8 @@ def test_the_last_hours_are_told_minute_by_minute_and_outlive_their_driver() -> 
 
 def test_a_rollback_is_noted_at_once_and_a_change_that_waits_lags() -> None:
     store, clock = CountingStore(), Clock()
-    notes = LookNotes(store, RoundSettings(), clock)
-    notes.looked(0)
+    notes = ContactNotes(store, RoundSettings(), clock)
+    notes.contacted(0)
     ordered = [VbucketReport(vb, Outcome.ROLLBACK) for vb in (3, 4)]
     notes.committed(report(1, *ordered))
     assert store.count == 2
@@ -172,13 +175,13 @@ def test_a_rollback_is_noted_at_once_and_a_change_that_waits_lags() -> None:
     assert (minute.rollbacks, minute.rows) == (2, 0)
     notes.committed(report(2, VbucketReport(3, Outcome.REACHED, 1)))
     clock.passes(120)
-    notes.looked(0)
+    notes.contacted(0)
     assert found(store).minutes[-1].lag == 120
     notes.applied([applied(2)], 1.0)
     clock.passes(60)
-    notes.looked(0)
+    notes.contacted(0)
     assert found(store).minutes[-1].lag == 0
-    only_receives = LookNotes(CountingStore(), RoundSettings(), clock, applies=False)
-    only_receives.looked(0)
+    only_receives = ContactNotes(CountingStore(), RoundSettings(), clock, applies=False)
+    only_receives.contacted(0)
     only_receives.committed(report(3, VbucketReport(3, Outcome.REACHED, 1)))
     assert not only_receives._pending, "somebody else applies"
