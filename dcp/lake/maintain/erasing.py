@@ -5,7 +5,7 @@ the files of older versions are deleted. A rollback that would need an older ver
 vbucket anew.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -30,12 +30,44 @@ from dcp.lake.tables.schema import AUDIT, CHANGES, ITEM_KINDS, QUALITY, REPLICA,
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.records import UNSTORED, Record
 
-_PLACE: Final = ("vbucket", "epoch", "seqno", "key")
-_ROW: Final = pa.schema([CHANGES.field(name) for name in (*_PLACE, "kind")])
-_DOCUMENT: Final = pa.schema([REPLICA.field(name) for name in _PLACE])
+_FOUND: Final = ("vbucket", "epoch", "seqno", "key", "kind")
+"""`find_documents` reads these columns, as far as a table has them."""
 _VALUE: Final = {"value": "X''", "xattrs": "NULL", "datatype": "0", "detail": "NULL"}
 """The columns of a row of ``changes`` whose value a privacy rule has dropped."""
 _HAS_VALUE: Final = "(value <> X'' OR xattrs IS NOT NULL)"
+_AUDIT_HAS_VALUE: Final = (
+    "(coalesce(before.value <> X'', false) OR coalesce(after.value <> X'', false))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _TableRows:
+    """The rows of one table that name the documents of an erasure."""
+
+    table: str
+    columns: pa.Schema
+    """The table's columns."""
+    condition: str
+    value_condition: str | None
+    """The condition that such a row also has a value. None: the table never has values."""
+
+
+def _tables_with_documents(lake: LakeTables, erasure: Erasure) -> list[_TableRows]:
+    """Return all existing tables that may name the documents."""
+    replicas = _replicas(lake, erasure)
+    ids = integer_list(sorted(each.collection_id for each in replicas)) or "NULL"
+    names = string_list(sorted(each.name for each in replicas)) or string("")
+    is_erased, of_replicas = erasure.condition_sql(), f"`table` IN ({names})"
+    in_log = f"{is_kind(*ITEM_KINDS)} AND collection_id IN ({ids}) AND {is_erased}"
+    in_audit = f"{of_replicas} AND {is_erased}"
+    in_samples = f"{of_replicas} AND exists(samples, each -> {erasure.condition_sql('each.key')})"
+    tables = [
+        _TableRows(CHANGES_TABLE, CHANGES, in_log, _HAS_VALUE),
+        *(_TableRows(each.name, REPLICA, is_erased, _HAS_VALUE) for each in replicas),
+        _TableRows(AUDIT_TABLE, AUDIT, in_audit, _AUDIT_HAS_VALUE),
+        _TableRows(QUALITY_TABLE, QUALITY, in_samples, None),
+    ]
+    return [each for each in tables if lake.table(each.table).exists()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +132,9 @@ def find_documents(
     """Find the rows of the documents; ``states`` are the vbuckets' at ``to_round``, the newest
     round.
     """
-    replicas = _replicas(lake, erasure)
-    rows: dict[str, int] = {}
-    log_rows = lake.changes.found_by_spark(_ROW, _log_condition(erasure, replicas)).to_pylist()
-    rows[CHANGES_TABLE] = len(log_rows)
+    tables = _tables_with_documents(lake, erasure)
+    found = {each.table: _found_rows(lake, each) for each in tables if each.table != QUALITY_TABLE}
+    log_rows = found[CHANGES_TABLE]
     pending = sum(
         row["epoch"] == state.epoch and int(row["seqno"]) > state.complete_seqno
         for row in log_rows
@@ -112,23 +143,23 @@ def find_documents(
     kept, at_source, deleted = kept_vbuckets(lake, to_round), 0, 0
     keys = {row["key"] for row in log_rows}
     newest = {(row["vbucket"], row["key"]): row for row in sorted(log_rows, key=_order)}
-    for replica in existing_replicas(lake, erasure):
-        table = lake.table(replica.name)
-        found = table.found_by_spark(_DOCUMENT, erasure.condition_sql()).to_pylist()
+    for replica in _replicas(lake, erasure):
+        documents = found.get(replica.name, [])
         gone = kept.get(replica.collection_id, frozenset())
-        keys |= {row["key"] for row in found}
-        there = [row for row in found if row["vbucket"] not in gone]
+        keys |= {row["key"] for row in documents}
+        there = [row for row in documents if row["vbucket"] not in gone]
         at_source += len(there)
         deleted += sum(_is_deleted(row, newest) for row in there)
-        rows[replica.name] = len(found)
-    purged = _purged(lake, erasure)
-    lost = {table: history(lake.table(table), 1)[0].version for table in purged}
-    if lake.table(AUDIT_TABLE).exists():
-        audit = lake.table(AUDIT_TABLE).found_by_spark(
-            pa.schema([AUDIT.field("vbucket")]), _audit_condition(erasure, replicas)
-        )
-        rows[AUDIT_TABLE] = audit.num_rows
+    rows = {table: len(each) for table, each in found.items()}
+    lost = {each.table: history(lake.table(each.table), 1)[0].version for each in tables}
     return ErasedDocuments(erasure, rows, len(keys), lost, at_source, deleted, pending)
+
+
+def _found_rows(lake: LakeTables, named: _TableRows) -> list[dict[str, Any]]:
+    columns = pa.schema([each for each in named.columns if each.name in _FOUND])
+    found = lake.table(named.table).found_by_spark(columns, named.condition)
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return rows
 
 
 def _order(row: Mapping[str, Any]) -> tuple[int, int]:
@@ -150,39 +181,31 @@ def erase_rows(lake: LakeTables, erasure: Erasure, to_round: int) -> dict[str, i
     The lake must have noted that the log may lack document rows up to ``to_round``
     (`record_cleaned_round`).
     """
-    replicas = _replicas(lake, erasure)
     read_version = history(lake.changes, 1)[0].version
     ours = maintenance_metadata(lake, ERASE)
     metadata = ours | {CLEANING: to_round, "base": read_version}
-    condition = _log_condition(erasure, replicas)
     changed: dict[str, int] = {}
-    if erasure.keeps_out:
-        changed[CHANGES_TABLE] = lake.changes.update(
-            _VALUE, f"{condition} AND {_HAS_VALUE}", metadata
-        )
-    else:
-        changed[CHANGES_TABLE] = lake.changes.delete(condition, metadata)
-    audit, quality = lake.table(AUDIT_TABLE), lake.table(QUALITY_TABLE)
-    if audit.exists():
-        changed[AUDIT_TABLE] = audit.delete(_audit_condition(erasure, replicas), ours)
-    if quality.exists() and not erasure.keeps_out:
-        is_erased = erasure.condition_sql("each.key")
-        samples = {"samples": f"filter(samples, each -> NOT ({is_erased}))"}
-        changed[QUALITY_TABLE] = quality.update(
-            samples, f"{_of_tables(replicas)} AND exists(samples, each -> {is_erased})", ours
-        )
+    for each in _tables_with_documents(lake, erasure):
+        table, condition = lake.table(each.table), each.condition
+        if each.table == CHANGES_TABLE and erasure.keeps_out:
+            with_value = f"{condition} AND {each.value_condition}"
+            changed[each.table] = table.update(_VALUE, with_value, metadata)
+        elif each.table == CHANGES_TABLE:
+            changed[each.table] = table.delete(condition, metadata)
+        elif each.table == AUDIT_TABLE:
+            changed[each.table] = table.delete(condition, ours)
+        elif each.table == QUALITY_TABLE and not erasure.keeps_out:
+            is_erased = erasure.condition_sql("each.key")
+            samples = {"samples": f"filter(samples, each -> NOT ({is_erased}))"}
+            changed[each.table] = table.update(samples, condition, ours)
     return changed
-
-
-def _purged(lake: LakeTables, erasure: Erasure) -> list[str]:
-    ledgers = (each for each in (AUDIT_TABLE, QUALITY_TABLE) if lake.table(each).exists())
-    return [CHANGES_TABLE, *(each.name for each in existing_replicas(lake, erasure)), *ledgers]
 
 
 def purge_tables(lake: LakeTables, erasure: Erasure) -> int:
     """Delete the files of older versions; return their number."""
     ours = maintenance_metadata(lake, ERASE)
-    return sum(lake.table(each).purge(ours) for each in _purged(lake, erasure))
+    tables = _tables_with_documents(lake, erasure)
+    return sum(lake.table(each.table).purge(ours) for each in tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,48 +242,15 @@ class FileSearch(Record):
 
 def search_files(lake: LakeTables, erasure: Erasure) -> FileSearch:
     """Search the data files of all tables, also those that no version references."""
-    replicas = _replicas(lake, erasure)
-    value = f" AND {_HAS_VALUE}" if erasure.keeps_out else ""
-    wanted: dict[str, tuple[Sequence[str], str]] = {
-        CHANGES_TABLE: (
-            ("key", "kind", "collection_id", "value", "xattrs"),
-            f"{_log_condition(erasure, replicas)}{value}",
-        )
-    }
-    for replica in existing_replicas(lake, erasure):
-        wanted[replica.name] = ("key", "value", "xattrs"), f"{erasure.condition_sql()}{value}"
-    if lake.table(AUDIT_TABLE).exists():
-        value = f" AND ({_value_of('before')} OR {_value_of('after')})" if value else ""
-        condition = f"{_audit_condition(erasure, replicas)}{value}"
-        wanted[AUDIT_TABLE] = ("key", "table", "before", "after"), condition
-    if lake.table(QUALITY_TABLE).exists() and not erasure.keeps_out:
-        is_erased = f"exists(samples, each -> {erasure.condition_sql('each.key')})"
-        wanted[QUALITY_TABLE] = ("table", "samples"), f"{_of_tables(replicas)} AND {is_erased}"
     files, found = 0, {}
-    schemas = {CHANGES_TABLE: CHANGES, AUDIT_TABLE: AUDIT, QUALITY_TABLE: QUALITY}
-    for table, (names, condition) in wanted.items():
-        fields = schemas.get(table, REPLICA)
-        columns = pa.schema([fields.field(name) for name in names])
-        read, holding = lake.table(table).search_files(columns, condition)
+    for each in _tables_with_documents(lake, erasure):
+        condition = each.condition
+        if erasure.keeps_out:
+            if each.value_condition is None:
+                continue
+            condition = f"{condition} AND {each.value_condition}"
+        read, holding = lake.table(each.table).search_files(each.columns, condition)
         files += read
         if holding:
-            found[table] = holding
+            found[each.table] = holding
     return FileSearch(files, found)
-
-
-def _value_of(state: str) -> str:
-    return f"coalesce({state}.value <> X'', false)"
-
-
-def _log_condition(erasure: Erasure, replicas: Iterable[ReplicaTable]) -> str:
-    ids = integer_list(sorted(each.collection_id for each in replicas)) or "NULL"
-    return f"{is_kind(*ITEM_KINDS)} AND collection_id IN ({ids}) AND {erasure.condition_sql()}"
-
-
-def _audit_condition(erasure: Erasure, replicas: Iterable[ReplicaTable]) -> str:
-    return f"{_of_tables(replicas)} AND {erasure.condition_sql()}"
-
-
-def _of_tables(replicas: Iterable[ReplicaTable]) -> str:
-    names = sorted(each.name for each in replicas)
-    return f"`table` IN ({string_list(names) or string('')})"
