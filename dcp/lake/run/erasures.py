@@ -60,8 +60,6 @@ class Erasures:
         """The id of the request that was begun before the round under way, and before the last."""
         self._tried: tuple[str, int] | None = None
         """The id of the request that waits, and the newest round after its last try."""
-        self._reason = ""
-        """The reason of that wait."""
 
     def kept_out(self) -> dict[str, frozenset[str]]:
         """See `DocumentFilter.kept_out`. The caller must know the newest round before it asks."""
@@ -83,7 +81,7 @@ class Erasures:
         action = erasure_to_do(self._control.actions())
         if action is not None:
             raise IncompleteRunError(
-                f"request {action.id}: the erasure waits: {self._reason or 'not tried yet'}; all "
+                f"request {action.id}: the erasure waits: {action.detail or 'not tried yet'}; all "
                 "else is done, and the next run tries again"
             )
 
@@ -115,12 +113,12 @@ class Erasures:
             self._control.write(action, ActionState.REFUSED, newest, str(error))
             return True
         apply_received()
-        self._reason = self._erase(action, erasure, newest)
-        if self._reason:
-            _LOG.warning("request %s: the erasure waits: %s", action.id, self._reason)
+        reason = self._erase(action, erasure, newest)
+        if reason:
+            _LOG.warning("request %s: the erasure waits: %s", action.id, reason)
             self._tried = action.id, latest_round(self._lake)
-            if action.detail != self._reason:
-                self._control.write(action, ActionState.BEGUN, newest, self._reason)
+            if action.detail != reason:
+                self._control.write(action, ActionState.BEGUN, newest, reason)
             return False
         return True
 
