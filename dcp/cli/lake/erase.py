@@ -40,7 +40,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     json: Annotated[bool, Option("--json", help="the result as one JSON object")] = False,
 ) -> int:
     """Print the price, and ask the driver of the lake; or search all files."""
-    from dcp.lake.run.ask_erasure import ask_erasure, check_erased, erasure_of
+    from dcp.lake.run.erase_command import ask_erasure, check_erased, erasure_of
 
     if check and dry_run:
         raise ConfigError("found --check and --dry-run, expected one of them")

@@ -24,10 +24,10 @@ from dcp.errors import FencedError, StoppedError
 from dcp.lake.change_log.applied import applied_of
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import ActionState, Control
-from dcp.lake.change_log.erasure import Erasure, key_hash
+from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.change_log.stop_points import VARIABLE
 from dcp.lake.config.settings import Settings
-from dcp.lake.run.ask_erasure import ask_erasure, check_erased
+from dcp.lake.run.erase_command import ask_erasure, check_erased
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables

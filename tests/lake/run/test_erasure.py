@@ -13,14 +13,14 @@ from dcp.errors import ConfigError, FencedError, IncompleteRunError, LakeError
 from dcp.lake.apply.thread import in_thread
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
-from dcp.lake.change_log.erasure import Erasure, key_hash
+from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.query.status import lake_status
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
-from dcp.lake.run.ask_erasure import ask_erasure, check_erased, erasure_of
 from dcp.lake.run.driver import Driver
+from dcp.lake.run.erase_command import ask_erasure, check_erased, erasure_of
 from dcp.lake.run.replicate import apply_pending, run
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS
 from dcp.lake.verify.compare import verify
@@ -217,7 +217,7 @@ def test_an_erasure_that_fails_is_told_and_tried_again(
             lake_status(lake_of(settings))
         )
         with monkeypatch.context() as patched:
-            patched.setattr("dcp.lake.run.erasures.purge_tables", refused)
+            patched.setattr("dcp.lake.run.driver_erasures.purge_tables", refused)
             rounds = latest_round(lake_of(settings))
             always = replace(settings, apply=ApplySettings())
             with pytest.raises(IncompleteRunError, match=r"waits: the store refuses to delete"):

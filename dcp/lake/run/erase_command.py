@@ -8,17 +8,17 @@ from dcp.errors import ConfigError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
-from dcp.lake.change_log.erasure import MOST_KEYS, Erasure, hashes_of, kept_out, key_hash
+from dcp.lake.change_log.erase_request import MOST_KEYS, Erasure, hashes_of, kept_out, key_hash
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
-from dcp.lake.maintain.erasing import (
+from dcp.lake.maintain.document_removal import (
     ErasedDocuments,
     FileSearch,
     find_documents,
     search_files,
     unknown_collection,
 )
-from dcp.lake.run.erasures import still_there
+from dcp.lake.run.driver_erasures import still_there
 from dcp.lake.tables.lake_tables import LakeTables
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from dcp.errors import IncompleteRunError
 from dcp.lake.change_log.collection_events import kept_vbuckets
 from dcp.lake.change_log.control import ERASE
-from dcp.lake.change_log.erasure import Erasure
+from dcp.lake.change_log.erase_request import Erasure
 from dcp.lake.maintain.work import maintenance_metadata
 from dcp.lake.store.sql import integer_list, string, string_list
 from dcp.lake.tables.history import CLEANING, history

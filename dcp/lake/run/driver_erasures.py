@@ -24,10 +24,10 @@ from dcp.lake.apply.applier import Applier
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import append_round, latest_round
 from dcp.lake.change_log.control import Action, ActionState, Control
-from dcp.lake.change_log.erasure import Erasure, erasure_to_do, kept_out
+from dcp.lake.change_log.erase_request import Erasure, erasure_to_do, kept_out
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.stop_points import reached
-from dcp.lake.maintain.erasing import (
+from dcp.lake.maintain.document_removal import (
     erase_rows,
     existing_replicas,
     find_documents,
@@ -42,7 +42,7 @@ from dcp.lake.tables.round_record import states_to_batch
 _LOG: Final = logging.getLogger(__name__)
 
 
-class Erasures:
+class DriverErasures:
     def __init__(
         self,
         lake: LakeTables,
