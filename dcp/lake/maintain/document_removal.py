@@ -1,8 +1,8 @@
 """Takes documents with all their versions out of a lake's tables and files.
 
-Older versions and deletion vectors keep rows in files. So files with such rows are rewritten, and
-the files of older versions are deleted. A rollback that would need an older version reads its
-vbucket anew.
+An apply takes them out of the replicas (`Applier.erase`); this module does the rest. Older versions
+and deletion vectors keep rows in files. So files with such rows are rewritten, and the files of
+older versions are deleted. A rollback that would need an older version reads its vbucket anew.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,8 @@ from dcp.records import UNSTORED, Record
 
 _FOUND: Final = ("vbucket", "epoch", "seqno", "key", "kind")
 """`find_documents` reads these columns, as far as a table has them."""
-_VALUE: Final = {"value": "X''", "xattrs": "NULL", "datatype": "0", "detail": "NULL"}
-"""The columns of a row of ``changes`` whose value a privacy rule has dropped."""
+_WITHOUT_VALUE: Final = {"value": "X''", "xattrs": "NULL", "datatype": "0", "detail": "NULL"}
+"""Columns of a row of ``changes`` without its value, as the privacy rule ``drop`` leaves them."""
 _HAS_VALUE: Final = "(value <> X'' OR xattrs IS NOT NULL)"
 _AUDIT_HAS_VALUE: Final = (
     "(coalesce(before.value <> X'', false) OR coalesce(after.value <> X'', false))"
@@ -71,7 +71,7 @@ def _tables_with_documents(lake: LakeTables, erasure: Erasure) -> list[_TableRow
 
 
 @dataclass(frozen=True, slots=True)
-class ErasedDocuments(Record):
+class FoundDocuments(Record):
     """The rows of the documents that a request names, and the price of their erasure."""
 
     erasure: Annotated[Erasure, UNSTORED]
@@ -80,13 +80,13 @@ class ErasedDocuments(Record):
     known_keys: int = 0
     """The number of keys with a row in the log or a replica."""
     lost_versions: Mapping[str, int] = field(default_factory=dict)
-    """By table, the version up to which none can be read afterwards."""
+    """By table, the newest version that the erasure makes unreadable, with all older ones."""
     at_source: int = 0
     """The number of documents that are at the source, as far as the tables know."""
     deleted: int = 0
-    """Of those, the number with a deletion in the log that may not be published yet."""
+    """Of those, the number with a later deletion in the log. Their replica lacks that deletion."""
     pending: int = 0
-    """The number of rows that wait for the end of their snapshot."""
+    """The number of rows in the log that wait for the end of their snapshot."""
 
     def __str__(self) -> str:
         rows = ", ".join(f"{count:,} in {table}" for table, count in self.rows.items())
@@ -105,9 +105,17 @@ class ErasedDocuments(Record):
             "cuts and queries of these versions fail",
         ]
 
+    def still_at_source(self) -> str:
+        """Return the refusal of an erasure that does not keep out documents at the source."""
+        return (
+            f"keys: found {self.at_source:,} of the documents at the source, as far as the lake "
+            "has read it, expected none: delete them there and let a run bring the deletions, or "
+            "ask with --keep-out"
+        )
+
 
 def _replicas(lake: LakeTables, erasure: Erasure) -> list[ReplicaTable]:
-    """Return the tables that a collection had, also those of dropped collections with its name."""
+    """Return the replicas of all collections that have or had this name, existing ones or not."""
     return [each for each in known_replicas(lake) if each.collection == erasure.collection]
 
 
@@ -116,7 +124,7 @@ def existing_replicas(lake: LakeTables, erasure: Erasure) -> list[ReplicaTable]:
 
 
 def unknown_collection(lake: LakeTables, erasure: Erasure) -> str:
-    """Return the refusal of a collection of which the lake never had a table; else nothing."""
+    """Return why the collection is refused; empty if the lake has or had a replica of it."""
     if _replicas(lake, erasure):
         return ""
     known = ", ".join(sorted({each.collection for each in known_replicas(lake)}))
@@ -128,9 +136,10 @@ def find_documents(
     erasure: Erasure,
     to_round: int,
     states: Mapping[int, VbucketProgress],
-) -> ErasedDocuments:
-    """Find the rows of the documents; ``states`` are the vbuckets' at ``to_round``, the newest
-    round.
+) -> FoundDocuments:
+    """Find the rows of the documents.
+
+    ``to_round`` is the newest round; ``states`` are the states of the vbuckets after it.
     """
     tables = _tables_with_documents(lake, erasure)
     found = {each.table: _found_rows(lake, each) for each in tables if each.table != QUALITY_TABLE}
@@ -140,19 +149,19 @@ def find_documents(
         for row in log_rows
         if (state := states.get(row["vbucket"])) is not None
     )
-    kept, at_source, deleted = kept_vbuckets(lake, to_round), 0, 0
+    dropped, at_source, deleted = kept_vbuckets(lake, to_round), 0, 0
     keys = {row["key"] for row in log_rows}
     newest = {(row["vbucket"], row["key"]): row for row in sorted(log_rows, key=_order)}
     for replica in _replicas(lake, erasure):
         documents = found.get(replica.name, [])
-        gone = kept.get(replica.collection_id, frozenset())
+        dropped_in = dropped.get(replica.collection_id, frozenset())
         keys |= {row["key"] for row in documents}
-        there = [row for row in documents if row["vbucket"] not in gone]
+        there = [row for row in documents if row["vbucket"] not in dropped_in]
         at_source += len(there)
         deleted += sum(_is_deleted(row, newest) for row in there)
     rows = {table: len(each) for table, each in found.items()}
     lost = {each.table: history(lake.table(each.table), 1)[0].version for each in tables}
-    return ErasedDocuments(erasure, rows, len(keys), lost, at_source, deleted, pending)
+    return FoundDocuments(erasure, rows, len(keys), lost, at_source, deleted, pending)
 
 
 def _found_rows(lake: LakeTables, named: _TableRows) -> list[dict[str, Any]]:
@@ -175,8 +184,9 @@ def _is_deleted(
 
 
 def erase_rows(lake: LakeTables, erasure: Erasure, to_round: int) -> dict[str, int]:
-    """Take the documents out of all tables except the replicas; return the numbers of rows by
-    table.
+    """Take the documents out of all tables except the replicas.
+
+    Returns the number of rows by table.
 
     The lake must have noted that the log may lack document rows up to ``to_round``
     (`record_cleaned_round`).
@@ -189,7 +199,7 @@ def erase_rows(lake: LakeTables, erasure: Erasure, to_round: int) -> dict[str, i
         table, condition = lake.table(each.table), each.condition
         if each.table == CHANGES_TABLE and erasure.keeps_out:
             with_value = f"{condition} AND {each.value_condition}"
-            changed[each.table] = table.update(_VALUE, with_value, metadata)
+            changed[each.table] = table.update(_WITHOUT_VALUE, with_value, metadata)
         elif each.table == CHANGES_TABLE:
             changed[each.table] = table.delete(condition, metadata)
         elif each.table == AUDIT_TABLE:
@@ -217,7 +227,7 @@ class FileSearch(Record):
     """By table, the files that hold one of the documents."""
 
     def joined(self, other: "FileSearch") -> "FileSearch":
-        """Return the result for the documents of both; they searched the same files."""
+        """Return the result of both searches: of other documents, in the same files."""
         tables = {**self.found, **other.found}
         found = {each: (*self.found.get(each, ()), *other.found.get(each, ())) for each in tables}
         return FileSearch(max(self.files, other.files), found)
@@ -241,7 +251,10 @@ class FileSearch(Record):
 
 
 def search_files(lake: LakeTables, erasure: Erasure) -> FileSearch:
-    """Search the data files of all tables, also those that no version references."""
+    """Search the data files of all tables, also those that no version references.
+
+    If the erasure keeps values out, only rows with a value count.
+    """
     files, found = 0, {}
     for each in _tables_with_documents(lake, erasure):
         condition = each.condition

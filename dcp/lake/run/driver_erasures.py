@@ -5,8 +5,8 @@ round on. The erasure follows when the tables hold all received rows:
 
 1. The driver commits a round without rows. Another driver's round that was planned before the
    request loses to it, so no task brings a value in the meantime.
-2. Each replica of the collection gets a version without the documents, or without their values.
-   It holds that round.
+2. Each replica of the collection gets a version that holds that round. It lacks the documents, or
+   their values.
 3. The lake notes that the log lacks document rows. Then the documents leave the log, the audit and
    the quality table.
 4. The files of older versions are deleted.
@@ -56,8 +56,10 @@ class DriverErasures:
         self._applier = applier
         self._writer_id = writer_id
         self._observer = observer
-        self._planned = self._seen = ""
-        """The id of the request that was begun before the round under way, and before the last."""
+        self._before_this_round = ""
+        """The id of the request that was begun before the round under way."""
+        self._before_last_round = ""
+        """The id of the request that was begun before the last round."""
         self._tried: tuple[str, int] | None = None
         """The id of the request that waits, and the newest round after its last try."""
 
@@ -65,12 +67,12 @@ class DriverErasures:
         """See `DocumentFilter.kept_out`. The caller must know the newest round before it asks."""
         actions = self._control.actions()
         action = erasure_to_do(actions)
-        self._planned = "" if action is None else action.id
+        self._before_this_round = "" if action is None else action.id
         return kept_out(actions)
 
     def note_round(self) -> None:
-        """Learn that the lake has what the cluster held when `kept_out` was asked last."""
-        self._seen = self._planned
+        """Note that the lake has all that the cluster held at the last call of `kept_out`."""
+        self._before_last_round = self._before_this_round
 
     def refuse_waiting(self) -> None:
         """Raise if a request is still open, so that no bounded run reports success.
@@ -91,7 +93,7 @@ class DriverErasures:
         if action is None:
             return False
         newest = latest_round(self._lake)
-        is_seen = action.id == self._seen or action.begun_round < newest
+        is_seen = action.id == self._before_last_round or action.begun_round < newest
         return is_seen and self._tried != (action.id, newest)
 
     def carry_out(self, apply_received: Callable[[], object]) -> bool:
@@ -123,7 +125,7 @@ class DriverErasures:
         return True
 
     def _erase(self, action: Action, erasure: Erasure, newest: int) -> str:
-        """Erase or refuse; or return the reason to wait."""
+        """Erase or refuse the documents; or return the reason to wait."""
         lake, applier = self._lake, self._applier
         if unknown := unknown_collection(lake, erasure):
             self._control.write(action, ActionState.REFUSED, newest, unknown)
@@ -140,9 +142,7 @@ class DriverErasures:
             if found.pending:
                 return "a change of a document waits for the end of its snapshot"
             if found.at_source:
-                self._control.write(
-                    action, ActionState.REFUSED, newest, still_there(found.at_source)
-                )
+                self._control.write(action, ActionState.REFUSED, newest, found.still_at_source())
                 return ""
         number = newest + 1
         rows = [states_to_batch(states.values(), number)]
@@ -171,10 +171,3 @@ class DriverErasures:
         self._control.write(action, ActionState.DONE, number, detail)
         self._observer.erased(action.id, detail)
         return ""
-
-
-def still_there(count: int) -> str:
-    return (
-        f"keys: found {count:,} of the documents at the source, as far as the lake has read it, "
-        "expected none: delete them there and let a run bring the deletions, or ask with --keep-out"
-    )

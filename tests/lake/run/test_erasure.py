@@ -21,7 +21,7 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
-from dcp.lake.run.erase_command import ask_erasure, check_erased, erasure_of
+from dcp.lake.run.erase_command import ask_erasure, check_erased, erasure_from_file
 from dcp.lake.run.replicate import apply_pending, run
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS
 from dcp.lake.verify.compare import verify
@@ -288,11 +288,11 @@ def test_an_impossible_request_is_refused(settings: Settings, options: str, told
 def test_a_file_of_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     file.write_bytes(b"\xef\xbb\xbfa\r\n\nb c\n")
-    assert erasure_of(file, COLLECTION).key_hashes == {key_hash("a"), key_hash("b c")}
+    assert erasure_from_file(file, COLLECTION).key_hashes == {key_hash("a"), key_hash("b c")}
     for text in (b"", b"\xff"):
         file.write_bytes(text)
         with pytest.raises(ConfigError, match=r"--keys .*expected"):
-            erasure_of(file, COLLECTION)
+            erasure_from_file(file, COLLECTION)
 
 
 @pytest.mark.slow
