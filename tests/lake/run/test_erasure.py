@@ -4,10 +4,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, FencedError, IncompleteRunError, LakeError
@@ -23,7 +25,8 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.erase_command import ask_erasure, check_erased, erasure_from_file
 from dcp.lake.run.replicate import apply_pending, run
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, QUALITY_TABLE, ensure_ledger
+from dcp.lake.tables.schema import QUALITY
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_documents import CollectionName
@@ -316,18 +319,25 @@ def test_no_file_of_a_lake_has_an_erased_document(
     assert lake_of(settings, spark).table(AUDIT_TABLE).exists()
     replicated.delete(b"key-7")
     run(settings, once=True, spark=spark)
+    samples = [{"vbucket": 0, "key": key, "seqno": Decimal(1)} for key in ("key-7", "key-8")]
+    checked = {"table": DOCS.name, "success": True, "samples": samples}
+    quality = ensure_ledger(lake_of(settings, spark), QUALITY_TABLE)
+    quality.append(pa.Table.from_pylist([checked], schema=QUALITY), {})
     documents, action = ask_erasure(settings, erasure("key-7"), spark=spark)
     assert documents.rows[AUDIT_TABLE] == 1
     assert set(check_erased(settings, erasure("key-7"), spark=spark).found) == {
         "changes",
         "docs",
         AUDIT_TABLE,
+        QUALITY_TABLE,
     }
     run(settings, once=True, spark=spark)
     assert answer(settings, action).state is ActionState.DONE, answer(settings, action)
     assert check_erased(settings, erasure("key-7"), spark=spark).found == {}
     require_nowhere(tmp_path / "lake", secret.decode())
     lake = lake_of(settings, spark)
+    [left] = lake.table(QUALITY_TABLE).rows("samples", "true")
+    assert [each["key"] for each in left["samples"]] == ["key-8"]
     assert table_rows(lake, None) == source_rows(replicated, high(replicated))
     assert verify(settings, spark=spark).differing == 0
     assert lake_status(lake).warnings == ()
