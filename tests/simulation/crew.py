@@ -17,7 +17,7 @@ import dcp.lake.apply.audit
 import dcp.lake.apply.commit
 import dcp.lake.change_log.changes
 import dcp.lake.run.driver
-import dcp.lake.run.erasures
+import dcp.lake.run.driver_erasures
 from dcp.errors import (
     DcplakeError,
     FencedError,
@@ -67,7 +67,7 @@ def steps_told(reached: Callable[[str], None]) -> Iterator[None]:
         dcp.lake.apply.audit,
         dcp.lake.change_log.changes,
         dcp.lake.run.driver,
-        dcp.lake.run.erasures,
+        dcp.lake.run.driver_erasures,
     )
     with ExitStack() as stack:
         for module in modules:

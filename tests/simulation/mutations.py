@@ -7,7 +7,7 @@ from unittest.mock import patch
 import dcp.lake.apply.slice_rules
 import dcp.lake.apply.typed_plan
 import dcp.lake.change_log.changes
-import dcp.lake.run.erasures
+import dcp.lake.run.driver_erasures
 from dcp.lake.apply.clearing_rules import ClearedRanges
 from dcp.lake.apply.slice_rules import _Standing
 from dcp.lake.quality.gate import QualityGate
@@ -36,8 +36,12 @@ MUTATIONS: Final[Mapping[str, Place]] = {
         "refuse_other_writer",
         lambda *_, **__: None,
     ),
-    "the log keeps what is erased": (dcp.lake.run.erasures, "erase_rows", lambda *_: {}),
-    "old versions keep what is erased": (dcp.lake.run.erasures, "purge_tables", lambda *_: 0),
+    "the log keeps what is erased": (dcp.lake.run.driver_erasures, "erase_rows", lambda *_: {}),
+    "old versions keep what is erased": (
+        dcp.lake.run.driver_erasures,
+        "purge_tables",
+        lambda *_: 0,
+    ),
     "columns do not grow": (dcp.lake.apply.typed_plan, "grown", lambda document, _: document),
     "the gate lets all pass": (QualityGate, "may_publish", lambda *_: True),
     "publishes what no disk has": (PersistenceGate, "lets_pass", lambda *_, **__: True),

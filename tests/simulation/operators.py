@@ -15,9 +15,9 @@ from dcp.lake.change_log.control import (
     ActionState,
     Control,
 )
-from dcp.lake.change_log.erasure import Erasure, key_hash
+from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.rounds.backfill_plan import SOURCES
-from dcp.lake.run.backfills import backfill_options
+from dcp.lake.run.driver_backfills import backfill_options
 from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.printable import number_ranges
 from tests.lake.watched_lake import WatchedLake

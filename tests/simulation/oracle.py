@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from dcp.lake.change_log.control import ERASE, ActionState, actions_of
-from dcp.lake.change_log.erasure import Erasure, key_hash
+from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.tables.lake_tables import CONTROL_TABLE
 from dcp.lake.tables.schema import ITEM_KINDS
 from dcp.lake.tables.vbucket_state import VbucketProgress

@@ -28,7 +28,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     json: Annotated[bool, Option("--json", help="one JSON object per step")] = False,
 ) -> int:
     """Ask for the backfill, and see it done."""
-    from dcp.lake.run.ask_backfill import BackfillWish, backfill, cancel_backfill
+    from dcp.lake.run.backfill_command import BackfillWish, backfill, cancel_backfill
 
     settings = settings_from(config, lake, overrides)
     if cancel:

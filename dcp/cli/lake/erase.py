@@ -40,12 +40,12 @@ def run(  # noqa: PLR0913  (an argument for each option)
     json: Annotated[bool, Option("--json", help="the result as one JSON object")] = False,
 ) -> int:
     """Print the price, and ask the driver of the lake; or search all files."""
-    from dcp.lake.run.ask_erasure import ask_erasure, check_erased, erasure_of
+    from dcp.lake.run.erase_command import ask_erasure, check_erased, erasure_from_file
 
     if check and dry_run:
         raise ConfigError("found --check and --dry-run, expected one of them")
     settings = settings_from(config, lake, overrides)
-    erasure = erasure_of(keys, collection, keeps_out=keep_out)
+    erasure = erasure_from_file(keys, collection, keeps_out=keep_out)
     if check:
         found = check_erased(settings, erasure)
         if json:

@@ -25,7 +25,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     json: Annotated[bool, Option("--json", help="the plan as one JSON object")] = False,
 ) -> int:
     """Plan and print."""
-    from dcp.lake.run.ask_backfill import BackfillWish
+    from dcp.lake.run.backfill_command import BackfillWish
     from dcp.lake.run.preview import preview, preview_backfill
 
     chosen = (vbuckets, rate) != (None, None) or source != REPLICAS

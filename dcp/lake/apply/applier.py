@@ -20,7 +20,7 @@ from dcp.lake.apply.thread import in_thread
 from dcp.lake.apply.typed_plan import ContractBook
 from dcp.lake.change_log.applied import replica_status, shown_stale
 from dcp.lake.change_log.changes import newest_round, round_time
-from dcp.lake.change_log.erasure import Erasure
+from dcp.lake.change_log.erase_request import Erasure
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.touched_keys import count_rows

@@ -22,7 +22,7 @@ from dcp.lake.apply.slice_rules import oldest_pending_round
 from dcp.lake.apply.typed_documents import see_documents, see_written
 from dcp.lake.apply.typed_plan import TypedPlan, typed_plan, with_documents
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
-from dcp.lake.change_log.erasure import Erasure
+from dcp.lake.change_log.erase_request import Erasure
 from dcp.lake.change_log.round_queries import largest_document_bytes, states_at
 from dcp.lake.change_log.touched_keys import (
     MERGE_SOURCE,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.errors import QualityError
-from dcp.lake.change_log.erasure import hashes_of, key_hash
+from dcp.lake.change_log.erase_request import hashes_of, key_hash
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.config.privacy_settings import (

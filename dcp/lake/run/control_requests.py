@@ -3,7 +3,7 @@
 ``pause`` stops further rounds until ``resume``; received rounds are still applied. ``resync`` lets
 vbuckets begin anew with the next round; a resync of all vbuckets repairs a damaged lake. The driver
 answers each request by a row. Other modules carry out backfills and erasures
-(`dcp.lake.run.backfills`, `dcp.lake.run.erasures`).
+(`dcp.lake.run.driver_backfills`, `dcp.lake.run.driver_erasures`).
 """
 
 import logging
@@ -27,7 +27,7 @@ from dcp.lake.change_log.control import (
     Control,
     pause_of,
 )
-from dcp.lake.change_log.erasure import Erasure
+from dcp.lake.change_log.erase_request import Erasure
 from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.run.repair import is_damaged, refuse_damage, repair

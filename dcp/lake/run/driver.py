@@ -52,11 +52,11 @@ from dcp.lake.rounds.round_plan import (
 )
 from dcp.lake.rounds.round_planner import SEQNOS_OF_A_TASK, plan_round
 from dcp.lake.rounds.round_report import RoundReport
-from dcp.lake.run.backfills import Backfills
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.contact_notes import ContactNotes
 from dcp.lake.run.control_requests import Requests
-from dcp.lake.run.erasures import Erasures
+from dcp.lake.run.driver_backfills import DriverBackfills
+from dcp.lake.run.driver_erasures import DriverErasures
 from dcp.lake.run.outages import Outages
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.repair import only_in_log
@@ -166,8 +166,8 @@ class Driver:
         self._is_applying: Callable[[], bool] = lambda: False
         control = Control(lake)
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
-        self._backfills = Backfills(lake, control, access, observer)
-        self._erasures = Erasures(lake, control, self._applier, self.writer_id, observer)
+        self._backfills = DriverBackfills(lake, control, access, observer)
+        self._erasures = DriverErasures(lake, control, self._applier, self.writer_id, observer)
         self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
         self._contacts = ContactNotes(
             lake.store, settings.round, applies=settings.apply.when != ApplyWhen.NEVER

@@ -33,9 +33,9 @@ from dcp.lake.rounds.lake_state import (
 )
 from dcp.lake.rounds.round_plan import Idle, LeftOut, Outlook, ReadAgain, RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
-from dcp.lake.run.ask_backfill import BackfillWish
-from dcp.lake.run.backfills import copies_of, request_of
+from dcp.lake.run.backfill_command import BackfillWish
 from dcp.lake.run.control_requests import resyncs_of
+from dcp.lake.run.driver_backfills import copies_of, request_of
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion

@@ -19,7 +19,7 @@ from dcp.lake.change_log.control import CANCEL, PAUSE, RESUME, RESYNC, Action, A
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.run.ask_backfill import BackfillWish, backfill, cancel_backfill
+from dcp.lake.run.backfill_command import BackfillWish, backfill, cancel_backfill
 from dcp.lake.run.control_requests import ask
 from dcp.lake.run.preview import preview_backfill
 from dcp.lake.run.replicate import run

@@ -11,8 +11,8 @@ the others see to themselves.
 import os
 import shutil
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -24,10 +24,10 @@ from dcp.errors import FencedError, StoppedError
 from dcp.lake.change_log.applied import applied_of
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import ActionState, Control
-from dcp.lake.change_log.erasure import Erasure, key_hash
+from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.change_log.stop_points import VARIABLE
 from dcp.lake.config.settings import Settings
-from dcp.lake.run.ask_erasure import ask_erasure, check_erased
+from dcp.lake.run.erase_command import ask_erasure, check_erased
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables
@@ -54,7 +54,6 @@ VBUCKETS = 4
 COMMITTED = {"round.received": 0, "round.committed:2": 2, "apply.committed": 2}
 """Rounds of a run that are durable at its steps. A kill at any other one leaves what a kill in the
 middle of a statement leaves, and `tests.simulation` has them all."""
-
 
 ERASE_STEPS = ("erase.round", "erase.applied", "erase.log", "erase.purged")
 
@@ -90,6 +89,27 @@ def words_of(settings: Settings) -> list[str]:
     return ["run", "--once", *overrides_of(settings)]
 
 
+def copies_at(
+    steps: Iterable[str], host: DriverHost, settings: Settings, folder: Path
+) -> dict[str, Settings]:
+    """Run a driver to its end; copy the lake at each step, as a kill would leave it.
+
+    Returns the settings of the copies.
+    """
+    steps = [*steps]
+    held = host.begin(words_of(settings), steps)
+    copies: dict[str, Settings] = {}
+    for number, (step, file) in enumerate(zip(steps, held, strict=True)):
+        root = str(folder / f"left-{number}")
+        host.wait_for(file, held[:number])
+        host.stop()
+        shutil.copytree(settings.lake.root, root)
+        host.wake()
+        copies[step] = replace(settings, lake=replace(settings.lake, root=root))
+    assert host.ended(held).code == 0
+    return copies
+
+
 def sent_since(cluster: ProducerCluster, before: dict[int, list[int]]) -> set[tuple[int, int]]:
     return {
         (vbucket, seqno)
@@ -110,18 +130,10 @@ def test_a_driver_killed_at_each_step_while_a_rollback_is_in_flight(
     change(cluster)
     lake = lake_of(settings, spark)
     before = latest_round(lake)
-    held = host.begin(words_of(settings), [*COMMITTED])
-    copies = []
-    for number, file in enumerate(held):
-        host.wait_for(file, held[:number])
-        copies.append(tmp_path / f"left-{number}")
-        host.stop()
-        shutil.copytree(tmp_path / "lake", copies[-1] / "lake")
-        host.wake()
-    assert host.ended(held).code == 0
-    for (step, committed), folder in zip(COMMITTED.items(), copies, strict=True):
+    copies = copies_at(COMMITTED, host, settings, tmp_path)
+    for step, committed in COMMITTED.items():
         print(f"step {step}")
-        left = settings_for(cluster, folder)
+        left = copies[step]
         lake = lake_of(left, spark)
         assert latest_round(lake) == before + committed
         sent = cluster.counters().seqnos_sent
@@ -146,18 +158,8 @@ def test_a_driver_killed_at_each_step_of_an_erasure(
     run(settings, once=True, spark=spark)
     erasure = Erasure(DOCS.collection, frozenset({key_hash("key-3")}))
     ask_erasure(settings, erasure, spark=spark)
-    held = host.begin(words_of(settings), [*ERASE_STEPS])
-    copies = []
-    for number, file in enumerate(held):
-        host.wait_for(file, held[:number])
-        copies.append(tmp_path / f"left-{number}")
-        host.stop()
-        shutil.copytree(tmp_path / "lake", copies[-1] / "lake")
-        host.wake()
-    assert host.ended(held).code == 0
-    for step, folder in zip(ERASE_STEPS, copies, strict=True):
+    for step, left in copies_at(ERASE_STEPS, host, settings, tmp_path).items():
         print(f"step {step}")
-        left = settings_for(cluster, folder)
         run(left, once=True, spark=spark)
         lake = lake_of(left, spark)
         [action] = Control(lake).actions()

@@ -10,7 +10,7 @@ import pytest
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run import replicate as running
-from dcp.lake.run.ask_backfill import BackfillWish
+from dcp.lake.run.backfill_command import BackfillWish
 from dcp.lake.run.replicate import is_large_load, run
 from dcp.lake.spark import jvm_options as options
 from dcp.producer.cluster import ProducerCluster

@@ -5,8 +5,8 @@ round on. The erasure follows when the tables hold all received rows:
 
 1. The driver commits a round without rows. Another driver's round that was planned before the
    request loses to it, so no task brings a value in the meantime.
-2. Each replica of the collection gets a version without the documents, or without their values.
-   It holds that round.
+2. Each replica of the collection gets a version that holds that round. It lacks the documents, or
+   their values.
 3. The lake notes that the log lacks document rows. Then the documents leave the log, the audit and
    the quality table.
 4. The files of older versions are deleted.
@@ -24,10 +24,10 @@ from dcp.lake.apply.applier import Applier
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import append_round, latest_round
 from dcp.lake.change_log.control import Action, ActionState, Control
-from dcp.lake.change_log.erasure import Erasure, erasure_to_do, kept_out
+from dcp.lake.change_log.erase_request import Erasure, erasure_to_do, kept_out
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.stop_points import reached
-from dcp.lake.maintain.erasing import (
+from dcp.lake.maintain.document_removal import (
     erase_rows,
     existing_replicas,
     find_documents,
@@ -42,7 +42,7 @@ from dcp.lake.tables.round_record import states_to_batch
 _LOG: Final = logging.getLogger(__name__)
 
 
-class Erasures:
+class DriverErasures:
     def __init__(
         self,
         lake: LakeTables,
@@ -56,23 +56,23 @@ class Erasures:
         self._applier = applier
         self._writer_id = writer_id
         self._observer = observer
-        self._planned = self._seen = ""
-        """The id of the request that was begun before the round under way, and before the last."""
+        self._before_this_round = ""
+        """The id of the request that was begun before the round under way."""
+        self._before_last_round = ""
+        """The id of the request that was begun before the last round."""
         self._tried: tuple[str, int] | None = None
         """The id of the request that waits, and the newest round after its last try."""
-        self._reason = ""
-        """The reason of that wait."""
 
     def kept_out(self) -> dict[str, frozenset[str]]:
         """See `DocumentFilter.kept_out`. The caller must know the newest round before it asks."""
         actions = self._control.actions()
         action = erasure_to_do(actions)
-        self._planned = "" if action is None else action.id
+        self._before_this_round = "" if action is None else action.id
         return kept_out(actions)
 
     def note_round(self) -> None:
-        """Learn that the lake has what the cluster held when `kept_out` was asked last."""
-        self._seen = self._planned
+        """Note that the lake has all that the cluster held at the last call of `kept_out`."""
+        self._before_last_round = self._before_this_round
 
     def refuse_waiting(self) -> None:
         """Raise if a request is still open, so that no bounded run reports success.
@@ -83,7 +83,7 @@ class Erasures:
         action = erasure_to_do(self._control.actions())
         if action is not None:
             raise IncompleteRunError(
-                f"request {action.id}: the erasure waits: {self._reason or 'not tried yet'}; all "
+                f"request {action.id}: the erasure waits: {action.detail or 'not tried yet'}; all "
                 "else is done, and the next run tries again"
             )
 
@@ -93,7 +93,7 @@ class Erasures:
         if action is None:
             return False
         newest = latest_round(self._lake)
-        is_seen = action.id == self._seen or action.begun_round < newest
+        is_seen = action.id == self._before_last_round or action.begun_round < newest
         return is_seen and self._tried != (action.id, newest)
 
     def carry_out(self, apply_received: Callable[[], object]) -> bool:
@@ -115,17 +115,17 @@ class Erasures:
             self._control.write(action, ActionState.REFUSED, newest, str(error))
             return True
         apply_received()
-        self._reason = self._erase(action, erasure, newest)
-        if self._reason:
-            _LOG.warning("request %s: the erasure waits: %s", action.id, self._reason)
+        reason = self._erase(action, erasure, newest)
+        if reason:
+            _LOG.warning("request %s: the erasure waits: %s", action.id, reason)
             self._tried = action.id, latest_round(self._lake)
-            if action.detail != self._reason:
-                self._control.write(action, ActionState.BEGUN, newest, self._reason)
+            if action.detail != reason:
+                self._control.write(action, ActionState.BEGUN, newest, reason)
             return False
         return True
 
     def _erase(self, action: Action, erasure: Erasure, newest: int) -> str:
-        """Erase or refuse; or return the reason to wait."""
+        """Erase or refuse the documents; or return the reason to wait."""
         lake, applier = self._lake, self._applier
         if unknown := unknown_collection(lake, erasure):
             self._control.write(action, ActionState.REFUSED, newest, unknown)
@@ -142,9 +142,7 @@ class Erasures:
             if found.pending:
                 return "a change of a document waits for the end of its snapshot"
             if found.at_source:
-                self._control.write(
-                    action, ActionState.REFUSED, newest, still_there(found.at_source)
-                )
+                self._control.write(action, ActionState.REFUSED, newest, found.still_at_source())
                 return ""
         number = newest + 1
         rows = [states_to_batch(states.values(), number)]
@@ -173,10 +171,3 @@ class Erasures:
         self._control.write(action, ActionState.DONE, number, detail)
         self._observer.erased(action.id, detail)
         return ""
-
-
-def still_there(count: int) -> str:
-    return (
-        f"keys: found {count:,} of the documents at the source, as far as the lake has read it, "
-        "expected none: delete them there and let a run bring the deletions, or ask with --keep-out"
-    )

@@ -8,24 +8,23 @@ from dcp.errors import ConfigError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
-from dcp.lake.change_log.erasure import MOST_KEYS, Erasure, hashes_of, kept_out, key_hash
+from dcp.lake.change_log.erase_request import MOST_KEYS, Erasure, kept_out, key_hash
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
-from dcp.lake.maintain.erasing import (
-    ErasedDocuments,
+from dcp.lake.maintain.document_removal import (
     FileSearch,
+    FoundDocuments,
     find_documents,
     search_files,
     unknown_collection,
 )
-from dcp.lake.run.erasures import still_there
 from dcp.lake.tables.lake_tables import LakeTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def erasure_of(file: Path, collection: str, *, keeps_out: bool = False) -> Erasure:
+def erasure_from_file(file: Path, collection: str, *, keeps_out: bool = False) -> Erasure:
     """Read keys from a file, one a line. Empty lines are ignored.
 
     Raises:
@@ -53,8 +52,8 @@ def ask_erasure(
     *,
     dry_run: bool = False,
     spark: "SparkSession | None" = None,
-) -> tuple[ErasedDocuments, Action | None]:
-    """Write the request; return the rows and the price of the erasure with it.
+) -> tuple[FoundDocuments, Action | None]:
+    """Write the request. Return the rows with the price of their erasure, and the request.
 
     With ``dry_run`` nothing is written, and the request is None.
 
@@ -68,7 +67,7 @@ def ask_erasure(
         newest = latest_round(lake)
         found = find_documents(lake, erasure, newest, states_at(lake, newest))
         if found.at_source > found.deleted and not erasure.keeps_out:
-            raise ConfigError(still_there(found.at_source))
+            raise ConfigError(found.still_at_source())
         if dry_run:
             return found, None
         action = Action.requested(ERASE, None, erasure.options())
@@ -89,8 +88,8 @@ def check_erased(
     """
     with opened_lake(settings, spark) as lake:
         _require_known(lake, erasure)
-        names = [erasure.collection]
-        kept = erasure.key_hashes & hashes_of(kept_out(Control(lake).actions()), names)
+        all_kept = kept_out(Control(lake).actions()).get(erasure.collection, frozenset())
+        kept = erasure.key_hashes & all_kept
         if erasure.keeps_out or not kept:
             return search_files(lake, erasure)
         found = search_files(lake, replace(erasure, key_hashes=kept, keeps_out=True))

@@ -40,6 +40,7 @@ class Erasure:
     """The documents are still at the source: the lake keeps their metadata, never their values."""
 
     def options(self) -> dict[str, Any]:
+        """Return what `of` parses, before it becomes JSON."""
         told: dict[str, Any] = {_COLLECTION: self.collection, _HASHES: sorted(self.key_hashes)}
         return told | ({_KEEP_OUT: True} if self.keeps_out else {})
 
@@ -97,17 +98,18 @@ def erasure_to_do(actions: Iterable[Action]) -> Action | None:
 
 
 def kept_out(actions: Iterable[Action]) -> dict[str, frozenset[str]]:
-    """Return the hashes of the keys whose values the lake never holds, by collection."""
+    """Return, by collection, the hashes of the keys whose values the lake must never hold."""
     found: dict[str, frozenset[str]] = {}
     for each in actions:
         if each.action == ERASE and each.state in (ActionState.BEGUN, ActionState.DONE):
             with suppress(ConfigError):
                 erasure = Erasure.of(each.options)
                 if erasure.keeps_out:
-                    before = found.get(erasure.collection, frozenset())
-                    found[erasure.collection] = before | erasure.key_hashes
+                    others = found.get(erasure.collection, frozenset())
+                    found[erasure.collection] = others | erasure.key_hashes
     return found
 
 
-def hashes_of(kept: Mapping[str, frozenset[str]], names: Iterable[str]) -> frozenset[str]:
-    return frozenset().union(*(kept.get(name, ()) for name in names))
+def hashes_of(hashes: Mapping[str, frozenset[str]], collections: Iterable[str]) -> frozenset[str]:
+    """Return the hashes of several collections; ``hashes`` as of `kept_out`."""
+    return frozenset().union(*(hashes.get(name, ()) for name in collections))

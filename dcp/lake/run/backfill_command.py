@@ -21,7 +21,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.backfill_plan import BackfillReport
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillSource
-from dcp.lake.run.backfills import backfill_options, progress_of, request_of
+from dcp.lake.run.driver_backfills import backfill_options, progress_of, request_of
 from dcp.lake.run.replicate import driving, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.store.lock import LakeLockedError

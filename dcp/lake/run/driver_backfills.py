@@ -71,7 +71,7 @@ class _Counts:
             self.standing, self.moved_at = standing, monotonic()
 
 
-class Backfills:
+class DriverBackfills:
     def __init__(
         self, lake: LakeTables, control: Control, access: SourceAccess, observer: Observer
     ) -> None:
