@@ -2,7 +2,9 @@
 
 The table's history decides. If Delta's log cleanup has removed an apply's commit, a later heartbeat
 commit repeats its content. The ``applied`` rows of ``changes`` are an index of the history; it may
-lag behind the history, but is never ahead.
+lag behind the history, but is never ahead. Views need it, since no SQL relation shows Delta's
+commit information. So does a table whose log has lost the commit before a heartbeat repeated it
+(``benchmarks/applied_rows.py`` measures both).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
