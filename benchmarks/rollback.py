@@ -36,7 +36,7 @@ from benchmarks._runs import (
 )
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.apply import applier
-from dcp.lake.apply.merge_input import LakeReplicaFacts
+from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.config.settings import Settings
 from dcp.lake.run import driver
 from dcp.lake.run.replicate import run
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 STEPS: Final = {
     "rounds": (driver, "run_round"),
     "plan": (applier, "plan_merge"),
-    "look at base": (LakeReplicaFacts, "try_to_read"),
+    "look at base": (SliceReader, "try_to_read"),
     "merge": (applier, "run_apply"),
     "audit": (applier, "write_audit"),
 }

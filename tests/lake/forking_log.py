@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.merge_input import LakeReplicaFacts
 from dcp.lake.apply.merge_planner import plan_merge
-from dcp.lake.apply.slice_rules import slice_between
+from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.change_log.applied import applied_to_batch, replica_status, unindexed_applied
 from dcp.lake.change_log.changes import append_round
 from dcp.lake.store.log_slice import LogSlice
@@ -123,7 +122,7 @@ class ForkingLog:
     def log_slice(self, to_round: int) -> LogSlice:
         """Return what an apply to a round would take."""
         status = replica_status(self.tables, DOCS)
-        return slice_between(status.held, to_round, LakeReplicaFacts(self.tables, DOCS, status))
+        return SliceReader(self.tables, DOCS, status).slice_between(status.held, to_round)
 
     def apply(self, to_round: int | None = None) -> Version | None:
         """Bring the replica to a round, or the newest; None where nothing is to be done for it."""

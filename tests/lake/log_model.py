@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.merge_input import LARGE_DOCUMENT_BYTES
-from dcp.lake.apply.merge_plan import ROW_BUDGET, RowBudget
+from dcp.lake.apply.merge_plan import LARGE_DOCUMENT_BYTES, ROW_BUDGET, RowBudget
 from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import applied_to_batch
 from dcp.lake.change_log.changes import append_round

@@ -33,7 +33,7 @@ def next_plan(lake: LakeTables, model: LogModel) -> MergePlan:
 def name_keys(monkeypatch: pytest.MonkeyPatch, *, always: bool) -> None:
     """Let MERGEs name their keys from now on, or as it pays: in tables this small hardly ever."""
     table_bytes = 0 if always else TABLE_BYTES_BY_NAMED_KEY
-    monkeypatch.setattr("dcp.lake.apply.merge_planner.TABLE_BYTES_BY_NAMED_KEY", table_bytes)
+    monkeypatch.setattr("dcp.lake.apply.merge_plan.TABLE_BYTES_BY_NAMED_KEY", table_bytes)
 
 
 def assert_every_version_exact(

@@ -9,7 +9,6 @@ import dcp.lake.apply.typed_plan
 import dcp.lake.change_log.changes
 import dcp.lake.run.driver_erasures
 from dcp.lake.apply.clearing_rules import ClearedRanges
-from dcp.lake.apply.slice_rules import _Standing
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.protocol.position import Position
@@ -25,7 +24,11 @@ def _half_snapshot(_: Any, seqno: int, __: SnapshotRange, log: FailoverLog) -> P
 Place = tuple[Any, str, Any]
 MUTATIONS: Final[Mapping[str, Place]] = {
     "publishes half snapshots": (SnapshotAssembly, "_position_at", _half_snapshot),
-    "takes back no dead rows": (_Standing, "is_live", lambda *_: True),
+    "takes back no dead rows": (
+        dcp.lake.apply.slice_rules,
+        "is_on_live_branch",
+        lambda *_: True,
+    ),
     "a flush takes nothing": (
         dcp.lake.apply.slice_rules,
         "with_events",

@@ -12,10 +12,10 @@ from typing import Final
 
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.merge_input import slice_to_publish
-from dcp.lake.apply.merge_plan import ROW_BUDGET, MergePlan, RowBudget
-from dcp.lake.apply.merge_planner import EMPTY_ROUNDS, plan_erasure, plan_merge
+from dcp.lake.apply.merge_plan import EMPTY_ROUNDS, ROW_BUDGET, MergePlan, RowBudget
+from dcp.lake.apply.merge_planner import plan_erasure, plan_merge
 from dcp.lake.apply.quiet_tables import QuietTables
+from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.apply.thread import in_thread
 from dcp.lake.apply.typed_plan import ContractBook
 from dcp.lake.change_log.applied import replica_status, shown_stale
@@ -76,11 +76,11 @@ def pending_of(
     if to_round is None:
         to_round = newest_round(lake, newest_commits)
     status = replica_status(lake, replica)
-    log_slice = slice_to_publish(lake, replica, status, to_round)
-    if log_slice is None:
-        return Pending(0, 0, 0.0)
+    log_slice = SliceReader(lake, replica, status).slice_to_publish(to_round)
     if log_slice.undone or log_slice.cleared or log_slice.stale != status.held.stale:
         return Pending(0, 0, 0.0, takes_back=True)
+    if not log_slice.has_work:
+        return Pending(0, 0, 0.0)
     pending_rows, first_round = count_rows(lake.changes, replica.collection_id, log_slice)
     if first_round is None:
         return Pending(0, 0, 0.0)

@@ -1,21 +1,29 @@
-"""The plan of one apply to a replica table, as pure data. No Spark.
+"""The plan of one apply to a replica table, and its decisions as pure functions. No Spark.
 
-`dcp.lake.apply.slice_rules` has the rules that decide its slice of the log.
+`dcp.lake.apply.slice_rules` decides the slice of the log, `dcp.lake.apply.typed_plan` the typed
+columns.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 import pyarrow as pa
 
 from dcp.lake.apply.typed_documents import made_columns
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
-from dcp.lake.change_log.touched_keys import Touched
+from dcp.lake.change_log.touched_keys import MERGE_SOURCE, Touched
 from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.printable import number_ranges
+
+EMPTY_ROUNDS: Final = 100
+"""After so many rounds without rows for a table, a commit without rows moves its round on."""
+
+LARGE_DOCUMENT_BYTES: Final = MEBIBYTE
+"""Spark reads rounds with a larger document: this process would decode thousands at once."""
 
 TABLE_BYTES_BY_NAMED_KEY: Final = 16 * KIBIBYTE
 """Naming a key in the MERGE costs about as much as reading so many bytes of its vbucket."""
@@ -35,6 +43,86 @@ class RowBudget:
 
 
 ROW_BUDGET: Final = RowBudget()
+
+
+class CommitReason(StrEnum):
+    """The reason for a table's commit, or for none."""
+
+    ROWS = "it gets rows, loses some, or a vbucket becomes stale or is stale no longer"
+    MOVE = "its round moves on without rows, so that the log before it is not searched again"
+    COLUMNS = "its typed columns differ from its contract"
+    NONE = "it waits for further rounds"
+
+
+def commit_reason(
+    held: AppliedVersion,
+    log_slice: LogSlice,
+    touched: Touched | None,
+    typed: TypedPlan,
+    *,
+    is_applied: bool,
+) -> CommitReason:
+    """Return why a table gets a commit, or that it waits.
+
+    ``touched`` is None if its keys are too many to list; ``is_applied``: the table has had an
+    apply.
+    """
+    if touched is None or touched or log_slice.stale != held.stale:
+        return CommitReason.ROWS
+    # Without a commit, every round would search the dead branch of a rollback again.
+    if log_slice.undone or log_slice.to_round - held.to_round >= EMPTY_ROUNDS:
+        return CommitReason.MOVE
+    has_rows = log_slice.has_work or is_applied
+    return CommitReason.COLUMNS if typed.rewrites and has_rows else CommitReason.NONE
+
+
+class RowSource(StrEnum):
+    """The process that reads the rows of an apply, and the reason."""
+
+    DRIVER = "this process reads the rows"
+    SPARK_FINDS_KEYS = "Spark finds the rows: they are many, or only the table has their keys"
+    SPARK_FOR_BYTES = "Spark reads the rows: they have too many bytes for this process"
+    SPARK_FOR_LARGE = "Spark reads the rows: a document may be large"
+
+
+def row_source(
+    touched: Touched | None, *, exceeds_budget: bool = False, largest_bytes: int = 0
+) -> RowSource:
+    """Return who reads the rows, by what is known so far.
+
+    ``exceeds_budget``: rows that were read have too many bytes. ``largest_bytes`` is the size of
+    the largest document in the rounds of the rows.
+    """
+    if touched is None:
+        return RowSource.SPARK_FINDS_KEYS
+    if exceeds_budget:
+        return RowSource.SPARK_FOR_BYTES
+    if largest_bytes > LARGE_DOCUMENT_BYTES:
+        return RowSource.SPARK_FOR_LARGE
+    return RowSource.DRIVER
+
+
+def merged_rows(touched: Touched, newest: pa.Table, olds: Sequence[pa.Table]) -> pa.Table:
+    """Return a row for each touched key: its newest live one, the older version's, or a deletion.
+
+    ``newest`` has the rows of the log, ``olds`` those of older versions, all as `MERGE_SOURCE`.
+    """
+    old = pa.concat_tables([MERGE_SOURCE.empty_table(), *olds])
+    keys = list(zip(old["vbucket"].to_pylist(), old["key"].to_pylist(), strict=True))
+    lost = set(touched.lost)
+    restored = old.filter(pa.array([key in lost for key in keys], pa.bool_()))
+    # A lost key that the older version lacks as well is deleted.
+    gone = [
+        {"vbucket": vbucket, "key": key, "deleted": True}
+        for vbucket, key in sorted(lost.difference(keys))
+    ]
+    return pa.concat_tables([newest, restored, pa.Table.from_pylist(gone, MERGE_SOURCE)])
+
+
+def pays_to_name(touched: Touched, table_bytes: int, vbucket_count: int) -> bool:
+    """Return whether the MERGE names its keys; ``table_bytes`` is the size of the whole table."""
+    joined_bytes = table_bytes * len(touched.vbuckets) / vbucket_count
+    return bool(touched) and len(touched) * TABLE_BYTES_BY_NAMED_KEY <= joined_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +180,8 @@ class MergePlan:
         return "key literals" if self.names_keys else "hash join"
 
     def __str__(self) -> str:
-        count = "" if self.touched is None else f"{len(self.touched)} "
+        keys = "changed keys" if self.touched is None else str(self.touched)
         return (
-            f"apply {self.held.table}: round {self.held.to_round} -> {self.to_round}, {count}"
-            f"changed keys in {len(self.vbuckets)} vbuckets, by {self.method}, reading changes "
-            f"from round {self.log_slice.first_round}{self._vbuckets_text()}"
+            f"apply {self.held.table}: round {self.held.to_round} -> {self.to_round}, {keys}, by "
+            f"{self.method}, reading {self.log_slice}"
         )
-
-    def _vbuckets_text(self) -> str:
-        log_slice, parts = self.log_slice, []
-        if log_slice.restored:
-            oldest = min(log_slice.restored.values())
-            parts.append(
-                f"vbuckets {number_ranges(log_slice.restored)} go back (oldest version {oldest})"
-            )
-        if log_slice.replaced:
-            parts.append(f"vbuckets {number_ranges(log_slice.replaced)} are replaced")
-        if log_slice.cleared:
-            parts.append(f"vbuckets {number_ranges(log_slice.cleared)} were flushed or dropped")
-        if log_slice.revived:
-            parts.append(
-                f"a flush or drop of vbuckets {number_ranges(log_slice.revived)} is undone"
-            )
-        if log_slice.stale:
-            parts.append(f"vbuckets {number_ranges(log_slice.stale)} stay stale")
-        return "".join(f"; {part}" for part in parts)

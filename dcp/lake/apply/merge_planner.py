@@ -1,32 +1,42 @@
-"""Plans an apply in four steps.
+"""Plans an apply: reads facts, and lets pure functions decide by them, in turn.
 
-1. `merge_input` selects the log rows to publish, and the versions that give lost rows back.
-2. `typed_plan` finds the typed columns of the contract; with `evolve`, documents may add some.
-3. `commit_reason` decides whether the table gets a commit.
-4. `_merged_rows` decides whether this process holds the rows, or Spark reads them.
+1. Which rows are due, and from which base: `dcp.lake.apply.slice_rules` (its result: `LogSlice`).
+2. Which columns: `typed_plan`; with `evolve`, documents may add some (`TypedPlan`).
+3. Whether the table gets a commit: `commit_reason`.
+4. Who reads the rows, this process or Spark: `row_source`.
+
+The log shows each decision at level DEBUG.
 """
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.merge_input import (
-    LARGE_DOCUMENT_BYTES,
-    MergeInput,
-    merge_input,
+from dcp.lake.apply.merge_plan import (
+    ROW_BUDGET,
+    CommitReason,
+    MergePlan,
+    RowBudget,
+    RowSource,
+    commit_reason,
+    merged_rows,
+    pays_to_name,
+    row_source,
 )
-from dcp.lake.apply.merge_plan import ROW_BUDGET, TABLE_BYTES_BY_NAMED_KEY, MergePlan, RowBudget
+from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.apply.slice_rules import oldest_pending_round
 from dcp.lake.apply.typed_documents import see_documents, see_written
-from dcp.lake.apply.typed_plan import TypedPlan, typed_plan, with_documents
+from dcp.lake.apply.typed_plan import typed_plan, with_documents
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
 from dcp.lake.change_log.erase_request import Erasure
 from dcp.lake.change_log.round_queries import largest_document_bytes, states_at
 from dcp.lake.change_log.touched_keys import (
     MERGE_SOURCE,
     Touched,
+    few_touched,
     newest_rows,
     vbuckets_without_repeats,
 )
@@ -34,19 +44,11 @@ from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.table import Table
-from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.schema import REPLICA
 
-EMPTY_ROUNDS: Final = 100
-"""After so many rounds without rows for a table, a commit without rows moves its round on."""
-
-
-class CommitReason(StrEnum):
-    ROWS = "it gets rows, loses some, or a vbucket becomes stale or is stale no longer"
-    MOVE = "its round moves on without rows, so that the log before it is not searched again"
-    COLUMNS = "its typed columns differ from its contract"
+_LOG: Final = logging.getLogger(__name__)
 
 
 def plan_merge(
@@ -64,29 +66,107 @@ def plan_merge(
     Raises:
         ForeignWriteError: somebody else changed the table's rows after our last apply, or right
             before it.
-        LakeError: the log contradicts itself (see `dcp.lake.apply.slice_rules.slice_between`).
+        LakeError: the log contradicts itself (see `SliceReader.slice_between`).
     """
     status = replica_status(lake, replica)
     # Before any other read of the log. A cleaning notes its round, then deletes rows. So either
-    # `merge_input` sees the note, or this version still has the rows.
+    # `_rows_due` sees the note, or this version still has the rows.
     log_version = history(lake.changes)[0].version
-    found = merge_input(lake, replica, status, to_round, log_version, budget)
+    log_slice, touched, olds = _rows_due(lake, replica, status, to_round, log_version, budget)
     # A slice that begins anew replaces all rows, so a foreign write does not matter.
-    if found is None or not found.log_slice.begins_anew:
+    if not log_slice.begins_anew:
         status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
     is_applied = status.applied is not None
-    typed = typed_plan(lake.table(replica.name), contract, is_applied=is_applied)
-    due = commit_reason(status.held, found, typed, is_applied=is_applied)
-    if due is None:
+    columns = lake.table(replica.name).columns()
+    typed = typed_plan(columns, contract, is_applied=is_applied)
+    reason = commit_reason(status.held, log_slice, touched, typed, is_applied=is_applied)
+    _LOG.debug("%s: %s; %s; %s; %s", replica.name, log_slice, touched, typed, reason)
+    if reason is CommitReason.NONE:
         return None
-    if found is None:
-        held = status.held
-        nothing = LogSlice((), held.to_round, held.to_round, held.log_from_round, stale=held.stale)
-        found = MergeInput(nothing, Touched(), ())
-    plan = _with_rows(lake, replica, status, found, typed, log_version, budget)
+    source, rows = _rows(lake, replica, touched, olds, log_version, budget.bytes)
+    _LOG.debug("%s: %s", replica.name, source)
+    without_repeats: frozenset[int] = frozenset()
+    if rows is None:
+        without_repeats = vbuckets_without_repeats(lake.changes, log_version, log_slice)
+    rounds = range(log_slice.first_round, log_slice.to_round + 1)
+    # The log has the sizes of its own documents, but not of those in older table versions.
+    reads_table = log_slice.restored or typed.rewrites
+    plan = MergePlan(
+        held=status.held,
+        collection_id=replica.collection_id,
+        log_slice=log_slice,
+        touched=touched,
+        names_keys=_names_keys(lake, replica, touched),
+        rows=rows,
+        without_repeats=without_repeats,
+        since_version=status.since_version,
+        log_version=log_version,
+        is_first=status.commit_history.since() == -1,
+        typed=typed,
+        largest_bytes=DOCUMENT_BYTES if reads_table else largest_document_bytes(lake, rounds),
+    )
     if contract is not None and contract.mode is ContractMode.EVOLVE:
         plan = _with_columns(lake, plan)
-    return None if due is CommitReason.COLUMNS and not plan.typed.rewrites else plan
+        _LOG.debug("%s: %s", replica.name, plan.typed)
+    return None if reason is CommitReason.COLUMNS and not plan.typed.rewrites else plan
+
+
+def _rows_due(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    status: ReplicaStatus,
+    to_round: int,
+    log_version: int,
+    budget: RowBudget,
+) -> tuple[LogSlice, Touched | None, Sequence[pa.Table | None]]:
+    """Return the slice that is due, its keys, and the rows of older versions (`old_rows`).
+
+    Which old rows it needs depends on the keys. Each failed read rules a version out, so that the
+    rules decide again.
+    """
+    reader = SliceReader(lake, replica, status)
+    # The loop ends: each turn without a result marks at least one version as unreadable.
+    while True:
+        log_slice = reader.slice_to_publish(to_round)
+        touched = few_touched(
+            lake.changes, log_version, replica.collection_id, log_slice, budget.rows
+        )
+        olds = reader.old_rows(log_slice, touched, budget.bytes)
+        if olds is not None:
+            return log_slice, touched, olds
+
+
+def _rows(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    touched: Touched | None,
+    olds: Sequence[pa.Table | None],
+    log_version: int,
+    most_bytes: int,
+) -> tuple[RowSource, pa.Table | None]:
+    """Return who reads the rows, and the rows if this process has read them.
+
+    A source that is known early saves the reads after it.
+    """
+    small = [each for each in olds if each is not None]
+    source = row_source(touched, exceeds_budget=len(small) < len(olds))
+    if touched is None or source is not RowSource.DRIVER:
+        return source, None
+    if touched.rounds:
+        source = row_source(touched, largest_bytes=largest_document_bytes(lake, touched.rounds))
+    if source is not RowSource.DRIVER:
+        return source, None
+    newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
+    if newest is None:
+        return row_source(touched, exceeds_budget=True), None
+    return source, merged_rows(touched, newest, small)
+
+
+def _names_keys(lake: LakeTables, replica: ReplicaTable, touched: Touched | None) -> bool:
+    if not touched:  # saves a read of the table's size
+        return False
+    table_bytes = lake.table(replica.name).size().bytes
+    return pays_to_name(touched, table_bytes, lake.identity.vbucket_count)
 
 
 def plan_erasure(
@@ -107,7 +187,8 @@ def plan_erasure(
     status = replica_status(lake, replica)
     status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
     log_version = history(lake.changes)[0].version
-    rows = _rows_to_erase(lake.table(replica.name), erasure)
+    table = lake.table(replica.name)
+    rows = _rows_to_erase(table, erasure)
     keys = zip(rows["vbucket"].to_pylist(), rows["key"].to_pylist(), strict=True)
     pending_from = oldest_pending_round(states_at(lake, to_round).values(), to_round)
     is_applied = status.applied is not None
@@ -120,7 +201,7 @@ def plan_erasure(
         since_version=status.since_version,
         log_version=log_version,
         is_first=status.commit_history.since() == -1,
-        typed=typed_plan(lake.table(replica.name), contract, is_applied=is_applied),
+        typed=typed_plan(table.columns(), contract, is_applied=is_applied),
     )
     is_growing = contract is not None and contract.mode is ContractMode.EVOLVE
     return _with_columns(lake, plan) if is_growing else plan
@@ -136,57 +217,6 @@ def _rows_to_erase(table: Table, erasure: Erasure) -> pa.Table:
 _METADATA: Final = pa.schema(
     [each for each in REPLICA if each.name not in ("datatype", "xattrs", "value")]
 )
-
-
-def commit_reason(
-    held: AppliedVersion, found: MergeInput | None, typed: TypedPlan, *, is_applied: bool
-) -> CommitReason | None:
-    """Return why a table gets a commit; None if it waits for further rounds.
-
-    ``found`` is None if the log has nothing for the table. ``is_applied``: it has had an apply.
-    """
-    if found is not None:
-        log_slice, touched = found.log_slice, found.touched
-        if touched is None or touched or log_slice.stale != held.stale:
-            return CommitReason.ROWS
-        # Without a commit, every round would search the dead branch of a rollback again.
-        if log_slice.undone or log_slice.to_round - held.to_round >= EMPTY_ROUNDS:
-            return CommitReason.MOVE
-    has_rows = found is not None or is_applied
-    return CommitReason.COLUMNS if typed.rewrites and has_rows else None
-
-
-def _with_rows(
-    lake: LakeTables,
-    replica: ReplicaTable,
-    status: ReplicaStatus,
-    found: MergeInput,
-    typed: TypedPlan,
-    log_version: int,
-    budget: RowBudget,
-) -> MergePlan:
-    log_slice, touched = found.log_slice, found.touched
-    rows = _merged_rows(lake, replica, found, log_version, budget.bytes)
-    without_repeats: frozenset[int] = frozenset()
-    if rows is None:
-        without_repeats = vbuckets_without_repeats(lake.changes, log_version, log_slice)
-    rounds = range(log_slice.first_round, log_slice.to_round + 1)
-    # The log has the sizes of its own documents, but not of those in older table versions.
-    reads_table = log_slice.restored or typed.rewrites
-    return MergePlan(
-        held=status.held,
-        collection_id=replica.collection_id,
-        log_slice=log_slice,
-        touched=touched,
-        names_keys=touched is not None and _pays_to_name(lake, replica, touched),
-        rows=rows,
-        without_repeats=without_repeats,
-        since_version=status.since_version,
-        log_version=log_version,
-        is_first=status.commit_history.since() == -1,
-        typed=typed,
-        largest_bytes=DOCUMENT_BYTES if reads_table else largest_document_bytes(lake, rounds),
-    )
 
 
 def _with_columns(lake: LakeTables, plan: MergePlan) -> MergePlan:
@@ -206,39 +236,3 @@ def _with_columns(lake: LakeTables, plan: MergePlan) -> MergePlan:
     if wider.typed.rewrites and not plan.typed.rewrites:
         return _with_columns(lake, replace(wider, largest_bytes=DOCUMENT_BYTES))
     return wider
-
-
-def _pays_to_name(lake: LakeTables, replica: ReplicaTable, touched: Touched) -> bool:
-    if not touched:
-        return False
-    share = len(touched.vbuckets) / lake.identity.vbucket_count
-    joined_bytes = lake.table(replica.name).size().bytes * share
-    return len(touched) * TABLE_BYTES_BY_NAMED_KEY <= joined_bytes
-
-
-def _merged_rows(
-    lake: LakeTables,
-    replica: ReplicaTable,
-    found: MergeInput,
-    log_version: int,
-    most_bytes: int,
-) -> pa.Table | None:
-    touched = found.touched
-    if touched is None or any(each is None for each in found.olds):
-        return None
-    rounds = {place.round for place in touched.newest.values() if place is not None}
-    if rounds and largest_document_bytes(lake, rounds) > LARGE_DOCUMENT_BYTES:
-        return None
-    newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
-    if newest is None:
-        return None
-    olds = pa.concat_tables([MERGE_SOURCE.empty_table(), *found.olds])
-    keys = list(zip(olds["vbucket"].to_pylist(), olds["key"].to_pylist(), strict=True))
-    lost = set(touched.lost)
-    restored = olds.filter(pa.array([key in lost for key in keys], pa.bool_()))
-    # A lost key that the older version lacks as well is deleted.
-    gone = [
-        {"vbucket": vbucket, "key": key, "deleted": True}
-        for vbucket, key in sorted(lost.difference(keys))
-    ]
-    return pa.concat_tables([newest, restored, pa.Table.from_pylist(gone, MERGE_SOURCE)])

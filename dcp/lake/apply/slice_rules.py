@@ -1,4 +1,4 @@
-"""Decides which rows of the log bring a replica to a later round. No Spark.
+"""Decides which rows of the log bring a replica to a later round. Pure functions of facts.
 
 For each vbucket the replica stands at a position a (epoch, complete seqno) and shall come to b:
 
@@ -14,12 +14,18 @@ For each vbucket the replica stands at a position a (epoch, complete seqno) and 
 
 Flushes and drops of the replica's collection then change the ranges (`clearing_rules`).
 
-The rules read facts through `ReplicaFacts`, so that a model in memory can replace Delta.
+The decisions come in steps, as each needs facts that the one before asks for. `SliceReader` reads
+the facts (`LogFacts`) between the steps:
+
+1. `rounds_before_forks` asks for the forks, `rounds_of_events` for the collection's events.
+2. `vbuckets_to_take_back` finds the vbuckets on dead branches; `bases_among` chooses their bases.
+3. `vbuckets_with_kept_rows` asks for all forks of some vbuckets.
+4. `decide_slice` returns the slice.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from dcp.errors import LakeError
 from dcp.lake.apply.clearing_rules import keeps_dropped_rows, with_events
@@ -29,277 +35,270 @@ from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, Role, RowR
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
-_VERSIONS_AT_ONCE: Final = 16
 _UNREADABLE_MOST: Final = 3
 """After so many unreadable versions the search ends: the remaining versions are older."""
 
 
-class ReplicaFacts(Protocol):
-    """The facts about one replica and the log that decide a slice."""
-
-    @property
-    def cleaned_round(self) -> int:
-        """The log may lack published rows up to this round; 0 if it is whole."""
-
-    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
-        """Return every vbucket's state after each given round. Round 0 has no states."""
-
-    def forks(
-        self, after_round: int, to_round: int, vbuckets: Collection[int]
-    ) -> Sequence[Fork]: ...
-
-    def collection_events(
-        self, from_round: int, to_round: int, vbuckets: Collection[int]
-    ) -> Sequence[CollectionEvent]: ...
-
-    def older_versions(self) -> Sequence[AppliedVersion]:
-        """Return the versions that may be readable, newest first."""
-
-    def may_be_readable(self, version: int, vbucket: int) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """The position of one vbucket in a version of the replica."""
+class LogFacts:
+    """A version of a replica, a later round, and what has been read of the log between them."""
 
-    round: int
-    state: VbucketProgress
-    version: int = EMPTY_TABLE
+    held: AppliedVersion
+    to_round: int
+    cleaned_round: int = 0
+    """The log may lack published rows up to this round; 0 if it is whole."""
+    states: Mapping[int, Mapping[int, VbucketProgress]] = field(default_factory=dict)
+    """By round, every vbucket's state after it. Round 0 has no states."""
+    forks: Mapping[int, Sequence[Fork]] = field(default_factory=dict)
+    """By vbucket, up to ``to_round``."""
+    events: Mapping[int, Collection[CollectionEvent]] = field(default_factory=dict)
+    """By vbucket, the events of the replica's collection."""
+    unreadable: Collection[tuple[int, int]] = ()
+    """The older versions that cannot be read, each with a vbucket."""
+    bases: Mapping[int, AppliedVersion] = field(default_factory=dict)
+    """By vbucket on a dead branch, the version to go back to."""
 
     @property
-    def first_round(self) -> int:
-        """The oldest round with rows that this position may lack."""
-        return self.state.first_pending_round or self.round + 1
+    def after(self) -> Mapping[int, VbucketProgress]:
+        return self.states[self.to_round]
 
-    def is_live(self, to: VbucketProgress, forks: Iterable[Fork]) -> bool:
-        """Return whether it is on the history of ``to``; ``forks`` are the later ones."""
-        return is_live(self.state.epoch, self.state.complete_seqno, to.epoch, forks)
+    def state(self, version: AppliedVersion, vbucket: int) -> VbucketProgress:
+        states = self.states[version.round_of(vbucket)]
+        return states.get(vbucket) or VbucketProgress.beginning(vbucket)
+
+    def forks_after(self, version: AppliedVersion, vbucket: int) -> list[Fork]:
+        known = self.forks.get(vbucket, ())
+        if not known:
+            return []
+        number = version.round_of(vbucket)
+        return [fork for fork in known if number < fork.round <= self.to_round]
+
+    def first_round(self, version: AppliedVersion, vbucket: int) -> int:
+        """Return the oldest round with rows of a vbucket that a version may lack."""
+        pending = self.state(version, vbucket).first_pending_round
+        return pending or version.round_of(vbucket) + 1
+
+    def with_forks(self, found: Iterable[Fork]) -> "LogFacts":
+        forks = dict(self.forks)
+        for fork in found:
+            known = forks.get(fork.vbucket, ())
+            if fork not in known:
+                forks[fork.vbucket] = (*known, fork)
+        return replace(self, forks=forks)
+
+    def with_collection_events(self, found: Iterable[CollectionEvent]) -> "LogFacts":
+        events = {vbucket: set(known) for vbucket, known in self.events.items()}
+        for event in found:
+            events.setdefault(event.vbucket, set()).add(event)
+        return replace(self, events=events)
 
 
-def slice_between(held: AppliedVersion, to_round: int, facts: ReplicaFacts) -> LogSlice:
-    """Return the slice that brings a replica from ``held`` to ``to_round``.
+def rounds_before_forks(facts: LogFacts) -> dict[int, int]:
+    """Return the vbuckets that forked after the held version, with the round that it has."""
+    return {
+        vbucket: facts.held.round_of(vbucket)
+        for vbucket, new in facts.after.items()
+        if new.epoch != facts.state(facts.held, vbucket).epoch
+    }
+
+
+def begins_anew(facts: LogFacts) -> bool:
+    """Return whether every vbucket began again at 0, so that the replica's rows do not matter."""
+    return all(_has_begun_anew(facts, facts.held, vbucket) for vbucket in facts.after)
+
+
+def rounds_of_events(facts: LogFacts, versions: Mapping[int, AppliedVersion]) -> dict[int, int]:
+    """Return the vbuckets that may have events above a version, with the first round to read.
+
+    Usually there are none. A vbucket that began anew needs all events: a drop that kept its rows
+    may be long ago.
+    """
+    rounds: dict[int, int] = {}
+    for vbucket, version in versions.items():
+        if (last := facts.after[vbucket].last_collection_round) is None:
+            continue
+        is_anew = _has_begun_anew(facts, version, vbucket)
+        first_round = 1 if is_anew else facts.first_round(version, vbucket)
+        if last >= first_round:
+            rounds[vbucket] = first_round
+    return rounds
+
+
+def vbuckets_to_take_back(facts: LogFacts) -> tuple[int, ...]:
+    """Return the vbuckets on a dead branch that leaves the live one above seqno 0.
 
     It raises LakeError if the log contradicts itself.
     """
-    return _Decision(held, to_round, facts).log_slice()
+    anew = begins_anew(facts)
+    found = []
+    for vbucket, new in sorted(facts.after.items()):
+        forks = facts.forks_after(facts.held, vbucket)
+        _require_consistent(facts.state(facts.held, vbucket), new, forks)
+        if not _is_replaced(facts, vbucket, anew=anew) and not is_on_live_branch(
+            facts, facts.held, vbucket
+        ):
+            found.append(vbucket)
+    return tuple(found)
 
 
-class _Decision:
-    def __init__(self, held: AppliedVersion, to_round: int, facts: ReplicaFacts) -> None:
-        self._facts = facts
-        self._cleaned_round = facts.cleaned_round  # read once: each read queries the lake
-        self._held = held
-        self._to_round = to_round
-        self._states: dict[int, Mapping[int, VbucketProgress]] = {}
-        self._forks: list[Fork] = []
-        self._begins_anew = self._learn_where_from()
-        self._ranges: list[RowRange] = []
-        self._first_rounds: list[int] = []
-        self._undone: list[Undo] = []
-        self._cleared: list[int] = []
-        self._revived: list[int] = []
-        self._stale: dict[int, int] = {}
-        self._events: dict[int, set[CollectionEvent]] = {}
+def bases_among(
+    facts: LogFacts, vbuckets: Iterable[int], versions: Sequence[AppliedVersion]
+) -> dict[int, AppliedVersion]:
+    """Return the version that each vbucket goes back to, of ``versions``, newest first.
 
-    def log_slice(self) -> LogSlice:
-        self._learn_events({v: self._standing(v, self._held) for v in self._after})
-        undo: dict[int, _Standing] = {}
-        for vbucket, new in sorted(self._after.items()):
-            old = self._standing(vbucket, self._held)
-            forks = self._forks_after(vbucket, old)
-            _require_consistent(old.state, new, forks)
-            is_live = old.is_live(new, forks)
-            is_short = old.round < self._cleaned_round  # cleaning may have taken needed rows
-            anew = any(fork.seqno == 0 for fork in forks)
-            if self._begins_anew or (anew and (is_short or not is_live)):
-                self._replace_when_whole(old, new, forks)
-            elif is_live:
-                self._publish(old, old, new, forks)
-            else:
-                undo[vbucket] = old
-        self._undo(undo)
-        return LogSlice(
-            ranges=tuple(self._ranges),
-            first_round=min(self._first_rounds, default=self._to_round),
-            to_round=self._to_round,
-            log_from_round=oldest_pending_round(self._after.values(), self._to_round),
-            undone=tuple(sorted(self._undone)),
-            cleared=tuple(sorted(self._cleared)),
-            revived=tuple(sorted(self._revived)),
-            stale=self._stale,
-            begins_anew=self._begins_anew,
-        )
-
-    # --- the ways of a vbucket
-
-    def _publish(
-        self, base: _Standing, old: _Standing, new: VbucketProgress, forks: Sequence[Fork]
-    ) -> None:
-        """Take the rows above a base; rows that have been published are kept or undone."""
-        if base is old and not forks and not may_have_rows(old.state, new, old.round):
-            return
-        # Cleaning may have removed rows that the vbucket needs, so that it must stream again.
-        if base.round < self._cleaned_round:
-            self._stale[new.vbucket] = old.round
-            return
-        ranges = row_ranges(base.state, old.state, new, forks)
-        found = with_events(ranges, self._events.get(new.vbucket, ()))
-        # The table already has all these rows.
-        if not found.clears and all(each.role is Role.KEPT for each in found.ranges):
-            return
-        self._ranges += found.ranges
-        self._first_rounds.append(base.first_round)
-        if found.clears and old.round:
-            self._cleared.append(new.vbucket)
-        if base is old:
-            return
-        # The old position is on a dead branch: the vbucket goes back to the base.
-        version = EMPTY_TABLE if found.base_is_empty else base.version
-        if found.revives and version != EMPTY_TABLE:
-            self._revived.append(new.vbucket)
-        lost = self._forks_after(new.vbucket, old)
-        fork_seqno = min(fork.seqno for fork in lost)
-        self._undone.append(Undo(new.vbucket, version, fork_seqno))
-
-    def _replace_when_whole(
-        self, old: _Standing, new: VbucketProgress, forks: Sequence[Fork]
-    ) -> None:
-        # A vbucket may begin anew more than once; only the last beginning counts.
-        beginning = max((fork for fork in forks if fork.seqno == 0), key=lambda fork: fork.epoch)
-        # Rows of an incomplete history would show a state that the source never had.
-        if not new.is_whole or beginning.round <= self._cleaned_round:
-            self._stale[new.vbucket] = old.round
-            return
-        start = VbucketProgress(new.vbucket, beginning.epoch, VbucketProgress.beginning(0).position)
-        ranges, events = row_ranges(start, start, new, forks), self._events.get(new.vbucket, set())
-        found = with_events(ranges, events)
-        self._ranges += found.ranges
-        self._first_rounds.append(beginning.round)
-        if any(event.keeps for event in events):
-            epoch_before = min(fork.epoch for fork in forks if fork.seqno == 0) - 1
-            every_fork = self._facts.forks(0, self._to_round, [new.vbucket])
-            if keeps_dropped_rows(ranges, events, epoch_before, every_fork):
-                return
-        self._undone.append(Undo(new.vbucket, REPLACED, 0))
-
-    def _undo(self, undo: Mapping[int, _Standing]) -> None:
-        bases = self._bases(undo)
-        # If the log is whole, the empty table is a base; if not, `_publish` makes them stale.
-        if baseless := sorted(undo.keys() - bases.keys()):
-            self._learn([BEGINNING], baseless)
-            bases |= {v: self._standing(v, BEGINNING) for v in baseless}
-        self._learn_events(bases)
-        for vbucket, old in undo.items():
-            forks = self._forks_after(vbucket, bases[vbucket])
-            self._publish(bases[vbucket], old, self._after[vbucket], forks)
-
-    def _bases(self, undo: Mapping[int, _Standing]) -> dict[int, _Standing]:
-        found: dict[int, _Standing] = {}
-        unreadable = dict.fromkeys(undo, 0)
-        versions = self._facts.older_versions() if undo else ()
-        for start in range(0, len(versions), _VERSIONS_AT_ONCE):
-            some = versions[start : start + _VERSIONS_AT_ONCE]
-            waiting = [v for v in undo if v not in found and unreadable[v] < _UNREADABLE_MOST]
-            if not waiting:
+    A vbucket is missing if only an older version can be its base. Its base is `BEGINNING` if the
+    search for it ends. After a RESTORE, versions of later rounds do not describe the table's rows.
+    """
+    found: dict[int, AppliedVersion] = {}
+    for vbucket in vbuckets:
+        unreadable = 0
+        for version in versions:
+            if version.round_of(vbucket) >= facts.held.round_of(vbucket):
+                continue
+            if not is_on_live_branch(facts, version, vbucket):
+                continue
+            if (version.version, vbucket) not in facts.unreadable:
+                found[vbucket] = version
                 break
-            self._learn(some, waiting)
-            for version in some:
-                live = {
-                    vbucket: standing
-                    for vbucket in waiting
-                    if vbucket not in found
-                    and unreadable[vbucket] < _UNREADABLE_MOST
-                    and (standing := self._live_base(vbucket, version)) is not None
-                }
-                for vbucket, standing in live.items():
-                    if self._facts.may_be_readable(version.version, vbucket):
-                        found[vbucket] = standing
-                    else:
-                        unreadable[vbucket] += 1
-        return found
+            unreadable += 1
+            if unreadable == _UNREADABLE_MOST:
+                found[vbucket] = BEGINNING
+                break
+    return found
 
-    def _live_base(self, vbucket: int, version: AppliedVersion) -> _Standing | None:
-        """Return a version's position of a vbucket, if it is live and older than the held one.
 
-        After a RESTORE, versions of later rounds do not describe the table's rows.
-        """
-        standing = self._standing(vbucket, version)
-        if standing.round >= self._held.round_of(vbucket):
-            return None
-        forks = self._forks_after(vbucket, standing)
-        return standing if standing.is_live(self._after[vbucket], forks) else None
+def vbuckets_with_kept_rows(facts: LogFacts) -> tuple[int, ...]:
+    """Return the vbuckets to replace that may keep the rows of a dropped collection."""
+    if not any(event.keeps for events in facts.events.values() for event in events):
+        return ()
+    anew = begins_anew(facts)
+    return tuple(
+        vbucket
+        for vbucket, events in sorted(facts.events.items())
+        if any(event.keeps for event in events)
+        and _is_replaced(facts, vbucket, anew=anew)
+        and _whole_beginning(facts, vbucket) is not None
+    )
 
-    # --- known facts
 
-    def _standing(self, vbucket: int, version: AppliedVersion) -> _Standing:
-        number = version.round_of(vbucket)
-        state = self._states[number].get(vbucket) or VbucketProgress.beginning(vbucket)
-        return _Standing(number, state, version.version)
+def decide_slice(facts: LogFacts) -> LogSlice:
+    """Return the slice that brings the replica from the held version to ``to_round``."""
+    anew = begins_anew(facts)
+    parts = [
+        part
+        for vbucket in sorted(facts.after)
+        if (part := _slice_of(facts, vbucket, anew=anew)) is not None
+    ]
+    return LogSlice(
+        ranges=tuple(each for part in parts for each in part.ranges),
+        first_round=min((part.first_round for part in parts), default=facts.to_round),
+        to_round=facts.to_round,
+        log_from_round=oldest_pending_round(facts.after.values(), facts.to_round),
+        undone=tuple(each for part in parts for each in part.undone),
+        cleared=tuple(each for part in parts for each in part.cleared),
+        revived=tuple(each for part in parts for each in part.revived),
+        stale={vb: number for part in parts for vb, number in part.stale.items()},
+        begins_anew=anew,
+    )
 
-    def _forks_after(self, vbucket: int, standing: _Standing) -> list[Fork]:
-        forks = (fork for fork in self._forks if fork.vbucket == vbucket)
-        return [fork for fork in forks if standing.round < fork.round <= self._to_round]
 
-    def _learn_where_from(self) -> bool:
-        """Read the states at both ends and the forks between; return whether all begins anew.
+def no_slice(held: AppliedVersion) -> LogSlice:
+    """Return the slice without work: the replica stays at its round."""
+    return LogSlice((), held.to_round, held.to_round, held.log_from_round, stale=held.stale)
 
-        If all begins anew, the replica's old states do not matter. A damaged log may lack them.
-        """
-        held_rounds = {self._held.to_round, *self._held.stale.values()}
-        lost: LakeError | None = None
-        try:
-            self._states |= self._facts.states({self._to_round, *held_rounds})
-        except LakeError as error:
-            lost = error
-            self._states |= {number: {} for number in held_rounds}
-            self._states |= self._facts.states({self._to_round})
-        self._forks = self._read_forks()
-        begins_anew = all(
-            any(fork.seqno == 0 for fork in self._forks_after(v, self._standing(v, self._held)))
-            for v in self._after
-        )
-        if lost is not None and not begins_anew:
-            raise lost
-        return begins_anew
 
-    @property
-    def _after(self) -> Mapping[int, VbucketProgress]:
-        return self._states[self._to_round]
+def is_on_live_branch(facts: LogFacts, version: AppliedVersion, vbucket: int) -> bool:
+    """Return whether all that a version has of a vbucket is live at ``to_round``."""
+    state, forks = facts.state(version, vbucket), facts.forks_after(version, vbucket)
+    return is_live(state.epoch, state.complete_seqno, facts.after[vbucket].epoch, forks)
 
-    def _read_forks(self) -> list[Fork]:
-        moved: dict[int, int] = {}
-        for vbucket, new in self._after.items():
-            old = self._standing(vbucket, self._held)
-            if new.epoch != old.state.epoch:
-                moved[vbucket] = old.round
-        if not moved:
-            return []
-        return list(self._facts.forks(min(moved.values()), self._to_round, sorted(moved)))
 
-    def _learn_events(self, bases: Mapping[int, _Standing]) -> None:
-        """Read the collection's events above some positions. Usually there are none.
+def _has_begun_anew(facts: LogFacts, version: AppliedVersion, vbucket: int) -> bool:
+    return any(fork.seqno == 0 for fork in facts.forks_after(version, vbucket))
 
-        A vbucket that began anew needs all events: a drop that kept its rows may be long ago.
-        """
-        first_rounds: dict[int, int] = {}
-        for vbucket, base in bases.items():
-            last = self._after[vbucket].last_collection_round
-            anew = any(fork.seqno == 0 for fork in self._forks_after(vbucket, base))
-            first_round = 1 if anew else base.first_round
-            if last is not None and last >= first_round:
-                first_rounds[vbucket] = first_round
-        if first_rounds:
-            for event in self._facts.collection_events(
-                min(first_rounds.values()), self._to_round, sorted(first_rounds)
-            ):
-                self._events.setdefault(event.vbucket, set()).add(event)
 
-    def _learn(self, versions: Sequence[AppliedVersion], vbuckets: Sequence[int]) -> None:
-        rounds = {version.round_of(vbucket) for version in versions for vbucket in vbuckets}
-        self._states |= self._facts.states(rounds - self._states.keys())
-        known = set(self._forks)
-        older = self._facts.forks(min(rounds), self._to_round, vbuckets)
-        self._forks += [fork for fork in older if fork not in known]
+def _is_replaced(facts: LogFacts, vbucket: int, *, anew: bool) -> bool:
+    # Cleaning may have taken rows that the vbucket needs, so the whole history comes instead.
+    is_short = facts.held.round_of(vbucket) < facts.cleaned_round
+    return anew or (
+        _has_begun_anew(facts, facts.held, vbucket)
+        and (is_short or not is_on_live_branch(facts, facts.held, vbucket))
+    )
+
+
+def _slice_of(facts: LogFacts, vbucket: int, *, anew: bool) -> LogSlice | None:
+    """Return the slice of one vbucket; None if nothing of it changes."""
+    if _is_replaced(facts, vbucket, anew=anew):
+        return _replacement(facts, vbucket)
+    if is_on_live_branch(facts, facts.held, vbucket):
+        return _rows_above(facts, vbucket, facts.held)
+    return _rows_above(facts, vbucket, facts.bases[vbucket])
+
+
+def _rows_above(facts: LogFacts, vbucket: int, base: AppliedVersion) -> LogSlice | None:
+    """Take the rows above a base; rows that have been published are kept or undone."""
+    held, to_round, goes_back = facts.held, facts.to_round, base is not facts.held
+    held_round, forks = held.round_of(vbucket), facts.forks_after(base, vbucket)
+    old, new = facts.state(held, vbucket), facts.after[vbucket]
+    if not goes_back and not forks and not may_have_rows(old, new, held_round):
+        return None
+    # Cleaning may have removed rows that the vbucket needs, so that it must stream again.
+    if base.round_of(vbucket) < facts.cleaned_round:
+        return _stale(facts, vbucket)
+    ranges = row_ranges(facts.state(base, vbucket), old, new, forks)
+    found = with_events(ranges, facts.events.get(vbucket, ()))
+    # The table already has all these rows.
+    if not found.clears and all(each.role is Role.KEPT for each in found.ranges):
+        return None
+    undone: tuple[Undo, ...] = ()
+    version = EMPTY_TABLE if found.base_is_empty else base.version
+    if goes_back:
+        fork_seqno = min(fork.seqno for fork in facts.forks_after(held, vbucket))
+        undone = (Undo(vbucket, version, fork_seqno),)
+    return LogSlice(
+        ranges=tuple(found.ranges),
+        first_round=facts.first_round(base, vbucket),
+        to_round=to_round,
+        log_from_round=to_round,
+        undone=undone,
+        cleared=(vbucket,) if found.clears and held_round else (),
+        revived=(vbucket,) if goes_back and found.revives and version != EMPTY_TABLE else (),
+    )
+
+
+def _replacement(facts: LogFacts, vbucket: int) -> LogSlice:
+    if (beginning := _whole_beginning(facts, vbucket)) is None:
+        return _stale(facts, vbucket)
+    new, forks = facts.after[vbucket], facts.forks_after(facts.held, vbucket)
+    events = facts.events.get(vbucket, ())
+    start = VbucketProgress(vbucket, beginning.epoch, VbucketProgress.beginning(0).position)
+    ranges = row_ranges(start, start, new, forks)
+    epoch_before = min(fork.epoch for fork in forks if fork.seqno == 0) - 1
+    keeps_rows = keeps_dropped_rows(ranges, events, epoch_before, facts.forks[vbucket])
+    return LogSlice(
+        ranges=tuple(with_events(ranges, events).ranges),
+        first_round=beginning.round,
+        to_round=facts.to_round,
+        log_from_round=facts.to_round,
+        undone=() if keeps_rows else (Undo(vbucket, REPLACED, 0),),
+    )
+
+
+def _whole_beginning(facts: LogFacts, vbucket: int) -> Fork | None:
+    """Return the fork at 0 whose history replaces a vbucket; None if the vbucket waits for it.
+
+    Rows of an incomplete history would show a state that the source never had.
+    """
+    anew = [fork for fork in facts.forks_after(facts.held, vbucket) if fork.seqno == 0]
+    # A vbucket may begin anew more than once; only the last beginning counts.
+    beginning = max(anew, key=lambda fork: fork.epoch)
+    is_whole = facts.after[vbucket].is_whole and beginning.round > facts.cleaned_round
+    return beginning if is_whole else None
+
+
+def _stale(facts: LogFacts, vbucket: int) -> LogSlice:
+    to_round = facts.to_round
+    return LogSlice((), to_round, to_round, to_round, stale={vbucket: facts.held.round_of(vbucket)})
 
 
 def row_ranges(

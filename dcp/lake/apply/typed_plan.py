@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+import pyarrow as pa
+
 from dcp.errors import ConfigError
 from dcp.lake.apply.column_growth import grown
 from dcp.lake.apply.seen_values import Seen
 from dcp.lake.config.contracts import Contract, load_contracts
-from dcp.lake.store.table import Table
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, replicas_in
 from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.typed_columns import (
@@ -54,13 +55,27 @@ class TypedPlan:
     def rewrites(self) -> bool:
         return self.change is ColumnChange.REWRITE
 
+    def __str__(self) -> str:
+        if self.columns is None:
+            return "the typed columns go" if self.rewrites else "no typed columns"
+        return f"{self.columns.document.num_fields} typed fields, {_CHANGES[self.change]}"
+
+
+_CHANGES: Final = {
+    ColumnChange.NONE: "as the table has them",
+    ColumnChange.ADD: "added before the first rows",
+    ColumnChange.EXTEND: "some new",
+    ColumnChange.REWRITE: "all rows rewritten",
+}
 
 UNTYPED: Final = TypedPlan()
 
 
-def typed_plan(table: Table, contract: Contract | None, *, is_applied: bool) -> TypedPlan:
-    """Return the plan by the contract alone; ``is_applied``: the table has had an apply."""
-    columns = table.columns()
+def typed_plan(columns: pa.Schema, contract: Contract | None, *, is_applied: bool) -> TypedPlan:
+    """Return the plan by the contract alone, without documents.
+
+    ``columns`` are the table's; ``is_applied``: it has had an apply.
+    """
     found = columns.field(DOC) if DOC in columns.names else None
     if contract is None:
         return TypedPlan(None, ColumnChange.REWRITE, is_typed=True) if found else UNTYPED

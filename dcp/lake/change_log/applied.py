@@ -2,12 +2,15 @@
 
 The table's history decides. If Delta's log cleanup has removed an apply's commit, a later heartbeat
 commit repeats its content. The ``applied`` rows of ``changes`` are an index of the history; it may
-lag behind the history, but is never ahead.
+lag behind the history, but is never ahead. Views need it, since no SQL relation shows Delta's
+commit information. So does a table whose log has lost the commit before a heartbeat repeated it
+(``benchmarks/applied_rows.py`` measures both).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any
 
 import pyarrow as pa
 
@@ -17,7 +20,7 @@ from dcp.lake.tables.history import FEW, WHOLE, WINDOW, TableCommit, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
-from dcp.records import plain, read
+from dcp.records import UNSTORED, plain, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +28,11 @@ class ReplicaStatus:
     """A replica table's history, and the apply whose rows the table has."""
 
     table: str
-    applied: AppliedVersion | None
+    applied: Annotated[AppliedVersion | None, UNSTORED]
     """None before the first apply. After a RESTORE it may be older than the newest apply."""
-    since_version: int
+    since_version: Annotated[int, UNSTORED]
     """The version of that apply, or of the RESTORE to it; -1 before the first apply."""
-    commit_history: CommitHistory
-
-    @property
-    def round(self) -> int:
-        """The round that the table has reached; 0 before the first apply."""
-        return self.held.to_round
+    commit_history: Annotated[CommitHistory, UNSTORED]
 
     @property
     def held(self) -> AppliedVersion:
@@ -42,8 +40,25 @@ class ReplicaStatus:
         return replace(self.applied or BEGINNING, table=self.table, version=self.version)
 
     @property
-    def version(self) -> int:
+    def version(self) -> Annotated[int, "version"]:
         return self.commit_history.newest
+
+    @property
+    def round(self) -> Annotated[int, "round"]:
+        """The round that the table has reached; 0 before the first apply."""
+        return self.held.to_round
+
+    @property
+    def applied_at(self) -> Annotated[datetime | None, "applied_at"]:
+        """None before the first apply, or if the history has forgotten it."""
+        commit = None if self.applied is None else self.commit_history.commit(self.applied.version)
+        return None if commit is None else commit.time
+
+    @property
+    def defect(self) -> Annotated[str, "defect"]:
+        """The foreign commit that stops every apply; empty if there is none."""
+        defect = self.commit_history.defect(self.version)
+        return "" if defect is None else str(defect)
 
 
 def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -> ReplicaStatus:

@@ -38,6 +38,10 @@ class Touched:
     def __len__(self) -> int:
         return len(self.newest)
 
+    def __str__(self) -> str:
+        told = f"{len(self)} changed keys in {len(self.vbuckets)} vbuckets"
+        return told + (f", {len(self.lost)} without a live row" if self.lost else "")
+
     @property
     def keys(self) -> list[str]:
         return [key for _, key in self.newest]
@@ -45,6 +49,11 @@ class Touched:
     @property
     def vbuckets(self) -> tuple[int, ...]:
         return tuple(sorted({vbucket for vbucket, _ in self.newest}))
+
+    @property
+    def rounds(self) -> frozenset[int]:
+        """The rounds of the newest live rows."""
+        return frozenset(place.round for place in self.newest.values() if place is not None)
 
     @property
     def lost(self) -> list[tuple[int, str]]:

@@ -287,7 +287,7 @@ def figures_json(lake: FullFigures, at: datetime, health: Health | None = None) 
                 **plain(each),
                 "lag_seqnos": lake.lag_seqnos(each.table, at),
                 "lag_seconds": lake.lag_seconds(each.table, at),
-                "stale": len(each.stale),
+                "stale": len(lake.stale[each.table]),
             }
             for each in lake.replicas
         ],
@@ -307,7 +307,7 @@ def _vbucket_map(lake: FullFigures) -> dict[str, list[int]]:
     return {
         "behind": behind,
         "waiting": sorted(lake.waiting),
-        "stale": sorted({vb for each in lake.replicas for vb in each.stale}),
+        "stale": sorted({vb for vbuckets in lake.stale.values() for vb in vbuckets}),
         "left_out": sorted(left_out),
         "still": sorted({each.vbucket for each in lake.stuck} - left_out),
     }

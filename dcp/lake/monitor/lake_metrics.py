@@ -12,8 +12,8 @@ from typing import Final
 
 from prometheus_client.samples import Sample
 
+from dcp.lake.change_log.applied import ReplicaStatus
 from dcp.lake.monitor.figures import FullFigures, RoundFigures, TableFigures
-from dcp.lake.query.lake_figures import ReplicaFigures
 from dcp.prometheus import exposition_of
 
 _Figure = float | datetime | None
@@ -39,7 +39,7 @@ def _of_newest_round(meaning: str, figure: Callable[[RoundFigures], _Figure]) ->
     return LakeMetric(meaning, lambda lake, _: [("", figure(each)) for each in lake.rounds[:1]])
 
 
-def _of_replicas(meaning: str, figure: Callable[[ReplicaFigures], _Figure]) -> LakeMetric:
+def _of_replicas(meaning: str, figure: Callable[[ReplicaStatus], _Figure]) -> LakeMetric:
     return LakeMetric(
         meaning, lambda lake, _: [(each.table, figure(each)) for each in lake.replicas], "table"
     )
@@ -111,9 +111,10 @@ LAKE_METRICS: Final[Mapping[str, LakeMetric]] = {
         "Vbuckets whose newest rows wait for the end of their snapshot.",
         lambda lake: len(lake.waiting),
     ),
-    "dcplake_stale_vbuckets": _of_replicas(
+    "dcplake_stale_vbuckets": LakeMetric(
         "Vbuckets that a replica table shows as they were, until they are streamed whole.",
-        lambda replica: len(replica.stale),
+        lambda lake, _: [(table, len(vbuckets)) for table, vbuckets in lake.stale.items()],
+        "table",
     ),
     "dcplake_table_version": _of_tables(
         "The newest version of a table.", lambda table: table.version

@@ -19,8 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.errors import ConfigError, LakeError
-from dcp.lake.apply.merge_input import LakeReplicaFacts
-from dcp.lake.apply.slice_rules import slice_between
+from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
 from dcp.lake.change_log.round_queries import oldest_round_left
@@ -98,15 +97,15 @@ class _Replica:
         self.status = replica_status(lake, replica)
         self._lake = lake
         self._collection_id = replica.collection_id
-        self._log_version = log_version  # read before the facts, as in `apply.plan_merge`
-        self._facts = LakeReplicaFacts(lake, replica, self.status)
+        self._log_version = log_version  # read before the slices, as in `plan_merge`
+        self._slices = SliceReader(lake, replica, self.status)
 
     @cached_property
     def older(self) -> Sequence[AppliedVersion]:
         """The newest version of each older state, and the empty table of the beginning."""
         commits = history(self._lake.table(self.name), WHOLE)
         beginning = [BEGINNING] if reaches_creation(commits) else []
-        return [*self._facts.older_versions(), *beginning]
+        return [*self._slices.older_versions(), *beginning]
 
     def version_holding(self, number: int) -> int | None:
         """Return a version that holds a round, preferably the newest one; None if no version
@@ -124,7 +123,7 @@ class _Replica:
     def _holds(self, held: AppliedVersion, number: int) -> bool:
         if held.to_round >= number:
             return held.to_round == number and not held.stale
-        missing = slice_between(held, number, self._facts)
+        missing = self._slices.slice_between(held, number)
         if missing.undone or missing.stale:
             return False
         log = self._lake.changes

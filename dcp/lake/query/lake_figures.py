@@ -15,22 +15,7 @@ from dcp.lake.change_log.round_queries import round_record
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.round_record import VbucketReport
-from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.records import UNSTORED
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaFigures:
-    table: str
-    version: int
-    round: int
-    """The round of its last apply."""
-    applied_at: datetime | None
-    """None before the first apply, or if the history has forgotten it."""
-    defect: str
-    """The foreign commit that stops every apply; empty if there is none."""
-    stale: tuple[int, ...]
-    """The table shows an older round of these vbuckets until they are whole again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +32,9 @@ class LakeFigures:
     """Vbuckets that the newest round could not advance, each with its reason."""
     rollbacks: int
     """The number of rollbacks that producers ordered; each order is for one vbucket."""
-    replicas: tuple[ReplicaFigures, ...]
+    replicas: tuple[ReplicaStatus, ...]
+    stale: Annotated[Mapping[str, tuple[int, ...]], UNSTORED]
+    """By replica table, the vbuckets that it shows as of an older round until they are whole."""
     round_at: datetime | None
     """None before the first round, or if the history has forgotten it."""
     last_contact: LastContact | None
@@ -84,23 +71,11 @@ def lake_figures(
         waiting=tuple(vb for vb, state in states if not state.position.is_complete),
         stuck=tuple(each for each in record.reports if each.failed or each.reason),
         rollbacks=sum(state.rollbacks for _, state in states),
-        replicas=tuple(_replica_figures(status, record.states) for status in statuses.values()),
+        replicas=tuple(statuses.values()),
+        stale={
+            status.table: tuple(sorted(shown_stale(status, record.states)))
+            for status in statuses.values()
+        },
         round_at=round_at,
         last_contact=last_contact(lake.store, round_at),
-    )
-
-
-def _replica_figures(
-    status: ReplicaStatus, newest: Mapping[int, VbucketProgress]
-) -> ReplicaFigures:
-    applied, commit_history = status.applied, status.commit_history
-    commit = None if applied is None else commit_history.commit(applied.version)
-    defect = commit_history.defect(status.version)
-    return ReplicaFigures(
-        status.table,
-        status.version,
-        status.round,
-        None if commit is None else commit.time,
-        "" if defect is None else str(defect),
-        tuple(sorted(shown_stale(status, newest))),
     )

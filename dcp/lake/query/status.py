@@ -51,6 +51,7 @@ class LakeStatus(LakeFigures, Shown):
             "replicas": [
                 {
                     **plain(each),
+                    "stale": plain(self.stale[each.table]),
                     "documents": self.documents[each.table],
                     "undecodable_values": self.undecodable_values[each.table],
                 }
@@ -78,10 +79,9 @@ class LakeStatus(LakeFigures, Shown):
                 lines.append(f"    no apply is possible: found {replica.defect} by somebody else")
             if undecodable := self.undecodable_values[replica.table]:
                 lines.append(f"    {undecodable:,} {UNDECODABLE}")
-            if replica.stale:
+            if stale := self.stale[replica.table]:
                 lines.append(
-                    f"    stale, until they are streamed whole: vbuckets "
-                    f"{number_ranges(replica.stale)}"
+                    f"    stale, until they are streamed whole: vbuckets {number_ranges(stale)}"
                 )
         if self.waiting:
             lines.append(f"  waiting for their snapshot's end: {len(self.waiting)} vbuckets")

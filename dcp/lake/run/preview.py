@@ -263,7 +263,8 @@ def _written_anew(
     contracts, found = ContractBook(settings.contracts_folder), []
     for replica, version in applied.items():
         contract = contracts.contract_of(lake, replica)
-        typed = typed_plan(lake.table(replica.name), contract, is_applied=version is not None)
+        columns = lake.table(replica.name).columns()
+        typed = typed_plan(columns, contract, is_applied=version is not None)
         contracts.refuse_loss(replica.name, typed)
         is_known = contract is None or contract.document.num_fields or typed.is_typed
         if typed.rewrites and is_known:  # else the documents tell what columns there will be

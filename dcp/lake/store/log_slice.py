@@ -10,6 +10,8 @@ from typing import Annotated, Final
 
 import pyarrow as pa
 
+from dcp.printable import number_ranges
+
 REPLACED: Final = -1
 EMPTY_TABLE: Final = 0
 
@@ -99,3 +101,25 @@ class LogSlice:
     @property
     def has_work(self) -> bool:
         return bool(self.ranges or self.undone or self.cleared)
+
+    def __str__(self) -> str:
+        parts = [
+            f"rounds {self.first_round} to {self.to_round}: {len(self.ranges)} ranges of rows in "
+            f"{len(self.vbuckets)} vbuckets"
+        ]
+        if self.begins_anew:
+            parts.append("every vbucket began anew")
+        if restored := self.restored:
+            oldest = min(restored.values())
+            parts.append(f"vbuckets {number_ranges(restored)} go back (oldest version {oldest})")
+        parts += [
+            f"vbuckets {number_ranges(vbuckets)} {what}"
+            for vbuckets, what in (
+                (self.replaced, "are replaced"),
+                (self.cleared, "were flushed or dropped"),
+                (self.revived, "lose a flush or drop"),
+                (self.stale, "stay stale"),
+            )
+            if vbuckets
+        ]
+        return "; ".join(parts)

@@ -12,7 +12,7 @@ what it holds, so the source is never older than what it is compared with, unles
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.lake_tables import ReplicaTable, open_lake, refuse_lost_replica, replicas_in
 from dcp.lake.verify.frames import (
-    Pin,
+    Pins,
     pin_replicas,
     replica_digests,
     replica_rows,
@@ -101,7 +101,14 @@ def verify(
             ]
         )
         tables, found = (
-            _compare(reader, replicas, chosen, keys, kept) if replicas else ((), ALL_EQUAL)
+            _compare(
+                reader,
+                {each: chosen - kept.get(each.collection_id, frozenset()) for each in replicas},
+                chosen,
+                keys,
+            )
+            if replicas
+            else ((), ALL_EQUAL)
         )
         return VerifyReport(
             place=str(lake.location),
@@ -124,34 +131,34 @@ def verify(
 
 def _compare(
     reader: SourceReader,
-    replicas: tuple[ReplicaTable, ...],
+    wanted: Mapping[ReplicaTable, frozenset[int]],
     chosen: frozenset[int],
     keys: int,
-    kept: Mapping[int, frozenset[int]],
 ) -> tuple[tuple[TableCompared, ...], KeysCompared]:
-    pins = pin_replicas(reader.lake, replicas, chosen, kept, reader.document_filter)
-    reader.leave_out(unpinned_vbuckets(pins))
+    """Compare the ``wanted`` vbuckets of each replica, all of them among the ``chosen`` ones."""
+    statuses, pins = pin_replicas(reader.lake, wanted, reader.document_filter)
+    reader.leave_out(unpinned_vbuckets(wanted, pins))
     rows = reader.read("comparing", chosen, lambda source: source_digests(source, pins).collect())
     reader.leave_out_failed(
         [read(StreamEnding, json.loads(row["ending"])) for row in rows if row["ending"]]
     )
     found = digests_of(row for row in rows if not row["ending"])
     with spark_errors("verify failed in Spark"):
-        held = digests_of(replica_digests(replica_rows(reader.lake, pins, chosen)).collect())
+        held = digests_of(replica_digests(replica_rows(reader.lake, statuses, chosen)).collect())
     tables = tuple(
         TableCompared(
-            pin.replica.name,
-            pin.held.version,
-            pin.held.to_round,
-            sum(held.get((pin.replica.collection_id, each), (0,))[0] for each in pin.complete),
+            replica.name,
+            statuses[replica].version,
+            statuses[replica].round,
+            sum(held.get((replica.collection_id, each), (0,))[0] for each in seqnos),
         )
-        for pin in pins
-        if pin.complete
+        for replica, seqnos in pins.items()
+        if seqnos
     )
     differing = reader.readable(differing_vbuckets(pins, found, held))
     if not differing:
         return tables, ALL_EQUAL
-    return tables, KeyComparison(reader, replicas, kept).compare(pins, differing, keys)
+    return tables, KeyComparison(reader, wanted).compare(statuses, pins, differing, keys)
 
 
 Digests = Mapping[tuple[int, int], tuple[int, int, int]]
@@ -173,6 +180,8 @@ def digests_of(rows: Iterable[Any]) -> Digests:
     }
 
 
-def differing_vbuckets(pins: Sequence[Pin], found: Digests, held: Digests) -> set[int]:
-    pinned = ((pin.replica.collection_id, vbucket) for pin in pins for vbucket in pin.complete)
+def differing_vbuckets(pins: Pins, found: Digests, held: Digests) -> set[int]:
+    pinned = (
+        (replica.collection_id, vbucket) for replica, seqnos in pins.items() for vbucket in seqnos
+    )
     return {group[1] for group in pinned if found.get(group) != held.get(group)}

@@ -5,8 +5,7 @@ documents, and sum and xor of a hash of (key, seqno, CAS). Only vbuckets whose d
 compared key by key.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +17,6 @@ from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.receive.arrow_columns import integer_column, u64_column
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.store.sql import one_of
-from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.schema import spark_ddl
@@ -30,14 +28,8 @@ if TYPE_CHECKING:
     from dcp.lake.tables.lake_tables import LakeTables
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
-    replica: ReplicaTable
-    held: AppliedVersion
-    complete: Mapping[int, int]
-    """The complete seqno of each vbucket to compare."""
-    unpinned: tuple[int, ...] = ()
-    """The version holds no complete state of these vbuckets."""
+Pins = Mapping[ReplicaTable, Mapping[int, int]]
+"""By replica, the complete seqno of each vbucket to compare."""
 
 
 def pinned_seqnos(
@@ -61,45 +53,37 @@ def pinned_seqnos(
 
 def pin_replicas(
     lake: LakeTables,
-    replicas: Sequence[ReplicaTable],
-    vbuckets: Collection[int],
-    kept: Mapping[int, frozenset[int]],
+    wanted: Mapping[ReplicaTable, Collection[int]],
     document_filter: DocumentFilter,
-) -> tuple[Pin, ...]:
-    """Return the newest version of each replica, with the seqnos of these vbuckets.
-
-    Vbuckets in ``kept``, by collection, hold rows that the source has dropped, and are left out.
-    """
-    pins = []
-    for replica in replicas:
-        chosen = sorted(set(vbuckets) - kept.get(replica.collection_id, frozenset()))
-        status = replica_status(lake, replica)
+) -> tuple[dict[ReplicaTable, ReplicaStatus], Pins]:
+    """Return the newest version of each replica, and its pins of the ``wanted`` vbuckets."""
+    statuses = {replica: replica_status(lake, replica) for replica in wanted}
+    pins = {}
+    for replica, status in statuses.items():
         seqnos = pinned_seqnos(lake, status, document_filter)
-        complete = {vbucket: seqnos[vbucket] for vbucket in chosen if vbucket in seqnos}
-        unpinned = tuple(vbucket for vbucket in chosen if vbucket not in seqnos)
-        pins.append(Pin(replica, status.held, complete, unpinned))
-    return tuple(pins)
+        pins[replica] = {vb: seqnos[vb] for vb in sorted(wanted[replica]) if vb in seqnos}
+    return statuses, pins
 
 
-def unpinned_vbuckets(pins: Sequence[Pin]) -> list[LeftOut]:
-    """Return the vbuckets that cannot be compared, with the table that lacks their state."""
+def unpinned_vbuckets(wanted: Mapping[ReplicaTable, Collection[int]], pins: Pins) -> list[LeftOut]:
+    """Return the wanted vbuckets that cannot be compared, with the table that lacks their state."""
     return [
         LeftOut(
             vbucket,
             "stale",
-            f"{pin.replica.name} waits for its first complete snapshot after a rollback, or with "
+            f"{replica.name} waits for its first complete snapshot after a rollback, or with "
             "another [filter]",
         )
-        for pin in pins
-        for vbucket in pin.unpinned
+        for replica, vbuckets in wanted.items()
+        for vbucket in sorted(set(vbuckets) - pins[replica].keys())
     ]
 
 
-def pins_table(pins: Sequence[Pin]) -> pa.Table:
+def pins_table(pins: Pins) -> pa.Table:
     entries = [
-        (pin.replica.collection_id, vbucket, seqno)
-        for pin in pins
-        for vbucket, seqno in pin.complete.items()
+        (replica.collection_id, vbucket, seqno)
+        for replica, seqnos in pins.items()
+        for vbucket, seqno in seqnos.items()
     ]
     collections, vbuckets, seqnos = zip(*entries, strict=True) if entries else ((), (), ())
     return pa.table(
@@ -166,16 +150,18 @@ COMPARED: Final = (
 )
 
 
-def replica_rows(lake: "LakeTables", pins: Sequence[Pin], vbuckets: Collection[int]) -> "DataFrame":
-    """Return the rows of the pinned versions, at least one, in some vbuckets."""
+def replica_rows(
+    lake: "LakeTables", statuses: Mapping[ReplicaTable, ReplicaStatus], vbuckets: Collection[int]
+) -> "DataFrame":
+    """Return the rows of the replicas' versions, at least one, in some vbuckets."""
     narrowed = len(vbuckets) < lake.identity.vbucket_count
     where = f"WHERE {one_of('vbucket', vbuckets)}" if narrowed else ""
     parts = [
         lake.spark.sql(
-            f"SELECT {pin.replica.collection_id}L AS collection_id, vbucket, key, seqno, cas "
-            f"FROM {lake.table_sql(pin.replica.name, pin.held.version)} {where}"
+            f"SELECT {replica.collection_id}L AS collection_id, vbucket, key, seqno, cas "
+            f"FROM {lake.table_sql(replica.name, status.version)} {where}"
         )
-        for pin in pins
+        for replica, status in statuses.items()
     ]
     return reduce(lambda one, other: one.unionAll(other), parts)
 
@@ -187,7 +173,7 @@ def replica_digests(replica: "DataFrame") -> "DataFrame":
     return replica.groupBy(*_VBUCKET).agg(*digest)
 
 
-def source_digests(source: "DataFrame", pins: Sequence[Pin]) -> "DataFrame":
+def source_digests(source: "DataFrame", pins: Pins) -> "DataFrame":
     """Return the source's digests up to the pins, and how each stream ended.
 
     A key that changed while it was streamed counts twice. Then the digest differs, and the key by
@@ -207,7 +193,7 @@ def source_digests(source: "DataFrame", pins: Sequence[Pin]) -> "DataFrame":
 def differences(
     source: "DataFrame",
     replica: "DataFrame",
-    pins: Sequence[Pin],
+    pins: Pins,
     seen: "DataFrame | None" = None,
 ) -> "DataFrame":
     """Return the keys that differ, and how each stream ended (``kind`` is then 'ending').
@@ -237,7 +223,7 @@ def differences(
     return found.join(again, _KEY, "left").where("ending IS NOT NULL OR again").drop("again")
 
 
-def _pins(spark: "SparkSession", pins: Sequence[Pin]) -> "DataFrame":
+def _pins(spark: "SparkSession", pins: Pins) -> "DataFrame":
     return spark.createDataFrame(pins_table(pins)).hint("broadcast")
 
 

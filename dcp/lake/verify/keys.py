@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dcp.lake.change_log.applied import ReplicaStatus
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.store.sql import integer_list
@@ -17,7 +18,7 @@ from dcp.lake.tables.lake_tables import ReplicaTable
 from dcp.lake.verify.frames import (
     IN_REPLICA_ONLY,
     KINDS,
-    Pin,
+    Pins,
     differences,
     pin_replicas,
     replica_rows,
@@ -46,37 +47,41 @@ class KeyComparison:
     def __init__(
         self,
         reader: SourceReader,
-        replicas: tuple[ReplicaTable, ...],
-        kept: Mapping[int, frozenset[int]],
+        wanted: Mapping[ReplicaTable, frozenset[int]],
     ) -> None:
+        """``wanted`` are the vbuckets to compare, by replica."""
         self._reader = reader
-        self._replicas = replicas
-        self._kept_vbuckets = kept
-        self._names = {each.collection_id: each.name for each in replicas}
+        self._wanted = wanted
+        self._names = {each.collection_id: each.name for each in wanted}
 
-    def compare(self, pins: Sequence[Pin], vbuckets: frozenset[int], keys: int) -> KeysCompared:
+    def compare(
+        self,
+        statuses: Mapping[ReplicaTable, ReplicaStatus],
+        pins: Pins,
+        vbuckets: frozenset[int],
+        keys: int,
+    ) -> KeysCompared:
         """Return the differences in some vbuckets in both passes; list at most ``keys`` of them."""
         reader = self._reader
 
         def compared(source: "DataFrame") -> "DataFrame":
-            return differences(source, replica_rows(reader.lake, pins, vbuckets), pins)
+            return differences(source, replica_rows(reader.lake, statuses, vbuckets), pins)
 
         with self._kept(compared, vbuckets) as seen:
             suspects = self._count(seen, pins)
             again = self._reader.readable(suspects)
             if not again:
                 return ALL_EQUAL
-            newest = pin_replicas(
-                reader.lake, self._replicas, again, self._kept_vbuckets, reader.document_filter
-            )
-            self._reader.leave_out(unpinned_vbuckets(newest))
+            wanted = {replica: own & again for replica, own in self._wanted.items()}
+            newest, new_pins = pin_replicas(reader.lake, wanted, reader.document_filter)
+            self._reader.leave_out(unpinned_vbuckets(wanted, new_pins))
 
             def compared_again(source: "DataFrame") -> "DataFrame":
                 held = replica_rows(reader.lake, newest, again)
-                return differences(source, held, newest, seen)
+                return differences(source, held, new_pins, seen)
 
             with self._kept(compared_again, again) as left:
-                still = self._reader.readable(self._count(left, newest))
+                still = self._reader.readable(self._count(left, new_pins))
                 return KeysCompared(
                     sum(suspects.values()),
                     dict.fromkeys(KINDS, 0)
@@ -107,7 +112,7 @@ class KeyComparison:
         finally:
             answer.unpersist()
 
-    def _count(self, answer: "DataFrame", pins: Sequence[Pin]) -> dict[int, int]:
+    def _count(self, answer: "DataFrame", pins: Pins) -> dict[int, int]:
         """Count the differing keys by vbucket; note the vbuckets that cannot be compared."""
         endings = [
             read(StreamEnding, json.loads(row["ending"]))
@@ -141,7 +146,7 @@ class KeyComparison:
 
 
 def undecidable(
-    lacking: Collection[tuple[int, int]], endings: Sequence[StreamEnding], pins: Sequence[Pin]
+    lacking: Collection[tuple[int, int]], endings: Sequence[StreamEnding], pins: Pins
 ) -> list[LeftOut]:
     """Return the vbuckets in which a deletion may explain why the source lacks a key.
 
@@ -155,11 +160,11 @@ def undecidable(
             vbucket,
             "deletions purged",
             f"the source forgot deletions up to seqno {purge_seqno}, above {seqno}, where "
-            f"{pin.replica.name} stands: a missing key proves nothing; replicate first",
+            f"{replica.name} stands: a missing key proves nothing; replicate first",
         )
-        for pin in pins
-        for vbucket, seqno in pin.complete.items()
-        if (pin.replica.collection_id, vbucket) in lacking
+        for replica, seqnos in pins.items()
+        for vbucket, seqno in seqnos.items()
+        if (replica.collection_id, vbucket) in lacking
         and (purge_seqno := purged.get(vbucket, 0)) > seqno
     ]
 

@@ -186,7 +186,7 @@ def test_nothing_between_makes_no_commit_and_an_effect_free_merge_makes_one(
 def test_a_collection_without_rows_is_not_searched_from_the_beginning_for_ever(
     new_lake_in_memory: NewLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dcp.lake.apply.merge_planner.EMPTY_ROUNDS", 3)
+    monkeypatch.setattr("dcp.lake.apply.merge_plan.EMPTY_ROUNDS", 3)
     lake = new_lake_in_memory(1)
     model = LogModel(lake, 56)
     empty = ReplicaTable("docs__s__c__8", 8)

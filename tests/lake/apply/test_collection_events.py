@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from dcp.errors import ConfigError, VerifyError
-from dcp.lake.apply import merge_planner
-from dcp.lake.apply.merge_input import LakeReplicaFacts
+from dcp.lake.apply import merge_plan, slice_reader
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.collection_events import dropped_policies, kept_vbuckets
 from dcp.lake.change_log.control import RESYNC
@@ -375,8 +374,8 @@ def test_verify_knows_what_flushes_and_drops_take_and_finds_what_they_should_hav
     flush(world)
     assert world.verify().result == "equal", "the flush is on its way"
     with monkeypatch.context() as patch:
-        patch.setattr(LakeReplicaFacts, "collection_events", lambda *_: ())
-        patch.setattr(merge_planner, "EMPTY_ROUNDS", 1)
+        patch.setattr(slice_reader, "collection_events", lambda *_: ())
+        patch.setattr(merge_plan, "EMPTY_ROUNDS", 1)
         world.run()
     table, gone = world.replica().name, world.replica("gone").name
     assert world.keys(table) == set(KEYS)

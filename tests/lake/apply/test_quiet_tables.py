@@ -105,7 +105,7 @@ def test_only_tables_with_changes_are_looked_at(
     scene.receive()
     assert scene.apply() == {b}
     assert (scene.newest(a), scene.newest(b), scene.newest("docs")) == ({b"4"}, {b"2"}, {b"1"})
-    for module in ("applier", "merge_planner"):
+    for module in ("applier", "merge_plan"):
         monkeypatch.setattr(f"dcp.lake.apply.{module}.EMPTY_ROUNDS", 2)
     scene.write(b)
     scene.receive()
@@ -133,7 +133,7 @@ def test_where_applies_wait_a_quiet_table_is_asked_about_once(
     asked.clear()
     assert scene.apply() == set()
     assert asked == [a]
-    for module in ("applier", "merge_planner"):
+    for module in ("applier", "merge_plan"):
         monkeypatch.setattr(f"dcp.lake.apply.{module}.EMPTY_ROUNDS", 1)
     assert scene.apply() == {*scene.ids, scene.empty} - {a}  # these hold that round, nothing waits
 

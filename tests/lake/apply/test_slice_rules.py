@@ -1,21 +1,31 @@
 """The slice of a forking log that an apply takes: every version exact, decided without Spark."""
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dcp.errors import LakeError
+from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.apply.slice_rules import (
+    LogFacts,
+    bases_among,
+    decide_slice,
     may_have_rows,
     oldest_pending_round,
+    rounds_before_forks,
+    rounds_of_events,
     row_ranges,
-    slice_between,
+    vbuckets_to_take_back,
+    vbuckets_with_kept_rows,
 )
 from dcp.lake.change_log.collection_events import CollectionEvent
 from dcp.lake.change_log.epochs import Fork
-from dcp.lake.store.log_slice import Role, RowRange
-from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.store.log_slice import REPLACED, LogSlice, Role, RowRange, Undo
+from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
 from dcp.protocol.position import Position
 from tests.lake.forking_log import ForkingLog
@@ -149,49 +159,184 @@ def test_a_log_that_lacks_a_fork_or_goes_back_is_refused() -> None:
         log.log_slice(log.lake.round)
 
 
-class CountedFacts:
-    """Facts of a lake whose vbuckets all went on from round 1 to round 2; counts what is asked."""
+def state_of(vbucket: int, epoch: int, seqno: int, **more: Any) -> VbucketProgress:
+    made = state_at(seqno, vbucket=vbucket, epoch=epoch)
+    return replace(made, last_data_round=2, **more)
 
-    def __init__(self, vbuckets: int) -> None:
-        self.asked: list[str] = []
-        self._vbuckets = range(vbuckets)
 
-    @property
-    def cleaned_round(self) -> int:
-        self.asked.append("cleaned_round")
-        return 0
+HELD = AppliedVersion("docs", 5, 0, 1, 1)
+OLDER = AppliedVersion("docs", 3, 0, 0, 0)
+"""As of round 0: every vbucket at its beginning."""
 
-    def states(self, rounds: Collection[int]) -> Mapping[int, Mapping[int, VbucketProgress]]:
-        self.asked.append("states")
+
+def facts_of(
+    new: VbucketProgress, *forks: Fork, events: Sequence[CollectionEvent] = (), **more: Any
+) -> LogFacts:
+    """Return the facts of one vbucket, held at seqno 10 of round 1, for an apply to round 2."""
+    states = {0: {}, 1: {0: state_at(10)}, 2: {0: new}}
+    facts = LogFacts(HELD, 2, states=states, **more)
+    return facts.with_forks(forks).with_collection_events(events)
+
+
+def slice_of(*ranges: RowRange, **more: Any) -> LogSlice:
+    return LogSlice(ranges, **({"first_round": 2, "to_round": 2, "log_from_round": 2} | more))
+
+
+BELOW, ABOVE, ANEW = Fork(0, 1, 5, 2), Fork(0, 1, 12, 2), Fork(0, 1, 0, 2)
+WENT_ON, FORKED = state_of(0, 0, 20), state_of(0, 1, 20)
+INCOMPLETE = replace(FORKED, position=Position(7, 20, 0, 30, 0))
+FLUSH = CollectionEvent(0, 0, 0, 15, 2)
+KEEPS = CollectionEvent(0, 0, 1, 15, 2, keeps=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param(facts_of(state_at(10)), slice_of(), id="stands still"),
+        pytest.param(facts_of(WENT_ON), slice_of(RowRange(0, 0, 10, 20)), id="goes on"),
+        pytest.param(
+            facts_of(WENT_ON, cleaned_round=2), slice_of(stale={0: 1}), id="its rows were cleaned"
+        ),
+        pytest.param(
+            facts_of(WENT_ON, events=[FLUSH]),
+            slice_of(RowRange(0, 0, 15, 20), cleared=(0,)),
+            id="is flushed",
+        ),
+        pytest.param(
+            facts_of(FORKED, ABOVE),
+            slice_of(RowRange(0, 0, 10, 12), RowRange(0, 1, 10, 20)),
+            id="forks above the held seqno",
+        ),
+        pytest.param(
+            facts_of(FORKED, BELOW, bases={0: OLDER}),
+            slice_of(
+                RowRange(0, 0, 0, 5, Role.KEPT),
+                RowRange(0, 0, 5, 10, Role.UNDONE),
+                RowRange(0, 1, 0, 20),
+                first_round=1,
+                undone=(Undo(0, 3, 5),),
+            ),
+            id="goes back to a base",
+        ),
+        pytest.param(
+            facts_of(FORKED, BELOW, bases={0: BEGINNING}, cleaned_round=1),
+            slice_of(stale={0: 1}),
+            id="has no base, and the log is not whole",
+        ),
+        pytest.param(
+            facts_of(FORKED, ANEW),
+            slice_of(RowRange(0, 1, 0, 20), undone=(Undo(0, REPLACED, 0),), begins_anew=True),
+            id="begins anew and is whole",
+        ),
+        pytest.param(
+            facts_of(INCOMPLETE, ANEW),
+            slice_of(stale={0: 1}, begins_anew=True),
+            id="begins anew and is not whole",
+        ),
+        pytest.param(
+            facts_of(FORKED, ANEW, events=[KEEPS]),
+            slice_of(RowRange(0, 1, 0, 20), begins_anew=True),
+            id="begins anew and keeps the rows of a dropped collection",
+        ),
+    ],
+)
+def test_the_slice_of_a_vbucket(facts: LogFacts, expected: LogSlice) -> None:
+    assert decide_slice(facts) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "taken_back"),
+    [
+        (facts_of(WENT_ON), ()),
+        (facts_of(FORKED, ABOVE), ()),
+        (facts_of(FORKED, BELOW), (0,)),
+        (facts_of(FORKED, ANEW), ()),
+    ],
+)
+def test_a_fork_below_the_held_seqno_takes_a_vbucket_back(
+    facts: LogFacts, taken_back: tuple[int, ...]
+) -> None:
+    assert vbuckets_to_take_back(facts) == taken_back
+
+
+def version_at(number: int, seqno: int) -> tuple[AppliedVersion, VbucketProgress]:
+    return AppliedVersion("docs", 10 + number, 0, number, number), state_at(seqno)
+
+
+@pytest.mark.parametrize(
+    ("seqnos", "unreadable", "base"),
+    [
+        ({4: 4}, set(), 14),
+        ({4: 6, 3: 5}, set(), 13),  # the fork is at 5
+        ({4: 6}, set(), None),
+        ({9: 3, 4: 4}, set(), 14),  # of a later round, from before a RESTORE
+        ({4: 4, 3: 3}, {(14, 0)}, 13),
+        ({4: 4, 3: 3}, {(14, 1)}, 14),
+        ({4: 4, 3: 3, 2: 2}, {(14, 0), (13, 0), (12, 0)}, BEGINNING.version),
+        ({4: 4, 3: 3}, {(14, 0), (13, 0)}, None),
+    ],
+)
+def test_the_base_is_the_newest_readable_version_on_the_live_branch(
+    seqnos: dict[int, int], unreadable: set[tuple[int, int]], base: int | None
+) -> None:
+    versions = [version_at(number, seqno) for number, seqno in seqnos.items()]
+    held, held_state = version_at(8, 10)
+    states = {each.to_round: {0: state} for each, state in [*versions, (held, held_state)]}
+    facts = LogFacts(held, 12, states=states | {12: {0: FORKED}}, unreadable=unreadable).with_forks(
+        [Fork(0, 1, 5, 11)]
+    )
+    found = bases_among(facts, [0], [each for each, _ in versions])
+    assert {vb: each.version for vb, each in found.items()} == ({} if base is None else {0: base})
+
+
+def test_the_facts_that_the_rules_ask_for() -> None:
+    assert rounds_before_forks(facts_of(WENT_ON)) == {}
+    assert rounds_before_forks(facts_of(FORKED)) == {0: 1}
+    assert rounds_of_events(facts_of(WENT_ON), {0: HELD}) == {}
+    flushed = facts_of(replace(WENT_ON, last_collection_round=2))
+    assert rounds_of_events(flushed, {0: HELD}) == {0: 2}
+    assert rounds_of_events(flushed, {0: OLDER}) == {0: 1}
+    anew = facts_of(replace(FORKED, last_collection_round=1), ANEW)
+    assert rounds_of_events(anew, {0: HELD}) == {0: 1}
+    assert vbuckets_with_kept_rows(anew) == ()
+    assert vbuckets_with_kept_rows(facts_of(FORKED, ANEW, events=[KEEPS])) == (0,)
+    assert vbuckets_with_kept_rows(facts_of(INCOMPLETE, ANEW, events=[KEEPS])) == ()
+    assert vbuckets_with_kept_rows(facts_of(FORKED, ABOVE, events=[KEEPS])) == ()
+
+
+def test_a_slice_asks_the_lake_no_more_for_many_vbuckets_than_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each question is a statement on Spark; a bucket has 1,024 vbuckets."""
+    asked: list[str] = []
+
+    def answer(name: str, found: Callable[..., Any]) -> None:
+        def counted(*given: Any) -> Any:
+            asked.append(name)
+            return found(*given)
+
+        monkeypatch.setattr(f"dcp.lake.apply.slice_reader.{name}", counted)
+
+    def records(vbuckets: int, rounds: Iterable[int]) -> dict[int, Any]:
         return {
-            number: {vb: state_at(10 * number, vbucket=vb, data=number) for vb in self._vbuckets}
+            number: SimpleNamespace(
+                states={
+                    vb: state_at(10 * number, vbucket=vb, data=number) for vb in range(vbuckets)
+                }
+            )
             for number in rounds
         }
 
-    def forks(self, after_round: int, to_round: int, vbuckets: Collection[int]) -> Sequence[Fork]:
-        self.asked.append("forks")
-        return ()
-
-    def collection_events(
-        self, from_round: int, to_round: int, vbuckets: Collection[int]
-    ) -> Sequence[CollectionEvent]:
-        self.asked.append("collection_events")
-        return ()
-
-    def older_versions(self) -> Sequence[AppliedVersion]:
-        self.asked.append("older_versions")
-        return ()
-
-    def may_be_readable(self, version: int, vbucket: int) -> bool:
-        self.asked.append("may_be_readable")
-        return True
-
-
-def test_a_decision_asks_the_lake_no_more_for_many_vbuckets_than_for_one() -> None:
-    """Each question is a statement on Spark; a bucket has 1,024 vbuckets."""
-    one, many = CountedFacts(1), CountedFacts(1024)
-    for facts, count in ((one, 1), (many, 1024)):
-        log_slice = slice_between(AppliedVersion("docs", 1, 0, 1, 1), 2, facts)
-        assert len(log_slice.ranges) == count
-    assert many.asked == one.asked
-    assert many.asked.count("cleaned_round") == 1
+    answer("cleaned_round", lambda *_: 0)
+    answer("round_records", records)
+    for name in ("forks_between", "collection_events", "rounds_left", "history"):
+        answer(name, lambda *_: ())
+    given: Any = SimpleNamespace(collection_id=0)
+    counts = []
+    for vbuckets in (1, 1024):
+        lake: Any = vbuckets
+        log_slice = SliceReader(lake, given, given).slice_between(HELD, 2)
+        assert len(log_slice.ranges) == vbuckets
+        counts.append(list(asked))
+        asked.clear()
+    assert counts == [["cleaned_round", "round_records"]] * 2

@@ -3,9 +3,12 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from dcp.lake.change_log.applied import ReplicaStatus
 from dcp.lake.change_log.last_contact import LastContact
-from dcp.lake.query.lake_figures import ReplicaFigures
 from dcp.lake.query.status import LakeStatus
+from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.commit_history import CommitHistory
+from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 
 AT = datetime(2026, 1, 31, 10, tzinfo=UTC)
@@ -30,6 +33,7 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
         stuck=tuple(stuck),
         rollbacks=0,
         replicas=(),
+        stale={},
         round_at=None,
         last_contact=None,
         at=AT,
@@ -54,7 +58,9 @@ def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:
     def ago(minutes: float) -> datetime:
         return AT - timedelta(minutes=minutes)
 
-    replica = ReplicaFigures("docs", 3, 2, ago(7), "", ())
+    apply = TableCommit(3, ago(7), "MERGE", {"to_round": 2, "base": 2})
+    commits = CommitHistory((apply, replace(apply, version=2, time=ago(9))))
+    replica = ReplicaStatus("docs", AppliedVersion("docs", 3, 1, 2, 2), 3, commits)
     contact = LastContact(ago(0.2), 200.0, behind=1200)
     status = LakeStatus(
         bucket="bucket",
@@ -65,6 +71,7 @@ def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:
         stuck=(),
         rollbacks=0,
         replicas=(replica,),
+        stale={"docs": ()},
         round_at=ago(8),
         last_contact=contact,
         at=AT,
@@ -76,7 +83,23 @@ def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:
         "  last contact with the cluster 12 s ago, last round 8 min ago, last apply 7 min ago; "
         "1,200 seqnos were to be read then"
     )
-    assert status.to_json()["is_driven"]
+    told = status.to_json()
+    assert told["is_driven"]
+    assert told["replicas"] == [
+        {
+            "table": "docs",
+            "version": 3,
+            "round": 2,
+            "applied_at": ago(7).isoformat(),
+            "defect": "",
+            "stale": [],
+            "documents": 5,
+            "undecodable_values": 0,
+        }
+    ]
+    assert list(told["replicas"][0])[:6] == [
+        "table", "version", "round", "applied_at", "defect", "stale",
+    ]  # fmt: skip
     dead = replace(status, last_contact=replace(contact, time=ago(192)))
     assert str(dead).splitlines()[1:3] == [
         "  no contact with the cluster for 3 h 12 min, last round 8 min ago, last apply 7 min ago",

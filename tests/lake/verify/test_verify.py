@@ -21,7 +21,6 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.observer import RoundProgress
 from dcp.lake.run.replicate import run
 from dcp.lake.spark.beside import session_beside
-from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.lake_tables import DOCS, ReplicaTable, ensure_replicas
 from dcp.lake.tables.schema import REPLICA
 from dcp.lake.verify.compare import verify
@@ -30,7 +29,6 @@ from dcp.lake.verify.frames import (
     IN_REPLICA_ONLY,
     IN_SOURCE_ONLY,
     REPEATED,
-    Pin,
     differences,
 )
 from dcp.lake.verify.report import VerifyReport
@@ -141,10 +139,7 @@ def world(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 C = 2**63 + 100
-PINNED = (
-    Pin(DOCS, BEGINNING, {0: C, 1: 5}),
-    Pin(ReplicaTable("docs__s__c__8", 8), BEGINNING, {0: C}),
-)
+PINNED = {DOCS: {0: C, 1: 5}, ReplicaTable("docs__s__c__8", 8): {0: C}}
 CASES: dict[str, tuple[list[tuple[int, int, bool]], list[tuple[int, int]], str | None]] = {
     "the same": ([(C, 7, False)], [(C, 7)], None),
     "changed twice": ([(3, 1, False), (C, 7, False)], [(C, 7)], None),

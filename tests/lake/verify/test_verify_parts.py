@@ -15,13 +15,11 @@ from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
-from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.lake_tables import DOCS, ReplicaTable
 from dcp.lake.verify.compare import Digests, differing_vbuckets
 from dcp.lake.verify.frames import (
     DIFFERS,
     IN_REPLICA_ONLY,
-    Pin,
     pins_table,
     unpinned_vbuckets,
 )
@@ -127,7 +125,7 @@ def test_what_has_no_node_when_a_look_is_planned_is_not_read_in_it(
 
 
 OTHER = ReplicaTable("docs__s__c__8", 8)
-PINS = (Pin(DOCS, BEGINNING, {0: 10, 1: U64_MAX}), Pin(OTHER, BEGINNING, {0: 0}, (1,)))
+PINS = {DOCS: {0: 10, 1: U64_MAX}, OTHER: {0: 0}}
 
 
 def test_pins_keep_all_64_bits() -> None:
@@ -137,11 +135,14 @@ def test_pins_keep_all_64_bits() -> None:
         (0, 1, U64_MAX),
         (8, 0, 0),
     ]
-    assert pins_table(()).num_rows == 0
+    assert pins_table({}).num_rows == 0
 
 
 def test_what_has_no_pin_is_told() -> None:
-    assert [(left.vbucket, left.reason) for left in unpinned_vbuckets(PINS)] == [(1, "stale")]
+    wanted = {DOCS: {0, 1}, OTHER: {0, 1}}
+    assert [(left.vbucket, left.reason) for left in unpinned_vbuckets(wanted, PINS)] == [
+        (1, "stale")
+    ]
 
 
 ONE = (1, 5, 5)
@@ -175,7 +176,7 @@ def test_a_missing_key_proves_nothing_where_its_deletion_may_be_forgotten() -> N
     assert "up to seqno 11, above 10, where docs stands" in found[0].detail
     assert "above 0, where docs__s__c__8 stands" in found[1].detail
     assert undecidable([(0, 1), (8, 1)], endings, PINS) == []
-    assert undecidable(everywhere, [StreamEnding(0, purge_seqno=10)], PINS[:1]) == []
+    assert undecidable(everywhere, [StreamEnding(0, purge_seqno=10)], {DOCS: PINS[DOCS]}) == []
     assert undecidable(everywhere, [], PINS) == []
 
 

@@ -1,0 +1,244 @@
+"""Reads the facts that decide which rows an apply publishes, and the rows of older versions.
+
+`dcp.lake.apply.slice_rules` decides.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from dcp.errors import LakeError
+from dcp.lake.apply.slice_rules import (
+    LogFacts,
+    bases_among,
+    begins_anew,
+    decide_slice,
+    no_slice,
+    rounds_before_forks,
+    rounds_of_events,
+    vbuckets_to_take_back,
+    vbuckets_with_kept_rows,
+)
+from dcp.lake.change_log.applied import ReplicaStatus, applied_at
+from dcp.lake.change_log.collection_events import collection_events
+from dcp.lake.change_log.epochs import forks_between
+from dcp.lake.change_log.round_queries import round_records, rounds_left
+from dcp.lake.change_log.touched_keys import MERGE_SOURCE, Touched
+from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice
+from dcp.lake.store.sql import one_of, quoted
+from dcp.lake.store.table import MissingVersionError
+from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
+from dcp.lake.tables.commit_history import CommitHistory
+from dcp.lake.tables.history import WHOLE, history
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, cleaned_round
+from dcp.lake.tables.schema import REPLICA
+from dcp.lake.tables.vbucket_state import VbucketProgress
+
+_VERSIONS_AT_ONCE: Final = 16
+
+
+class SliceReader:
+    """Reads the slices of one replica.
+
+    Only a read of the needed keys shows whether an old version is readable. A version counts as
+    readable until such a read fails and puts it into ``unreadable``.
+    """
+
+    def __init__(self, lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus) -> None:
+        self._lake = lake
+        self._replica = replica
+        self._status = status
+        self.unreadable: frozenset[tuple[int, int]] = frozenset()
+        """(version, vbucket)"""
+
+    def slice_to_publish(self, to_round: int) -> LogSlice:
+        """Return the slice that brings the replica to ``to_round``; `no_slice` without work.
+
+        Rows whose snapshot was incomplete at the last apply count: the snapshot may be complete.
+        """
+        held = self._status.held
+        if held.to_round >= to_round:
+            return no_slice(held)
+        found = self.slice_between(held, to_round)
+        return found if found.has_work or found.stale != held.stale else no_slice(held)
+
+    def slice_between(self, held: AppliedVersion, to_round: int) -> LogSlice:
+        """Return the slice that brings the replica from a version to a later round.
+
+        It raises LakeError if the log contradicts itself.
+        """
+        facts = self._with_ends(LogFacts(held, to_round, cleaned_round(self._lake, self._replica)))
+        facts = self._with_events(facts, dict.fromkeys(facts.after, held))
+        if taken_back := vbuckets_to_take_back(facts):
+            facts = self._with_bases(facts, taken_back)
+            facts = self._with_events(facts, facts.bases)
+        if kept := vbuckets_with_kept_rows(facts):
+            facts = facts.with_forks(forks_between(self._lake, 0, to_round, kept))
+        return decide_slice(facts)
+
+    def _with_ends(self, facts: LogFacts) -> LogFacts:
+        """Read the states at both ends and the forks between.
+
+        If all vbuckets begin anew, the replica's old states do not matter. A damaged log may lack
+        them.
+        """
+        held_rounds = {facts.held.to_round, *facts.held.stale.values()}
+        lost: LakeError | None = None
+        try:
+            states = self._states({facts.to_round, *held_rounds})
+        except LakeError as error:
+            lost = error
+            states = {number: {} for number in held_rounds} | self._states({facts.to_round})
+        facts = replace(facts, states=states)
+        if before := rounds_before_forks(facts):
+            facts = self._with_forks(facts, min(before.values()), sorted(before))
+        if lost is not None and not begins_anew(facts):
+            raise lost
+        return facts
+
+    def _with_events(self, facts: LogFacts, versions: Mapping[int, AppliedVersion]) -> LogFacts:
+        if not (rounds := rounds_of_events(facts, versions)):
+            return facts
+        own = [self._replica.collection_id]
+        return facts.with_collection_events(
+            collection_events(self._lake, own, min(rounds.values()), facts.to_round, sorted(rounds))
+        )
+
+    def _with_bases(self, facts: LogFacts, vbuckets: Sequence[int]) -> LogFacts:
+        """Read the positions of older versions until each vbucket has its base."""
+        facts = replace(facts, unreadable=self.unreadable)
+        versions, waiting = self.older_versions(), vbuckets
+        bases: dict[int, AppliedVersion] = {}
+        for start in range(0, len(versions), _VERSIONS_AT_ONCE):
+            known = versions[: start + _VERSIONS_AT_ONCE]
+            facts = self._with_positions(facts, known[start:], waiting)
+            bases |= bases_among(facts, waiting, known)
+            waiting = [vbucket for vbucket in waiting if vbucket not in bases]
+            if not waiting:
+                break
+        bases |= dict.fromkeys(waiting, BEGINNING)
+        # If the log is whole, the empty table is a base; if not, the vbuckets become stale.
+        if baseless := sorted(vb for vb, version in bases.items() if version is BEGINNING):
+            facts = self._with_positions(facts, [BEGINNING], baseless)
+        return replace(facts, bases=bases)
+
+    def _with_positions(
+        self, facts: LogFacts, versions: Iterable[AppliedVersion], vbuckets: Sequence[int]
+    ) -> LogFacts:
+        rounds = {version.round_of(vbucket) for version in versions for vbucket in vbuckets}
+        states = self._states(rounds - facts.states.keys())
+        facts = replace(facts, states={**facts.states, **states})
+        return self._with_forks(facts, min(rounds), vbuckets)
+
+    def _with_forks(self, facts: LogFacts, after_round: int, vbuckets: Sequence[int]) -> LogFacts:
+        return facts.with_forks(forks_between(self._lake, after_round, facts.to_round, vbuckets))
+
+    def _states(self, rounds: Collection[int]) -> dict[int, Mapping[int, VbucketProgress]]:
+        records = round_records(self._lake, rounds)
+        return {number: record.states for number, record in records.items()}
+
+    def older_versions(self) -> Sequence[AppliedVersion]:
+        """Return the newest version of each older state of the table, newest first.
+
+        Time travel needs Delta's history, so versions that it has forgotten are missing.
+        """
+        table, version = self._replica.name, self._status.version
+        commits = history(self._lake.table(table), WHOLE)
+        commit_history = CommitHistory(tuple(commits))
+        seen = {commit_history.origin(version)}
+        found = []
+        for commit in commit_history.commits:
+            origin = commit_history.origin(commit.version)
+            if origin in seen:
+                continue
+            # Maintenance commits share the rows of an older commit, their origin.
+            seen.add(origin)
+            applied = applied_at(table, commit_history, commit.version)
+            if applied is not None and commit_history.defect(commit.version) is None:
+                found.append(replace(applied, version=commit.version))
+        rounds = {number for each in found for number in (each.to_round, *each.stale.values())}
+        # A version is of use only if the log still has the positions of its rounds.
+        known = rounds_left(self._lake, rounds) if rounds else frozenset()
+        return [each for each in found if known.issuperset((each.to_round, *each.stale.values()))]
+
+    def old_rows(
+        self, log_slice: LogSlice, touched: Touched | None, most_bytes: int
+    ) -> Sequence[pa.Table | None] | None:
+        """Return the rows of lost keys from the versions that restore their vbuckets.
+
+        One table for each version; None in its place if its rows have more than ``most_bytes``.
+        Without ``touched``, the method only looks whether the versions are readable. The result is
+        None if one is not: then another slice is due.
+        """
+        if touched is None:
+            return () if self.try_to_read(log_slice.restored, self._read_keys) else None
+        olds: list[pa.Table | None] = []
+
+        def read(version: int, vbuckets: Sequence[int]) -> None:
+            olds.append(self._read_rows(touched.lost, version, vbuckets, most_bytes))
+
+        needed = {vbucket for vbucket, _ in touched.lost}
+        restored = {vb: version for vb, version in log_slice.restored.items() if vb in needed}
+        return olds if self.try_to_read(restored, read) else None
+
+    def try_to_read(
+        self, restored: Mapping[int, int], read: Callable[[int, Sequence[int]], object]
+    ) -> bool:
+        """Read vbuckets of the versions that restore them; return whether every read succeeded.
+
+        ``restored`` maps vbuckets to versions. If VACUUM has deleted a version's files, it notes
+        the vbuckets as unreadable. No cheaper check finds that.
+        """
+        before = len(self.unreadable)
+        for version in sorted(set(restored.values()) - {EMPTY_TABLE}):
+            vbuckets = sorted(vb for vb, found in restored.items() if found == version)
+            if not _can(read, version, vbuckets):
+                # One by one: the missing file may belong to a single vbucket.
+                self.unreadable |= {
+                    (version, vbucket)
+                    for vbucket in vbuckets
+                    if len(vbuckets) == 1 or not _can(read, version, [vbucket])
+                }
+        return len(self.unreadable) == before
+
+    def _read_keys(self, version: int, vbuckets: Sequence[int]) -> None:
+        self._lake.table(self._replica.name).query(
+            lambda name, _: (
+                f"SELECT max(key) AS key FROM {name} WHERE {one_of('vbucket', vbuckets)}"
+            ),
+            pa.schema([REPLICA.field("key")]),
+            version,
+        )
+
+    def _read_rows(
+        self,
+        lost: Iterable[tuple[int, str]],
+        version: int,
+        vbuckets: Sequence[int],
+        most_bytes: int,
+    ) -> pa.Table | None:
+        keys = [key for vbucket, key in lost if vbucket in vbuckets]
+        found = self._lake.table(self._replica.name).bounded_query(
+            lambda name, text: (
+                f"SELECT {', '.join(map(quoted, REPLICA.names))} FROM {name} "
+                f"WHERE {one_of('vbucket', vbuckets)} AND key IN ({', '.join(map(text, keys))})"
+            ),
+            REPLICA,
+            version,
+            most_bytes,
+        )
+        if found is None:
+            return None
+        return found.append_column(MERGE_SOURCE.field("deleted"), pa.repeat(False, found.num_rows))
+
+
+def _can(
+    read: Callable[[int, Sequence[int]], object], version: int, vbuckets: Sequence[int]
+) -> bool:
+    try:
+        read(version, vbuckets)
+    except MissingVersionError:
+        return False
+    return True

@@ -1,0 +1,182 @@
+"""The decisions of an apply as functions of facts, without Spark or tables, and their texts."""
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dcp.lake.apply.merge_plan import (
+    EMPTY_ROUNDS,
+    LARGE_DOCUMENT_BYTES,
+    TABLE_BYTES_BY_NAMED_KEY,
+    CommitReason,
+    MergePlan,
+    RowSource,
+    commit_reason,
+    merged_rows,
+    pays_to_name,
+    row_source,
+)
+from dcp.lake.apply.slice_rules import no_slice
+from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
+from dcp.lake.change_log.touched_keys import MERGE_SOURCE, RowPlace, Touched
+from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, RowRange, Undo
+from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
+from dcp.lake.tables.typed_columns import TypedColumns
+
+HELD = AppliedVersion("docs", 3, from_round=1, to_round=7, log_from_round=7)
+NEXT = LogSlice(ranges=(), first_round=8, to_round=8, log_from_round=8)
+ONE_KEY = Touched({(0, "key"): None})
+OTHER_COLUMNS = TypedPlan(change=ColumnChange.REWRITE)
+LATE = replace(NEXT, to_round=HELD.to_round + EMPTY_ROUNDS)
+UNDONE = replace(NEXT, undone=(Undo(0, EMPTY_TABLE, 5),))
+STALE = replace(HELD, stale_vbuckets=(StaleVbucket(2, 5),))
+NOTHING = no_slice(HELD)
+
+
+@pytest.mark.parametrize(
+    ("log_slice", "keys", "typed", "expected"),
+    [
+        (NEXT, ONE_KEY, UNTYPED, CommitReason.ROWS),
+        (NEXT, None, UNTYPED, CommitReason.ROWS),  # too many to name
+        (replace(NEXT, stale={2: 7}), Touched(), UNTYPED, CommitReason.ROWS),
+        (NEXT, Touched(), UNTYPED, CommitReason.NONE),
+        (replace(LATE, to_round=LATE.to_round - 1), Touched(), UNTYPED, CommitReason.NONE),
+        (LATE, Touched(), UNTYPED, CommitReason.MOVE),
+        (UNDONE, Touched(), UNTYPED, CommitReason.MOVE),
+        (NEXT, Touched(), OTHER_COLUMNS, CommitReason.COLUMNS),
+        (NEXT, ONE_KEY, OTHER_COLUMNS, CommitReason.ROWS),
+        (NOTHING, Touched(), UNTYPED, CommitReason.NONE),
+        (NOTHING, Touched(), OTHER_COLUMNS, CommitReason.COLUMNS),
+    ],
+)
+def test_a_table_is_due_for_rows_after_many_rounds_and_for_its_columns(
+    log_slice: LogSlice, keys: Touched | None, typed: TypedPlan, expected: CommitReason
+) -> None:
+    assert commit_reason(HELD, log_slice, keys, typed, is_applied=True) is expected
+
+
+def test_a_vbucket_that_is_stale_no_longer_makes_a_table_due() -> None:
+    due = commit_reason(STALE, NEXT, Touched(), UNTYPED, is_applied=True)
+    assert due is CommitReason.ROWS
+    due = commit_reason(STALE, no_slice(STALE), Touched(), UNTYPED, is_applied=True)
+    assert due is CommitReason.NONE
+
+
+@pytest.mark.parametrize(
+    ("log_slice", "expected"),
+    [
+        (NOTHING, CommitReason.NONE),
+        (replace(NEXT, ranges=(RowRange(0, 0, 0, 5),)), CommitReason.COLUMNS),
+    ],
+)
+def test_a_table_without_an_apply_gets_other_columns_only_if_the_log_has_rows(
+    log_slice: LogSlice, expected: CommitReason
+) -> None:
+    due = commit_reason(HELD, log_slice, Touched(), OTHER_COLUMNS, is_applied=False)
+    assert due is expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "facts", "expected"),
+    [
+        (ONE_KEY, {}, RowSource.DRIVER),
+        (Touched(), {"largest_bytes": LARGE_DOCUMENT_BYTES}, RowSource.DRIVER),
+        (None, {}, RowSource.SPARK_FINDS_KEYS),
+        (None, {"exceeds_budget": True}, RowSource.SPARK_FINDS_KEYS),
+        (ONE_KEY, {"exceeds_budget": True}, RowSource.SPARK_FOR_BYTES),
+        (ONE_KEY, {"largest_bytes": LARGE_DOCUMENT_BYTES + 1}, RowSource.SPARK_FOR_LARGE),
+    ],
+)
+def test_spark_reads_rows_that_are_many_or_large(
+    keys: Touched | None, facts: dict[str, Any], expected: RowSource
+) -> None:
+    assert row_source(keys, **facts) is expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "table_bytes", "expected"),
+    [
+        (ONE_KEY, 8 * TABLE_BYTES_BY_NAMED_KEY, True),
+        (ONE_KEY, 8 * TABLE_BYTES_BY_NAMED_KEY - 1, False),
+        (Touched({(0, "a"): None, (0, "b"): None}), 8 * TABLE_BYTES_BY_NAMED_KEY, False),
+        (Touched({(0, "a"): None, (1, "b"): None}), 8 * TABLE_BYTES_BY_NAMED_KEY, True),
+        (Touched(), 2**40, False),
+    ],
+)
+def test_keys_are_named_if_their_vbuckets_have_many_bytes_for_each(
+    keys: Touched, table_bytes: int, *, expected: bool
+) -> None:
+    assert pays_to_name(keys, table_bytes, vbucket_count=8) is expected
+
+
+def test_a_key_without_a_live_row_gets_the_older_one_or_is_deleted() -> None:
+    def rows(*given: tuple[str, bytes]) -> pa.Table:
+        told = [
+            {"vbucket": 1, "key": key, "value": value, "deleted": False} for key, value in given
+        ]
+        return pa.Table.from_pylist(told, MERGE_SOURCE)
+
+    place = RowPlace(9, 0, 8)
+    touched = Touched({(1, "gone"): None, (1, "new"): place, (1, "old"): None})
+    # "new" has a row in the older version as well, since a restored vbucket was read whole.
+    found = merged_rows(touched, rows(("new", b"2")), [rows(("old", b"1"), ("new", b"1"))])
+    assert [(row["key"], row["value"], row["deleted"]) for row in found.to_pylist()] == [
+        ("new", b"2", False),
+        ("old", b"1", False),
+        ("gone", None, True),
+    ]
+
+
+TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), fingerprint="f")
+
+
+@pytest.mark.parametrize(
+    ("decision", "told"),
+    [
+        (NEXT, "rounds 8 to 8: 0 ranges of rows in 0 vbuckets"),
+        (
+            LogSlice(
+                ranges=(RowRange(3, 0, 4, 9), RowRange(3, 1, 9, 12)),
+                first_round=2,
+                to_round=8,
+                log_from_round=8,
+                undone=(Undo(3, 1, 5), Undo(4, 2, 6), Undo(7, REPLACED, 0)),
+                cleared=(5,),
+                revived=(4,),
+                stale={9: 1, 8: 1},
+            ),
+            "rounds 2 to 8: 2 ranges of rows in 4 vbuckets; vbuckets 3-4 go back (oldest version "
+            "1); vbuckets 7 are replaced; vbuckets 5 were flushed or dropped; vbuckets 4 lose a "
+            "flush or drop; vbuckets 8-9 stay stale",
+        ),
+        (
+            replace(NEXT, begins_anew=True),
+            "rounds 8 to 8: 0 ranges of rows in 0 vbuckets; every vbucket began anew",
+        ),
+        (Touched(), "0 changed keys in 0 vbuckets"),
+        (
+            Touched({(0, "a"): None, (0, "b"): RowPlace(1, 0, 1), (2, "c"): RowPlace(2, 0, 1)}),
+            "3 changed keys in 2 vbuckets, 1 without a live row",
+        ),
+        (UNTYPED, "no typed columns"),
+        (OTHER_COLUMNS, "the typed columns go"),
+        (TypedPlan(TYPED, is_typed=True), "2 typed fields, as the table has them"),
+        (TypedPlan(TYPED, ColumnChange.ADD), "2 typed fields, added before the first rows"),
+        (TypedPlan(TYPED, ColumnChange.EXTEND), "2 typed fields, some new"),
+        (
+            TypedPlan(TYPED, ColumnChange.REWRITE),
+            "2 typed fields, all rows rewritten",
+        ),
+        (CommitReason.NONE, "it waits for further rounds"),
+        (RowSource.DRIVER, "this process reads the rows"),
+        (
+            MergePlan(HELD, 0, NEXT, ONE_KEY, since_version=3, log_version=9),
+            "apply docs: round 7 -> 8, 1 changed keys in 1 vbuckets, 1 without a live row, by hash "
+            "join, reading rounds 8 to 8: 0 ranges of rows in 0 vbuckets",
+        ),
+    ],
+)
+def test_each_decision_prints(decision: object, told: str) -> None:
+    assert str(decision) == told
