@@ -4,8 +4,8 @@
 
 In turn, each as a process of its own from start to exit: ``run --once`` into a new lake, without
 applying, of documents of 1 KB with 20 fields: without rules; with one, which hashes a field; with
-three, which hash, mask and drop. CPU is that of the whole tree of processes, the producer's left
-out.
+three, which hash, mask and drop; with three, of documents that each have an escaped quote and an
+escaped newline. CPU is that of the whole tree of processes, the producer's left out.
 """
 
 import argparse
@@ -22,17 +22,21 @@ from benchmarks._commands import CommandCost, adopt_orphans, cost_of, lake_optio
 from benchmarks._customers import customers
 
 _ONE: Final = "_default:$.email=hash"
-_RULES: Final = {
-    "no rules": "",
-    "one rule": _ONE,
-    "three rules": f"{_ONE},_default:$.address.street=mask,_default:$.phone=drop",
-}
+_THREE: Final = f"{_ONE},_default:$.address.street=mask,_default:$.phone=drop"
 
 
 def _document(number: int, random: Random) -> bytes:
+    return _document_of(f"customer {number}", number, random)
+
+
+def _escaped_document(number: int, random: Random) -> bytes:
+    return _document_of(f'customer\n"{number}"', number, random)
+
+
+def _document_of(name: str, number: int, random: Random) -> bytes:
     content = {
         "id": number,
-        "name": f"customer {number}",
+        "name": name,
         "email": f"customer-{number}@example.com",
         "phone": f"+49 30 {random.randrange(10**8)}",
         "active": number % 3 > 0,
@@ -55,13 +59,20 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as name,
         customers(arguments.documents, _document) as seeds,
+        customers(arguments.documents, _escaped_document) as seeds_of_escaped,
     ):
-        options = lake_options(seeds, Path(name)) | {"apply.when": "never"}
+        runs = {
+            "no rules": (seeds, ""),
+            "one rule": (seeds, _ONE),
+            "three rules": (seeds, _THREE),
+            "three rules, escapes": (seeds_of_escaped, _THREE),
+        }
         adopt_orphans()
-        found: dict[str, list[CommandCost]] = {title: [] for title in _RULES}
+        found: dict[str, list[CommandCost]] = {title: [] for title in runs}
         for _ in range(arguments.repetitions):
-            for title, rules in _RULES.items():
+            for title, (served, rules) in runs.items():
                 shutil.rmtree(Path(name) / "lake", ignore_errors=True)
+                options = lake_options(served, Path(name)) | {"apply.when": "never"}
                 sets = sets_of(options | ({"privacy.rules": rules} if rules else {}))
                 words = [sys.executable, "-m", "dcp.cli.main", "run", "--once", *sets]
                 found[title].append(cost_of(words))

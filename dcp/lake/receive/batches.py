@@ -321,11 +321,12 @@ class BatchBuilder:
         }
 
     def _stored(self, parts: Sequence[_Part]) -> list[StoredDocuments]:
-        """Decode the documents of a run, all at once or none if no value needs it, and take private
-        values out.
+        """Decode the documents of a run and take private values out, all at once.
+
+        If neither is needed, nothing is copied.
         """
         columns = [part.columns for part in parts]
-        if any(part.has_layers for part in parts):
+        if self.private is not None or any(part.has_layers for part in parts):
             columns = [DataColumns.joined(columns)]
         stored = [stored_documents(each, system_xattrs=self._system_xattrs) for each in columns]
         return stored if self.private is None else list(map(self.private.taken_out, stored))

@@ -1,12 +1,18 @@
-"""Replaces members of objects in whole columns of JSON texts; all other bytes stay unchanged.
+r"""Replaces members of objects in whole columns of JSON texts; all other bytes stay unchanged.
 
-The parser reads each text once, checks it, and returns its members. The quotes of all texts give
-their places: in JSON without a backslash the quotes begin and end strings in turns. A name that
-occurs once in a document is the name of the member that the parser found.
+The parser reads each text once, checks it, and returns its members. A search of the octets counts
+and places the members of a name. It looks for the name between two quotes, behind no backslash and
+before a colon. It misses none, and finds nothing else, for two reasons:
+
+- An edit's name has no quote, no backslash and none of ``{}[],:``. Two strings of a text have one
+  of these between them. So the two quotes open and close one string.
+- Such a name may also be spelled with the escapes ``\u`` or ``\/``. A text with one of these in
+  any name goes to another editor.
+
+If a text has one member of a name, it is the member that the parser found.
 """
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
@@ -22,16 +28,24 @@ from dcp.lake.receive.json_editor import Edit
 from dcp.wire.binary_column import octets_of, offsets_of, segments
 
 Places = NDArray[np.int64]
+Octets = NDArray[np.uint8]
 Rows = NDArray[np.bool_]
 """A mask."""
 
-_PIECE_BYTES: Final = 2**20  # what is made of a piece stays in the processor's cache
+_BLOCK_BYTES: Final = 2**18  # what is made of a block stays in the processor's cache
+_ROWS_AT_ONCE: Final = 256
+_WORD_BYTES: Final = 8
+_NOWHERE: Final = np.zeros(0, np.int64)
 _QUOTE: Final = ord('"')
 _COLON: Final = ord(":")
 _COMMA: Final = ord(",")
+_BACKSLASH: Final = ord("\\")
+_BETWEEN_STRINGS: Final = frozenset(b"{}[],:")
 _IS_SPACE: Final = np.isin(np.arange(256), list(b" \t\r\n"))
-_SPACES_AT_ONCE: Final = 64
-_SPACES: Final = re.compile(rb"[ \t\r\n]*")
+_IS_BACKSLASH: Final = np.arange(256) == _BACKSLASH
+_SPELLS: Final = np.isin(np.arange(256), list(b"u/"))
+"""By octet: whether it makes an escape of a character that JSON also writes without one."""
+_STEPS_AT_ONCE: Final = 64
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -40,7 +54,7 @@ class _Member:
     names: tuple[bytes, ...]
     """The names on the path to it, as JSON writes them between quotes."""
     value_of: Callable[[Any], Any]
-    """Gets the member's value from a parsed document."""
+    """Gets the member's value from a parsed document, an empty one if it is not there."""
     edit: Edit
 
 
@@ -54,15 +68,15 @@ class _Found:
     begins: Places
     """The begins of the values."""
     ends: Places
-    texts: Sequence[bytes | None]
-    """The replacements of the values; None drops the member."""
+    texts: pa.BinaryArray
+    """The replacements of the values; null drops the member."""
 
 
 class ColumnEditor:
     def __init__(self, edits: Mapping[tuple[str, ...], Edit]) -> None:
         """``edits`` are by the names on the path to a member; no member is inside another.
 
-        No name has a character that JSON writes with a backslash.
+        No name has a character that JSON writes with a backslash, nor one of ``{}[],:``.
         """
         document, attributes = _struct(list(edits))
         self._members = tuple(
@@ -74,13 +88,14 @@ class ColumnEditor:
 
     @classmethod
     def of(cls, edits: Mapping[tuple[Step, ...], Edit]) -> "ColumnEditor | None":
-        """Return the editor for some paths; None if a path has a step that is no member."""
+        """Return the editor for some paths.
+
+        There is none if a path has a step that is no member, or a name that `ColumnEditor` refuses.
+        """
         found: dict[tuple[str, ...], Edit] = {}
         for steps, edit in edits.items():
             names = tuple(step.name for step in steps if isinstance(step, FieldName))
-            if not steps or len(names) < len(steps):
-                return None
-            if any(b"\\" in _between_quotes(name) for name in names):
+            if not steps or len(names) < len(steps) or not all(map(_is_plain, names)):
                 return None
             if not any(steps[:length] in edits for length in range(len(steps))):
                 found[names] = edit
@@ -89,178 +104,240 @@ class ColumnEditor:
     def edited(self, texts: pa.BinaryArray) -> tuple[pa.BinaryArray, Rows]:
         """Return the edited texts, and the mask of unchanged texts that need another editor.
 
-        Those have a backslash, a name twice, or an array on the path to a member, or are no JSON.
-        Other texts of the column do not matter for that.
+        Those have a name with an escape, a name twice, or an array on the path to a member, or are
+        no JSON. Other texts of the column do not matter for that.
         """
-        bounds, octets = offsets_of(texts), octets_of(texts)
         is_left = np.zeros(len(texts), np.bool_)
-        cuts: list[Places] = []
-        replacements: list[bytes] = []
-        sizes = np.diff(bounds)
-        start = 0
-        while start < len(texts):
-            last = int(np.searchsorted(bounds, bounds[start] + _PIECE_BYTES, "right")) - 1
-            rows = slice(start, max(last, start + 1))
-            base = bounds[start]
-            piece = bytes(octets[base : bounds[rows.stop]])
-            where, begins, ends, new, is_left[rows] = self._cuts(
-                piece, bounds[start : rows.stop + 1] - base
-            )
-            cuts.append(np.stack([begins, ends], axis=1).ravel() + base)
-            replacements += new
-            grown = np.fromiter(map(len, new), np.int64, len(new)) - (ends - begins)
-            np.add.at(sizes, where + start, grown)
-            start = rows.stop
-        if not replacements:
+        values = self._values(texts, is_left)
+        found = _Texts(texts, is_left)
+        rows, begins, ends, new = self._cuts(found, values)
+        if not len(rows):
             return texts, is_left
-        parts = segments(octets, np.concatenate([bounds[:1], *cuts, bounds[-1:]]))
-        is_cut = np.arange(len(parts)) % 2 > 0
-        edited = pc.replace_with_mask(parts, pa.array(is_cut), pa.array(replacements, pa.binary()))
+        bounds = found.bounds
+        sizes = np.diff(bounds)
+        np.add.at(sizes, rows, _lengths(new) - (ends - begins))
+        cuts = np.stack([begins, ends], axis=1).ravel()
+        parts = segments(octets_of(texts), np.concatenate([bounds[:1], cuts, bounds[-1:]]))
+        is_cut = np.zeros(len(parts), np.bool_)
+        is_cut[1::2] = True
+        # This kernel takes the memory of its result at once; replace_with_mask lets it grow.
+        edited = pc.if_else(pa.array(is_cut), _with_empty(new), parts)
         ends = offsets_of(edited)[0] + np.concatenate([[0], np.cumsum(sizes)])
         return segments(octets_of(edited), ends), is_left
 
-    def _cuts(
-        self, octets: bytes, bounds: Places
-    ) -> tuple[Places, Places, Places, list[bytes], Rows]:
-        """Return the replacements in ascending order: row, begin, end and text of each.
+    def _values(self, texts: pa.BinaryArray, is_left: Rows) -> list[list[bytes]]:
+        """Return each member's value in each text, empty if it is not there.
 
-        The last result is the mask of the rows that need another editor.
+        Texts that are no JSON, or of another shape, are added to ``is_left``.
         """
-        is_left = _with(octets, ord("\\"), bounds)
-        documents = self._decoded(octets, bounds, is_left)
-        names = _Names(octets, bounds, is_left)
-        places, values = [], []
-        for member in self._members:
-            found = list(map(member.value_of, documents))
-            is_there = np.array([value is not msgspec.UNSET for value in found], np.bool_)
-            for name in member.names[:-1]:  # the second object of a name may hide the first
-                is_left |= names.places(name)[0] > 1
-            count, place = names.places(member.names[-1])
+        decode = self._decoder.decode
+        values: list[list[bytes]] = [[] for _ in self._members]
+        for start in range(0, len(texts), _ROWS_AT_ONCE):
+            documents = []
+            for row, text in enumerate(texts[start : start + _ROWS_AT_ONCE].to_pylist(), start):
+                try:
+                    documents.append(decode(text))
+                except (msgspec.DecodeError, RecursionError):
+                    documents.append(self._nothing)
+                    is_left[row] = True
+            for member, found in zip(self._members, values, strict=True):
+                found.extend(map(bytes, map(member.value_of, documents)))
+        return values
+
+    def _cuts(
+        self, texts: "_Texts", values: list[list[bytes]]
+    ) -> tuple[Places, Places, Places, pa.BinaryArray]:
+        """Return the replacements in ascending order: row, begin, end and text of each."""
+        is_left = texts.is_left
+        named = texts.named([member.names[-1] for member in self._members])
+        texts.leave_escaped_names()
+        sizes = []
+        for member, found, (count, _) in zip(self._members, values, named, strict=True):
+            sizes.append(np.fromiter(map(len, found), np.int64, len(found)))
+            is_there = sizes[-1] > 0
             is_left |= (count > 1) & (is_there | (len(member.names) > 1))
             is_left |= is_there & (count == 0)
-            values.append(found)
-            places.append(np.where(is_there, place, -1))
-        members = [
-            names.member(place, is_left, found, member.edit)
-            for place, found, member in zip(places, values, self._members, strict=True)
+            is_elsewhere = ~is_there & (count > 0)
+            if len(member.names) > 1 and is_elsewhere.any():
+                for hiding, _ in texts.named(
+                    member.names[:-1]
+                ):  # its second object hides the first
+                    is_left |= is_elsewhere & (hiding > 1)
+        return _in_order(
+            texts,
+            [
+                texts.member(member, place, size, found)
+                for member, (_, place), size, found in zip(
+                    self._members, named, sizes, values, strict=True
+                )
+            ],
+        )
+
+
+class _Texts:
+    """The texts of a column, and what is found in them."""
+
+    def __init__(self, texts: pa.BinaryArray, is_left: Rows) -> None:
+        self.array = np.frombuffer(octets_of(texts), np.uint8)
+        self.bounds = offsets_of(texts)
+        self.is_left = is_left
+        """The texts that need another editor. The first of them are no JSON."""
+        self._is_json = ~is_left if is_left.any() else None
+        """None: all are."""
+
+    def _in_json(self, places: Places) -> tuple[Places, Places]:
+        """Return the places in texts that were parsed, and their rows."""
+        rows = np.searchsorted(self.bounds, places, "right") - 1
+        if self._is_json is not None:
+            is_json = self._is_json[rows]
+            return places[is_json], rows[is_json]
+        return places, rows
+
+    def _blocks(self, more: int = 0) -> Iterator[tuple[int, Octets]]:
+        """Yield the octets of all texts in blocks with so many octets of the next, and the place
+        of each block.
+        """
+        begin, end = int(self.bounds[0]), int(self.bounds[-1])
+        for place in range(begin, end, _BLOCK_BYTES):
+            yield place, self.array[place : min(place + _BLOCK_BYTES + more, end)]
+
+    def leave_escaped_names(self) -> None:
+        r"""Add the texts with a name that has ``\u`` or ``\/`` to ``is_left``."""
+        array, masks = self.array, np.empty(_BLOCK_BYTES, np.bool_)
+        waiting = np.zeros(0, np.int64)  # in a string that a later block closes
+        for begin, octets in self._blocks():
+            is_backslash = np.equal(octets, _BACKSLASH, out=masks[: len(octets)])
+            places = waiting
+            if is_backslash.any():
+                places = self._in_json(np.flatnonzero(is_backslash) + begin)[0]
+                places = np.concatenate([waiting, places[_SPELLS[array[places + 1]]]])
+            if len(places):
+                quotes = np.flatnonzero(octets == _QUOTE) + begin
+                quotes = quotes[(quotes - self._before(quotes, _IS_BACKSLASH)) % 2 == 0]
+                which = np.searchsorted(quotes, places)
+                is_closed = which < len(quotes)
+                closing, rows = self._in_json(quotes[which[is_closed]])
+                is_name = array[self.behind_spaces(closing + 1)] == _COLON
+                self.is_left[rows[is_name]] = True
+                waiting = places[~is_closed][-1:]
+
+    def named(self, names: Sequence[bytes]) -> list[tuple[Places, Places]]:
+        """Return for each name how many members each row has of it, and where the last one's name
+        begins.
+        """
+        most = max(map(len, names)) + 1
+        masks = np.empty((3, -(-(_BLOCK_BYTES + most) // _WORD_BYTES) * _WORD_BYTES), np.bool_)
+        found: list[list[Places]] = [[] for _ in names]
+        for begin, octets in self._blocks(most):
+            is_quote = np.equal(octets, _QUOTE, out=masks[0][: len(octets)])
+            for name, places in zip(names, found, strict=True):
+                size = len(name) + 1
+                count = min(len(octets) - size, _BLOCK_BYTES)
+                if count <= 0:
+                    continue
+                is_found = np.logical_and(
+                    is_quote[:count], is_quote[size : size + count], out=masks[1][:count]
+                )
+                is_found &= np.equal(octets[1 : 1 + count], (name + b'"')[0], out=masks[2][:count])
+                masks[1][count : count + _WORD_BYTES] = False
+                places.append(_true(masks[1][: -(-count // _WORD_BYTES) * _WORD_BYTES]) + begin)
+        return [
+            self._members(name, np.concatenate([*places, _NOWHERE]))
+            for name, places in zip(names, found, strict=True)
         ]
-        return *_in_order(names, members), is_left
 
-    def _decoded(self, octets: bytes, bounds: Places, is_left: Rows) -> list[Any]:
-        """Parse the texts outside ``is_left``; add texts that are no JSON, or of another shape, to
-        it.
-        """
-        decode, view, documents = self._decoder.decode, memoryview(octets), []
-        begin, *ends = bounds.tolist()
-        for row, end in enumerate(ends):
-            try:
-                documents.append(decode(view[begin:end]))
-            except (msgspec.DecodeError, RecursionError):
-                documents.append(self._nothing)
-                is_left[row] = True
-            begin = end
-        return documents
-
-
-class _Names:
-    """The texts between quotes, in JSON without a backslash."""
-
-    def __init__(self, octets: bytes, bounds: Places, is_left: Rows) -> None:
-        self.octets = octets
-        self.array = np.frombuffer(octets, np.uint8)
-        self._bounds = bounds
-        quotes = np.flatnonzero(self.array == _QUOTE)
-        if is_left.any():
-            is_known = np.ones(len(quotes), np.bool_)
-            edges = np.searchsorted(quotes, bounds)
-            for row in np.flatnonzero(is_left).tolist():
-                is_known[edges[row] : edges[row + 1]] = False
-            quotes = quotes[is_known]
-        self._opening, self._closing = quotes[::2], quotes[1::2]
-        self._lengths = self._closing - self._opening - 1
-
-    def places(self, name: bytes) -> tuple[Places, Places]:
-        """Return how often each row has a name, and the index of its last occurrence between
-        quotes.
-        """
-        which = np.flatnonzero(self._lengths == len(name))
-        for before, octet in enumerate(reversed(name), start=1):  # names often begin alike
-            which = which[self.array[self._closing[which] - before] == octet]
-        which = which[self.array[self.behind_spaces(self._closing[which] + 1)] == _COLON]
-        rows = np.searchsorted(self._bounds, self._opening[which], "right") - 1
-        place = np.zeros(len(self._bounds) - 1, np.int64)
-        place[rows] = which
+    def _members(self, name: bytes, places: Places) -> tuple[Places, Places]:
+        """Return what `named` does, by the places where the name may be."""
+        array, size = self.array, len(name) + 1
+        for ahead in range(size - 1, 1, -1):  # names often begin alike
+            places = places[array[places + ahead] == name[ahead - 1]]
+        places, rows = self._in_json(places)
+        is_name = array[self.behind_spaces(places + size + 1)] == _COLON
+        is_name &= array[places - 1] != _BACKSLASH
+        if not is_name.all():
+            places, rows = places[is_name], rows[is_name]
+        place = np.zeros(len(self.is_left), np.int64)
+        place[rows] = places
         return np.bincount(rows, minlength=len(place)), place
 
-    def member(self, places: Places, is_left: Rows, values: list[Any], edit: Edit) -> _Found:
-        """Edit a member in the rows outside ``is_left`` that have a place for it."""
-        rows = np.flatnonzero((places >= 0) & ~is_left)
-        at = places[rows]
-        begins = self.behind_spaces(self.behind_spaces(self._closing[at] + 1) + 1)
-        is_text = self.array[begins] == _QUOTE
-        ends = np.empty_like(begins)
-        ends[is_text] = self._closing[at[is_text] + 1] + 1
-        for number in np.flatnonzero(~is_text).tolist():
-            ends[number] = begins[number] + len(bytes(values[rows[number]]))
-        octets = self.octets
-        spans = zip(begins.tolist(), ends.tolist(), strict=True)
-        texts = edit([octets[begin:end] for begin, end in spans])
-        return _Found(rows, self._opening[at], begins, ends, texts)
+    def member(self, member: _Member, names: Places, sizes: Places, values: list[bytes]) -> _Found:
+        """Edit a member in the rows outside ``is_left`` that have it.
+
+        Args:
+            member: the member.
+            names: the begin of its name in each row.
+            sizes: the size of its value in each row, 0 if it is not there.
+            values: its value in each row.
+        """
+        rows = np.flatnonzero((sizes > 0) & ~self.is_left)
+        if len(rows) < len(values):
+            values = [values[row] for row in rows.tolist()]
+        names = names[rows]
+        begins = self.behind_spaces(names + len(member.names[-1]) + 2) + 1
+        begins = self.behind_spaces(begins)
+        texts = pa.array(member.edit(values), pa.binary())
+        return _Found(rows, names, begins, begins + sizes[rows], texts)
 
     def behind_spaces(self, places: Places) -> Places:
         """Return the first non-space places at or after these."""
-        for _ in range(_SPACES_AT_ONCE):
+        for _ in range(_STEPS_AT_ONCE):
             is_space = _IS_SPACE[self.array[places]]
             if not is_space.any():
                 return places
             places = places + is_space
-        found = [_SPACES.match(self.octets, place) for place in places.tolist()]
-        return np.array([match.end() for match in found if match is not None], np.int64)
+        is_other = np.flatnonzero(~_IS_SPACE[self.array])
+        return is_other[np.searchsorted(is_other, places)]
 
     def before_spaces(self, places: Places) -> Places:
         """Return the places after the last non-space before these."""
-        for _ in range(_SPACES_AT_ONCE):
-            is_space = _IS_SPACE[self.array[places - 1]]
-            if not is_space.any():
+        return self._before(places, _IS_SPACE)
+
+    def _before(self, places: Places, is_octet: Rows) -> Places:
+        """Return the begins of the runs of some octets that end before these places."""
+        for _ in range(_STEPS_AT_ONCE):
+            is_more = is_octet[self.array[places - 1]]
+            if not is_more.any():
                 return places
-            places = places - is_space
-        is_other = np.flatnonzero(~_IS_SPACE[self.array])
+            places = places - is_more
+        is_other = np.flatnonzero(~is_octet[self.array])
         return is_other[np.searchsorted(is_other, places) - 1] + 1
 
 
 def _in_order(
-    names: _Names, members: Iterable[_Found]
-) -> tuple[Places, Places, Places, list[bytes]]:
+    texts: _Texts, members: Iterable[_Found]
+) -> tuple[Places, Places, Places, pa.BinaryArray]:
     """Return rows, begins, ends and replacements of members, in the order of the texts."""
     found = list(members)
     rows = np.concatenate([each.rows for each in found])
     begins = np.concatenate([each.begins for each in found])
     ends = np.concatenate([each.ends for each in found])
-    texts = [text for each in found for text in each.texts]
+    replacements = pa.concat_arrays([each.texts for each in found])
     order = np.argsort(begins, kind="stable")
     rows, begins, ends = rows[order], begins[order], ends[order]
-    if None in texts:
-        which = np.flatnonzero(np.array([text is None for text in texts], np.bool_)[order])
+    replacements = replacements.take(pa.array(order))
+    if replacements.null_count:
+        which = np.flatnonzero(replacements.is_null().to_numpy(zero_copy_only=False))
         starts = np.concatenate([each.names for each in found])[order[which]]
-        begins[which], ends[which] = _with_commas(names, starts, ends[which])
-    return rows, begins, ends, [texts[number] or b"" for number in order.tolist()]
+        begins[which], ends[which] = _with_commas(texts, starts, ends[which])
+        replacements = replacements.fill_null(b"")
+    return rows, begins, ends, replacements
 
 
-def _with_commas(names: _Names, begins: Places, ends: Places) -> tuple[Places, Places]:
+def _with_commas(texts: _Texts, begins: Places, ends: Places) -> tuple[Places, Places]:
     """Return the places to cut for dropped members, given in order: each with one comma.
 
     It is the comma after the member. If all members after it are dropped, it is the comma before
     it.
     """
-    array = names.array
-    after = names.behind_spaces(ends)
+    array = texts.array
+    after = texts.behind_spaces(ends)
     has_comma = array[after] == _COMMA
-    follows = np.where(has_comma, names.behind_spaces(after + has_comma), -1)
+    follows = np.where(has_comma, texts.behind_spaces(after + has_comma), -1)
     is_last = ~has_comma
     is_next_dropped = follows[:-1] == begins[1:]
     while (more := is_next_dropped & is_last[1:] & ~is_last[:-1]).any():
         is_last[:-1] |= more
-    before = names.before_spaces(begins)
+    before = texts.before_spaces(begins)
     before = before - (array[before - 1] == _COMMA)
     return np.where(is_last, before, begins), np.where(is_last, ends, follows)
 
@@ -269,13 +346,32 @@ def _between_quotes(name: str) -> bytes:
     return _ENCODER.encode(name)[1:-1]
 
 
-def _with(octets: bytes, octet: int, bounds: Places) -> Rows:
-    """Return the mask of texts that have an octet."""
-    found = np.zeros(len(bounds) - 1, np.bool_)
-    if octet in octets:
-        places = np.flatnonzero(np.frombuffer(octets, np.uint8) == octet)
-        found[np.searchsorted(bounds, places, "right") - 1] = True
-    return found
+def _is_plain(name: str) -> bool:
+    """Whether `ColumnEditor` takes a name."""
+    return _BETWEEN_STRINGS.isdisjoint(octets := _between_quotes(name)) and _BACKSLASH not in octets
+
+
+def _true(mask: Rows) -> Places:
+    """Return the places of the true values, of which there are few.
+
+    The size of the mask must be a multiple of that of a word.
+    """
+    words = mask.view(np.uint64)
+    found = np.flatnonzero(words != 0)
+    inside = np.flatnonzero(words[found].view(np.bool_))
+    places: Places = found[inside // _WORD_BYTES] * _WORD_BYTES + inside % _WORD_BYTES
+    return places
+
+
+def _with_empty(texts: pa.BinaryArray) -> pa.BinaryArray:
+    """Return an empty text before each text, and one behind all."""
+    bounds = offsets_of(texts)
+    return segments(octets_of(texts), np.repeat(bounds, 2))
+
+
+def _lengths(texts: pa.BinaryArray) -> Places:
+    lengths: Places = pc.binary_length(texts).to_numpy().astype(np.int64)
+    return lengths
 
 
 def _struct(paths: list[tuple[str, ...]]) -> tuple[Any, dict[tuple[str, ...], str]]:
@@ -288,7 +384,7 @@ def _struct(paths: list[tuple[str, ...]]) -> tuple[Any, dict[tuple[str, ...], st
         renamed[attribute] = name
         below = [path[1:] for path in paths if path[0] == name]
         if below == [()]:
-            fields.append((attribute, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET))
+            fields.append((attribute, msgspec.Raw, msgspec.Raw()))
             attributes[name,] = attribute
         else:
             inner, inside = _struct(below)

@@ -320,13 +320,20 @@ def refuse_hidden(text: bytes, below: frozenset[Step]) -> None:
         raise ValueError("found no JSON") from None
 
 
-_CONSTANTS: Final = {b'"': b'"***"', b"{": b"{}", b"[": b"[]", b"t": b"false", b"f": b"false"}
+_CONSTANTS: Final = {
+    ord('"'): b'"***"',
+    ord("{"): b"{}",
+    ord("["): b"[]",
+    ord("t"): b"false",
+    ord("f"): b"false",
+    ord("n"): b"null",
+}
 
 
 def masks(values: Sequence[bytes]) -> list[bytes]:
     """Return a constant of the same JSON type: ``"***"``, 0, false, {}, []; null stays."""
     constant = _CONSTANTS.get
-    return [value if value == b"null" else constant(value[:1], b"0") for value in values]
+    return [constant(value[0], b"0") for value in values]
 
 
 def hashes_with(hash_key: bytes) -> Edit:
