@@ -69,9 +69,17 @@ class Checkpoint(Generic[Q]):
     """
 
     def __init__(
-        self, head: CheckpointHead, snapshot_end: int, expelled_seqno: int, items: Iterable[Q]
+        self,
+        head: CheckpointHead,
+        snapshot_end: int,
+        expelled_seqno: int,
+        items: Iterable[Q],
+        *,
+        may_repeat: bool = False,
     ) -> None:
         self.head = head
+        self.may_repeat = may_repeat
+        """True if the snapshot may hold a key twice: it joins parts of two received snapshots."""
         self.snapshot_end = snapshot_end
         self.expelled_seqno = expelled_seqno
         self._items: list[Q | None] = list(items)
@@ -171,6 +179,8 @@ class OpenCheckpoint(Checkpoint[Q]):
             and bounds.start <= self.snapshot_end + 1
         )
         if goes_on:
+            # Each received snapshot has each key once; both together may not.
+            self.may_repeat |= bounds.end != self.snapshot_end
             self.snapshot_end = max(self.snapshot_end, bounds.end)
         return goes_on
 
@@ -179,7 +189,13 @@ class OpenCheckpoint(Checkpoint[Q]):
 
     def close(self, snapshot_end: int) -> Checkpoint[Q]:
         """Return a checkpoint with the same items, as a snapshot up to ``snapshot_end``."""
-        return Checkpoint(self.head, snapshot_end, self.expelled_seqno, self.after(0))
+        return Checkpoint(
+            self.head,
+            snapshot_end,
+            self.expelled_seqno,
+            self.after(0),
+            may_repeat=self.may_repeat,
+        )
 
     def _take_out(self, index: int) -> None:
         item = self._items[index]

@@ -184,6 +184,7 @@ class CheckpointManager(CheckpointQueue[Q]):
             self._end_of(head.id, checkpoint.snapshot_end),
             head.kind,
             begins,
+            checkpoint.may_repeat,
         )
 
     def items_after(self, seqno: int) -> int:

@@ -32,6 +32,8 @@ class CursorItems(Generic[Q]):
     kind: CheckpointKind
     begins_checkpoint: bool
     """True if the cursor had nothing of this checkpoint yet."""
+    may_repeat: bool = False
+    """See `Checkpoint.may_repeat`."""
 
     def __post_init__(self) -> None:
         seqnos = [item.seqno for item in self.items[:1] + self.items[-1:]]

@@ -406,6 +406,9 @@ class ActiveStream:
         if isinstance(source, KeyOrderItems):
             return self._begin_out_of_order(source, end, covers)
         flags = _HISTORY if not scan.item_count and source.begin_history() else _DISK
+        if self._open_end is not None:
+            # Later items from memory may replace some that the disk still has.
+            flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES
         return self._begin(Snapshot(self.sent_seqno + 1, end, flags, source, covers))
 
     def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> FrameBatch:
@@ -457,12 +460,14 @@ class ActiveStream:
         return self._begin(Snapshot(source.first_seqno, end, flags, source, got))
 
     def _flags_of(self, items: CursorItems[Version]) -> int:
-        history = int(SnapshotFlag.HISTORY) if self._settings.change_streams else 0
+        extra = int(SnapshotFlag.HISTORY) if self._settings.change_streams else 0
+        if items.may_repeat:
+            extra |= SnapshotFlag.MAY_CONTAIN_DUPLICATES
         if items.kind is CheckpointKind.DISK:
             self._memory_flags = _FIRST_MEMORY
-            return _DISK | history
+            return _DISK | extra
         flags, self._memory_flags = self._memory_flags, _MEMORY
-        return (_FIRST_MEMORY if items.begins_checkpoint else flags) | history
+        return (_FIRST_MEMORY if items.begins_checkpoint else flags) | extra
 
     def _begin(self, snapshot: Snapshot) -> FrameBatch:
         if self._first_start is not None:
