@@ -125,6 +125,15 @@ class CheckpointManager(CheckpointQueue[Q]):
         is_inside = checkpoint.head.snapshot_start <= seqno < checkpoint.snapshot_end
         return checkpoint.snapshot_end if checkpoint.head.is_received and is_inside else None
 
+    def joins_snapshots(self, after_seqno: int, seqno: int) -> bool:
+        """Return True if several received snapshots have items above ``after_seqno``, up to the end
+        of the snapshot around ``seqno``.
+
+        Each of them has each key once; all together may not.
+        """
+        checkpoint = self._checkpoints.next_after(seqno)
+        return checkpoint.may_repeat or after_seqno < checkpoint.head.begins_after
+
     def next_items(self, cursor: str) -> CursorItems[Q] | None:
         """Return the cursor's unread items in its checkpoint, and advance it; None if empty.
 

@@ -104,12 +104,14 @@ class CheckpointQueue(Generic[Q]):
             )
         extends = kind is CheckpointKind.MEMORY and not begins_checkpoint
         if not (extends and self._checkpoints.open.extend(bounds)):
+            continues_another = not self.is_snapshot_complete and end != self._end_in_force
             self._checkpoints.begin(
                 kind,
                 start,
                 received_end=end,
                 closed_end=self._end_in_force,
             )
+            self._checkpoints.open.may_repeat = continues_another
 
     def receive(self, item: Q) -> None:
         """Add an item of the snapshot that a REPLICA receives.

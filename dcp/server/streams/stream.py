@@ -406,8 +406,7 @@ class ActiveStream:
         if isinstance(source, KeyOrderItems):
             return self._begin_out_of_order(source, end, covers)
         flags = _HISTORY if not scan.item_count and source.begin_history() else _DISK
-        if self._open_end is not None:
-            # Later items from memory may replace some that the disk still has.
+        if self._open_end is not None and checkpoints.joins_snapshots(self.sent_seqno, covers):
             flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES
         return self._begin(Snapshot(self.sent_seqno + 1, end, flags, source, covers))
 

@@ -20,7 +20,14 @@ from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.framing import FrameSplitter
-from dcp.wire.vocabulary import EndReason, Opcode, Status, StreamFlag, VbucketState
+from dcp.wire.vocabulary import (
+    EndReason,
+    Opcode,
+    SnapshotFlag,
+    Status,
+    StreamFlag,
+    VbucketState,
+)
 from tests.producer.fed_copy import FedCopy
 from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
 
@@ -102,6 +109,22 @@ def test_the_example_of_the_concepts_document(hand: Hand, connect: Connect) -> N
     hand.begin(501, 502)
     hand.send([502])
     assert [dcp.message(), dcp.message()] == [m.SnapshotMarker(502, 502, MEMORY), _item(502)]
+
+
+def test_older_items_on_disk_before_an_unfinished_snapshot_may_repeat(
+    hand: Hand, connect: Connect
+) -> None:
+    """K1 changed in a snapshot that is complete, and again in one that is not."""
+    hand.begin(1, 100)
+    hand.send(range(1, 101))
+    hand.begin(101, 500)
+    hand.send(range(101, 301))
+    hand.copy.vbucket.data.checkpoints.expel()
+    dcp = _client(hand, connect)
+    dcp.request_stream(0)
+    assert dcp.message() == m.SnapshotMarker(0, 500, DISK | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
+    hand.send(REST)
+    assert dcp.messages_to(500) == [_item(seqno) for seqno in (*range(1, 301), *REST)]
 
 
 def test_the_same_from_memory(hand: Hand, connect: Connect) -> None:
@@ -320,6 +343,7 @@ def test_every_whole_snapshot_is_a_state_of_the_active(data: st.DataObject) -> N
     client: ActiveStream | None = None
     held: dict[bytes, int] = {}
     snapshot_end = received = told = 0
+    sent, may_repeat = set[bytes](), False
     while received < size:
         told = draw(max(received + 1, told), size)
         marker = m.SnapshotMarker(received + 1, told, DISK if draw(0, 1) else MEMORY)
@@ -341,10 +365,15 @@ def test_every_whole_snapshot_is_a_state_of_the_active(data: st.DataObject) -> N
                 client = ActiveStream(vbucket.data, 1, verdict, 0, settings, wanted)
             for body in _messages(client, splitter) if client and draw(0, 1) else ():
                 if isinstance(body, m.SnapshotMarker):
+                    if body.end != snapshot_end:
+                        sent, may_repeat = set(), False
                     snapshot_end = body.end
+                    may_repeat |= bool(body.flags & SnapshotFlag.MAY_CONTAIN_DUPLICATES)
                     continue
                 assert isinstance(body, m.Mutation)
                 assert max(held.values(), default=0) < body.by_seqno <= snapshot_end
+                assert may_repeat or body.key not in sent, "a key twice, unannounced"
+                sent.add(body.key)
                 held[body.key.removeprefix(b"\0")] = body.by_seqno
                 if body.by_seqno == snapshot_end:
                     assert held == states[snapshot_end]
