@@ -344,7 +344,7 @@ def _between_quotes(name: str) -> bytes:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether `ColumnEditor` takes a name."""
+    """Return whether `ColumnEditor` takes a name."""
     return _BETWEEN_STRINGS.isdisjoint(octets := _between_quotes(name)) and _BACKSLASH not in octets
 
 
