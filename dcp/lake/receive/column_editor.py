@@ -6,8 +6,8 @@ before a colon. It misses none, and finds nothing else, for two reasons:
 
 - An edit's name has no quote, no backslash and none of ``{}[],:``. Two strings of a text have one
   of these between them. So the two quotes open and close one string.
-- Such a name may also be spelled with the escapes ``\u`` or ``\/``. A text with one of these in
-  any name goes to another editor.
+- Such a name may also be spelled with the escapes ``\u`` or ``\/``. A text in which the next quote
+  behind one of these ends a name goes to another editor.
 
 If a text has one member of a name, it is the member that the parser found.
 """
@@ -42,10 +42,9 @@ _COMMA: Final = ord(",")
 _BACKSLASH: Final = ord("\\")
 _BETWEEN_STRINGS: Final = frozenset(b"{}[],:")
 _IS_SPACE: Final = np.isin(np.arange(256), list(b" \t\r\n"))
-_IS_BACKSLASH: Final = np.arange(256) == _BACKSLASH
 _SPELLS: Final = np.isin(np.arange(256), list(b"u/"))
 """By octet: whether it makes an escape of a character that JSON also writes without one."""
-_STEPS_AT_ONCE: Final = 64
+_SPACES_AT_ONCE: Final = 64
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -202,7 +201,10 @@ class _Texts:
             yield place, self.array[place : min(place + _BLOCK_BYTES + more, end)]
 
     def leave_escaped_names(self) -> None:
-        r"""Add the texts with a name that has ``\u`` or ``\/`` to ``is_left``."""
+        r"""Add the texts with an escape ``\u`` or ``\/`` in a name to ``is_left``.
+
+        A name that has a quote behind the escape does not matter, as no edit's name has one.
+        """
         array, masks = self.array, np.empty(_BLOCK_BYTES, np.bool_)
         waiting = np.zeros(0, np.int64)  # in a string that a later block closes
         for begin, octets in self._blocks():
@@ -213,7 +215,6 @@ class _Texts:
                 places = np.concatenate([waiting, places[_SPELLS[array[places + 1]]]])
             if len(places):
                 quotes = np.flatnonzero(octets == _QUOTE) + begin
-                quotes = quotes[(quotes - self._before(quotes, _IS_BACKSLASH)) % 2 == 0]
                 which = np.searchsorted(quotes, places)
                 is_closed = which < len(quotes)
                 closing, rows = self._in_json(quotes[which[is_closed]])
@@ -280,7 +281,7 @@ class _Texts:
 
     def behind_spaces(self, places: Places) -> Places:
         """Return the first non-space places at or after these."""
-        for _ in range(_STEPS_AT_ONCE):
+        for _ in range(_SPACES_AT_ONCE):
             is_space = _IS_SPACE[self.array[places]]
             if not is_space.any():
                 return places
@@ -290,16 +291,12 @@ class _Texts:
 
     def before_spaces(self, places: Places) -> Places:
         """Return the places after the last non-space before these."""
-        return self._before(places, _IS_SPACE)
-
-    def _before(self, places: Places, is_octet: Rows) -> Places:
-        """Return the begins of the runs of some octets that end before these places."""
-        for _ in range(_STEPS_AT_ONCE):
-            is_more = is_octet[self.array[places - 1]]
-            if not is_more.any():
+        for _ in range(_SPACES_AT_ONCE):
+            is_space = _IS_SPACE[self.array[places - 1]]
+            if not is_space.any():
                 return places
-            places = places - is_more
-        is_other = np.flatnonzero(~is_octet[self.array])
+            places = places - is_space
+        is_other = np.flatnonzero(~_IS_SPACE[self.array])
         return is_other[np.searchsorted(is_other, places) - 1] + 1
 
 
@@ -347,7 +344,7 @@ def _between_quotes(name: str) -> bytes:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether `ColumnEditor` takes a name."""
+    """Return whether `ColumnEditor` takes a name."""
     return _BETWEEN_STRINGS.isdisjoint(octets := _between_quotes(name)) and _BACKSLASH not in octets
 
 
