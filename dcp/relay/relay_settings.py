@@ -81,6 +81,13 @@ class RelaySettings(NodeSettings):
         most=U16_MAX,
         option="--listen-tls-port",
     )
+    https_port: int = key(
+        0,
+        "Port for HTTPS, if consumers may speak TLS; 0 takes a free one.",
+        least=0,
+        most=U16_MAX,
+        option="--https-port",
+    )
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     """They may connect; empty: the one who signs in upstream."""
     seed: int | None = None
@@ -100,7 +107,10 @@ class RelaySettings(NodeSettings):
     def served(self, bucket_uuid: str, vbuckets: int) -> ClusterSettings:
         """Return the settings of the cluster of one node that consumers see."""
         own = {self.credentials.username: self.credentials.password.reveal()}
-        has_tls = self.listen_tls is not None
+
+        def encrypted(port: int) -> tuple[int, ...]:
+            return (port,) if port or self.listen_tls is not None else ()
+
         return section_of(
             ClusterSettings,
             self,
@@ -113,7 +123,8 @@ class RelaySettings(NodeSettings):
             ports=(self.port,),
             http_ports=(self.http_port,),
             tls=self.listen_tls,
-            tls_ports=(self.tls_port,) if has_tls else (),
+            tls_ports=encrypted(self.tls_port),
+            https_ports=encrypted(self.https_port),
             keeps_values=False,
             record_seqnos=False,
             record_branches=False,
