@@ -47,8 +47,8 @@ class RelaySettings(NodeSettings):
     window_bytes: int = key_of(
         FlowSettings,
         "window_bytes",
-        text="Flow-control window of each connection to a node of the cluster; more than four "
-        "share four such windows, of 1 MiB at least.",
+        text="Flow-control window of each connection to a node of the cluster. More than four "
+        "connections share the bytes of four windows; each has 1 MiB at least.",
         least=1,
         option="--window-bytes",
     )
@@ -62,8 +62,9 @@ class RelaySettings(NodeSettings):
     consumer_ack_seconds: float = key_of(
         FlowSettings,
         "ack_seconds",
-        text="How late consumers acknowledge what they have done with; who stands still for so "
-        "long, and for t: beyond, is stuck (kv_engine's and dcplake's consumers take 5).",
+        text="How late consumers may acknowledge what they are done with (kv_engine's and "
+        "dcplake's do within 5). A consumer that stands still for this time plus t of --fc is "
+        "stuck.",
         least=0,
         most=None,
         option="--consumer-ack-seconds",
