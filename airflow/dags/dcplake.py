@@ -46,7 +46,7 @@ FINAL_EXIT_CODES = {
     2: "the configuration is wrong",
     6: "another driver writes to the same lake",
     7: "the tables are not as the log says",
-    8: "the tables break the data-quality suite",
+    8: "rows break the data-quality suite, or a value cannot be parsed",
     9: "a server broke the protocol",
     10: "a table differs from the bucket",
     130: "the lake is paused, or the job was asked to stop",
