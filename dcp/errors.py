@@ -20,7 +20,7 @@
       LakeError               the tables are not what we left there
         FencedError             another driver writes to the same lake
         ForeignWriteError       somebody else changed a replica table
-      QualityError            the data-quality suite found violations
+      QualityError            rows break the data-quality suite, or a value cannot be parsed
       LoadError               `dcplake load`: a line of the file is no document
       VerifyError             a replica differs from the source
 
@@ -139,7 +139,7 @@ class ForeignWriteError(LakeError):
 
 
 class QualityError(DcplakeError):
-    """The data-quality suite found violations."""
+    """The data-quality suite found violations; or ``privacy.unparsable`` = fail refused a value."""
 
     exit_code = 8
 

@@ -28,9 +28,12 @@ The code writes this page and [conf/dcplake.toml](../../conf/dcplake.toml), whic
 (`--config`), the environment variable `{PREFIX}<SECTION>_<KEY>`, and the option `--set SECTION.KEY=VALUE`. The later wins. Unknown keys
 are errors. The password is no setting: `source.password_env` or `source.password_file` names where it is.
 
-In a file a relative path is relative to the folder of the file: of the lake, a certificate, a password, contracts, a suite. So is the
-default of `lake.root` with a file. So a command means the same lake from every folder. In a variable or an option (`--lake`, `--set`) a
-path is relative to the current folder. URIs and names of a catalog are no paths.
+No command needs `--config`: without it the variables, the options and the defaults say all. [`dcplake init`](../howto/doctor.md)
+writes a file.
+
+In a file, relative paths begin at the folder of the file. That holds for `lake.root` also if the file does not name it: its default, `lake`,
+is then a folder beside the file. So a command means the same lake from every folder. In a variable or an option (`--lake`, `--set`) a
+path begins at the current folder. URIs and names of a catalog are no paths.
 """
 _COMMANDS: Final = """\
 # Commands

@@ -40,13 +40,13 @@ CALLBACKS = {
 }
 
 # Trying again changes nothing about these (docs/reference/exit-codes.md lists all codes). After a
-# lost race (6) another driver is at work, and a second attempt would race with it again.
+# lost race (6) another driver is at work, and a second attempt would race with it again. 3 is not
+# among them: an object store that did not answer has the same code as a machine without Java.
 FINAL_EXIT_CODES = {
     2: "the configuration is wrong",
-    3: "the machine that runs the job lacks something",
     6: "another driver writes to the same lake",
     7: "the tables are not as the log says",
-    8: "the tables break the data-quality suite",
+    8: "rows break the data-quality suite, or a value cannot be parsed",
     9: "a server broke the protocol",
     10: "a table differs from the bucket",
     130: "the lake is paused, or the job was asked to stop",

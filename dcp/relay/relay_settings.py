@@ -47,8 +47,8 @@ class RelaySettings(NodeSettings):
     window_bytes: int = key_of(
         FlowSettings,
         "window_bytes",
-        text="Flow-control window of each connection to a node of the cluster; more than four "
-        "share four such windows, of 1 MiB at least.",
+        text="Flow-control window of each connection to a node of the cluster. More than four "
+        "connections share the bytes of four windows; each has 1 MiB at least.",
         least=1,
         option="--window-bytes",
     )
@@ -62,8 +62,9 @@ class RelaySettings(NodeSettings):
     consumer_ack_seconds: float = key_of(
         FlowSettings,
         "ack_seconds",
-        text="How late consumers acknowledge what they have done with; who stands still for so "
-        "long, and for t: beyond, is stuck (kv_engine's and dcplake's consumers take 5).",
+        text="How late consumers may acknowledge what they are done with (kv_engine's and "
+        "dcplake's do within 5). A consumer that stands still for this time plus t of --fc is "
+        "stuck.",
         least=0,
         most=None,
         option="--consumer-ack-seconds",
@@ -80,6 +81,13 @@ class RelaySettings(NodeSettings):
         least=0,
         most=U16_MAX,
         option="--listen-tls-port",
+    )
+    https_port: int = key(
+        0,
+        "Port for HTTPS, if consumers may speak TLS; 0 takes a free one.",
+        least=0,
+        most=U16_MAX,
+        option="--https-port",
     )
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     """They may connect; empty: the one who signs in upstream."""
@@ -100,7 +108,10 @@ class RelaySettings(NodeSettings):
     def served(self, bucket_uuid: str, vbuckets: int) -> ClusterSettings:
         """Return the settings of the cluster of one node that consumers see."""
         own = {self.credentials.username: self.credentials.password.reveal()}
-        has_tls = self.listen_tls is not None
+
+        def encrypted(port: int) -> tuple[int, ...]:
+            return (port,) if port or self.listen_tls is not None else ()
+
         return section_of(
             ClusterSettings,
             self,
@@ -113,7 +124,8 @@ class RelaySettings(NodeSettings):
             ports=(self.port,),
             http_ports=(self.http_port,),
             tls=self.listen_tls,
-            tls_ports=(self.tls_port,) if has_tls else (),
+            tls_ports=encrypted(self.tls_port),
+            https_ports=encrypted(self.https_port),
             keeps_values=False,
             record_seqnos=False,
             record_branches=False,

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from dcp.errors import ConfigError, FencedError, IncompleteRunError, QualityError, SourceError
+from dcp.errors import (
+    ConfigError,
+    FencedError,
+    IncompleteRunError,
+    QualityError,
+    SourceError,
+    StoreUnavailableError,
+)
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.spark.jvm_options import class_archive_path
 from tests.airflow.conftest import DAGS, ROOT, Airflow
@@ -201,9 +208,10 @@ def test_jobs_start_with_the_archive_of_classes_if_there_is_one(described: dict[
 def test_only_failures_that_a_retry_can_help_are_retried(described: dict[str, Any]) -> None:
     decided = {int(code): action for code, action in described["decisions"].items()}
     assert decided[FencedError.exit_code] == decided[QualityError.exit_code] == "fail"
-    assert decided[SourceError.exit_code] == decided[IncompleteRunError.exit_code] == "default"
+    retried = (SourceError, IncompleteRunError, StoreUnavailableError)
+    assert {decided[each.exit_code] for each in retried} == {"default"}
     assert {code for code, action in decided.items() if action == "fail"} == {
-        *(2, 3, 6, 7, 8, 9, 10),
+        *(2, 6, 7, 8, 9, 10),
         130,
     }
     assert (described["status"], described["other"]) == ("fail", "default")

@@ -71,6 +71,8 @@ USAGE = 2
         (["--hold", "inf"], "--hold: found 'inf'"),
         (["--hold", "1e3"], "--hold: found '1e3'"),
         (["--http-port", "65536"], "--http-port: found 65536, expected 0 to 65535"),
+        (["--https-port", "18091"], "tls ports: found some, expected none without a certificate"),
+        (["--listen-tls-port", "1"], "tls ports: found some, expected none without a certificate"),
         (["--listen", "127.0.0.1:65536"], "--listen: found '127.0.0.1:65536'"),
         (["--listen", "[]:11210"], "--listen: found '[]:11210'"),
         (["--upstream", ""], "node address ''"),

@@ -1,6 +1,7 @@
 """Encrypted on both sides, with a cluster of several nodes: relay, consumers, and ``top``."""
 
 import json
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -87,9 +88,12 @@ def test_the_command_and_what_top_shows_of_it(
     monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
     cluster = make_cluster(nodes=2, vbuckets=4, tls=TLS_FILES)
     fill(cluster, 60)
-    with relaying(
-        Encrypted(cluster.tls_seeds), tmp_path, "--ca-file", CERTIFICATE, *LISTEN
-    ) as relay:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    trust = ("--ca-file", CERTIFICATE, "--https-port", str(port))
+    with relaying(Encrypted(cluster.tls_seeds), tmp_path, *trust, *LISTEN) as relay:
+        assert relay.ready["https_seeds"] == [f"127.0.0.1:{port}"]
         seed = relay.ready["tls_seeds"][0]
         with closing(Lake(seed, 4, "shown", tls=TRUST)) as lake:
             lake.run_to(cluster)

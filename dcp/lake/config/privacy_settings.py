@@ -73,9 +73,9 @@ class PrivacySettings(Section):
     )
     unparsable: str = key(
         Unparsable.DROP.value,
-        "What becomes of a value that a rule holds for and that cannot be parsed. drop: the value "
-        "is left out, the row stays; keep: it is kept as it was sent; fail: the round ends with "
-        "code 8.",
+        "What becomes of a value that a rule holds for and that cannot be parsed. drop: the row "
+        "stays without the value. keep: it stays as it was sent. fail: the run ends with code 8, "
+        "and commits nothing of the round.",
         choices=tuple(Unparsable),
     )
     hash_key_env: str = key(

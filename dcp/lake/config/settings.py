@@ -171,8 +171,8 @@ class RoundSettings(RetrySettings):
 
     tasks: int = key(
         0,
-        "Spark tasks that read at the same time. 0 means one for every 10,000 missing seqnos, up "
-        "to one per core (on a cluster, up to 2).",
+        "Spark tasks that read at the same time. 0: one for every 10,000 missing seqnos, up to "
+        "one per core. On a cluster 0 means 2 in all at most: set this key there.",
         least=0,
         most=4096,
     )
@@ -222,7 +222,7 @@ class LakeSettings(Section):
 
     root: str = key(
         "lake",
-        "Folder of the tables: a path, s3://bucket/path, gs://… or az://… "
+        "Folder of the tables: a path, s3://bucket/path, gs://… or abfss://… "
         "(docs/howto/object-stores.md), or another URI that Spark can write to.",
         is_path=True,
     )
@@ -267,7 +267,7 @@ class LakeSettings(Section):
         if self.storage_options and not (is_on_s3(self.root) or is_in_cloud(self.root)):
             raise ConfigError(
                 f"storage_options: found some, but root is {self.root!r}, expected "
-                "s3://bucket/path, gs://… or az://…"
+                "s3://bucket/path, gs://… or abfss://…"
             )
         folder = local_root(self.root) if self.root else None
         if not self.root or (folder is not None and folder.is_file()):

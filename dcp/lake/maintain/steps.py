@@ -73,8 +73,8 @@ def maintain(
             told(report)
     if left := [f"{each.step} {each.table}" for each in reports if each.is_left]:
         raise FencedError(
-            f"{lake.location}: left {', '.join(left)}: another driver committed in the same "
-            "moment; nothing else was left. Run `dcplake maintain` again"
+            f"{lake.location}: skipped {', '.join(left)}: another driver committed in the same "
+            "moment; all else is done. Run `dcplake maintain` again"
         )
     return reports
 

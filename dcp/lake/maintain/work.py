@@ -69,5 +69,5 @@ def unless_driver_writes(step: str, table: str, statement: Callable[[], StepRepo
     try:
         return statement()
     except CommitConflictError:
-        told = "left for next time: a driver wrote in the same moment"
+        told = "skipped: a driver wrote in the same moment"
         return StepReport(step, table, told, is_left=True)

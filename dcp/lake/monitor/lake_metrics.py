@@ -99,7 +99,7 @@ LAKE_METRICS: Final[Mapping[str, LakeMetric]] = {
         "When that was.", lambda replica: replica.applied_at
     ),
     "dcplake_rollbacks_total": _of_lake(
-        "Rollbacks that the cluster has ordered since the lake was made, by vbucket.",
+        "Rollbacks that the cluster has ordered since the lake was made. Each vbucket counts.",
         lambda lake: lake.rollbacks,
     ),
     "dcplake_stuck_vbuckets": LakeMetric(

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS
+from dcp.relay.relay_figures import RelayFigures
 
 ROOT = Path(__file__).parents[3]
 BASE = "https://dcplake.example.com/"
@@ -35,7 +36,8 @@ def test_each_alerting_rule_is_about_exported_metrics_and_links_to_its_section()
     page = (ROOT / "docs" / "howto" / "alarms.md").read_text()
     found = re.findall(
         r"- alert: (\w+)\n +expr: (.+)\n(?: +for: \w+\n)? +labels: \{ severity: \w+ \}\n"
-        r" +annotations:\n +summary: .*Bucket {{ \$labels.bucket }}, lake {{ \$labels.lake }}: .+\n"
+        r" +annotations:\n +summary: .*(?:Bucket {{ \$labels.bucket }}, lake {{ \$labels.lake }}"
+        r"|Relay {{ \$labels.instance }}): .+\n"
         r" +runbook_url: (.+)\n",
         rules,
     )
@@ -44,7 +46,7 @@ def test_each_alerting_rule_is_about_exported_metrics_and_links_to_its_section()
     assert len(found) == rules.count("- alert:")
     for name, query, link in found:
         named = set(re.findall(r"\b[a-z]\w*_\w+", query)) - {"present_over_time"}
-        assert named and named <= LAKE_METRICS.keys(), query
+        assert named and named <= LAKE_METRICS.keys() | RelayFigures.metrics.keys(), query
         assert link == f"{BASE}docs/howto/alarms.html#{name.lower()}", "whoever is paged follows it"
     assert [name for name, _, _ in found] == re.findall(r"^## (\w+)$", page, re.MULTILINE)
     sections = re.split(r"^## .*$", page, flags=re.MULTILINE)[1:]
