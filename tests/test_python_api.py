@@ -77,7 +77,7 @@ def names(
 def test_the_examples_of_the_page_do_what_they_say(
     names: dict[str, Any], spark: "SparkSession"
 ) -> None:
-    assert len(EXAMPLES) == 8
+    assert len(EXAMPLES) == 9
     assert sum(each.rows for each in names["report"].rounds) == 100
     assert names["frame"].height == 100 and names["newest"].height == 10
     assert set(names["newest"].columns) == {"key", "value"}
