@@ -15,7 +15,7 @@
         BucketError             no such bucket, or no access to it
         NodeUnavailableError    a node cannot be reached, died or hangs
         NoRelayError            a node was asked for what only a relay has
-      IncompleteRunError      a run ended, but named vbuckets made no progress (or were not read)
+      IncompleteRunError      a command did all but a named part: vbuckets, rows or an erasure
       StoppedError            a run was asked to stop before it was done
       LakeError               the tables are not what we left there
         FencedError             another driver writes to the same lake
@@ -108,9 +108,11 @@ class NodeUnavailableError(SourceError):
 
 
 class IncompleteRunError(DcplakeError):
-    """A run or a verification failed for the vbuckets in the message, and succeeded for all others.
+    """A command did all but the part that the message names.
 
-    Everything that a run received is committed.
+    The part may be vbuckets of a run, a backfill or a verification, or rows that too few disks
+    have. It may be an erasure that waits or left documents in files. All that a run received is
+    committed.
     """
 
     exit_code = 5

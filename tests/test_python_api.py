@@ -77,7 +77,7 @@ def names(
 def test_the_examples_of_the_page_do_what_they_say(
     names: dict[str, Any], spark: "SparkSession"
 ) -> None:
-    assert len(EXAMPLES) == 8
+    assert len(EXAMPLES) == 9
     assert sum(each.rows for each in names["report"].rounds) == 100
     assert names["frame"].height == 100 and names["newest"].height == 10
     assert set(names["newest"].columns) == {"key", "value"}
@@ -94,7 +94,7 @@ def test_the_examples_of_the_page_do_what_they_say(
 def test_results_are_shown_as_the_commands_show_them(names: dict[str, Any]) -> None:
     lake, report = names["lake"], names["report"]
     words = str(report).splitlines()
-    assert words[0].startswith("round 1 (version ") and "100 rows" in words[0]
+    assert words[0].startswith("round 1 (changes version ") and "100 rows" in words[0]
     assert words[-1].startswith("applied: docs version ")
     assert str(type(report)()) == "nothing to do: the lake has what the cluster holds"
     shown = [

@@ -29,7 +29,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     cells = [[printable(_cell(value)) for value in row] for row in rows]
     shown = Table(box=_RULE_UNDER_HEADS, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column, head in enumerate(heads):
-        is_numeric = bool(cells) and all(_is_number(row[column]) for row in cells)
+        values = [row[column] for row in cells if row[column] != "NULL"]
+        is_numeric = bool(values) and all(map(_is_number, values))
         shown.add_column(
             Text(printable(head)),
             justify="right" if is_numeric else "left",
@@ -61,4 +62,4 @@ def _without_hidden(text: str) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text == "NULL" or text.lstrip("-").replace(".", "", 1).isdigit()
+    return text.lstrip("-").replace(".", "", 1).isdigit()

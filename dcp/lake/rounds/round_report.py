@@ -70,7 +70,7 @@ class RoundReport(Record, Shown):
             if (vbuckets := [item.vbucket for item in self.vbuckets if item.outcome is outcome])
         ]
         head = (
-            f"round {self.round} (version {self.version}): {self.rows:,} rows, "
+            f"round {self.round} (changes version {self.version}): {self.rows:,} rows, "
             f"{self.frame_bytes:,} bytes in {self.seconds:.1f} s; vbuckets: {'; '.join(counts)}"
         )
         lines = [head, *left_out_lines(self.incomplete)]

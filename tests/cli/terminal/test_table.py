@@ -18,6 +18,10 @@ def test_numbers_stand_right_and_texts_left() -> None:
     ]
 
 
+def test_a_column_without_values_stands_left() -> None:
+    assert table(["comment"], [(None,), (None,)]).splitlines()[2:] == ["NULL", "NULL"]
+
+
 def test_bytes_that_are_no_text_are_shown_escaped() -> None:
     assert table(["v"], [(b"ab\xff",)]).splitlines()[-1] == "ab\\xff"
 

@@ -154,6 +154,7 @@ def test_every_recipe_is_tried() -> None:
         "The documents as of a version",
         "The history of a key, over all branches",
         "Changes between two versions",
+        "Another table, fed with the changes",  # test_increments.py
         "Rows that a rollback took back",
         "A slowly changing dimension",
         "Collections joined at one cut",
