@@ -7,13 +7,13 @@ from dcp.errors import LocalProtocolError
 from dcp.producer import failover
 from dcp.producer.cluster_documents import ClusterDocuments, CollectionName
 from dcp.producer.cluster_members import ClusterMembers
+from dcp.producer.faults import Corruption, Faults
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import producer_commands
 from dcp.server.bucket import bucket_states
-from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.replicas import lagging_copy
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
-from dcp.server.model.faults import Corruption, Faults
 from dcp.server.model.manifest import DEFAULT_ID, Manifest
 from dcp.server.model.manifest_changes import (
     CreateCollection,
@@ -40,9 +40,11 @@ class ProducerCluster(Serving):
     count from 1. Methods with a node or vbucket raise ValueError if there is none.
     """
 
+    bucket: ProducerBucket
+
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         commands = producer_commands(self)
-        nodes = ClusterNodes(Bucket(settings or ClusterSettings()), commands)
+        nodes = ClusterNodes(ProducerBucket(settings or ClusterSettings()), commands)
         self.members = ClusterMembers(nodes)
         super().__init__(nodes, self.members)
         self._documents = ClusterDocuments(self.bucket, nodes.loop)
@@ -478,4 +480,4 @@ class ProducerCluster(Serving):
     @property
     def faults(self) -> Faults:
         """The faults that are still to come; hold ``batch()`` while you read them."""
-        return self.bucket.dcp_connections.shared.faults
+        return self.bucket.faults

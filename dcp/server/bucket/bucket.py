@@ -23,7 +23,7 @@ from dcp.server.bucket.bucket_origin import BucketOrigin, ClientOrigin
 from dcp.server.bucket.bucket_storage import BucketStorage
 from dcp.server.bucket.client_load import ClientLoad
 from dcp.server.bucket.copy_table import Copies
-from dcp.server.bucket.dcp_connection import SharedByConnections
+from dcp.server.bucket.dcp_connection import SendHook, SharedByConnections
 from dcp.server.bucket.dcp_connections import DcpConnections
 from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.node_figures import ProcessFigures
@@ -53,10 +53,16 @@ class Bucket:
     Callers hold ``lock``: connections run in the server's loop, tests write from their own threads.
     """
 
-    def __init__(self, settings: ClusterSettings, origin: BucketOrigin | None = None) -> None:
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        origin: BucketOrigin | None = None,
+        send_hook: SendHook | None = None,
+    ) -> None:
         """Create a bucket, or open the one in the settings' data folder.
 
-        ``origin`` decides who fills the bucket; the default is its clients.
+        ``origin`` decides who fills the bucket; the default is its clients. ``send_hook`` may
+        change what clients are sent.
         """
         origin = origin or ClientOrigin()
         # Tests fix the seed, so that uuids repeat.
@@ -97,7 +103,7 @@ class Bucket:
         memory = CheckpointAccount(settings.checkpoint_quota_bytes)
         quotas = defaultdict[int, StreamQuota](lambda: StreamQuota(settings.max_streams))
         self.dcp_connections = DcpConnections(
-            SharedByConnections(settings, self.counters, origin, memory, quotas),
+            SharedByConnections(settings, self.counters, origin, memory, quotas, send_hook),
             self.map,
             self.changes,
         )

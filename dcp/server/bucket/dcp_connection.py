@@ -9,13 +9,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from dcp.server.bucket.bucket_origin import BucketOrigin
 from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
-from dcp.server.model.faults import Faults
 from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.send_window import SendWindow
 from dcp.server.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
@@ -40,6 +39,23 @@ _LITTLE_PART: Final = 8
 """A batch is full once at most an eighth of its size is free."""
 HandOver = Callable[["DcpConnection", ActiveStream], bool]
 """Makes the vbucket of a takeover stream dead here; False if that is impossible."""
+_UNLIMITED_ITEMS: Final = 2**62
+
+
+class SendHook(Protocol):
+    """Changes what clients are sent; streams between nodes have no hook."""
+
+    @property
+    def most_items(self) -> int:
+        """Most items that the next batch may hold."""
+
+    def sending(
+        self, data: bytes | bytearray, items: int, *, is_inside_snapshot: bool
+    ) -> tuple[bytes | bytearray, bool]:
+        """Return the bytes to send for a batch, and True if the connection must end after them.
+
+        ``is_inside_snapshot``: more items of the snapshot follow this batch.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +68,7 @@ class SharedByConnections:
     memory: CheckpointAccount
     """Account of the checkpoints of vbuckets (copies have their own)."""
     stream_quotas: defaultdict[int, StreamQuota]
-    faults: Faults = field(default_factory=Faults)
+    send_hook: SendHook | None = None
     key_quota: KeyQuota = field(default_factory=KeyQuota)
 
 
@@ -83,8 +99,7 @@ class DcpConnection:
         self._shared, self._hand_over_to = shared, hand_over
         quotas = shared.stream_quotas
         self._quota = StreamQuota(MAX_STREAMS) if client.is_internal else quotas[self.key[0]]
-        # Injected faults concern clients, never replication between nodes.
-        self._faults = Faults() if client.is_internal else shared.faults
+        self._send_hook = None if client.is_internal else shared.send_hook
         self.ready = ReadyList()
         """Streams with something to send; a relay's regulator reads it, too."""
 
@@ -290,7 +305,7 @@ class DcpConnection:
         """
         frames: list[bytes | bytearray] = []
         left, asked = most_bytes, 0
-        faults = self._faults
+        hook = self._send_hook
         # Too little room for what another stream's turn costs, and the copy that joins the two.
         little_bytes = most_bytes // _LITTLE_PART
         while self.ready and left > little_bytes and self.flow.room_bytes > 0:
@@ -305,7 +320,8 @@ class DcpConnection:
                 # This stream waits for its own window; it must not hold up the others.
                 self.ready.wait_for_window(stream)
                 continue
-            batch = stream.next_batch(room_bytes, left, faults.most_items)
+            most_items = _UNLIMITED_ITEMS if hook is None else hook.most_items
+            batch = stream.next_batch(room_bytes, left, most_items)
             if batch is not None and batch.data:
                 self._charge(stream, batch)
             if batch is None or stream.phase is ActiveStreamPhase.DEAD:
@@ -326,13 +342,14 @@ class DcpConnection:
                     stream.vbucket, batch.seqnos, from_disk=batch.is_from_disk
                 )
                 self._shared.origin.sent(stream.vbucket)
-                data, broken = faults.corrupted(data)
-                if faults.cut_now(len(batch.seqnos), inside_snapshot=stream.is_inside_snapshot):
-                    broken = True
-                if broken:
-                    frames.append(data)
-                    self.close_session()
-                    break
+                if hook is not None:
+                    data, must_end = hook.sending(
+                        data, len(batch.seqnos), is_inside_snapshot=stream.is_inside_snapshot
+                    )
+                    if must_end:
+                        frames.append(data)
+                        self.close_session()
+                        break
             frames.append(data)
         return frames
 

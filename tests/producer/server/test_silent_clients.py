@@ -8,8 +8,8 @@ import pytest
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
-from dcp.server.bucket.bucket import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.channels import PlainChannel
@@ -48,7 +48,7 @@ def _answer_noops(session: Session, now: float) -> None:
 
 
 def session_of(now: float = 0.0, **settings: float | str) -> Session:
-    return Session(Bucket(ClusterSettings(vbuckets=1, **settings)), 0, COMMANDS, now)  # type: ignore[arg-type]  # of the right types
+    return Session(ProducerBucket(ClusterSettings(vbuckets=1, **settings)), 0, COMMANDS, now)  # type: ignore[arg-type]  # of the right types
 
 
 @pytest.mark.parametrize(
