@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dcp.errors import LocalProtocolError
-from dcp.producer import failover
+from dcp.producer import bucket_states, failover
 from dcp.producer.cluster_documents import ClusterDocuments, CollectionName
 from dcp.producer.cluster_members import ClusterMembers
 from dcp.producer.faults import Corruption, Faults
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import producer_commands
-from dcp.server.bucket import bucket_states
-from dcp.server.bucket.replicas import lagging_copy
+from dcp.producer.replicas import lagging_copy
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.manifest import DEFAULT_ID, Manifest
@@ -44,10 +43,11 @@ class ProducerCluster(Serving):
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         commands = producer_commands(self)
-        nodes = ClusterNodes(ProducerBucket(settings or ClusterSettings()), commands)
-        self.members = ClusterMembers(nodes)
+        bucket = ProducerBucket(settings or ClusterSettings())
+        nodes = ClusterNodes(bucket, commands)
+        self.members = ClusterMembers(nodes, bucket)
         super().__init__(nodes, self.members)
-        self._documents = ClusterDocuments(self.bucket, nodes.loop)
+        self._documents = ClusterDocuments(bucket, nodes.loop)
 
     # --- documents
 
@@ -323,8 +323,7 @@ class ProducerCluster(Serving):
             self.bucket.map.require_node(node)
             with self.bucket.changing_map():
                 self.bucket.map.move(vbucket, node)
-            self.bucket.table.numbered(vbucket).recover_sync_writes()
-            self.bucket.sync_writes.watch(vbucket)
+            self.bucket.sync_writes.recover(vbucket)
             self.bucket.dcp_connections.end_streams(vbucket, before)
             for place, at in self.bucket.copies.follow(self.bucket.map):
                 self.bucket.dcp_connections.end_streams(at, place)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from time import sleep
 from typing import Final
 
-from dcp.server.bucket.bucket import Bucket
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.model.versions import Version
 from dcp.server.node.loop_thread import LoopThread
 from dcp.server.vbucket.documents import DocumentStore, StoredDocument
@@ -17,7 +17,7 @@ CollectionName = int | str
 class ClusterDocuments:
     """The documents of one bucket. Any thread may call it."""
 
-    def __init__(self, bucket: Bucket, loop: LoopThread) -> None:
+    def __init__(self, bucket: ProducerBucket, loop: LoopThread) -> None:
         self._bucket, self._loop = bucket, loop
 
     def run(

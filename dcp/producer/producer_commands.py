@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from dcp.producer.admin_commands import admin_commands
-from dcp.producer.administrator import Administrator
+from dcp.producer.admin_commands import Administrator, admin_commands
 from dcp.producer.producer_bucket import bucket_of
 from dcp.producer.write_commands import WRITE_COMMANDS
 from dcp.server.commands.command_table import SHARED_COMMANDS

@@ -10,15 +10,15 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from dcp.errors import DcplakeError, SourceError
+from dcp.producer.bucket_states import change_state, give_back, leave
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.promotion import take_over
+from dcp.producer.replicas import TAKEOVER
 from dcp.producer.replication import Feed
-from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.bucket_states import change_state, give_back, leave
 from dcp.server.model.placement import even_owners
 from dcp.server.model.state_changes import StateEvent
 from dcp.server.replication.passive_stream import PassiveStream
 from dcp.server.vbucket.replica_copy import ReplicaCopy
-from dcp.server.vbucket.replication_chain import TAKEOVER
 from dcp.wire.vocabulary import VbucketState
 
 _LOG = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class Rebalance:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: ProducerBucket,
         remove: int | None,
         awake: Callable[[int], asyncio.Event],
         map_changed: Callable[[], None],
@@ -89,7 +89,7 @@ class Move:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: ProducerBucket,
         source: int,
         target: int,
         vbuckets: Sequence[int],
@@ -173,7 +173,7 @@ class Move:
             return list(self._left)
 
 
-def checked_members(bucket: Bucket, remove: int | None) -> list[int]:
+def checked_members(bucket: ProducerBucket, remove: int | None) -> list[int]:
     """Return the nodes that shall own vbuckets: all members except ``remove``.
 
     Raises:

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, cast
 
-from dcp.producer.durable_writes import write_durably
+from dcp.producer.producer_bucket import bucket_of
 from dcp.server.commands.document_commands import datatypes_of, on_document
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.versions import Version
 from dcp.server.vbucket.documents import CheckedValue, DocumentStore, examine
+from dcp.server.vbucket.request_framing import DurabilityRequirement
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -113,9 +114,39 @@ def _change(
             reply(session.bucket.writes.write_to(vbucket, command, key, collection, 0))
         else:
             prepare = partial(command, key=key, collection=collection, level=requirement.level)
-            write_durably(session, frame, vbucket, requirement, prepare, reply)
+            _write_durably(session, frame, vbucket, requirement, prepare, reply)
 
     on_document(session, frame, change)
+
+
+def _write_durably(
+    session: Session,
+    frame: Frame,
+    vbucket: Vbucket,
+    requirement: DurabilityRequirement,
+    command: Callable[[DocumentStore], Version],
+    reply: Callable[[Version], None],
+) -> None:
+    """Run ``command``, which prepares a write; ``reply`` answers after its commit.
+
+    Later requests of the session wait for it.
+
+    Raises:
+        DocumentError: nothing was prepared: too few copies, or the command refuses.
+    """
+    bucket = bucket_of(session)
+    bucket.sync_writes.require_possible(vbucket.id)
+    prepare = bucket.writes.write_to(vbucket, command)
+    go_on = session.wait()
+
+    def answer(status: Status) -> None:
+        if status is Status.SUCCESS:
+            go_on(lambda: reply(prepare))
+        else:
+            go_on(lambda: session.refuse(frame, status))
+
+    deadline = bucket.now() + requirement.timeout_seconds
+    bucket.sync_writes.track(prepare, deadline, answer)
 
 
 def _mutation_answer(session: Session, vbucket: Vbucket, version: Version) -> m.Body:

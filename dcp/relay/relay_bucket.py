@@ -17,6 +17,8 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
+from dcp.server.streams.dcp_options import DcpClient
+from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import U64_MAX, FailoverLog
@@ -39,6 +41,7 @@ class _OwnCopies(Copies):
 class UpstreamOrigin:
     """The ``BucketOrigin`` of a relay."""
 
+    send_hook = None
     opened_state = VbucketState.REPLICA
 
     def __init__(self) -> None:
@@ -68,6 +71,13 @@ class UpstreamOrigin:
 
     def sent(self, vbucket: int) -> None:
         self.on_sent(vbucket)
+
+    def acknowledged(self, vbucket: int) -> None:
+        """Do nothing: a relay has no prepares."""
+
+    def hand_over(self, _: ActiveStream, __: DcpClient) -> bool:
+        """Return False: the cluster decides who is active."""
+        return False
 
 
 class RelayBucket(Bucket):

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from dcp.server.bucket.bucket_origin import BucketOrigin
 from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
@@ -37,25 +37,7 @@ DROPPED_STREAMS_AT_ONCE: Final = 256
 """Most streams of a lost connection that end before other connections get their turn."""
 _LITTLE_PART: Final = 8
 """A batch is full once at most an eighth of its size is free."""
-HandOver = Callable[["DcpConnection", ActiveStream], bool]
-"""Makes the vbucket of a takeover stream dead here; False if that is impossible."""
 _UNLIMITED_ITEMS: Final = 2**62
-
-
-class SendHook(Protocol):
-    """Changes what clients are sent; streams between nodes have no hook."""
-
-    @property
-    def most_items(self) -> int:
-        """Most items that the next batch may hold."""
-
-    def sending(
-        self, data: bytes | bytearray, items: int, *, is_inside_snapshot: bool
-    ) -> tuple[bytes | bytearray, bool]:
-        """Return the bytes to send for a batch, and True if the connection must end after them.
-
-        ``is_inside_snapshot``: more items of the snapshot follow this batch.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +50,6 @@ class SharedByConnections:
     memory: CheckpointAccount
     """Account of the checkpoints of vbuckets (copies have their own)."""
     stream_quotas: defaultdict[int, StreamQuota]
-    send_hook: SendHook | None = None
     key_quota: KeyQuota = field(default_factory=KeyQuota)
 
 
@@ -80,7 +61,6 @@ class DcpConnection:
         client: DcpClient,
         shared: SharedByConnections,
         close_session: Callable[[], None],
-        hand_over: HandOver,
         cursor_name: str,
     ) -> None:
         """``cursor_name`` names the cursors of its streams, usually like the connection.
@@ -96,10 +76,10 @@ class DcpConnection:
         self.close_session = close_session
         self.streams = StreamRegister()
         self.bytes_sent = self.items_sent = 0
-        self._shared, self._hand_over_to = shared, hand_over
+        self._shared = shared
         quotas = shared.stream_quotas
         self._quota = StreamQuota(MAX_STREAMS) if client.is_internal else quotas[self.key[0]]
-        self._send_hook = None if client.is_internal else shared.send_hook
+        self._send_hook = None if client.is_internal else shared.origin.send_hook
         self.ready = ReadyList()
         """Streams with something to send; a relay's regulator reads it, too."""
 
@@ -187,6 +167,11 @@ class DcpConnection:
         stream = self.streams.find(vbucket, None)
         return stream.acknowledged_seqno if stream is not None and stream.is_sending else 0
 
+    def acknowledged_prepares(self, stream: ActiveStream, seqno: int) -> None:
+        """Note that the client has stored the stream's prepares up to ``seqno``."""
+        stream.acknowledged(seqno)
+        self._shared.origin.acknowledged(stream.vbucket)
+
     def add_stream(self, stream: ActiveStream) -> None:
         self.streams.add(stream)
         self.stream_windows.opened(stream.opaque)
@@ -254,7 +239,7 @@ class DcpConnection:
             if phase is not before and phase is TakeoverPhase.SENDING_REST:
                 # The client is pending. The vbucket must be dead here before its last items go out,
                 # so that no write comes after them.
-                if not self._hand_over_to(self, stream):
+                if not self._shared.origin.hand_over(stream, self.client):
                     stream.end(EndReason.STATE_CHANGED, announce=True)
             elif phase is TakeoverPhase.DONE:
                 stream.end(EndReason.OK, announce=True)

@@ -28,7 +28,6 @@ from dcp.server.storage.pending_write import PendingWrite
 from dcp.server.storage.saved_vbucket import SavedVbucket, VbucketHome
 from dcp.server.vbucket.branch_record import BranchRecord
 from dcp.server.vbucket.documents import DocumentStore
-from dcp.server.vbucket.sync_writes import SyncWrites
 from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
@@ -104,7 +103,6 @@ class Vbucket:
         # After a crash items may be newer than the saved clock, and CAS values must not repeat.
         for version in data.newest.keys.versions:
             self.documents.clock.raise_floor(version.cas)
-        self.recover_sync_writes()
 
     def _manifest(self, home: VbucketHome, number: int) -> Manifest:
         if number not in home.manifests:
@@ -168,7 +166,6 @@ class Vbucket:
         self.data = data
         self.documents = DocumentStore(data, clock)
         data.persistence.on_compaction(self._compacted)
-        self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self._state = state
         self._set_up_default_high: tuple[int, int] | None = None
@@ -266,8 +263,8 @@ class Vbucket:
     def change(self, event: StateEvent, *, is_first: bool = False) -> None:
         """Change the state by an event of ``state_changes.py``.
 
-        ``is_first``: a new branch starts an empty failover log. In a bucket call
-        ``bucket_states.py`` instead, which also updates what depends on the state.
+        ``is_first``: a new branch starts an empty failover log. The caller updates what depends on
+        the state, as the producer's ``bucket_states.py`` does.
 
         Raises LocalProtocolError if the event is impossible in this state, and OSError if the state
         cannot be saved; nothing has changed then.
@@ -297,10 +294,9 @@ class Vbucket:
         self._state, self.failover_log = before
 
     def complete_change(self, before: PreviousState) -> None:
-        """Follow a saved change: record its branch and recover the sync writes."""
+        """Record the branch of a saved change, if it began one."""
         if self.failover_log is not before.failover_log:
             self._record_branch(before.failover_log)
-        self.recover_sync_writes()
 
     def hand_over(self, *, is_move: bool) -> None:
         """Become dead, because the client of a takeover stream becomes the active.
@@ -351,9 +347,6 @@ class Vbucket:
             self._begin_branch(self.data.high_seqno)
             self.save()
 
-    def recover_sync_writes(self) -> None:
-        self.sync_writes.recover(is_active=self._state is VbucketState.ACTIVE)
-
     def _go_back(self, cut_seqno: int, *, is_first: bool) -> None:
         try:
             left = self.data.cut(cut_seqno)
@@ -364,7 +357,6 @@ class Vbucket:
             left = self.data.high_seqno
             _LOG.warning("vbucket %d: cannot cut the log, so all data stays: %s", self.id, error)
         self._begin_branch(left, is_first=is_first)
-        self.recover_sync_writes()
         try:
             self.save()
         except OSError as error:
@@ -405,7 +397,6 @@ class Vbucket:
         if self.record is not None:
             self.data.on_append(self.record.append)
         self.documents.rewind()
-        self.sync_writes.tell_later(old.sync_writes.give_up())
 
     def remove(self) -> None:
         self.data.give_up()
@@ -440,9 +431,7 @@ class Vbucket:
             persisted_seqno=persisted - (high - base),
             purge_seqno=facts.purge_seqno,
         )
-        results = self.sync_writes.give_up()
         self._begin(data, facts.failover_log, self.documents.clock, facts.state)
-        self.sync_writes.tell_later(results)
         self.take(versions)
         if facts.purge_seqno:
             data.persistence.purge(facts.purge_seqno)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from dcp.producer.bucket_states import set_state
 from dcp.producer.producer_bucket import ProducerBucket
-from dcp.server.bucket.bucket_states import set_state
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.manifest_changes import CreateCollection, CreateScope, DropScope

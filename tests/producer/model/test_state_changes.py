@@ -3,9 +3,9 @@
 import pytest
 
 from dcp.errors import LocalProtocolError
+from dcp.producer.bucket_states import change_state, give_back
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.producer_bucket import ProducerBucket
-from dcp.server.bucket.bucket_states import change_state, give_back
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.state_changes import ORDERED, StateEvent, next_state
 from dcp.server.model.versions import Content, SyncWrite, Version
@@ -74,7 +74,7 @@ def test_durable_writes_go_on(there: StateEvent, back: StateEvent) -> None:
     vbucket = bucket.vbuckets[0]
     prepare = bucket.write(b"k", lambda documents: documents.set(b"k", b"1", 0.0, level=1))
     told: list[Status] = []
-    vbucket.sync_writes.track(prepare, bucket.now() + 30, told.append)
+    bucket.sync_writes._writes_of[0].track(prepare, bucket.now() + 30, told.append)
     change_state(bucket, vbucket, there)
     bucket.sync_writes.check()
     assert told == [Status.SYNC_WRITE_AMBIGUOUS]

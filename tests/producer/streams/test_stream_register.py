@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.producer_bucket import ProducerBucket
-from dcp.server.bucket.bucket_states import hand_over
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -57,9 +55,7 @@ EMPTY = (MemoryFile(), DataSettings(CheckpointLimits()))
 def crowded() -> DcpConnection:
     """A connection with many streams of each vbucket."""
     bucket = ProducerBucket(ClusterSettings(vbuckets=VBUCKETS))
-    connection = bucket.dcp_connections.open(
-        DcpClient((0, b"crowd"), 1), lambda: None, partial(hand_over, bucket)
-    )
+    connection = bucket.dcp_connections.open(DcpClient((0, b"crowd"), 1), lambda: None)
     connection.negotiate(replace(connection.options, stream_ids=True))
     for vbucket in range(VBUCKETS):
         for number in range(1, STREAMS + 1):

@@ -18,13 +18,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.vbucket.documents import DocumentStore
-from dcp.server.vbucket.replication_chain import Chain, CopyProgress, is_possible, majority_of
 from dcp.server.vbucket.request_framing import DurabilityLevel
 from dcp.wire.vocabulary import Opcode, Status
+
+
+class CopyProgress(NamedTuple):
+    held_seqno: int
+    """The newest seqno that the active has, or that the replica acknowledged."""
+    persisted_seqno: int
+
+
+Chain = Sequence[CopyProgress | None]
+"""One entry per copy of the bucket's settings, the active first. None: no node has this copy."""
+
+
+def majority_of(chain: Chain) -> int:
+    return len(chain) // 2 + 1
+
+
+def is_possible(chain: Chain) -> bool:
+    """Return False if too few copies exist to ever commit a sync write."""
+    return sum(copy is not None for copy in chain) >= majority_of(chain)
 
 
 class WriteState(Enum):
@@ -77,7 +95,7 @@ class _Write:
 
 
 class SyncWrites:
-    """The sync writes of the vbucket of ``documents``; times are seconds since 1970."""
+    """The sync writes of one vbucket; times are seconds since 1970."""
 
     def __init__(self, documents: DocumentStore) -> None:
         self._documents = documents
@@ -94,29 +112,20 @@ class SyncWrites:
     def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
         self._writes.append(_Write(prepare, deadline, answer))
 
-    def recover(self, *, is_active: bool) -> None:
-        """Start over after the history was cut, handed over or restored from disk.
+    def recover(self, documents: DocumentStore, *, commits_prepares: bool) -> None:
+        """Start over with ``documents``: the history was cut, handed over, restored or replaced.
 
-        Waiting clients get SYNC_WRITE_AMBIGUOUS. An active vbucket commits its prepares again; any
-        other waits for the active to do so.
+        Waiting clients get SYNC_WRITE_AMBIGUOUS. With ``commits_prepares`` the vbucket commits its
+        prepares again, as an active one must; else it leaves them as they are.
         """
-        self.tell_later(self.give_up())
-        state = NEXT[WriteState.PENDING, WriteEvent.RECOVERED]
-        pending = self._documents.data.newest.keys.pending_prepares() if is_active else []
-        self._writes = [_Write(prepare, inf, None, state) for prepare in pending]
-        self._documents.hold_back(write.key for write in self._writes)
-
-    def give_up(self) -> Sequence[Told]:
-        """Forget all writes; return SYNC_WRITE_AMBIGUOUS for each waiting client."""
-        results = [*self._results]
         for write in self._writes:
             if write.answer is not None:
-                results.append((write.answer, Status.SYNC_WRITE_AMBIGUOUS))
-        self._writes, self._results = [], []
-        return results
-
-    def tell_later(self, results: Sequence[Told]) -> None:
-        self._results += results
+                self._results.append((write.answer, Status.SYNC_WRITE_AMBIGUOUS))
+        self._documents = documents
+        state = NEXT[WriteState.PENDING, WriteEvent.RECOVERED]
+        pending = documents.data.newest.keys.pending_prepares() if commits_prepares else []
+        self._writes = [_Write(prepare, inf, None, state) for prepare in pending]
+        documents.hold_back(write.key for write in self._writes)
 
     def step(self, chain: Chain, now: float) -> Sequence[Told]:
         """Append the commits and aborts that are due; return the results for their clients."""

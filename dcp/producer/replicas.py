@@ -3,18 +3,20 @@
 from collections.abc import Sequence
 from typing import Final
 
+from dcp.producer.sync_writes import CopyProgress
 from dcp.server.bucket.dcp_connections import DcpConnections
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.model.cluster_map import ServedClusterMap
-from dcp.server.vbucket.replication_chain import (
-    REPLICATION,
-    TAKEOVER,
-    CopyProgress,
-    connection_name,
-)
 from dcp.wire.vocabulary import VbucketState
 
+REPLICATION: Final = "replication"
+TAKEOVER: Final = "replication:takeover"
 _PURPOSES: Final = (REPLICATION, TAKEOVER)
+
+
+def connection_name(source: int, target: int, bucket: str, purpose: str = REPLICATION) -> str:
+    """Return the DCP connection name with which node ``target`` streams from node ``source``."""
+    return f"{purpose}:node{source + 1}->node{target + 1}:{bucket}"
 
 
 class Replicas:
