@@ -160,7 +160,6 @@ LARGE_CLASSES = frozenset(
         "dcp.server.model.versions.Version",
         "dcp.server.streams.snapshots.MemoryItems",
         "dcp.server.streams.stream.ActiveStream",
-        "dcp.server.vbucket.vbucket.Vbucket",
         "dcp.wire.columns.DataColumns",
     }
 )

@@ -192,9 +192,10 @@ class ProducerCluster(Serving):
         """
         with self.bucket.lock:
             found = self.bucket.table.numbered(vbucket)
-            if found.record is None:
+            record = self.bucket.records.get(found.id)
+            if record is None:
                 raise LocalProtocolError(f"vbucket {vbucket}: this cluster records no branches")
-            return found.record.state_at(seqno, vb_uuid, self._documents.collection_id(collection))
+            return record.state_at(seqno, vb_uuid, self._documents.collection_id(collection))
 
     def branches(self, vbucket: int) -> tuple[int, ...]:
         """Return the uuids of all branches that a vbucket ever had, oldest first.
@@ -203,8 +204,9 @@ class ProducerCluster(Serving):
         """
         with self.bucket.lock:
             found = self.bucket.table.numbered(vbucket)
-            if found.record is not None:
-                return found.record.vb_uuids
+            record = self.bucket.records.get(found.id)
+            if record is not None:
+                return record.vb_uuids
             return tuple(entry.vb_uuid for entry in reversed(found.failover_log.entries))
 
     def persisted_seqno(self, vbucket: int) -> int:

@@ -4,13 +4,14 @@ Changes of state are in ``bucket_states.py``, ``promotion.py`` and ``failover.py
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import cast
 
+from dcp.producer.branch_record import BranchRecord
+from dcp.producer.durability.sync_write_board import SyncWriteBoard
 from dcp.producer.faults import Faults
 from dcp.producer.replicas import Replicas
-from dcp.producer.sync_write_board import SyncWriteBoard
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -75,7 +76,12 @@ class ProducerBucket(Bucket):
         super().__init__(settings, ClientOrigin(self))
         self.replicas = Replicas(self.map, self.table, self.dcp_connections)
         self.sync_writes = SyncWriteBoard(self.table, self.replicas, self.writes, settings.clock)
+        self.records: dict[int, BranchRecord] = {}
+        """The records of vbuckets that are recorded, by number."""
         for vbucket in self.vbuckets:
+            # A record cannot know the items that were read from disk.
+            if vbucket.data.high_seqno == vbucket.data.base_seqno:
+                self.record_anew(vbucket)
             self.follow_manifest(vbucket)
 
     # --- what is saved at once
@@ -166,6 +172,10 @@ class ProducerBucket(Bucket):
         """
         if self.vbuckets[vbucket.id] is vbucket:
             self.sync_writes.recover(vbucket.id)
+            record = self.records.get(vbucket.id)
+            if record is not None:
+                record.follow(vbucket.failover_log, vbucket.data.high_seqno)
+                vbucket.data.on_append(record.append)
         # Streams must end before the first write to the new branch: no stream may cross a fork.
         self.dcp_connections.end_streams(vbucket.id, node, spared=spared)
         try:
@@ -173,6 +183,14 @@ class ProducerBucket(Bucket):
         except OSError as error:
             # The change of state stands; the next ``follow_manifest`` emits the events.
             _LOG.warning("vbucket %d: system events cannot be emitted yet: %s", vbucket.id, error)
+
+    def record_anew(self, vbucket: Vbucket, versions: Iterable[Version] = ()) -> None:
+        """Begin a vbucket's record with its ``versions``, if the settings ask for records."""
+        if self.settings.record_branches:
+            self.records[vbucket.id] = record = BranchRecord(vbucket.id, vbucket.failover_log)
+            for version in versions:
+                record.append(version)
+            vbucket.data.on_append(record.append)
 
 
 def bucket_of(session: Session) -> ProducerBucket:

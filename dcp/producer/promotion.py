@@ -65,9 +65,8 @@ def promote(bucket: ProducerBucket, vbucket: int, node: int, event: StateEvent) 
     """Let a node's copy replace the vbucket; prepares it first if necessary."""
     prepare(bucket, {vbucket: node}, lambda _: event)
     copy = bucket.copies.take(node, vbucket)
-    copy.vbucket.succeed(bucket.vbuckets[vbucket])
+    copy.vbucket.documents.rewind()
     bucket.table.put_in_place(vbucket, copy.vbucket)
-    copy.complete_promotion()
     bucket.follow_change(copy.vbucket, node)
     bucket.table.copies_moved.notify_all()
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.sync_writes import (
+from dcp.producer.durability.sync_writes import (
     NEXT,
     CopyProgress,
     SyncWrites,

@@ -10,6 +10,7 @@ from random import Random
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from dcp.producer.branch_record import BranchRecord
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import ResumeRequest, Rules, judge
 from dcp.server.model.state_changes import StateEvent
@@ -64,6 +65,8 @@ class Forking:
         settings = ClusterSettings(unpersisted_seqnos=unpersisted)
         self.vbucket = Vbucket(0, lambda: random.randint(1, U64_MAX), settings)
         self.vbucket.data.start_at(base)
+        self.record = BranchRecord(0, self.vbucket.failover_log)
+        self.vbucket.data.on_append(self.record.append)
         self.compacted = False
         self.model = Model({self.uuid: []}, self.uuid, base)
         self.now = 1.0
@@ -129,6 +132,7 @@ class Forking:
             assert self.high == base or base < self.high < cut == high - amount
             cut = self.high
         self.model.fork(self.uuid, cut)
+        self.record.follow(vbucket.failover_log, self.high)
         assert self.high == cut
         newest = vbucket.failover_log.entries[0]
         assert (newest.vb_uuid, newest.seqno) == (self.uuid, cut)
@@ -180,8 +184,7 @@ def test_every_branch_is_known_at_every_seqno(
     sizes: tuple[int, int], steps: list[tuple[str, ...]]
 ) -> None:
     forking = _driven(sizes, steps)
-    model, record = forking.model, forking.vbucket.record
-    assert record is not None
+    model, record = forking.model, forking.record
     assert record.vb_uuids == tuple(model.branches)
     event(f"{len(model.branches)} branches")
     for uuid in model.branches:

@@ -1,7 +1,14 @@
 from collections.abc import Callable
 
+from dcp.producer.durability.sync_writes import (
+    Answer,
+    Chain,
+    CopyProgress,
+    SyncWrites,
+    Told,
+    is_possible,
+)
 from dcp.producer.replicas import Replicas
-from dcp.producer.sync_writes import Answer, Chain, CopyProgress, SyncWrites, Told, is_possible
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.bucket.write_path import WritePath
 from dcp.server.model.listeners import Listeners
