@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from dcp.producer.writes.document_writer import StoredDocument
 from dcp.server.model.versions import Version
-from dcp.server.vbucket.documents import StoredDocument
 from dcp.types import FailoverLog
 
 

@@ -106,7 +106,6 @@ def set_up(
     replaced = bucket.table.numbered(vbucket)
     bucket.table.require_unmoved("replacement", vbucket)
     replaced.set_up(facts, versions)
-    bucket.record_anew(replaced, versions)
     bucket.collections.learn(replaced)
     bucket.dcp_connections.end_streams(vbucket)
-    bucket.sync_writes.forget(vbucket)
+    bucket.begin_anew(replaced, versions)

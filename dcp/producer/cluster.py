@@ -11,6 +11,7 @@ from dcp.producer.faults import Corruption, Faults
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import producer_commands
 from dcp.producer.replicas import lagging_copy
+from dcp.producer.writes.document_writer import StoredDocument
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.manifest import DEFAULT_ID, Manifest
@@ -27,7 +28,6 @@ from dcp.server.model.versions import Version
 from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.server import Node
 from dcp.server.node.serving import Serving
-from dcp.server.vbucket.documents import StoredDocument
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Status, VbucketState
 

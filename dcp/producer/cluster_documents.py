@@ -5,9 +5,9 @@ from time import sleep
 from typing import Final
 
 from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.writes.document_writer import DocumentWriter, StoredDocument
 from dcp.server.model.versions import Version
 from dcp.server.node.loop_thread import LoopThread
-from dcp.server.vbucket.documents import DocumentStore, StoredDocument
 
 _HAND_OVER_SECONDS: Final = 10.0
 CollectionName = int | str
@@ -24,7 +24,7 @@ class ClusterDocuments:
         self,
         key: bytes,
         collection: CollectionName,
-        command: Callable[[DocumentStore, float, int], Version],
+        command: Callable[[DocumentWriter, float, int], Version],
     ) -> StoredDocument:
         """Run a KV command on the store of ``key``, with the time and the collection's id."""
         bucket = self._bucket

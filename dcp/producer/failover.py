@@ -63,6 +63,7 @@ def crash(bucket: ProducerBucket, node: int, lost_seqnos: int | None = None) -> 
     for vbucket in bucket.map.vbuckets_of(node):
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].crash(lost_seqnos)
+            bucket.writers[vbucket].rewind()
         bucket.follow_change(bucket.vbuckets[vbucket])
 
 

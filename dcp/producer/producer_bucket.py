@@ -6,12 +6,13 @@ Changes of state are in ``bucket_states.py``, ``promotion.py`` and ``failover.py
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import cast
+from typing import Concatenate, ParamSpec, cast
 
 from dcp.producer.branch_record import BranchRecord
-from dcp.producer.durability.sync_write_board import SyncWriteBoard
 from dcp.producer.faults import Faults
 from dcp.producer.replicas import Replicas
+from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.sync_write_board import SyncWriteBoard
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -20,10 +21,11 @@ from dcp.server.model.manifest_changes import ManifestChange
 from dcp.server.model.versions import Version
 from dcp.server.streams.dcp_options import DcpClient
 from dcp.server.streams.stream import ActiveStream
-from dcp.server.vbucket.documents import DocumentError, DocumentStore
+from dcp.server.vbucket.documents import DocumentError
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 
+P = ParamSpec("P")
 _LOG = logging.getLogger(__name__)
 
 
@@ -76,12 +78,13 @@ class ProducerBucket(Bucket):
         super().__init__(settings, ClientOrigin(self))
         self.replicas = Replicas(self.map, self.table, self.dcp_connections)
         self.sync_writes = SyncWriteBoard(self.table, self.replicas, self.writes, settings.clock)
+        self.writers = [DocumentWriter(vbucket.documents) for vbucket in self.vbuckets]
         self.records: dict[int, BranchRecord] = {}
         """The records of vbuckets that are recorded, by number."""
         for vbucket in self.vbuckets:
             # A record cannot know the items that were read from disk.
             if vbucket.data.high_seqno == vbucket.data.base_seqno:
-                self.record_anew(vbucket)
+                self._record(vbucket)
             self.follow_manifest(vbucket)
 
     # --- what is saved at once
@@ -104,7 +107,7 @@ class ProducerBucket(Bucket):
 
     # --- what clients and administrators do
 
-    def write(self, key: bytes, command: Callable[[DocumentStore], Version]) -> Version:
+    def write(self, key: bytes, command: Callable[[DocumentWriter], Version]) -> Version:
         """Run a KV command on the vbucket that holds ``key``, and wake its streams.
 
         Raises:
@@ -115,7 +118,38 @@ class ProducerBucket(Bucket):
             raise DocumentError(
                 Status.NOT_MY_VBUCKET, f"{key!r}: vbucket {vbucket.id} is {vbucket.state.name}"
             )
-        return self.writes.write_to(vbucket, command)
+        return self.write_to(vbucket, command)
+
+    def write_to(
+        self,
+        vbucket: Vbucket,
+        command: Callable[Concatenate[DocumentWriter, P], Version],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Version:
+        """Run a KV command on a vbucket, and wake its streams.
+
+        Raises:
+            DocumentError: the command is refused; ETMPFAIL if checkpoints take their whole quota.
+        """
+        self.writes.require_memory()
+        return self.read_from(vbucket, command, *args, **kwargs)
+
+    def read_from(
+        self,
+        vbucket: Vbucket,
+        command: Callable[Concatenate[DocumentWriter, P], Version],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Version:
+        """Run a KV command that reads; only an expiry that it finds is a write."""
+        # Even a refused command can have written: an expiry that it came across.
+        before = vbucket.data.high_seqno
+        try:
+            return command(self.writers[vbucket.id], *args, **kwargs)
+        finally:
+            if vbucket.data.high_seqno != before:
+                self.writes.wrote(vbucket.id)
 
     def change_manifest(self, *changes: ManifestChange) -> None:
         """Change scopes and collections under one new uid; active vbuckets emit system events.
@@ -152,7 +186,7 @@ class ProducerBucket(Bucket):
             before = vbucket.data.high_seqno
             try:
                 try:
-                    total += vbucket.documents.expire_due(now)
+                    total += self.writers[vbucket.id].expire_due(now)
                 finally:
                     if vbucket.data.high_seqno != before:
                         self.writes.wrote(vbucket.id)
@@ -172,10 +206,7 @@ class ProducerBucket(Bucket):
         """
         if self.vbuckets[vbucket.id] is vbucket:
             self.sync_writes.recover(vbucket.id)
-            record = self.records.get(vbucket.id)
-            if record is not None:
-                record.follow(vbucket.failover_log, vbucket.data.high_seqno)
-                vbucket.data.on_append(record.append)
+            self._follow_history(vbucket)
         # Streams must end before the first write to the new branch: no stream may cross a fork.
         self.dcp_connections.end_streams(vbucket.id, node, spared=spared)
         try:
@@ -184,13 +215,28 @@ class ProducerBucket(Bucket):
             # The change of state stands; the next ``follow_manifest`` emits the events.
             _LOG.warning("vbucket %d: system events cannot be emitted yet: %s", vbucket.id, error)
 
-    def record_anew(self, vbucket: Vbucket, versions: Iterable[Version] = ()) -> None:
+    def _follow_history(self, vbucket: Vbucket) -> None:
+        record = self.records.get(vbucket.id)
+        if record is not None:
+            record.follow(vbucket.failover_log, vbucket.data.high_seqno)
+        if self.writers[vbucket.id].documents is not vbucket.documents:
+            self.writers[vbucket.id] = DocumentWriter(vbucket.documents)
+            if record is not None:
+                vbucket.data.on_append.add(record.append)
+
+    def begin_anew(self, vbucket: Vbucket, versions: Iterable[Version]) -> None:
+        """Follow a vbucket that was replaced by one with these versions; the record begins anew."""
+        self.writers[vbucket.id] = DocumentWriter(vbucket.documents)
+        self._record(vbucket, versions)
+        self.sync_writes.forget(vbucket.id)
+
+    def _record(self, vbucket: Vbucket, versions: Iterable[Version] = ()) -> None:
         """Begin a vbucket's record with its ``versions``, if the settings ask for records."""
         if self.settings.record_branches:
             self.records[vbucket.id] = record = BranchRecord(vbucket.id, vbucket.failover_log)
             for version in versions:
                 record.append(version)
-            vbucket.data.on_append(record.append)
+            vbucket.data.on_append.add(record.append)
 
 
 def bucket_of(session: Session) -> ProducerBucket:

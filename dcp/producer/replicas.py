@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from dcp.producer.durability.sync_writes import CopyProgress
+from dcp.producer.writes.sync_writes import CopyProgress
 from dcp.server.bucket.dcp_connections import DcpConnections
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.model.cluster_map import ServedClusterMap

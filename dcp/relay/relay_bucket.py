@@ -49,9 +49,7 @@ class UpstreamOrigin:
         """Called with a vbucket after a client was sent some of its items."""
 
     def begin(self, vbucket: Vbucket) -> None:
-        """Show the vbucket as active; only the cluster expires its documents."""
         vbucket.show_as(VbucketState.ACTIVE)
-        vbucket.documents.leave_expired()
 
     def own_copies(
         self,

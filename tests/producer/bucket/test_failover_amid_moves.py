@@ -18,7 +18,7 @@ def _bucket() -> ProducerBucket:
     """One vbucket with a document at its owner, and empty copies on three other nodes."""
     bucket = ProducerBucket(ClusterSettings(nodes=4, vbuckets=1, replicas=3))
     with bucket.lock:
-        bucket.vbuckets[0].documents.set(b"k", b"1", 0.0)
+        bucket.writers[0].set(b"k", b"1", 0.0)
         bucket.writes.wrote(0)
     return bucket
 

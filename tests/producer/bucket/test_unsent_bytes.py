@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.bucket.unsent_bytes import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, UnsentBytes
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Version
 from dcp.server.node.accepted_connection import AcceptedConnection
 from dcp.server.node.turns import Turns
-from dcp.server.vbucket.documents import DocumentStore
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -80,7 +80,7 @@ class Silent:
     left_bytes: int
 
 
-def _set(key: bytes, documents: DocumentStore) -> Version:
+def _set(key: bytes, documents: DocumentWriter) -> Version:
     return documents.set(key, VALUE, 0.0)
 
 

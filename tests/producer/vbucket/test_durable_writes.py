@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.durability.sync_writes import (
+from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.sync_writes import (
     NEXT,
     CopyProgress,
     SyncWrites,
@@ -569,10 +570,10 @@ def test_sync_writes_follow_a_naive_model(
 ) -> None:
     """Committed, aborted and refused are the same ones, and each prepare is completed once."""
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1))
-    documents, writes = vbucket.documents, SyncWrites(vbucket.documents)
+    documents, writes = DocumentWriter(vbucket.documents), SyncWrites(vbucket.documents)
     model, told, now = _Model(), dict[int, Status](), 0.0
     appended: list[Version] = []
-    vbucket.data.on_append(appended.append)
+    vbucket.data.on_append.add(appended.append)
     for _, what, number in steps:
         if isinstance(what, bytes):
             key, level = what, number
@@ -608,7 +609,7 @@ def test_sync_writes_follow_a_naive_model(
 
 def test_what_may_be_visible_has_no_deadline() -> None:
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1))
-    vbucket.documents.set(b"k", b"1", 0.0, level=1)
+    DocumentWriter(vbucket.documents).set(b"k", b"1", 0.0, level=1)
     writes = SyncWrites(vbucket.documents)
     writes.recover(vbucket.documents, commits_prepares=True)
     missing: tuple[CopyProgress | None, ...] = (CopyProgress(1, 1), None)

@@ -11,10 +11,11 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dcp.producer.branch_record import BranchRecord
+from dcp.producer.writes.document_writer import DocumentWriter, StoredDocument
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import ResumeRequest, Rules, judge
 from dcp.server.model.state_changes import StateEvent
-from dcp.server.vbucket.documents import DocumentError, StoredDocument
+from dcp.server.vbucket.documents import DocumentError
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX
 from dcp.wire.vocabulary import Status
@@ -66,7 +67,8 @@ class Forking:
         self.vbucket = Vbucket(0, lambda: random.randint(1, U64_MAX), settings)
         self.vbucket.data.start_at(base)
         self.record = BranchRecord(0, self.vbucket.failover_log)
-        self.vbucket.data.on_append(self.record.append)
+        self.vbucket.data.on_append.add(self.record.append)
+        self.writer = DocumentWriter(self.vbucket.documents)
         self.compacted = False
         self.model = Model({self.uuid: []}, self.uuid, base)
         self.now = 1.0
@@ -80,7 +82,7 @@ class Forking:
         return self.vbucket.data.high_seqno
 
     def write(self, key: bytes, kind: str) -> None:
-        documents = self.vbucket.documents
+        documents = self.writer
         self.page()  # a fork may have brought back what is due
         try:
             if kind == "delete":
@@ -105,7 +107,7 @@ class Forking:
         before = self.high
         newest = [v for key in KEYS if (v := self.vbucket.data.newest.of_key(key)) is not None]
         due = {v.key for v in newest if not v.is_deleted and 0 < v.expiry <= self.now}
-        assert self.vbucket.documents.expire_due(self.now) == len(due)
+        assert self.writer.expire_due(self.now) == len(due)
         self.vbucket.data.finish_batch()
         expired = [v for key in due if (v := self.vbucket.data.newest.of_key(key)) is not None]
         for version in sorted(expired, key=lambda each: each.seqno):
@@ -133,6 +135,7 @@ class Forking:
             cut = self.high
         self.model.fork(self.uuid, cut)
         self.record.follow(vbucket.failover_log, self.high)
+        self.writer.rewind()
         assert self.high == cut
         newest = vbucket.failover_log.entries[0]
         assert (newest.vb_uuid, newest.seqno) == (self.uuid, cut)

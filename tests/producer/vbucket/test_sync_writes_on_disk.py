@@ -9,7 +9,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.durability.sync_writes import abort_of, commit_of
+from dcp.producer.writes.sync_writes import abort_of, commit_of
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.storage.disk_file import MemoryFile

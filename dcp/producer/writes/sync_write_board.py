@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
-from dcp.producer.durability.sync_writes import (
+from dcp.producer.replicas import Replicas
+from dcp.producer.writes.sync_writes import (
     Answer,
     Chain,
     CopyProgress,
@@ -8,7 +9,6 @@ from dcp.producer.durability.sync_writes import (
     Told,
     is_possible,
 )
-from dcp.producer.replicas import Replicas
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.bucket.write_path import WritePath
 from dcp.server.model.listeners import Listeners
