@@ -25,10 +25,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol, cast
 
-from dcp.producer.producer_bucket import bucket_of
-from dcp.server.commands.session import Access, CommandHandler, Session
-from dcp.server.model.manifest import ManifestError
-from dcp.server.model.manifest_changes import (
+from dcp.producer.manifest_changes import (
     CreateCollection,
     CreateScope,
     DropCollection,
@@ -36,6 +33,9 @@ from dcp.server.model.manifest_changes import (
     FlushCollection,
     ManifestChange,
 )
+from dcp.producer.producer_bucket import bucket_of
+from dcp.server.commands.session import Access, CommandHandler, Session
+from dcp.server.model.manifest import ManifestError
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status

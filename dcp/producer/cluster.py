@@ -8,14 +8,7 @@ from dcp.producer import bucket_states, failover
 from dcp.producer.cluster_documents import ClusterDocuments, CollectionName
 from dcp.producer.cluster_members import ClusterMembers
 from dcp.producer.faults import Corruption, Faults
-from dcp.producer.producer_bucket import ProducerBucket
-from dcp.producer.producer_commands import producer_commands
-from dcp.producer.replicas import lagging_copy
-from dcp.producer.writes.document_writer import StoredDocument
-from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.counters import Counters
-from dcp.server.model.manifest import DEFAULT_ID, Manifest
-from dcp.server.model.manifest_changes import (
+from dcp.producer.manifest_changes import (
     CreateCollection,
     CreateScope,
     DropCollection,
@@ -23,6 +16,13 @@ from dcp.server.model.manifest_changes import (
     FlushCollection,
     ManifestChange,
 )
+from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.producer_commands import producer_commands
+from dcp.producer.replicas import lagging_copy
+from dcp.producer.writes.document_writer import StoredDocument
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.counters import Counters
+from dcp.server.model.manifest import DEFAULT_ID, Manifest
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.versions import Version
 from dcp.server.node.cluster_nodes import ClusterNodes

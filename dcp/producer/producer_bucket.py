@@ -10,6 +10,7 @@ from typing import Concatenate, ParamSpec, cast
 
 from dcp.producer.branch_record import BranchRecord
 from dcp.producer.faults import Faults
+from dcp.producer.manifest_changes import ManifestChange, changed
 from dcp.producer.replicas import Replicas
 from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.producer.writes.sync_write_board import SyncWriteBoard
@@ -17,7 +18,6 @@ from dcp.server.bucket.bucket import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Manifest
-from dcp.server.model.manifest_changes import ManifestChange
 from dcp.server.model.versions import Version
 from dcp.server.streams.dcp_options import DcpClient
 from dcp.server.streams.stream import ActiveStream
@@ -158,7 +158,7 @@ class ProducerBucket(Bucket):
             ManifestError: a change is invalid; none is made.
             OSError: the data folder cannot be written; no change is made.
         """
-        self.collections.change(changes, self.vbuckets)
+        self.collections.change(changed(self.manifest, changes), self.vbuckets)
         for vbucket in self.vbuckets:
             self.follow_manifest(vbucket)
 

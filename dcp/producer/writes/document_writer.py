@@ -10,6 +10,7 @@ the prepare. Until the commit or abort nobody else can write the key, it does no
 return the old document.
 """
 
+import string
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -17,7 +18,6 @@ from typing import Final, NamedTuple
 from dcp.errors import FrameError
 from dcp.producer.writes.expiry_queue import ExpiryQueue
 from dcp.server.model.values import (
-    storable_body_steps,
     system_xattrs_only,
     without_xattrs,
     xattrs_only,
@@ -28,12 +28,16 @@ from dcp.types import U32_MAX
 from dcp.wire.json_text import is_json, is_json_steps
 from dcp.wire.snappy import inflate
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, Opcode, Status
-from dcp.wire.xattr import MAX_SYSTEM_BYTES
+from dcp.wire.xattr import MAX_SYSTEM_BYTES, split_xattrs
 
 MAX_VALUE_BYTES: Final = 20 * 1024 * 1024
 """Limit of the plain value; system xattrs have their own (``MAX_SYSTEM_BYTES``)."""
 RELATIVE_EXPIRY_SECONDS: Final = 30 * 24 * 3600
 """An expiry up to this counts from now, as in memcached's protocol."""
+_NOT_FIRST: Final = frozenset(
+    bytes((byte,)) for byte in (*range(32), 127, *string.punctuation.encode()) if byte != ord("_")
+)
+"""Characters with which no xattr name begins: C's ``iscntrl`` and ``ispunct``, except ``_``."""
 _JSON: Final = int(Datatype.JSON)
 _SNAPPY: Final = int(Datatype.SNAPPY)
 _XATTR: Final = int(Datatype.XATTR)
@@ -368,7 +372,7 @@ def _datatype_steps(value: bytes, datatype: int) -> Generator[None, None, int]:
         raise DocumentError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
     try:
         plain = inflate(value) if datatype & _SNAPPY else value
-        body = (yield from storable_body_steps(plain)) if datatype & _XATTR else plain
+        body = (yield from _storable_body_steps(plain)) if datatype & _XATTR else plain
     except FrameError as error:
         status = Status.XATTR_EINVAL if datatype & _XATTR else Status.EINVAL
         raise DocumentError(status, str(error)) from error
@@ -378,6 +382,27 @@ def _datatype_steps(value: bytes, datatype: int) -> Generator[None, None, int]:
             Status.E2BIG, f"value: found {len(plain)} bytes, expected at most {most}"
         )
     return datatype & ~_JSON | (_JSON if (yield from is_json_steps(body)) else 0)
+
+
+def _storable_body_steps(value: bytes) -> Generator[None, None, bytes]:
+    """Check a value with the XATTR bit that a client stores, and return its body, in steps.
+
+    A name cannot begin with punctuation: ``_`` is the system's, ``$`` means computed xattrs.
+
+    Raises:
+        FrameError: the xattr section is missing or malformed, a name is invalid, or an xattr is not
+            JSON (kv_engine ``xattr/utils.cc``, ``xattr/key_validator.cc``).
+    """
+    xattrs, body = split_xattrs(value)
+    for name, text in xattrs:
+        if name[:1] in _NOT_FIRST or name == b"_":
+            raise FrameError(
+                f"xattr name: found {name!r}, expected one that begins with a letter, a digit, "
+                "or _ and more"
+            )
+        if not (yield from is_json_steps(text)):
+            raise FrameError(f"xattr {name!r}: found {text[:40]!r}, expected JSON")
+    return body
 
 
 def _check_cas(key: bytes, live: Version | None, cas: int) -> None:
