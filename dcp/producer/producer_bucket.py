@@ -77,8 +77,10 @@ class ProducerBucket(Bucket):
         self.faults = Faults()
         super().__init__(settings, ClientOrigin(self))
         self.replicas = Replicas(self.map, self.table, self.dcp_connections)
-        self.sync_writes = SyncWriteBoard(self.table, self.replicas, self.writes, settings.clock)
         self.writers = [DocumentWriter(vbucket.documents) for vbucket in self.vbuckets]
+        self.sync_writes = SyncWriteBoard(
+            self.table, self.writers, self.replicas, self.writes, settings.clock
+        )
         self.records: dict[int, BranchRecord] = {}
         """The records of vbuckets that are recorded, by number."""
         for vbucket in self.vbuckets:
@@ -205,8 +207,8 @@ class ProducerBucket(Bucket):
         over, its streams end except ``spared``, it emits the system events that it lacks.
         """
         if self.vbuckets[vbucket.id] is vbucket:
-            self.sync_writes.recover(vbucket.id)
             self._follow_history(vbucket)
+            self.sync_writes.recover(vbucket.id)
         # Streams must end before the first write to the new branch: no stream may cross a fork.
         self.dcp_connections.end_streams(vbucket.id, node, spared=spared)
         try:

@@ -7,11 +7,11 @@ finds it (kv_engine ``docs/BinaryProtocol.md``, ``engines/ep/src/ep_vb.cc``).
 
 A durability ``level`` makes a command start a sync write (``sync_writes.py``): the command returns
 the prepare. Until the commit or abort nobody else can write the key, it does not expire, and reads
-return the old document.
+return the old document. Reads fail if a commit before a failover is in doubt.
 """
 
 import string
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -88,8 +88,13 @@ class DocumentWriter:
     def __init__(self, documents: DocumentStore) -> None:
         self.documents = documents
         self.data = documents.data
+        self.maybe_visible: set[tuple[int, bytes]] = set()
+        """(collection, key) of prepares that may have been committed before a failover."""
         self.rewind()
         self.data.on_append.add(self._note_expiry)
+
+    def hold_back(self, prepares: Iterable[tuple[int, bytes]]) -> None:
+        self.maybe_visible = set(prepares)
 
     def rewind(self) -> None:
         """Rebuild the expiry queue after the history was cut."""
@@ -105,10 +110,16 @@ class DocumentWriter:
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
         """Return the live version of ``key``, as ``DocumentStore.get`` does.
 
+        It raises SYNC_WRITE_RE_COMMIT_IN_PROGRESS if a commit before a failover is in doubt.
         Like all commands, it raises UNKNOWN_COLLECTION if the collection does not exist. Writes
         also raise SYNC_WRITE_IN_PROGRESS while a sync write on the key is pending.
         """
         self._live(collection, key, now)
+        if (collection, key) in self.maybe_visible:
+            raise DocumentError(
+                Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
+                f"get {key!r}: its sync write is not committed again yet",
+            )
         return self.documents.get(key, now, collection=collection)
 
     def set(  # noqa: PLR0913  as many as KV SET has

@@ -1,6 +1,7 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dcp.producer.replicas import Replicas
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.producer.writes.sync_writes import (
     Answer,
     Chain,
@@ -23,13 +24,18 @@ class SyncWriteBoard:
     def __init__(
         self,
         table: VbucketTable,
+        writers: Sequence[DocumentWriter],
         replicas: Replicas,
         writes: WritePath,
         clock: Callable[[], float],
     ) -> None:
-        """Begin with the prepares of all vbuckets; ``clock`` returns seconds since 1970."""
+        """Begin with the prepares of all vbuckets; ``clock`` returns seconds since 1970.
+
+        ``writers`` has the present writer of each vbucket; call ``recover`` after a change.
+        """
         self._table, self._replicas, self._writes, self._clock = table, replicas, writes, clock
-        self._writes_of = [SyncWrites(vbucket.documents) for vbucket in table.vbuckets]
+        self._writers = writers
+        self._writes_of = [SyncWrites(writer) for writer in writers]
         self._pending: set[int] = set()
         self.on_pending: Listeners[[]] = Listeners()
         """A sync write began: ``check`` must run at intervals while ``has_pending``."""
@@ -62,15 +68,13 @@ class SyncWriteBoard:
 
         An active vbucket commits its prepares again. Waiting clients get SYNC_WRITE_AMBIGUOUS.
         """
-        found = self._table.vbuckets[vbucket]
-        is_active = found.state is VbucketState.ACTIVE
-        self._writes_of[vbucket].recover(found.documents, commits_prepares=is_active)
+        is_active = self._table.vbuckets[vbucket].state is VbucketState.ACTIVE
+        self._writes_of[vbucket].recover(self._writers[vbucket], commits_prepares=is_active)
         self._watch(vbucket)
 
     def forget(self, vbucket: int) -> None:
         """Leave the vbucket's prepares as they are; waiting clients get SYNC_WRITE_AMBIGUOUS."""
-        documents = self._table.vbuckets[vbucket].documents
-        self._writes_of[vbucket].recover(documents, commits_prepares=False)
+        self._writes_of[vbucket].recover(self._writers[vbucket], commits_prepares=False)
         self._watch(vbucket)
 
     def _watch(self, vbucket: int) -> None:

@@ -1,10 +1,9 @@
 """The documents of one vbucket, with its collections and its clock.
 
-Keys have no collection prefix; the collection is a separate argument, 0 for the default one. Reads
-fail if a commit before a failover is in doubt.
+Keys have no collection prefix; the collection is a separate argument, 0 for the default one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from dcp.errors import DcplakeError, FrameError
 from dcp.server.model.hybrid_clock import HybridClock
@@ -32,11 +31,6 @@ class DocumentStore:
         self.clock = clock or HybridClock()
         self.collections = VbucketCollections()
         self.begin_at_base()
-        self.maybe_visible: set[tuple[int, bytes]] = set()
-        """(collection, key) of prepares that may have been committed before a failover."""
-
-    def hold_back(self, prepares: Iterable[tuple[int, bytes]]) -> None:
-        self.maybe_visible = set(prepares)
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
         """Return the live version of ``key``; raise DocumentError KEY_ENOENT if there is none.
@@ -44,11 +38,6 @@ class DocumentStore:
         It raises UNKNOWN_COLLECTION if the collection does not exist.
         """
         version = self.live(collection, key, now)
-        if (collection, key) in self.maybe_visible:
-            raise DocumentError(
-                Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
-                f"get {key!r}: its sync write is not committed again yet",
-            )
         if version is None:
             raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")
         return self.data.newest.with_value(version)

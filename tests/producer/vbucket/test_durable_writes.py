@@ -570,7 +570,8 @@ def test_sync_writes_follow_a_naive_model(
 ) -> None:
     """Committed, aborted and refused are the same ones, and each prepare is completed once."""
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1))
-    documents, writes = DocumentWriter(vbucket.documents), SyncWrites(vbucket.documents)
+    documents = DocumentWriter(vbucket.documents)
+    writes = SyncWrites(documents)
     model, told, now = _Model(), dict[int, Status](), 0.0
     appended: list[Version] = []
     vbucket.data.on_append.add(appended.append)
@@ -609,9 +610,10 @@ def test_sync_writes_follow_a_naive_model(
 
 def test_what_may_be_visible_has_no_deadline() -> None:
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1))
-    DocumentWriter(vbucket.documents).set(b"k", b"1", 0.0, level=1)
-    writes = SyncWrites(vbucket.documents)
-    writes.recover(vbucket.documents, commits_prepares=True)
+    writer = DocumentWriter(vbucket.documents)
+    writer.set(b"k", b"1", 0.0, level=1)
+    writes = SyncWrites(writer)
+    writes.recover(writer, commits_prepares=True)
     missing: tuple[CopyProgress | None, ...] = (CopyProgress(1, 1), None)
     assert writes.step(missing, inf) == []
     assert vbucket.data.high_seqno == 1
