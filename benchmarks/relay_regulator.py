@@ -81,7 +81,7 @@ class Scene:
     def _consumer(self, number: int) -> DcpConnection:
         key = NODE, b"consumer-%d" % number
         client = DcpClient(key, int(OpenFlag.PRODUCER))
-        consumer = self.bucket.dcp_connections.open(client, lambda: None, lambda _, __: False)
+        consumer = self.bucket.dcp_connections.open(client, lambda: None)
         verdict = Verdict(Status.SUCCESS, None, 0, END_OF_TIME, 0)
         for vbucket in self.bucket.vbuckets:
             settings = consumer.stream_settings()

@@ -160,7 +160,6 @@ LARGE_CLASSES = frozenset(
         "dcp.server.model.versions.Version",
         "dcp.server.streams.snapshots.MemoryItems",
         "dcp.server.streams.stream.ActiveStream",
-        "dcp.server.vbucket.vbucket.Vbucket",
         "dcp.wire.columns.DataColumns",
     }
 )
@@ -408,6 +407,40 @@ def violations(root: Path) -> list[str]:
                 if folder == "airflow":
                     found.append(f"{relative}: it would shadow the installed airflow")
     return found
+
+
+def of_the_producer_alone(root: Path) -> list[str]:
+    """Functions and classes of `dcp.server` that nobody but `dcp.producer` uses.
+
+    Methods are not looked at: their users cannot be told by imports.
+    """
+    imported: dict[str, set[str]] = {}
+    found: list[str] = []
+    trees = {
+        name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules_of(root).items()
+    }
+    for name, tree in trees.items():
+        for _, used in imported_modules(tree, name.rpartition(".")[0]):
+            imported.setdefault(used, set()).add(part_of(name))
+    for name, tree in trees.items():
+        own = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+        for node in tree.body:
+            if part_of(name) == "server" and isinstance(node, ast.FunctionDef | ast.ClassDef):
+                users = imported.get(f"{name}.{node.name}", set())
+                if node.name not in own and users == {"producer"}:
+                    found.append(f"{name}.{node.name}")
+    return found
+
+
+def test_the_server_has_nothing_that_only_the_producer_uses() -> None:
+    assert of_the_producer_alone(ROOT) == []
+
+
+def test_what_only_the_producer_uses_is_found(tmp_path: Path) -> None:
+    plant(tmp_path, "dcp/server/a.py", "def f(): ...\ndef g(): ...\nclass A: ...\nh = g()")
+    plant(tmp_path, "dcp/producer/b.py", "from dcp.server.a import A, f, g")
+    plant(tmp_path, "dcp/relay/c.py", "from dcp.server.a import A")
+    assert of_the_producer_alone(tmp_path) == ["dcp.server.a.f"]
 
 
 def test_our_tree_keeps_the_layers() -> None:

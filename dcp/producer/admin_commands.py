@@ -23,12 +23,9 @@ a rebalance. Source: kv_engine ``include/mcbp/protocol/opcode.h``, ``daemon/mcbp
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
-from dcp.producer.administrator import Administrator
-from dcp.server.commands.session import Access, CommandHandler, Session
-from dcp.server.model.manifest import ManifestError
-from dcp.server.model.manifest_changes import (
+from dcp.producer.manifest_changes import (
     CreateCollection,
     CreateScope,
     DropCollection,
@@ -36,9 +33,40 @@ from dcp.server.model.manifest_changes import (
     FlushCollection,
     ManifestChange,
 )
+from dcp.producer.producer_bucket import bucket_of
+from dcp.server.commands.session import Access, CommandHandler, Session
+from dcp.server.model.manifest import ManifestError
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
+
+
+class Administrator(Protocol):
+    """Carries out administrative orders, which ``ProducerCluster`` documents.
+
+    Nodes are indexes from 0; refusals raise ValueError.
+    """
+
+    def failover(self, node: int) -> None: ...
+
+    def kill_node(self, node: int) -> None: ...
+
+    def restore_node(self, node: int) -> None: ...
+
+    @property
+    def rebalance_state(self) -> str:
+        """``none``, ``running``, or ``failed:`` with the reason."""
+
+    def add_node(self) -> int: ...
+
+    def rebalance(self, remove: int | None = None) -> None: ...
+
+    def pause_replication(self) -> None: ...
+
+    def resume_replication(self) -> None: ...
+
+    def change_manifest(self, *changes: ManifestChange) -> None:
+        """Raises ManifestError for an impossible change."""
 
 
 def _node(session: Session, value: str) -> int:
@@ -160,7 +188,7 @@ def _nodes(_: Administrator, session: Session) -> str:
 
 
 def _replication_state(_: Administrator, session: Session) -> str:
-    paused = session.bucket.replicas.is_paused
+    paused = bucket_of(session).replicas.is_paused
     return "paused" if paused else "running"
 
 

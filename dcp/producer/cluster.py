@@ -4,18 +4,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dcp.errors import LocalProtocolError
-from dcp.producer import failover
+from dcp.producer import bucket_states, failover
 from dcp.producer.cluster_documents import ClusterDocuments, CollectionName
 from dcp.producer.cluster_members import ClusterMembers
-from dcp.producer.producer_commands import producer_commands
-from dcp.server.bucket import bucket_states
-from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.replicas import lagging_copy
-from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.counters import Counters
-from dcp.server.model.faults import Corruption, Faults
-from dcp.server.model.manifest import DEFAULT_ID, Manifest
-from dcp.server.model.manifest_changes import (
+from dcp.producer.faults import Corruption, Faults
+from dcp.producer.manifest_changes import (
     CreateCollection,
     CreateScope,
     DropCollection,
@@ -23,12 +16,18 @@ from dcp.server.model.manifest_changes import (
     FlushCollection,
     ManifestChange,
 )
+from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.producer_commands import producer_commands
+from dcp.producer.replicas import lagging_copy
+from dcp.producer.writes.document_writer import StoredDocument
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.counters import Counters
+from dcp.server.model.manifest import DEFAULT_ID, Manifest
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.versions import Version
 from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.server import Node
 from dcp.server.node.serving import Serving
-from dcp.server.vbucket.documents import StoredDocument
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Status, VbucketState
 
@@ -40,12 +39,15 @@ class ProducerCluster(Serving):
     count from 1. Methods with a node or vbucket raise ValueError if there is none.
     """
 
+    bucket: ProducerBucket
+
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         commands = producer_commands(self)
-        nodes = ClusterNodes(Bucket(settings or ClusterSettings()), commands)
-        self.members = ClusterMembers(nodes)
+        bucket = ProducerBucket(settings or ClusterSettings())
+        nodes = ClusterNodes(bucket, commands)
+        self.members = ClusterMembers(nodes, bucket)
         super().__init__(nodes, self.members)
-        self._documents = ClusterDocuments(self.bucket, nodes.loop)
+        self._documents = ClusterDocuments(bucket, nodes.loop)
 
     # --- documents
 
@@ -190,9 +192,10 @@ class ProducerCluster(Serving):
         """
         with self.bucket.lock:
             found = self.bucket.table.numbered(vbucket)
-            if found.record is None:
+            record = self.bucket.records.get(found.id)
+            if record is None:
                 raise LocalProtocolError(f"vbucket {vbucket}: this cluster records no branches")
-            return found.record.state_at(seqno, vb_uuid, self._documents.collection_id(collection))
+            return record.state_at(seqno, vb_uuid, self._documents.collection_id(collection))
 
     def branches(self, vbucket: int) -> tuple[int, ...]:
         """Return the uuids of all branches that a vbucket ever had, oldest first.
@@ -201,8 +204,9 @@ class ProducerCluster(Serving):
         """
         with self.bucket.lock:
             found = self.bucket.table.numbered(vbucket)
-            if found.record is not None:
-                return found.record.vb_uuids
+            record = self.bucket.records.get(found.id)
+            if record is not None:
+                return record.vb_uuids
             return tuple(entry.vb_uuid for entry in reversed(found.failover_log.entries))
 
     def persisted_seqno(self, vbucket: int) -> int:
@@ -321,8 +325,7 @@ class ProducerCluster(Serving):
             self.bucket.map.require_node(node)
             with self.bucket.changing_map():
                 self.bucket.map.move(vbucket, node)
-            self.bucket.table.numbered(vbucket).recover_sync_writes()
-            self.bucket.sync_writes.watch(vbucket)
+            self.bucket.sync_writes.recover(vbucket)
             self.bucket.dcp_connections.end_streams(vbucket, before)
             for place, at in self.bucket.copies.follow(self.bucket.map):
                 self.bucket.dcp_connections.end_streams(at, place)
@@ -478,4 +481,4 @@ class ProducerCluster(Serving):
     @property
     def faults(self) -> Faults:
         """The faults that are still to come; hold ``batch()`` while you read them."""
-        return self.bucket.dcp_connections.shared.faults
+        return self.bucket.faults

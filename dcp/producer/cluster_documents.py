@@ -4,10 +4,10 @@ from collections.abc import Callable
 from time import sleep
 from typing import Final
 
-from dcp.server.bucket.bucket import Bucket
+from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.writes.document_writer import DocumentWriter, StoredDocument
 from dcp.server.model.versions import Version
 from dcp.server.node.loop_thread import LoopThread
-from dcp.server.vbucket.documents import DocumentStore, StoredDocument
 
 _HAND_OVER_SECONDS: Final = 10.0
 CollectionName = int | str
@@ -17,14 +17,14 @@ CollectionName = int | str
 class ClusterDocuments:
     """The documents of one bucket. Any thread may call it."""
 
-    def __init__(self, bucket: Bucket, loop: LoopThread) -> None:
+    def __init__(self, bucket: ProducerBucket, loop: LoopThread) -> None:
         self._bucket, self._loop = bucket, loop
 
     def run(
         self,
         key: bytes,
         collection: CollectionName,
-        command: Callable[[DocumentStore, float, int], Version],
+        command: Callable[[DocumentWriter, float, int], Version],
     ) -> StoredDocument:
         """Run a KV command on the store of ``key``, with the time and the collection's id."""
         bucket = self._bucket

@@ -7,10 +7,13 @@ from functools import partial
 from typing import Any
 
 from dcp.errors import LocalProtocolError, SourceError
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.rebalance_orders import RebalanceOrders
 from dcp.producer.replication import Replication
 from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.loop_thread import now
+from dcp.server.node.serving import Work
+from dcp.server.node.wait_watch import WaitWatch
 from dcp.server.vbucket.vbucket import Vbucket
 
 _LOG = logging.getLogger(__name__)
@@ -23,8 +26,8 @@ class ClusterMembers:
     rest.
     """
 
-    def __init__(self, nodes: ClusterNodes) -> None:
-        self._nodes, self._loop, self._bucket = nodes, nodes.loop, nodes.bucket
+    def __init__(self, nodes: ClusterNodes, bucket: ProducerBucket) -> None:
+        self._nodes, self._loop, self._bucket = nodes, nodes.loop, bucket
         self._replication = Replication(self._bucket, self._awake)
         self._rebalances = RebalanceOrders(self._bucket, self._awake, nodes.push_map, nodes.leave)
         nodes.on_map_changed.add(self.follow_map)
@@ -38,9 +41,21 @@ class ClusterMembers:
 
     async def opening(self) -> None: ...
 
-    def opened(self) -> None:
+    def opened(self) -> dict[str, Work]:
         self._replication.start()
         self.follow_map()
+        bucket = self._bucket
+        watch = WaitWatch(bucket.sync_writes, bucket.lock, self._loop.call_soon)
+        works: dict[str, Work] = {"watch of durable writes": watch.run}
+        if bucket.settings.expiry_pager_seconds > 0:
+            works["expiry pager"] = self._page_expiries
+        return works
+
+    async def _page_expiries(self) -> None:
+        while True:
+            await asyncio.sleep(self._bucket.settings.expiry_pager_seconds)
+            with self._bucket.lock:
+                self._bucket.expire_due(self._bucket.now())
 
     async def ending(self) -> None:
         await self._rebalances.stop()

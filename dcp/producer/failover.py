@@ -5,15 +5,14 @@ Call these functions under the bucket's lock.
 
 import logging
 
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.promotion import prepare, promote, promotion_of, undo
-from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.bucket_states import follow_change
 from dcp.wire.vocabulary import VbucketState
 
 _LOG = logging.getLogger(__name__)
 
 
-def fail_over(bucket: Bucket, node: int) -> None:
+def fail_over(bucket: ProducerBucket, node: int) -> None:
     """Take ``node`` out of the cluster and promote the copies of its vbuckets.
 
     Each vbucket continues at the next living node with a copy.
@@ -45,14 +44,14 @@ def fail_over(bucket: Bucket, node: int) -> None:
     bucket.copies.follow(bucket.map)
 
 
-def _continue_at(bucket: Bucket, vbucket: int, node: int, heir: int) -> None:
+def _continue_at(bucket: ProducerBucket, vbucket: int, node: int, heir: int) -> None:
     # Streams end before the vbucket takes writes on its new branch.
     for each in (node, heir):
         bucket.dcp_connections.end_streams(vbucket, each)
     promote(bucket, vbucket, heir, promotion_of(bucket.vbuckets[vbucket].unmoved_state))
 
 
-def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
+def crash(bucket: ProducerBucket, node: int, lost_seqnos: int | None = None) -> None:
     """Restart ``node`` with the items on its disk, or without its ``lost_seqnos`` newest seqnos.
 
     Raises:
@@ -64,10 +63,11 @@ def crash(bucket: Bucket, node: int, lost_seqnos: int | None = None) -> None:
     for vbucket in bucket.map.vbuckets_of(node):
         if bucket.vbuckets[vbucket].state is VbucketState.ACTIVE:
             bucket.vbuckets[vbucket].crash(lost_seqnos)
-        follow_change(bucket, bucket.vbuckets[vbucket])
+            bucket.writers[vbucket].rewind()
+        bucket.follow_change(bucket.vbuckets[vbucket])
 
 
-def _require_member(bucket: Bucket, node: int) -> None:
+def _require_member(bucket: ProducerBucket, node: int) -> None:
     bucket.map.require_node(node)
     if not bucket.map.is_member(node):
         raise ValueError(

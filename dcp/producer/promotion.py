@@ -6,8 +6,7 @@ Call these functions under the bucket's lock. The vbucket then holds what the co
 from collections.abc import Callable, Iterable, Mapping
 
 from dcp.producer.parallel_writes import flush_together, save_together
-from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.bucket_states import follow_change
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.model.state_changes import ORDERED, StateEvent
 from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.wire.vocabulary import VbucketState
@@ -22,7 +21,7 @@ def promotion_of(state: VbucketState) -> StateEvent:
 
 
 def prepare(
-    bucket: Bucket, heirs: Mapping[int, int], event_of: Callable[[int], StateEvent]
+    bucket: ProducerBucket, heirs: Mapping[int, int], event_of: Callable[[int], StateEvent]
 ) -> None:
     """Write the copies to disk in their future state; ``promote`` or ``undo`` follows.
 
@@ -51,7 +50,7 @@ def prepare(
         raise
 
 
-def undo(bucket: Bucket, heirs: Mapping[int, int]) -> None:
+def undo(bucket: ProducerBucket, heirs: Mapping[int, int]) -> None:
     """Turn prepared copies of these nodes into ordinary copies again."""
     found = [bucket.copies.at(node, vbucket) for vbucket, node in heirs.items()]
     _undo([copy for copy in found if copy is not None])
@@ -62,18 +61,17 @@ def _undo(copies: Iterable[ReplicaCopy]) -> None:
         copy.undo_preparation()
 
 
-def promote(bucket: Bucket, vbucket: int, node: int, event: StateEvent) -> None:
+def promote(bucket: ProducerBucket, vbucket: int, node: int, event: StateEvent) -> None:
     """Let a node's copy replace the vbucket; prepares it first if necessary."""
     prepare(bucket, {vbucket: node}, lambda _: event)
     copy = bucket.copies.take(node, vbucket)
-    copy.vbucket.succeed(bucket.vbuckets[vbucket])
+    copy.vbucket.documents.rewind()
     bucket.table.put_in_place(vbucket, copy.vbucket)
-    copy.complete_promotion()
-    follow_change(bucket, copy.vbucket, node)
+    bucket.follow_change(copy.vbucket, node)
     bucket.table.copies_moved.notify_all()
 
 
-def take_over(bucket: Bucket, vbuckets: Iterable[int], node: int) -> None:
+def take_over(bucket: ProducerBucket, vbuckets: Iterable[int], node: int) -> None:
     """Let a node's copies become active vbuckets after takeover streams; saves the map once.
 
     Raises:

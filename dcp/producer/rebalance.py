@@ -10,15 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from dcp.errors import DcplakeError, SourceError
+from dcp.producer.bucket_states import change_state, give_back, leave
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.promotion import take_over
+from dcp.producer.replicas import TAKEOVER
 from dcp.producer.replication import Feed
-from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.bucket_states import change_state, give_back, leave
-from dcp.server.model.placement import even_owners
 from dcp.server.model.state_changes import StateEvent
 from dcp.server.replication.passive_stream import PassiveStream
 from dcp.server.vbucket.replica_copy import ReplicaCopy
-from dcp.server.vbucket.replication_chain import TAKEOVER
 from dcp.wire.vocabulary import VbucketState
 
 _LOG = logging.getLogger(__name__)
@@ -29,7 +28,7 @@ class Rebalance:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: ProducerBucket,
         remove: int | None,
         awake: Callable[[int], asyncio.Event],
         map_changed: Callable[[], None],
@@ -89,7 +88,7 @@ class Move:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: ProducerBucket,
         source: int,
         target: int,
         vbuckets: Sequence[int],
@@ -173,7 +172,7 @@ class Move:
             return list(self._left)
 
 
-def checked_members(bucket: Bucket, remove: int | None) -> list[int]:
+def checked_members(bucket: ProducerBucket, remove: int | None) -> list[int]:
     """Return the nodes that shall own vbuckets: all members except ``remove``.
 
     Raises:
@@ -198,3 +197,27 @@ def checked_members(bucket: Bucket, remove: int | None) -> list[int]:
     if not left:
         raise ValueError("rebalance: found no other node to take what the last one holds")
     return left
+
+
+def even_owners(owners: Sequence[int], nodes: Sequence[int]) -> list[int]:
+    """Return an owner among ``nodes`` for each vbucket: even shares, with as few moves as possible.
+
+    Raises:
+        ValueError: there are no nodes.
+    """
+    if not nodes:
+        raise ValueError("owners of vbuckets: found no nodes, expected one or more")
+    least, more = divmod(len(owners), len(nodes))
+    held = {node: list(owners).count(node) for node in nodes}
+    # Nodes that own the most get the larger shares: that saves moves.
+    ranked = sorted(nodes, key=lambda node: (-held[node], node))
+    share = {node: least + (place < more) for place, node in enumerate(ranked)}
+    kept = dict.fromkeys(nodes, 0)
+    found: list[int | None] = []
+    for owner in owners:
+        stays = owner in kept and kept[owner] < share[owner]
+        found.append(owner if stays else None)
+        if stays:
+            kept[owner] += 1
+    takers = iter([node for node in nodes for _ in range(share[node] - kept[node])])
+    return [next(takers) if owner is None else owner for owner in found]

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from dcp.errors import SourceError
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.rebalance import Rebalance
-from dcp.server.bucket.bucket import Bucket
 
 
 class RebalanceOrders:
@@ -27,7 +27,7 @@ class RebalanceOrders:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: ProducerBucket,
         awake: Callable[[int], asyncio.Event],
         map_changed: Callable[[], None],
         leave: Callable[[int], Awaitable[None]],

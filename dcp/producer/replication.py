@@ -10,9 +10,10 @@ from time import monotonic
 from typing import Final
 
 from dcp.errors import DcplakeError, NodeUnavailableError
+from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.replicas import REPLICATION, connection_name
 from dcp.producer.replication_connection import ReplicationConnection
 from dcp.protocol.liveness import LivenessSettings
-from dcp.server.bucket.bucket import Bucket
 from dcp.server.replication.background import (
     FIRST_WAIT_SECONDS,
     LONGEST_WAIT_SECONDS,
@@ -22,7 +23,6 @@ from dcp.server.replication.background import (
 from dcp.server.replication.passive_stream import PassiveStream
 from dcp.server.replication.reading import read_until
 from dcp.server.vbucket.replica_copy import ReplicaCopy
-from dcp.server.vbucket.replication_chain import REPLICATION, connection_name
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import EndReason
@@ -45,7 +45,7 @@ class Feed:
 
     def __init__(
         self,
-        bucket: Bucket,
+        bucket: ProducerBucket,
         source: int,
         target: int,
         awake: asyncio.Event,
@@ -219,7 +219,7 @@ class Feed:
 class Replication:
     """All feeds of a cluster. Methods run in the loop's thread."""
 
-    def __init__(self, bucket: Bucket, awake: Callable[[int], asyncio.Event]) -> None:
+    def __init__(self, bucket: ProducerBucket, awake: Callable[[int], asyncio.Event]) -> None:
         """``awake`` returns the event that is cleared while a node hangs."""
         self._bucket = bucket
         self._awake = awake

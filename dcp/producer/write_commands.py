@@ -1,14 +1,18 @@
-"""Writes documents over the wire (SET, ADD, REPLACE, DELETE, TOUCH), durably if requested."""
+"""Writes documents over the wire (SET, ADD, REPLACE, DELETE, TOUCH), durably if requested.
+
+GET is here, too: in a bucket that clients write to, a read expires the document that is due.
+"""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, cast
 
-from dcp.producer.durable_writes import write_durably
-from dcp.server.commands.document_commands import datatypes_of, on_document
+from dcp.producer.producer_bucket import bucket_of
+from dcp.producer.writes.document_writer import CheckedValue, DocumentWriter, examine
+from dcp.server.commands.document_commands import datatypes_of, on_document, reply_document
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.versions import Version
-from dcp.server.vbucket.documents import CheckedValue, DocumentStore, examine
+from dcp.server.vbucket.request_framing import DurabilityRequirement
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -22,9 +26,23 @@ class _Change(Protocol):
     """A command that changes the document of a key in a collection."""
 
     def __call__(
-        self, documents: DocumentStore, /, key: bytes, collection: int, level: int
+        self, documents: DocumentWriter, /, key: bytes, collection: int, level: int
     ) -> Version:
         """Return the new version; with a durability ``level`` other than 0 it is a prepare."""
+
+
+def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
+    bucket = bucket_of(session)
+    now = bucket.now()
+
+    def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
+        reply_document(
+            session,
+            frame,
+            bucket.read_from(vbucket, DocumentWriter.get, key, now, collection=collection),
+        )
+
+    on_document(session, frame, answer)
 
 
 def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
@@ -51,7 +69,7 @@ def _storing(
 ) -> _Change:
     now = session.bucket.now()
 
-    def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
+    def command(documents: DocumentWriter, key: bytes, collection: int, level: int) -> Version:
         if frame.opcode == Opcode.ADD:
             return documents.add(
                 key,
@@ -82,7 +100,7 @@ def _storing(
 def delete(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     now = session.bucket.now()
 
-    def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
+    def command(documents: DocumentWriter, key: bytes, collection: int, level: int) -> Version:
         return documents.delete(key, now, cas=frame.cas, collection=collection, level=level)
 
     _change(session, frame, command, _mutation_answer)
@@ -92,7 +110,7 @@ def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     now = session.bucket.now()
     expiry = cast("m.Touch", body).expiry
 
-    def command(documents: DocumentStore, key: bytes, collection: int, level: int) -> Version:
+    def command(documents: DocumentWriter, key: bytes, collection: int, level: int) -> Version:
         return documents.touch(key, expiry, now, collection=collection, level=level)
 
     _change(session, frame, command, lambda *_: m.Empty())
@@ -110,12 +128,42 @@ def _change(
 
         requirement = session.requirement
         if requirement is None:
-            reply(session.bucket.writes.write_to(vbucket, command, key, collection, 0))
+            reply(bucket_of(session).write_to(vbucket, command, key, collection, 0))
         else:
             prepare = partial(command, key=key, collection=collection, level=requirement.level)
-            write_durably(session, frame, vbucket, requirement, prepare, reply)
+            _write_durably(session, frame, vbucket, requirement, prepare, reply)
 
     on_document(session, frame, change)
+
+
+def _write_durably(
+    session: Session,
+    frame: Frame,
+    vbucket: Vbucket,
+    requirement: DurabilityRequirement,
+    command: Callable[[DocumentWriter], Version],
+    reply: Callable[[Version], None],
+) -> None:
+    """Run ``command``, which prepares a write; ``reply`` answers after its commit.
+
+    Later requests of the session wait for it.
+
+    Raises:
+        DocumentError: nothing was prepared: too few copies, or the command refuses.
+    """
+    bucket = bucket_of(session)
+    bucket.sync_writes.require_possible(vbucket.id)
+    prepare = bucket.write_to(vbucket, command)
+    go_on = session.wait()
+
+    def answer(status: Status) -> None:
+        if status is Status.SUCCESS:
+            go_on(lambda: reply(prepare))
+        else:
+            go_on(lambda: session.refuse(frame, status))
+
+    deadline = bucket.now() + requirement.timeout_seconds
+    bucket.sync_writes.track(prepare, deadline, answer)
 
 
 def _mutation_answer(session: Session, vbucket: Vbucket, version: Version) -> m.Body:
@@ -125,6 +173,7 @@ def _mutation_answer(session: Session, vbucket: Vbucket, version: Version) -> m.
 
 
 WRITE_COMMANDS: Final[dict[int, CommandHandler]] = {
+    Opcode.GET: CommandHandler(Access.BUCKET, get),
     Opcode.SET: CommandHandler(Access.BUCKET, store),
     Opcode.ADD: CommandHandler(Access.BUCKET, store),
     Opcode.REPLACE: CommandHandler(Access.BUCKET, store),

@@ -17,6 +17,8 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
+from dcp.server.streams.dcp_options import DcpClient
+from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import U64_MAX, FailoverLog
@@ -39,6 +41,7 @@ class _OwnCopies(Copies):
 class UpstreamOrigin:
     """The ``BucketOrigin`` of a relay."""
 
+    send_hook = None
     opened_state = VbucketState.REPLICA
 
     def __init__(self) -> None:
@@ -46,9 +49,7 @@ class UpstreamOrigin:
         """Called with a vbucket after a client was sent some of its items."""
 
     def begin(self, vbucket: Vbucket) -> None:
-        """Show the vbucket as active; only the cluster expires its documents."""
         vbucket.show_as(VbucketState.ACTIVE)
-        vbucket.documents.leave_expired()
 
     def own_copies(
         self,
@@ -68,6 +69,13 @@ class UpstreamOrigin:
 
     def sent(self, vbucket: int) -> None:
         self.on_sent(vbucket)
+
+    def acknowledged(self, vbucket: int) -> None:
+        """Do nothing: a relay has no prepares."""
+
+    def hand_over(self, _: ActiveStream, __: DcpClient) -> bool:
+        """Return False: the cluster decides who is active."""
+        return False
 
 
 class RelayBucket(Bucket):

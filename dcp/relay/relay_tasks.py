@@ -12,6 +12,7 @@ from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.relay_statistics import relay_figures
 from dcp.relay.upstream import Upstream
 from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.server.node.serving import Work
 from dcp.server.replication.background import keep_running
 from dcp.wire.vocabulary import Status
 
@@ -50,9 +51,8 @@ class RelayTasks:
             async with asyncio.timeout(_INFORMED_SECONDS):
                 await self.upstream.is_informed.wait()
 
-    def opened(self) -> None:
-        self._tasks.append(asyncio.ensure_future(keep_running("regulator", self.regulator.run)))
-        self._tasks.append(asyncio.ensure_future(keep_running("relay watch", self._watch)))
+    def opened(self) -> dict[str, Work]:
+        return {"regulator": self.regulator.run, "relay watch": self._watch}
 
     async def ending(self) -> None:
         await self.upstream.stop()

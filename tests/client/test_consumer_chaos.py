@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.faults import Corruption
+from dcp.producer.faults import Corruption
 from tests.client.conftest import MakeCluster
 from tests.client.consuming import consuming, settings
 from tests.client.drained import Drained, assert_same_state, caught_up

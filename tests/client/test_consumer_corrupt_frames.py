@@ -3,7 +3,7 @@
 import pytest
 
 from dcp.client.consumer_events import StopReason
-from dcp.server.model.faults import Corruption
+from dcp.producer.faults import Corruption
 from tests.client.conftest import MakeCluster
 from tests.client.consuming import consuming, settings
 from tests.client.drained import Drained, assert_same_state, caught_up, fill

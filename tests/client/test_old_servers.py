@@ -6,6 +6,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.manifest_changes import CreateCollection
 from dcp.protocol.events import Ready
 from dcp.protocol.negotiation import (
     ALWAYS,
@@ -17,7 +18,6 @@ from dcp.protocol.negotiation import (
 from dcp.server.commands import setup_commands
 from dcp.server.commands.controls import CONTROLS
 from dcp.server.commands.login import Login
-from dcp.server.model.manifest_changes import CreateCollection
 from dcp.wire.vocabulary import Datatype, HelloFeature, Status
 from dcp.wire.xattr import join_xattrs
 from tests.client.conftest import MakeCluster

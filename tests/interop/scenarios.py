@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.vbucket.documents import StoredDocument
+from dcp.producer.writes.document_writer import StoredDocument
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 from tests.interop.driver import Driver, VbucketReport

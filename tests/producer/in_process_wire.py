@@ -1,9 +1,9 @@
 """A replication connection between two nodes without a socket: bytes move when a test says so."""
 
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
 from dcp.producer.replication_connection import ReplicationConnection
 from dcp.protocol.liveness import LivenessSettings
-from dcp.server.bucket.bucket import Bucket
 from dcp.server.commands.session import Session
 from dcp.wire.framing import FrameSplitter
 
@@ -11,7 +11,7 @@ from dcp.wire.framing import FrameSplitter
 class InProcessWire:
     """Feeds all copies on ``target`` of vbuckets that ``source`` owns."""
 
-    def __init__(self, bucket: Bucket, source: int, target: int) -> None:
+    def __init__(self, bucket: ProducerBucket, source: int, target: int) -> None:
         self._bucket, self._target = bucket, target
         name = f"replication:{source}->{target}"
         self._session = Session(bucket, source, COMMANDS, 0.0)

@@ -1,7 +1,6 @@
 """The manifests that the recorded servers had, and how they came by them."""
 
-from dcp.server.model.manifest import Manifest
-from dcp.server.model.manifest_changes import (
+from dcp.producer.manifest_changes import (
     CreateCollection,
     CreateScope,
     DropCollection,
@@ -9,6 +8,7 @@ from dcp.server.model.manifest_changes import (
     ManifestChange,
     changed,
 )
+from dcp.server.model.manifest import Manifest
 
 DISK: tuple[tuple[ManifestChange, ...], ...] = (
     (

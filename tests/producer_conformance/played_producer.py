@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
-from dcp.server.bucket.bucket import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Collection, Scope
@@ -65,7 +65,7 @@ class PlayedProducer:
                 else idle - _IDLE_SLACK_SECONDS,
             )
         )
-        self._bucket: Bucket = self._cluster.bucket
+        self._bucket: ProducerBucket = self._cluster.bucket
         for vbucket in range(scenario.vbuckets):
             is_held = scenario.held is None or vbucket in scenario.held
             self._bucket.map.move(vbucket, _NODE if is_held else _OTHER_NODE)

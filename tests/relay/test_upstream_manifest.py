@@ -3,9 +3,9 @@
 import pytest
 
 from dcp.errors import RemoteProtocolError
+from dcp.producer.manifest_changes import CreateCollection, CreateScope, changed
 from dcp.relay.upstream_manifest import parse_manifest
 from dcp.server.model.manifest import FIRST
-from dcp.server.model.manifest_changes import CreateCollection, CreateScope, changed
 
 
 def test_what_the_producer_tells() -> None:

@@ -13,7 +13,7 @@ from dcp.lake.tables.lake_tables import CONTROL_TABLE
 from dcp.lake.tables.schema import ITEM_KINDS
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.vbucket.documents import StoredDocument
+from dcp.producer.writes.document_writer import StoredDocument
 from tests.lake.watched_lake import Row, Version, WatchedLake
 from tests.simulation.checked import BAD
 from tests.simulation.client_shell import SteppedReader

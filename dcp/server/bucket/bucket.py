@@ -1,25 +1,24 @@
-"""The bucket that all nodes of a cluster serve, assembled from its parts.
+"""The bucket that all nodes serve, assembled from its parts.
 
     map, counters, changes            owners of vbuckets; statistics; vbuckets with news for streams
     table                             vbuckets and copies           (on a data folder, a flusher)
     dcp_connections                   connections to which streams send
-    replicas                          progress of the copies
     writes                            path from a command to disk, memory and streams
-    sync_writes, persistence_waits    clients that wait for copies, or for the disk
+    persistence_waits                 clients that wait for the disk
 
-Each part uses only parts above it. Changes of state are in ``bucket_states.py``, ``promotion.py``
-and ``failover.py``.
+Each part uses only parts above it. A producer's bucket (``ProducerBucket``) takes writes; a relay's
+(``RelayBucket``) is filled by another cluster.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from threading import RLock
 
 from dcp.server.bucket.auth import UserStore
 from dcp.server.bucket.bucket_manifest import BucketManifest
-from dcp.server.bucket.bucket_origin import BucketOrigin, ClientOrigin
+from dcp.server.bucket.bucket_origin import BucketOrigin
 from dcp.server.bucket.bucket_storage import BucketStorage
 from dcp.server.bucket.client_load import ClientLoad
 from dcp.server.bucket.copy_table import Copies
@@ -28,8 +27,6 @@ from dcp.server.bucket.dcp_connections import DcpConnections
 from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.node_figures import ProcessFigures
 from dcp.server.bucket.persistence_waits import PersistenceWaits
-from dcp.server.bucket.replicas import Replicas
-from dcp.server.bucket.sync_write_board import SyncWriteBoard
 from dcp.server.bucket.vbucket_maker import VbucketMaker
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.bucket.write_path import WritePath
@@ -38,13 +35,9 @@ from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.manifest import FIRST, Manifest, Step
-from dcp.server.model.manifest_changes import ManifestChange
-from dcp.server.model.versions import Version
 from dcp.server.streams.stream_quota import StreamQuota
 from dcp.server.vbucket.changed_vbuckets import ChangedVbuckets
-from dcp.server.vbucket.documents import DocumentError, DocumentStore
 from dcp.server.vbucket.vbucket import Vbucket
-from dcp.wire.vocabulary import Status, VbucketState
 
 
 class Bucket:
@@ -53,12 +46,11 @@ class Bucket:
     Callers hold ``lock``: connections run in the server's loop, tests write from their own threads.
     """
 
-    def __init__(self, settings: ClusterSettings, origin: BucketOrigin | None = None) -> None:
+    def __init__(self, settings: ClusterSettings, origin: BucketOrigin) -> None:
         """Create a bucket, or open the one in the settings' data folder.
 
-        ``origin`` decides who fills the bucket; the default is its clients.
+        ``origin`` decides who fills the bucket.
         """
-        origin = origin or ClientOrigin()
         # Tests fix the seed, so that uuids repeat.
         random = Random(settings.seed)
         self._storage: BucketStorage | None = None
@@ -101,16 +93,11 @@ class Bucket:
             self.map,
             self.changes,
         )
-        self.replicas = Replicas(self.map, self.table, self.dcp_connections)
         self.writes = WritePath(
             settings, self.table, flusher, memory, self.dcp_connections, self.changes
         )
-        self.sync_writes = SyncWriteBoard(self.table, self.replicas, self.writes, settings.clock)
         self.persistence_waits = PersistenceWaits(self.table, settings)
         self.save()
-        if self._storage is not None:
-            for vbucket in self.vbuckets:
-                self.follow_manifest(vbucket)
 
     # --- what it is
 
@@ -142,22 +129,6 @@ class Bucket:
         return self.settings.clock()
 
     # --- what is saved at once
-
-    @contextmanager
-    def promoting_copies(self, heirs: Mapping[int, int]) -> Iterator[None]:
-        """Save promoted copies together with the map that the caller changes inside.
-
-        ``heirs`` gives the promoted node by vbucket. If the save fails, or the block raises,
-        neither the map nor the copies change.
-
-        Raises:
-            OSError: the data folder cannot be written.
-        """
-        copies = ((node, v, self.copies.at(node, v)) for v, node in heirs.items())
-        places = [(node, v) for node, v, copy in copies if copy is not None and copy.is_prepared]
-        storage = nullcontext() if self._storage is None else self._storage.installing(places)
-        with storage, self.changing_map():
-            yield
 
     @contextmanager
     def changing_map(self) -> Iterator[None]:
@@ -194,66 +165,6 @@ class Bucket:
         finally:
             if self.writes.flusher is not None:
                 self.writes.flusher.close()
-
-    # --- what clients and administrators do
-
-    def write(self, key: bytes, command: Callable[[DocumentStore], Version]) -> Version:
-        """Run a KV command on the vbucket that holds ``key``, and wake its streams.
-
-        Raises:
-            DocumentError: the command is refused; NOT_MY_VBUCKET if the vbucket is not active.
-        """
-        vbucket = self.table.of_key(key)
-        if vbucket.state is not VbucketState.ACTIVE:
-            raise DocumentError(
-                Status.NOT_MY_VBUCKET, f"{key!r}: vbucket {vbucket.id} is {vbucket.state.name}"
-            )
-        return self.writes.write_to(vbucket, command)
-
-    def change_manifest(self, *changes: ManifestChange) -> None:
-        """Change scopes and collections under one new uid; active vbuckets emit system events.
-
-        Raises:
-            ManifestError: a change is invalid; none is made.
-            OSError: the data folder cannot be written; no change is made.
-        """
-        self.collections.change(changes, self.vbuckets)
-        for vbucket in self.vbuckets:
-            self.follow_manifest(vbucket)
-
-    def follow_manifest(self, vbucket: Vbucket) -> None:
-        """Let an active vbucket emit the system events that it lacks for the bucket's manifest.
-
-        Raises:
-            OSError: the data folder cannot be written; the next call emits the events.
-        """
-        if self.collections.follow(vbucket):
-            self.writes.wrote(vbucket.id)
-
-    def expire_due(self, now: float) -> int:
-        """Run the expiry pager over all active vbuckets; return the number of expired documents.
-
-        Raises:
-            Exception: the first failure of a vbucket; the pager still visits all others.
-        """
-        total = 0
-        failures: list[Exception] = []
-        for vbucket in self.vbuckets:
-            if vbucket.state is not VbucketState.ACTIVE:
-                continue
-            # Documents that expired ahead of a failure are written and must reach the streams.
-            before = vbucket.data.high_seqno
-            try:
-                try:
-                    total += vbucket.documents.expire_due(now)
-                finally:
-                    if vbucket.data.high_seqno != before:
-                        self.writes.wrote(vbucket.id)
-            except Exception as error:  # one broken vbucket must not stop the pager for the others
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        return total
 
 
 def _uuid_of(settings: ClusterSettings, storage: BucketStorage | None, random: Random) -> str:

@@ -4,10 +4,9 @@ An active vbucket follows the manifest by system events at its next seqnos. Othe
 when they become active.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from dcp.server.model.manifest import Manifest, Step
-from dcp.server.model.manifest_changes import ManifestChange, changed
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
@@ -30,9 +29,8 @@ class BucketManifest:
         """Steps from a manifest (by ``id``) to the target. Vbuckets at the same manifest share one
         list."""
 
-    def change(self, changes: Iterable[ManifestChange], vbuckets: Sequence[Vbucket]) -> None:
-        """Change scopes and collections under one new uid, and plan the steps of ``vbuckets``."""
-        manifest = changed(self.current, tuple(changes))
+    def change(self, manifest: Manifest, vbuckets: Sequence[Vbucket]) -> None:
+        """Save and use a changed manifest, and plan the steps of ``vbuckets`` to it."""
         ways = _ways_to(manifest, vbuckets)
         # The data folder must know every manifest on the way first: vbuckets save their manifest by
         # number.

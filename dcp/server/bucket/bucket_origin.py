@@ -1,7 +1,7 @@
-"""The source of a bucket's documents: the seam between the producer and the relay.
+"""The source of a bucket's documents: the seam to the producer and the relay.
 
-Clients write to a producer's bucket (``ClientOrigin``). Another cluster fills a relay's bucket
-(``UpstreamOrigin`` in ``dcp/relay/relay_bucket.py``).
+Clients write to a producer's bucket (``ClientOrigin`` in ``dcp/producer/producer_bucket.py``).
+Another cluster fills a relay's bucket (``UpstreamOrigin`` in ``dcp/relay/relay_bucket.py``).
 """
 
 from collections.abc import Callable, Sequence
@@ -9,12 +9,33 @@ from typing import Protocol
 
 from dcp.server.bucket.copy_table import Copies
 from dcp.server.model.manifest import Manifest
+from dcp.server.streams.dcp_options import DcpClient
+from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
 
+class SendHook(Protocol):
+    """Changes what clients are sent; streams between nodes have no hook."""
+
+    @property
+    def most_items(self) -> int:
+        """Most items that the next batch may hold."""
+
+    def sending(
+        self, data: bytes | bytearray, items: int, *, is_inside_snapshot: bool
+    ) -> tuple[bytes | bytearray, bool]:
+        """Return the bytes to send for a batch, and True if the connection must end after them.
+
+        ``is_inside_snapshot``: more items of the snapshot follow this batch.
+        """
+
+
 class BucketOrigin(Protocol):
-    """Decides how a bucket's vbuckets are filled; called under the bucket's lock."""
+    """Decides how a bucket's vbuckets are filled and sent; called under the bucket's lock."""
+
+    @property
+    def send_hook(self) -> SendHook | None: ...
 
     @property
     def opened_state(self) -> VbucketState | None:
@@ -37,17 +58,11 @@ class BucketOrigin(Protocol):
     def sent(self, vbucket: int) -> None:
         """Take notice that a client's stream of ``vbucket`` sent items, ran dry, began or ended."""
 
+    def acknowledged(self, vbucket: int) -> None:
+        """Take notice that a client has stored prepares of ``vbucket``."""
 
-class ClientOrigin:
-    """Origin of a bucket that clients write to."""
+    def hand_over(self, stream: ActiveStream, client: DcpClient) -> bool:
+        """Make the vbucket of a takeover stream dead, as its client becomes the active one.
 
-    opened_state = None
-
-    def begin(self, vbucket: Vbucket) -> None:
-        """Do nothing: clients see the vbucket as it was saved."""
-
-    def own_copies(self, _: Sequence[Vbucket], __: Callable[[], Manifest], ___: int) -> None:
-        """Return None."""
-
-    def sent(self, vbucket: int) -> None:
-        """Do nothing."""
+        False: that is impossible; the stream then ends.
+        """

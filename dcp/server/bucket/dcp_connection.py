@@ -15,7 +15,6 @@ from dcp.server.bucket.bucket_origin import BucketOrigin
 from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
-from dcp.server.model.faults import Faults
 from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.send_window import SendWindow
 from dcp.server.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
@@ -38,8 +37,7 @@ DROPPED_STREAMS_AT_ONCE: Final = 256
 """Most streams of a lost connection that end before other connections get their turn."""
 _LITTLE_PART: Final = 8
 """A batch is full once at most an eighth of its size is free."""
-HandOver = Callable[["DcpConnection", ActiveStream], bool]
-"""Makes the vbucket of a takeover stream dead here; False if that is impossible."""
+_UNLIMITED_ITEMS: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,6 @@ class SharedByConnections:
     memory: CheckpointAccount
     """Account of the checkpoints of vbuckets (copies have their own)."""
     stream_quotas: defaultdict[int, StreamQuota]
-    faults: Faults = field(default_factory=Faults)
     key_quota: KeyQuota = field(default_factory=KeyQuota)
 
 
@@ -64,7 +61,6 @@ class DcpConnection:
         client: DcpClient,
         shared: SharedByConnections,
         close_session: Callable[[], None],
-        hand_over: HandOver,
         cursor_name: str,
     ) -> None:
         """``cursor_name`` names the cursors of its streams, usually like the connection.
@@ -80,11 +76,10 @@ class DcpConnection:
         self.close_session = close_session
         self.streams = StreamRegister()
         self.bytes_sent = self.items_sent = 0
-        self._shared, self._hand_over_to = shared, hand_over
+        self._shared = shared
         quotas = shared.stream_quotas
         self._quota = StreamQuota(MAX_STREAMS) if client.is_internal else quotas[self.key[0]]
-        # Injected faults concern clients, never replication between nodes.
-        self._faults = Faults() if client.is_internal else shared.faults
+        self._send_hook = None if client.is_internal else shared.origin.send_hook
         self.ready = ReadyList()
         """Streams with something to send; a relay's regulator reads it, too."""
 
@@ -172,6 +167,11 @@ class DcpConnection:
         stream = self.streams.find(vbucket, None)
         return stream.acknowledged_seqno if stream is not None and stream.is_sending else 0
 
+    def acknowledged_prepares(self, stream: ActiveStream, seqno: int) -> None:
+        """Note that the client has stored the stream's prepares up to ``seqno``."""
+        stream.acknowledged(seqno)
+        self._shared.origin.acknowledged(stream.vbucket)
+
     def add_stream(self, stream: ActiveStream) -> None:
         self.streams.add(stream)
         self.stream_windows.opened(stream.opaque)
@@ -239,7 +239,7 @@ class DcpConnection:
             if phase is not before and phase is TakeoverPhase.SENDING_REST:
                 # The client is pending. The vbucket must be dead here before its last items go out,
                 # so that no write comes after them.
-                if not self._hand_over_to(self, stream):
+                if not self._shared.origin.hand_over(stream, self.client):
                     stream.end(EndReason.STATE_CHANGED, announce=True)
             elif phase is TakeoverPhase.DONE:
                 stream.end(EndReason.OK, announce=True)
@@ -290,7 +290,7 @@ class DcpConnection:
         """
         frames: list[bytes | bytearray] = []
         left, asked = most_bytes, 0
-        faults = self._faults
+        hook = self._send_hook
         # Too little room for what another stream's turn costs, and the copy that joins the two.
         little_bytes = most_bytes // _LITTLE_PART
         while self.ready and left > little_bytes and self.flow.room_bytes > 0:
@@ -305,7 +305,8 @@ class DcpConnection:
                 # This stream waits for its own window; it must not hold up the others.
                 self.ready.wait_for_window(stream)
                 continue
-            batch = stream.next_batch(room_bytes, left, faults.most_items)
+            most_items = _UNLIMITED_ITEMS if hook is None else hook.most_items
+            batch = stream.next_batch(room_bytes, left, most_items)
             if batch is not None and batch.data:
                 self._charge(stream, batch)
             if batch is None or stream.phase is ActiveStreamPhase.DEAD:
@@ -326,13 +327,14 @@ class DcpConnection:
                     stream.vbucket, batch.seqnos, from_disk=batch.is_from_disk
                 )
                 self._shared.origin.sent(stream.vbucket)
-                data, broken = faults.corrupted(data)
-                if faults.cut_now(len(batch.seqnos), inside_snapshot=stream.is_inside_snapshot):
-                    broken = True
-                if broken:
-                    frames.append(data)
-                    self.close_session()
-                    break
+                if hook is not None:
+                    data, must_end = hook.sending(
+                        data, len(batch.seqnos), is_inside_snapshot=stream.is_inside_snapshot
+                    )
+                    if must_end:
+                        frames.append(data)
+                        self.close_session()
+                        break
             frames.append(data)
         return frames
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 
-from dcp.server.bucket.dcp_connection import DcpConnection, HandOver, SharedByConnections
+from dcp.server.bucket.dcp_connection import DcpConnection, SharedByConnections
 from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.streams.dcp_options import ConnectionKey, DcpClient
 from dcp.server.streams.stream import ActiveStream
@@ -36,9 +36,7 @@ class DcpConnections(Mapping[ConnectionKey, DcpConnection]):
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(
-        self, client: DcpClient, close_session: Callable[[], None], hand_over: HandOver
-    ) -> DcpConnection:
+    def open(self, client: DcpClient, close_session: Callable[[], None]) -> DcpConnection:
         key, cursor_name = client.key, client.display_name
         older = self._open.get(key)
         if older is not None:
@@ -51,7 +49,7 @@ class DcpConnections(Mapping[ConnectionKey, DcpConnection]):
         # names, so the new connection's cursors need others.
         if any(each.key == key for each in self._displaced):
             cursor_name = f"{next(self._numbers)}:{cursor_name}"
-        connection = DcpConnection(client, self.shared, close_session, hand_over, cursor_name)
+        connection = DcpConnection(client, self.shared, close_session, cursor_name)
         self._open[key] = connection
         self.shared.counters.dcp_connections_opened += 1
         self.shared.counters.flows[key] = connection.flow

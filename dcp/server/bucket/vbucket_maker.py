@@ -1,5 +1,4 @@
 from collections.abc import Iterable
-from dataclasses import replace
 from random import Random
 
 from dcp.server.bucket.bucket_storage import BucketStorage
@@ -55,12 +54,10 @@ class VbucketMaker:
 
     def copy_of(self, node: int, vbucket: int) -> Vbucket:
         home = None if self._storage is None else self._storage.copy_home(node, vbucket)
-        # The active vbucket records the branches.
-        settings = replace(self.settings, record_branches=False)
         return Vbucket(
             vbucket,
             self._fresh_uuid,
-            settings,
+            self.settings,
             home,
             VbucketState.REPLICA,
         )

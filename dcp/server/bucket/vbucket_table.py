@@ -1,6 +1,6 @@
 """The bucket's vbuckets by number, and the copies of vbuckets on other nodes."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from threading import Condition, RLock
 
@@ -10,7 +10,6 @@ from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.vbucket_maker import VbucketMaker
 from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.manifest import Manifest
-from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import vbucket_of
 from dcp.wire.vocabulary import VbucketState
@@ -117,13 +116,6 @@ class VbucketTable:
         """Return a vbucket if ``node`` owns it and it accepts KV commands."""
         found = self.owned(vbucket, node)
         return found if found is not None and found.shown_state is VbucketState.ACTIVE else None
-
-    def living_copies(self, vbucket: int) -> Iterator[tuple[int, ReplicaCopy]]:
-        """Yield living nodes and their copies; a failover promotes the first."""
-        for node in self._map.replicas(vbucket):
-            copy = self.copies.at(node, vbucket)
-            if copy is not None and node not in self._map.dead_nodes:
-                yield node, copy
 
     # --- a rebalance moves some
 

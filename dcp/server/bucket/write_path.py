@@ -1,8 +1,8 @@
 """Takes writes from a command to the disk, to memory accounts and to streams."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Concatenate, ParamSpec
+from typing import ParamSpec
 
 from dcp.server.bucket.compactor import compact_in_passing
 from dcp.server.bucket.dcp_connections import DcpConnections
@@ -10,9 +10,8 @@ from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.versions import Version
 from dcp.server.vbucket.changed_vbuckets import ChangedVbuckets
-from dcp.server.vbucket.documents import DocumentError, DocumentStore
+from dcp.server.vbucket.documents import DocumentError
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status
 
@@ -110,44 +109,12 @@ class WritePath:
             self._memory.note(written.data.checkpoints)
         self._unflushed.clear()
 
-    # --- commands
-
-    def write_to(
-        self,
-        vbucket: Vbucket,
-        command: Callable[Concatenate[DocumentStore, P], Version],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Version:
-        """Run a KV command on a vbucket's store, and wake its streams.
-
-        Raises:
-            DocumentError: the command is refused; ETMPFAIL if checkpoints take their whole quota.
-        """
-        if self._memory.is_full:
-            self._require_memory()
-        return self.read_from(vbucket, command, *args, **kwargs)
-
-    def read_from(
-        self,
-        vbucket: Vbucket,
-        command: Callable[Concatenate[DocumentStore, P], Version],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Version:
-        """Run a KV command that reads; only an expiry that it finds is a write."""
-        # Even a refused command can have written: an expiry that it came across.
-        before = vbucket.data.high_seqno
-        try:
-            return command(vbucket.documents, *args, **kwargs)
-        finally:
-            if vbucket.data.high_seqno != before:
-                self.wrote(vbucket.id)
-
     # --- memory and disk
 
-    def _require_memory(self) -> None:
+    def require_memory(self) -> None:
         """Raise DocumentError ETMPFAIL if checkpoints fill their quota and none can be freed."""
+        if not self._memory.is_full:
+            return
         if self._memory.looks_again():
             self._recover_memory()
         if self._memory.is_full:

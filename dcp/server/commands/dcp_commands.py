@@ -1,13 +1,11 @@
 """Commands of DCP connections, except stream requests (``stream_requests.py``)."""
 
 import logging
-from functools import partial
 from typing import Final, cast
 
 from dcp.errors import FrameError
 from dcp.protocol.negotiation import Release
 from dcp.server.bucket.auth import REPLICATION_USER
-from dcp.server.bucket.bucket_states import hand_over
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.commands.controls import apply_control, context_of_refusal, fault_of_window
 from dcp.server.commands.seqno_commands import failover_log
@@ -65,7 +63,7 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
             session.login.user or "",
             is_internal=session.login.user == REPLICATION_USER,
         )
-        session.open_dcp(client, partial(hand_over, session.bucket), now)
+        session.open_dcp(client, now)
         session.reply(frame, m.Empty())
 
 
@@ -145,8 +143,7 @@ def seqno_acknowledged(session: Session, frame: Frame, body: m.Body, _: float) -
         session.refuse_vbucket(frame)
     else:
         if stream is not None:
-            stream.acknowledged(seqno)
-            session.bucket.sync_writes.acknowledged(frame.vbucket)
+            dcp.acknowledged_prepares(stream, seqno)
         session.reply(frame, m.Empty())
 
 

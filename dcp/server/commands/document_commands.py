@@ -9,7 +9,8 @@ from dcp.server.commands.manifest_commands import refuse_unknown_id
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.manifest import DEFAULT_ID
 from dcp.server.model.values import without_xattrs
-from dcp.server.vbucket.documents import DocumentError, DocumentStore, check_key
+from dcp.server.model.versions import Version
+from dcp.server.vbucket.documents import DocumentError, check_key
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -27,20 +28,21 @@ _BIT_OF_FEATURE: Final = {
 
 
 def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
-    """Answer a document's body, without its xattrs."""
     now = session.bucket.now()
 
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
-        version = session.bucket.writes.read_from(
-            vbucket, DocumentStore.get, key, now, collection=collection
-        )
-        value, datatype = version.value, version.datatype
-        plain = inflate(value) if datatype & Datatype.SNAPPY else value
-        body = without_xattrs(plain) if datatype & Datatype.XATTR else plain
-        shown = datatype & Datatype.JSON & datatypes_of(session.login.features)
-        session.reply(frame, m.GetAnswer(version.flags, body), cas=version.cas, datatype=shown)
+        reply_document(session, frame, vbucket.documents.get(key, now, collection=collection))
 
     on_document(session, frame, answer)
+
+
+def reply_document(session: Session, frame: Frame, version: Version) -> None:
+    """Answer GET with a document's body, without its xattrs."""
+    value, datatype = version.value, version.datatype
+    plain = inflate(value) if datatype & Datatype.SNAPPY else value
+    body = without_xattrs(plain) if datatype & Datatype.XATTR else plain
+    shown = datatype & Datatype.JSON & datatypes_of(session.login.features)
+    session.reply(frame, m.GetAnswer(version.flags, body), cas=version.cas, datatype=shown)
 
 
 def on_document(session: Session, frame: Frame, answer: Answer) -> None:

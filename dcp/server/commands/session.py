@@ -13,7 +13,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from dcp.errors import FrameError
 from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.dcp_connection import DcpConnection, HandOver
+from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.commands.header_checks import header_fault
 from dcp.server.commands.login import Login
 from dcp.server.commands.long_work import LongWork
@@ -319,8 +319,8 @@ class Session:
         if self._edge is not None:
             self._edge.closing()
 
-    def open_dcp(self, client: DcpClient, hand_over: HandOver, now: float) -> None:
-        self.dcp = self.bucket.dcp_connections.open(client, self.close, hand_over)
+    def open_dcp(self, client: DcpClient, now: float) -> None:
+        self.dcp = self.bucket.dcp_connections.open(client, self.close)
         self.dcp.noop.heard(now)
 
     def let_go_of_some(self) -> bool:

@@ -115,19 +115,6 @@ class _Request:
         return judge(resume, facts, self.session.bucket.settings.rules)
 
 
-def _fault_is_injected(request: _Request) -> Refusal | None:
-    """Refuse a stream if a test's fault orders say so; never between nodes."""
-    if request.dcp.is_internal:
-        return None
-    session, frame = request.session, request.frame
-    status = session.bucket.dcp_connections.shared.faults.refusal(frame.vbucket)
-    if status is None:
-        return None
-    if status is Status.NOT_MY_VBUCKET:
-        return lambda: session.refuse_vbucket(frame)
-    return _rollback_to(request, 0) if status is Status.ROLLBACK else request.refused(status)
-
-
 def _takeover_is_allowed(request: _Request) -> Refusal | None:
     if not request.body.flags & StreamFlag.TAKEOVER or request.dcp.may_take_over:
         return None
@@ -214,7 +201,6 @@ def _rollback_to(request: _Request, seqno: int) -> Refusal:
 # The order is kv_engine's: it decides which status a client with two faults gets. No check above
 # ``_filter_is_known`` may need the request's JSON.
 _CHECKS: Final = (
-    _fault_is_injected,
     _takeover_is_allowed,
     _flags_are_valid,
     _vbucket_is_here,

@@ -5,8 +5,7 @@ stop    companion.ending    works end     nodes.close        bucket.close
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -16,6 +15,8 @@ from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.wait_watch import WaitWatch
 from dcp.server.replication.background import ended, keep_running
 
+Work = Callable[[], Awaitable[None]]
+
 
 class Companion(Protocol):
     """Tasks beside the nodes, in which a cluster and a relay differ; called in the loop."""
@@ -23,8 +24,8 @@ class Companion(Protocol):
     async def opening(self) -> None:
         """Start the tasks that must run before clients can connect."""
 
-    def opened(self) -> None:
-        """Start the tasks that need listening nodes."""
+    def opened(self) -> Mapping[str, Work]:
+        """Return the tasks that need listening nodes, by their names in the log."""
 
     async def ending(self) -> None:
         """End all tasks, even if the nodes could not open."""
@@ -128,35 +129,25 @@ class Serving:
         try:
             await self._companion.opening()
             await self.nodes.open()
-            self._companion.opened()
+            others = self._companion.opened()
         except BaseException:  # a start that took too long is cancelled
             await self._companion.ending()
             raise
-        self._begin_works()
+        self._begin_works(others)
 
-    def _begin_works(self) -> None:
-        bucket, call_soon = self.bucket, self.nodes.loop.call_soon
-        works: dict[str, Callable[[], Awaitable[None]]] = {
+    def _begin_works(self, others: Mapping[str, Work]) -> None:
+        bucket = self.bucket
+        watch = WaitWatch(bucket.persistence_waits, bucket.lock, self.nodes.loop.call_soon)
+        works: dict[str, Work] = {
             "watch of connections": self.nodes.watch_connections,
-            "watch of durable writes": WaitWatch(bucket.sync_writes, bucket.lock, call_soon).run,
-            "watch of waits for the disk": WaitWatch(
-                bucket.persistence_waits, bucket.lock, call_soon
-            ).run,
+            "watch of waits for the disk": watch.run,
             "compactor": self.compactor.run,
+            **others,
         }
-        if self.settings.expiry_pager_seconds > 0:
-            interval_seconds = self.settings.expiry_pager_seconds
-            works["expiry pager"] = partial(self._page_expiries, interval_seconds)
         if bucket.writes.flusher is not None:
             works["flusher"] = bucket.writes.flusher.run
         for name, work in works.items():
             self._works.append(asyncio.ensure_future(keep_running(name, work)))
-
-    async def _page_expiries(self, interval_seconds: float) -> None:
-        while True:
-            await asyncio.sleep(interval_seconds)
-            with self.bucket.lock:
-                self.bucket.expire_due(self.bucket.now())
 
     async def _close(self) -> None:
         await self._companion.ending()

@@ -1,46 +1,18 @@
-"""KV commands on the documents of one vbucket: CAS, expiry, deletion with a tombstone.
+"""The documents of one vbucket, with its collections and its clock.
 
-Keys have no collection prefix; the collection is a separate argument, 0 for the default one. Every
-change adds a version to the history. An expiry of up to 30 days is relative, a larger one absolute,
-and 0 means none. An expired document becomes an expiration when a command touches it or the pager
-finds it (kv_engine ``docs/BinaryProtocol.md``, ``engines/ep/src/ep_vb.cc``).
-
-A durability ``level`` makes a command start a sync write (``sync_writes.py``): the command returns
-the prepare. Until the commit or abort nobody else can write the key, it does not expire, and reads
-return the old document. Reads fail if a commit before a failover is in doubt.
+Keys have no collection prefix; the collection is a separate argument, 0 for the default one.
 """
 
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Sequence
 
 from dcp.errors import DcplakeError, FrameError
 from dcp.server.model.hybrid_clock import HybridClock
 from dcp.server.model.manifest import Step
-from dcp.server.model.values import (
-    storable_body_steps,
-    system_xattrs_only,
-    without_xattrs,
-    xattrs_only,
-)
-from dcp.server.model.versions import Content, SyncWrite, Version
-from dcp.server.vbucket.expiry_queue import ExpiryQueue
+from dcp.server.model.versions import Version
 from dcp.server.vbucket.vbucket_collections import VbucketCollections
 from dcp.server.vbucket.vbucket_data import VbucketData
-from dcp.types import U32_MAX
-from dcp.wire.json_text import is_json, is_json_steps
 from dcp.wire.leb128 import require_key_length
-from dcp.wire.snappy import inflate
-from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, Opcode, Status
-from dcp.wire.xattr import MAX_SYSTEM_BYTES
-
-MAX_VALUE_BYTES: Final = 20 * 1024 * 1024
-"""Limit of the plain value; system xattrs have their own (``MAX_SYSTEM_BYTES``)."""
-RELATIVE_EXPIRY_SECONDS: Final = 30 * 24 * 3600
-"""An expiry up to this counts from now, as in memcached's protocol."""
-_JSON: Final = int(Datatype.JSON)
-_SNAPPY: Final = int(Datatype.SNAPPY)
-_XATTR: Final = int(Datatype.XATTR)
+from dcp.wire.vocabulary import Status
 
 
 class DocumentError(DcplakeError):
@@ -51,216 +23,31 @@ class DocumentError(DcplakeError):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class StoredDocument:
-    """The newest content of a key; ``value`` is as stored, perhaps compressed and with xattrs."""
-
-    seqno: int
-    cas: int
-    rev: int
-    flags: int
-    expiry: int
-    value: bytes
-    datatype: int
-
-    @classmethod
-    def of(cls, version: Version) -> "StoredDocument":
-        return cls(
-            version.seqno,
-            version.cas,
-            version.rev,
-            version.flags,
-            version.expiry,
-            version.value,
-            version.datatype,
-        )
-
-    @property
-    def body(self) -> bytes:
-        """The document's value, decompressed and without xattrs."""
-        value = inflate(self.value) if self.datatype & _SNAPPY else self.value
-        return without_xattrs(value) if self.datatype & _XATTR else value
-
-
-class CheckedValue(NamedTuple):
-    """A value with the datatype to store, or the fault that the check found."""
-
-    value: bytes
-    datatype: int
-    fault: DocumentError | None = None
-
-
 class DocumentStore:
-    """KV commands over one vbucket's history; ``now`` is in seconds since 1970."""
+    """Reads over one vbucket's history; ``now`` is in seconds since 1970."""
 
     def __init__(self, data: VbucketData, clock: HybridClock | None = None) -> None:
         self.data = data
         self.clock = clock or HybridClock()
         self.collections = VbucketCollections()
         self.begin_at_base()
-        self.maybe_visible: set[tuple[int, bytes]] = set()
-        """(collection, key) of prepares that may have been committed before a failover."""
-        self.expiries = ExpiryQueue()
-        self.expires_when_read = True
-        """False in a relay: the cluster writes the documents, so a read must not expire them."""
-
-    def hold_back(self, prepares: Iterable[tuple[int, bytes]]) -> None:
-        self.maybe_visible = set(prepares)
-
-    def leave_expired(self) -> None:
-        self.expires_when_read = False
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
         """Return the live version of ``key``; raise DocumentError KEY_ENOENT if there is none.
 
-        Like all commands, it raises UNKNOWN_COLLECTION if the collection does not exist. Writes
-        also raise SYNC_WRITE_IN_PROGRESS while a sync write on the key is pending.
+        It raises UNKNOWN_COLLECTION if the collection does not exist.
         """
-        version = self._live(collection, key, now)
-        if (collection, key) in self.maybe_visible:
-            raise DocumentError(
-                Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
-                f"get {key!r}: its sync write is not committed again yet",
-            )
+        version = self.live(collection, key, now)
         if version is None:
             raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")
         return self.data.newest.with_value(version)
 
-    def set(  # noqa: PLR0913  as many as KV SET has
-        self,
-        key: bytes,
-        value: bytes | CheckedValue,
-        now: float,
-        *,
-        flags: int = 0,
-        expiry: int = 0,
-        datatype: int = 0,
-        cas: int = 0,
-        collection: int = 0,
-        level: int = 0,
-    ) -> Version:
-        live = self._live(collection, key, now)
-        self._require_free(collection, key)
-        _check_cas(key, live, cas)
-        return self._store(
-            collection, key, value, now, flags, expiry, datatype, live=live, level=level
-        )
-
-    def add(  # noqa: PLR0913  as many as KV ADD has
-        self,
-        key: bytes,
-        value: bytes | CheckedValue,
-        now: float,
-        *,
-        flags: int = 0,
-        expiry: int = 0,
-        datatype: int = 0,
-        collection: int = 0,
-        level: int = 0,
-    ) -> Version:
-        live = self._live(collection, key, now)
-        self._require_free(collection, key)
-        if live is not None:
-            raise DocumentError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
-        return self._store(
-            collection, key, value, now, flags, expiry, datatype, live=None, level=level
-        )
-
-    def replace(  # noqa: PLR0913  as many as KV REPLACE has
-        self,
-        key: bytes,
-        value: bytes | CheckedValue,
-        now: float,
-        *,
-        flags: int = 0,
-        expiry: int = 0,
-        datatype: int = 0,
-        cas: int = 0,
-        collection: int = 0,
-        level: int = 0,
-    ) -> Version:
-        live = self._live(collection, key, now)
-        if live is None:
-            raise DocumentError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
-        self._require_free(collection, key)
-        _check_cas(key, live, cas)
-        return self._store(
-            collection, key, value, now, flags, expiry, datatype, live=live, level=level
-        )
-
-    def delete(
-        self, key: bytes, now: float, *, cas: int = 0, collection: int = 0, level: int = 0
-    ) -> Version:
-        """Delete a document; its tombstone keeps the system xattrs."""
-        live = self._live(collection, key, now)
-        self._require_free(collection, key)
-        if live is None:
-            raise DocumentError(Status.KEY_ENOENT, f"delete {key!r}: no such document")
-        _check_cas(key, live, cas)
-        content = self._tombstone(live, Opcode.DCP_DELETION, now)
-        return self._change(collection, key, now, content, level)
-
-    def touch(
-        self, key: bytes, expiry: int, now: float, *, collection: int = 0, level: int = 0
-    ) -> Version:
-        """Change a document's expiry, which is a mutation; do nothing if the expiry is the same.
-
-        Source: kv_engine ``engines/ep/src/vbucket.cc`` (processGetAndUpdateTtl).
-        """
-        self._live(collection, key, now)
-        self._require_free(collection, key)
-        live = self.get(key, now, collection=collection)
-        until = self._expiry(collection, expiry, now)
-        if until == live.expiry and not level:
-            return live
-        content = Content(live.value, live.datatype, live.flags, until)
-        return self._change(collection, key, now, content, level)
-
-    def expire_due(self, now: float) -> int:
-        """Expire every document whose time has come; return how many.
-
-        One document's error does not stop the others: the first error is raised at the end.
-        Documents that failed stay in the queue.
-        """
-        expired = 0
-        later: list[tuple[int, bytes, int]] = []
-        failures: list[Exception] = []
-        try:
-            while (due := self.expiries.pop_due(now)) is not None:
-                later.append(due)
-                collection, key, _ = due
-                try:
-                    newest = self.data.newest.of_key(key, collection)
-                    if newest is not None and _is_due(newest, now):
-                        if self.data.newest.keys.pending_prepare(key, collection) is not None:
-                            # A document with a pending sync write does not expire; it stays in
-                            # ``later``.
-                            continue
-                        self._expire(newest, now)
-                        expired += 1
-                # One failure must not keep the other documents from expiring.
-                except Exception as error:
-                    failures.append(error)
-                else:
-                    later.pop()
-        finally:
-            for collection, key, expiry in later:
-                self.expiries.note(collection, key, expiry)
-        if failures:
-            raise failures[0]
-        return expired
-
     def rewind(self) -> None:
-        """Rebuild the expiry queue and collections after the history was cut.
+        """Rebuild the collections after the history was cut.
 
         The clock is not reset: CAS values must keep growing.
         """
-        left = list(self.data.newest.keys.versions)
-        self.expiries = ExpiryQueue()
-        for version in left:
-            if version.is_live:
-                self.expiries.note(version.collection, version.key, version.expiry)
-        self.collections.cut(self.data.high_seqno, left)
+        self.collections.cut(self.data.high_seqno, list(self.data.newest.keys.versions))
         self.begin_at_base()
 
     # --- collections
@@ -282,120 +69,24 @@ class DocumentStore:
         # recorded.
         self.collections.raise_to(self.data.base_seqno)
 
-    # --- helpers
+    def live(self, collection: int, key: bytes, now: float) -> Version | None:
+        """Return a document that has not expired, perhaps without its value; None: there is none.
 
-    def _live(self, collection: int, key: bytes, now: float) -> Version | None:
+        Raises DocumentError UNKNOWN_COLLECTION if the collection does not exist.
+        """
         if self.collections.find(collection) is None:
             raise DocumentError(
                 Status.UNKNOWN_COLLECTION, f"{key!r}: collection {collection:#x}: found none"
             )
         version = self.data.newest.of_key(key, collection)
-        if version is None or version.is_deleted:
+        if version is None or version.is_deleted or is_due(version, now):
             return None
-        if _is_due(version, now):
-            # A pending sync write keeps its document from expiring.
-            is_free = self.data.newest.keys.pending_prepare(key, collection) is None
-            if self.expires_when_read and is_free:
-                self._expire(version, now)
-            return None
-        return version
-
-    def _require_free(self, collection: int, key: bytes) -> None:
-        if self.data.newest.keys.pending_prepare(key, collection) is not None:
-            raise DocumentError(
-                Status.SYNC_WRITE_IN_PROGRESS, f"{key!r}: a sync write on it is under way"
-            )
-
-    def _store(  # noqa: PLR0913
-        self,
-        collection: int,
-        key: bytes,
-        value: bytes | CheckedValue,
-        now: float,
-        flags: int,
-        expiry: int,
-        datatype: int,
-        *,
-        live: Version | None,
-        level: int,
-    ) -> Version:
-        check_key(key, collection)
-        if not isinstance(value, CheckedValue):
-            datatype = checked_datatype(value, datatype)
-        elif value.fault is not None:
-            raise value.fault
-        else:
-            datatype = value.datatype
-            value = value.value
-        if not 0 <= flags <= U32_MAX:
-            raise DocumentError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
-        # A new value without xattrs keeps the old document's xattrs (kv_engine
-        # ``daemon/protocol/mcbp/mutation_context.cc``).
-        if live is not None and live.datatype & ~datatype & _XATTR:
-            value = self._xattrs_of(live) + (inflate(value) if datatype & _SNAPPY else value)
-            datatype = datatype & ~_SNAPPY | _XATTR
-        until = self._expiry(collection, expiry, now)
-        return self._change(collection, key, now, Content(value, datatype, flags, until), level)
-
-    def _xattrs_of(self, older: Version) -> bytes:
-        stored = self.data.newest.with_value(older).value
-        return xattrs_only(inflate(stored) if older.datatype & _SNAPPY else stored)
-
-    def _expiry(self, collection: int, expiry: int, now: float) -> int:
-        """Return an absolute expiry; the collection's maximum TTL limits it, and is its default."""
-        until = _absolute_expiry(expiry, now) if expiry else 0
-        found = self.collections.find(collection)
-        latest = int(now) + found.max_ttl_seconds if found and found.max_ttl_seconds else 0
-        return min(until or latest, latest) if latest else until
-
-    def _expire(self, due: Version, now: float) -> None:
-        content = self._tombstone(due, Opcode.DCP_EXPIRATION, now)
-        self._append(due.collection, due.key, now, content)
-
-    def _change(
-        self, collection: int, key: bytes, now: float, content: Content, level: int
-    ) -> Version:
-        try:
-            self.data.require_room()
-        except OSError as error:
-            text = f"{key!r}: too much waits for the disk: {error}"
-            raise DocumentError(Status.ETMPFAIL, text) from error
-        if level:
-            deletes = content.opcode != Opcode.DCP_MUTATION
-            sync = SyncWrite(level=level, deletes=deletes)
-            if deletes:  # a prepare has no other field for the time, and its commit needs it
-                content = content._replace(expiry=content.delete_time)
-            content = content._replace(opcode=int(Opcode.DCP_PREPARE), sync=sync)
-        return self._append(collection, key, now, content)
-
-    def _tombstone(self, live: Version, opcode: Opcode, now: float) -> Content:
-        value = b""
-        if live.datatype & _XATTR:
-            stored = self.data.newest.with_value(live).value
-            value = system_xattrs_only(inflate(stored) if live.datatype & _SNAPPY else stored)
-        return Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
-
-    def _append(self, collection: int, key: bytes, now: float, content: Content) -> Version:
-        older = self.data.newest.of_key(key, collection)
-        version = Version(
-            self.data.vbucket,
-            key,
-            content,
-            seqno=self.data.high_seqno + 1,
-            # The revisions of a key must never repeat, not even after a purge of its tombstone.
-            rev=(self.data.newest.keys.forgotten_rev if older is None else older.rev) + 1,
-            cas=self.clock.next(now),
-            collection=collection,
-        )
-        self.append(version)
         return version
 
     def append(self, version: Version) -> None:
         """Append a complete version; its seqno must be the next one."""
         self.data.append(version)
         self.collections.note(version)
-        if version.is_document:
-            self.expiries.note(version.collection, version.key, version.expiry)
 
 
 def check_key(key: bytes, collection: int) -> None:
@@ -406,65 +97,5 @@ def check_key(key: bytes, collection: int) -> None:
         raise DocumentError(Status.EINVAL, str(error)) from None
 
 
-def examine(value: bytes, datatype: int) -> Generator[None, None, CheckedValue]:
-    """Check a value in steps, as ``checked_datatype`` does; errors go into the result."""
-    try:
-        stored = yield from _datatype_steps(value, datatype)
-    except DocumentError as error:
-        return CheckedValue(value, datatype, error)
-    return CheckedValue(value, stored)
-
-
-def checked_datatype(value: bytes, datatype: int) -> int:
-    """Return the datatype to store: XATTR and SNAPPY as given, JSON as the body really is.
-
-    Raises DocumentError if the value is too large, or does not match its XATTR or SNAPPY bit.
-    """
-    # The client's JSON bit is not trusted: kv_engine looks at the value, too.
-    if not datatype & ~_JSON and len(value) <= MAX_VALUE_BYTES:
-        return _JSON if is_json(value) else 0
-    steps = _datatype_steps(value, datatype)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return int(end.value)
-
-
-def _datatype_steps(value: bytes, datatype: int) -> Generator[None, None, int]:
-    """Run ``checked_datatype`` as a generator, so that long JSON does not block the event loop."""
-    if datatype & ~ALL_DATATYPE_BITS:
-        raise DocumentError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
-    try:
-        plain = inflate(value) if datatype & _SNAPPY else value
-        body = (yield from storable_body_steps(plain)) if datatype & _XATTR else plain
-    except FrameError as error:
-        status = Status.XATTR_EINVAL if datatype & _XATTR else Status.EINVAL
-        raise DocumentError(status, str(error)) from error
-    most = MAX_VALUE_BYTES + (MAX_SYSTEM_BYTES if datatype & _XATTR else 0)
-    if len(plain) > most:
-        raise DocumentError(
-            Status.E2BIG, f"value: found {len(plain)} bytes, expected at most {most}"
-        )
-    return datatype & ~_JSON | (_JSON if (yield from is_json_steps(body)) else 0)
-
-
-def _check_cas(key: bytes, live: Version | None, cas: int) -> None:
-    if cas == 0:
-        return
-    if live is None:
-        raise DocumentError(Status.KEY_ENOENT, f"{key!r} with cas {cas}: no such document")
-    if live.cas != cas:
-        raise DocumentError(Status.KEY_EEXISTS, f"{key!r}: found cas {live.cas}, expected {cas}")
-
-
-def _is_due(version: Version, now: float) -> bool:
+def is_due(version: Version, now: float) -> bool:
     return not version.is_deleted and version.expiry != 0 and version.expiry <= now
-
-
-def _absolute_expiry(expiry: int, now: float) -> int:
-    if not 0 <= expiry <= U32_MAX:
-        raise DocumentError(Status.EINVAL, f"expiry: found {expiry}, expected 0 to {U32_MAX}")
-    if 0 < expiry <= RELATIVE_EXPIRY_SECONDS:
-        return int(now) + expiry
-    return expiry

@@ -68,11 +68,6 @@ class ReplicaCopy:
             self.vbucket.undo_change(self._before_promotion)
             self._before_promotion = None
 
-    def complete_promotion(self) -> None:
-        if self._before_promotion is None:
-            raise AssertionError("prepared before")
-        self.vbucket.complete_change(self._before_promotion)
-
     # --- its passive stream
 
     def fill_from(self, feeder: object | None) -> None:

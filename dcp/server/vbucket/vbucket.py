@@ -1,7 +1,7 @@
 """One vbucket: its documents, data, failover log and state.
 
 After a crash it continues with the data on disk (``crash``). In a failover the vbucket of a replica
-takes its place (``succeed``).
+takes its place (``prepare_to_succeed``).
 """
 
 import logging
@@ -26,9 +26,7 @@ from dcp.server.storage.disk_batch import DiskFormatError
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.storage.pending_write import PendingWrite
 from dcp.server.storage.saved_vbucket import SavedVbucket, VbucketHome
-from dcp.server.vbucket.branch_record import BranchRecord
 from dcp.server.vbucket.documents import DocumentStore
-from dcp.server.vbucket.sync_writes import SyncWrites
 from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
@@ -87,14 +85,12 @@ class Vbucket:
         self._begin(data, log, HybridClock(), state or VbucketState.ACTIVE)
 
     def _restore(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
-        """Restore what was saved; the branch record cannot know earlier writes."""
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.disk.saved_state:
             saved = SavedVbucket.decode(data.disk.saved_state, self.id)
         data.reopen(saved.base_seqno, saved.whole_seqno, saved.learned_purge_seqno)
-        is_empty = data.high_seqno == data.base_seqno
         clock = HybridClock(saved.last_cas)
-        self._begin(data, saved.failover_log, clock, state or saved.state, is_recorded=is_empty)
+        self._begin(data, saved.failover_log, clock, state or saved.state)
         data.persistence.state.state_at = partial(self._state_at, home)
         self.documents.rewind()
         self.named_manifests = saved.manifest_numbers
@@ -104,7 +100,6 @@ class Vbucket:
         # After a crash items may be newer than the saved clock, and CAS values must not repeat.
         for version in data.newest.keys.versions:
             self.documents.clock.raise_floor(version.cas)
-        self.recover_sync_writes()
 
     def _manifest(self, home: VbucketHome, number: int) -> Manifest:
         if number not in home.manifests:
@@ -157,25 +152,14 @@ class Vbucket:
         self.data.persistence.save_state()
 
     def _begin(
-        self,
-        data: VbucketData,
-        log: FailoverLog,
-        clock: HybridClock,
-        state: VbucketState,
-        *,
-        is_recorded: bool = True,
+        self, data: VbucketData, log: FailoverLog, clock: HybridClock, state: VbucketState
     ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
         data.persistence.on_compaction(self._compacted)
-        self.sync_writes = SyncWrites(self.documents)
         self.failover_log = log
         self._state = state
         self._set_up_default_high: tuple[int, int] | None = None
-        is_recorded = is_recorded and self._settings.record_branches
-        self.record = BranchRecord(self.id, log) if is_recorded else None
-        if self.record is not None:
-            data.on_append(self.record.append)
 
     @property
     def state(self) -> VbucketState:
@@ -266,8 +250,8 @@ class Vbucket:
     def change(self, event: StateEvent, *, is_first: bool = False) -> None:
         """Change the state by an event of ``state_changes.py``.
 
-        ``is_first``: a new branch starts an empty failover log. In a bucket call
-        ``bucket_states.py`` instead, which also updates what depends on the state.
+        ``is_first``: a new branch starts an empty failover log. The caller updates what depends on
+        the state, as the producer's ``bucket_states.py`` does.
 
         Raises LocalProtocolError if the event is impossible in this state, and OSError if the state
         cannot be saved; nothing has changed then.
@@ -278,12 +262,11 @@ class Vbucket:
         except BaseException:
             self.undo_change(before)
             raise
-        self.complete_change(before)
 
     def begin_change(self, event: StateEvent, *, is_first: bool = False) -> PreviousState:
         """Enter the state after an event, in memory only, with its new branch if it begins one.
 
-        ``save`` it, then call ``complete_change``, or ``undo_change`` after an error. Raises
+        ``save`` it, and call ``undo_change`` after an error. Raises
         LocalProtocolError if the event is impossible in this state.
         """
         before = PreviousState(self._state, self.failover_log)
@@ -295,12 +278,6 @@ class Vbucket:
     def undo_change(self, before: PreviousState) -> None:
         """Restore state and failover log; the disk may still have the new ones."""
         self._state, self.failover_log = before
-
-    def complete_change(self, before: PreviousState) -> None:
-        """Follow a saved change: record its branch and recover the sync writes."""
-        if self.failover_log is not before.failover_log:
-            self._record_branch(before.failover_log)
-        self.recover_sync_writes()
 
     def hand_over(self, *, is_move: bool) -> None:
         """Become dead, because the client of a takeover stream becomes the active.
@@ -351,9 +328,6 @@ class Vbucket:
             self._begin_branch(self.data.high_seqno)
             self.save()
 
-    def recover_sync_writes(self) -> None:
-        self.sync_writes.recover(is_active=self._state is VbucketState.ACTIVE)
-
     def _go_back(self, cut_seqno: int, *, is_first: bool) -> None:
         try:
             left = self.data.cut(cut_seqno)
@@ -364,27 +338,19 @@ class Vbucket:
             left = self.data.high_seqno
             _LOG.warning("vbucket %d: cannot cut the log, so all data stays: %s", self.id, error)
         self._begin_branch(left, is_first=is_first)
-        self.recover_sync_writes()
         try:
             self.save()
         except OSError as error:
             _LOG.warning("vbucket %d: cannot save the new branch yet: %s", self.id, error)
 
     def _begin_branch(self, entry_seqno: int, *, is_first: bool = False) -> None:
-        parent = self.failover_log
         self.failover_log = self._forked(entry_seqno, is_first=is_first)
-        self._record_branch(parent)
 
     def _forked(self, entry_seqno: int, *, is_first: bool) -> FailoverLog:
         vb_uuid = self._fresh_uuid()
         if is_first:
             return FailoverLog((FailoverEntry(vb_uuid, entry_seqno),))
         return fork(self.failover_log, entry_seqno, vb_uuid)
-
-    def _record_branch(self, parent: FailoverLog) -> None:
-        if self.record is not None:
-            current = self.failover_log.current_uuid
-            self.record.fork(current, self.data.high_seqno, parent.current_uuid)
 
     # --- replacement by a replica
 
@@ -394,18 +360,6 @@ class Vbucket:
         if is_empty and old.data.base_seqno > self.data.base_seqno:
             self.data.start_at(old.data.base_seqno)
         self.documents.clock.raise_floor(old.documents.clock.last)
-
-    def succeed(self, old: "Vbucket") -> None:
-        """Take the place of ``old``, with the data and branches of this replica.
-
-        Call it after ``prepare_to_succeed`` and a save; ``complete_change`` follows.
-        """
-        self._settings = old._settings
-        self.record = old.record
-        if self.record is not None:
-            self.data.on_append(self.record.append)
-        self.documents.rewind()
-        self.sync_writes.tell_later(old.sync_writes.give_up())
 
     def remove(self) -> None:
         self.data.give_up()
@@ -440,9 +394,7 @@ class Vbucket:
             persisted_seqno=persisted - (high - base),
             purge_seqno=facts.purge_seqno,
         )
-        results = self.sync_writes.give_up()
         self._begin(data, facts.failover_log, self.documents.clock, facts.state)
-        self.sync_writes.tell_later(results)
         self.take(versions)
         if facts.purge_seqno:
             data.persistence.purge(facts.purge_seqno)

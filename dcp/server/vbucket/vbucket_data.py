@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits, CheckpointManager
 from dcp.server.model.durability import Durability
+from dcp.server.model.listeners import Listeners
 from dcp.server.model.versions import Version
 from dcp.server.storage.disk_file import DiskFile
 from dcp.server.storage.disk_history import DiskHistory
@@ -52,7 +53,8 @@ class VbucketData:
     ) -> None:
         """``base_seqno`` is the high seqno before the first version."""
         self.vbucket = vbucket
-        self._on_append: Callable[[Version], None] = lambda _: None
+        self.on_append: Listeners[[Version]] = Listeners()
+        """Called with each appended version; not with those that a copy receives."""
         self._require_room: Callable[[], None] = lambda: None
         self._writes_behind = settings.writes_behind
         self._unwritten = UnwrittenBatches()
@@ -77,10 +79,6 @@ class VbucketData:
         )
 
     # --- listeners
-
-    def on_append(self, listener: Callable[[Version], None]) -> None:
-        """Set the one listener that is called with each appended version."""
-        self._on_append = listener
 
     def write_behind(self, require_room: Callable[[], None]) -> None:
         """Set the check of ``require_room``; it raises OSError if too much waits for the disk."""
@@ -152,7 +150,7 @@ class VbucketData:
             raise ValueError(f"vbucket {self.vbucket}: found seqno {version.seqno}, the last one")
         self.checkpoints.queue(version)
         self.newest.note(version)
-        self._on_append(version)
+        self.on_append(version)
 
     def end_batch(self) -> None:
         """End a batch of writes, which becomes one disk snapshot in any flush."""

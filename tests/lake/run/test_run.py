@@ -36,8 +36,9 @@ from dcp.lake.run.set_up_check import CheckedStep
 from dcp.lake.tables.lake_tables import LakeTables, find_lake
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.writes.document_writer import MAX_VALUE_BYTES
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.vbucket.documents import MAX_VALUE_BYTES, DocumentError
+from dcp.server.vbucket.documents import DocumentError
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import MAX_SYSTEM_BYTES, join_xattrs
 from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, lake_of, settings_for

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.bucket_states import set_state
+from dcp.producer.bucket_states import set_state
+from dcp.producer.manifest_changes import CreateCollection, CreateScope, DropScope
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Manifest
-from dcp.server.model.manifest_changes import CreateCollection, CreateScope, DropScope
 from dcp.server.storage.disk_file import Data, OsFile
 from dcp.wire.vocabulary import VbucketState
 
@@ -17,7 +17,7 @@ VBUCKETS = 3
 CHANGES = (CreateScope("s"), CreateCollection("s", "a"), CreateCollection("s", "b"))
 
 
-def _known(bucket: Bucket) -> list[tuple[Manifest, int]]:
+def _known(bucket: ProducerBucket) -> list[tuple[Manifest, int]]:
     """What the bucket and each vbucket stand at."""
     found = [(bucket.manifest, 0)]
     for vbucket in bucket.vbuckets:
@@ -31,7 +31,7 @@ def test_a_change_that_cannot_be_saved_is_none(
 ) -> None:
     """A change of many steps, to vbuckets that do not all stand at the same manifest."""
     settings = ClusterSettings(vbuckets=VBUCKETS, data_folder=tmp_path, seed=1)
-    bucket = Bucket(settings)
+    bucket = ProducerBucket(settings)
     with bucket.lock:
         set_state(bucket, 1, VbucketState.DEAD)
         bucket.change_manifest(CreateScope("old"))
@@ -60,7 +60,7 @@ def test_a_change_that_cannot_be_saved_is_none(
         assert {manifest.uid for manifest, _ in (after[0], after[1], after[3])} == {2}
     with bucket.lock:
         bucket.close()
-    again = Bucket(settings)
+    again = ProducerBucket(settings)
     assert _known(again) == after
     with again.lock:
         again.change_manifest(CreateScope("next"))

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.manifest_changes import CreateCollection, CreateScope
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import ManifestError, UnknownCollectionError
-from dcp.server.model.manifest_changes import CreateCollection, CreateScope
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.versions import Content, Version
 from dcp.server.vbucket.documents import DocumentError

@@ -10,6 +10,7 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.replicas import REPLICATION, connection_name
 from dcp.producer.replication_connection import ReplicationConnection
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
@@ -17,7 +18,6 @@ from dcp.server.bucket import copy_table
 from dcp.server.bucket.flusher import MOST_SHARE
 from dcp.server.commands.session import Session
 from dcp.server.storage.disk_file import Data, OsFile
-from dcp.server.vbucket.replication_chain import REPLICATION, connection_name
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameSplitter

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from dcp.producer.bucket_states import set_state, set_state_of_copy, set_up
 from dcp.producer.failover import fail_over
-from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.bucket_states import set_state, set_state_of_copy, set_up
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
@@ -14,16 +14,16 @@ from dcp.wire.vocabulary import VbucketState
 OWNER, HEIR = 0, 1
 
 
-def _bucket() -> Bucket:
+def _bucket() -> ProducerBucket:
     """One vbucket with a document at its owner, and empty copies on three other nodes."""
-    bucket = Bucket(ClusterSettings(nodes=4, vbuckets=1, replicas=3))
+    bucket = ProducerBucket(ClusterSettings(nodes=4, vbuckets=1, replicas=3))
     with bucket.lock:
-        bucket.vbuckets[0].documents.set(b"k", b"1", 0.0)
+        bucket.writers[0].set(b"k", b"1", 0.0)
         bucket.writes.wrote(0)
     return bucket
 
 
-def _hand_over(bucket: Bucket) -> None:
+def _hand_over(bucket: ProducerBucket) -> None:
     bucket.vbuckets[0].change(StateEvent.HANDED_OVER)
     bucket.vbuckets[0].is_handed_over = True
 
@@ -53,7 +53,7 @@ def test_a_failover_amid_a_move() -> None:
     assert not bucket.vbuckets[0].is_handed_over
 
 
-def _set_up(bucket: Bucket) -> None:
+def _set_up(bucket: ProducerBucket) -> None:
     set_up(bucket, 0, bucket.vbuckets[0].facts())
 
 
@@ -70,7 +70,9 @@ def _set_up(bucket: Bucket) -> None:
         ("replacement", _set_up),
     ],
 )
-def test_what_moves_takes_no_orders(moves: str, what: str, order: Callable[[Bucket], None]) -> None:
+def test_what_moves_takes_no_orders(
+    moves: str, what: str, order: Callable[[ProducerBucket], None]
+) -> None:
     """Else it would be active twice, or what was ordered would be lost with it."""
     bucket = _bucket()
     if moves == "moving":

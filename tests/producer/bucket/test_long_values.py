@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
-from dcp.server.bucket.bucket import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node import turns
@@ -55,7 +55,7 @@ async def _others(taken: list[int]) -> None:
         await asyncio.sleep(0)
 
 
-def _written(bucket: Bucket, *frames: Frame) -> tuple[list[Frame], int]:
+def _written(bucket: ProducerBucket, *frames: Frame) -> tuple[list[Frame], int]:
     """The answers to some writes, and how many turns others had meanwhile."""
 
     async def write() -> tuple[list[Frame], int]:
@@ -77,10 +77,10 @@ def _written(bucket: Bucket, *frames: Frame) -> tuple[list[Frame], int]:
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def bucket(monkeypatch: pytest.MonkeyPatch) -> ProducerBucket:
     """A bucket; a round of the loop has time for one step only."""
     monkeypatch.setattr(turns, "ITERATION_SECONDS", 0.0)
-    return Bucket(ClusterSettings(vbuckets=1))
+    return ProducerBucket(ClusterSettings(vbuckets=1))
 
 
 def _store(key: bytes, value: bytes, datatype: int = 0, opcode: int = Opcode.SET) -> Frame:
@@ -96,7 +96,7 @@ def _store(key: bytes, value: bytes, datatype: int = 0, opcode: int = Opcode.SET
     ],
 )
 def test_a_long_value_is_looked_at_between_the_turns_of_others(
-    bucket: Bucket, value: bytes, given: int, stored: int
+    bucket: ProducerBucket, value: bytes, given: int, stored: int
 ) -> None:
     answers, taken = _written(bucket, _store(b"k", value, int(given)), _store(b"l", b"1"))
     assert [answer.status for answer in answers] == [Status.SUCCESS] * 2
@@ -104,7 +104,7 @@ def test_a_long_value_is_looked_at_between_the_turns_of_others(
     assert taken > STEPS
 
 
-def test_what_is_wrong_with_a_long_value_is_said_as_of_a_short_one(bucket: Bucket) -> None:
+def test_what_is_wrong_with_a_long_value_is_said_as_of_a_short_one(bucket: ProducerBucket) -> None:
     short = _store(b"k", b"1")
     again = _store(b"k", LONG, opcode=Opcode.ADD)
     malformed = _store(b"k", XATTRS.replace(b",0]", b",,]"), int(Datatype.XATTR))

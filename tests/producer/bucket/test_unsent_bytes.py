@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
-from dcp.server.bucket.bucket import Bucket
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.bucket.unsent_bytes import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, UnsentBytes
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Version
 from dcp.server.node.accepted_connection import AcceptedConnection
 from dcp.server.node.turns import Turns
-from dcp.server.vbucket.documents import DocumentStore
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -80,20 +80,20 @@ class Silent:
     left_bytes: int
 
 
-def _set(key: bytes, documents: DocumentStore) -> Version:
+def _set(key: bytes, documents: DocumentWriter) -> Version:
     return documents.set(key, VALUE, 0.0)
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Bucket:
+def bucket() -> ProducerBucket:
     """One that no test writes to."""
-    bucket = Bucket(ClusterSettings(vbuckets=1))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=1))
     for number in range(DOCUMENTS):
         bucket.write(b"%d" % number, partial(_set, b"%d" % number))
     return bucket
 
 
-def silent_clients(bucket: Bucket, count: int, reads_bytes: int) -> Silent:
+def silent_clients(bucket: ProducerBucket, count: int, reads_bytes: int) -> Silent:
     async def serve() -> Silent:
         channels = [SlowChannel(stream_everything(b"%d" % n), reads_bytes) for n in range(count)]
         awake, turns = always_awake(), Turns()
@@ -119,7 +119,7 @@ def silent_clients(bucket: Bucket, count: int, reads_bytes: int) -> Silent:
 
 @pytest.mark.parametrize("reads_bytes", [0, 100_000, 1_000_000, 3_000_000])
 def test_a_batch_is_as_large_as_a_part_of_what_the_client_took(
-    bucket: Bucket, reads_bytes: int
+    bucket: ProducerBucket, reads_bytes: int
 ) -> None:
     found = silent_clients(bucket, 1, reads_bytes)
     (batches,) = found.batches
@@ -129,7 +129,9 @@ def test_a_batch_is_as_large_as_a_part_of_what_the_client_took(
     assert found.left_bytes == 0
 
 
-def test_all_silent_clients_share_a_quota(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_silent_clients_share_a_quota(
+    bucket: ProducerBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beyond it each has its first batch: it goes on, and no client waits for another."""
     quota_bytes = 300_000
     monkeypatch.setattr(bucket.clients, "unsent", UnsentBytes(quota_bytes))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.manifest_changes import CreateCollection, CreateScope, FlushCollection
 from dcp.server.commands.stat_groups import GROUPS
-from dcp.server.model.manifest_changes import CreateCollection, CreateScope, FlushCollection
 from dcp.types import END_OF_TIME, U16_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode

@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.server.model.manifest import (
-    Manifest,
-    ManifestError,
-    UnknownCollectionError,
-    UnknownScopeError,
-)
-from dcp.server.model.manifest_changes import (
+from dcp.producer.manifest_changes import (
     MAX_COLLECTIONS,
     CreateCollection,
     CreateScope,
@@ -22,6 +16,12 @@ from dcp.server.model.manifest_changes import (
     FlushCollection,
     ManifestChange,
     changed,
+)
+from dcp.server.model.manifest import (
+    Manifest,
+    ManifestError,
+    UnknownCollectionError,
+    UnknownScopeError,
 )
 from dcp.wire.system_event import (
     CollectionBegun,

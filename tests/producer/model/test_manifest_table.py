@@ -5,8 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.server.model.manifest import FIRST, Manifest, ManifestError
-from dcp.server.model.manifest_changes import (
+from dcp.producer.manifest_changes import (
     CreateCollection,
     CreateScope,
     DropCollection,
@@ -15,6 +14,7 @@ from dcp.server.model.manifest_changes import (
     ManifestChange,
     changed,
 )
+from dcp.server.model.manifest import FIRST, Manifest, ManifestError
 from dcp.server.model.manifest_table import ManifestTable, Row
 
 NAMES = st.sampled_from(["a", "b", "_default"])

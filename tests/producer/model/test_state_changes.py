@@ -3,9 +3,9 @@
 import pytest
 
 from dcp.errors import LocalProtocolError
+from dcp.producer.bucket_states import change_state, give_back
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.bucket_states import change_state, give_back
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.state_changes import ORDERED, StateEvent, next_state
 from dcp.server.model.versions import Content, SyncWrite, Version
@@ -37,7 +37,7 @@ COMES_TO = {
 def test_every_event_in_every_state(state: VbucketState, event: StateEvent) -> None:
     """A vbucket too: its branch begins where the table says so, and nothing else changes it."""
     after, begins_branch, possible = COMES_TO[event]
-    vbucket = Bucket(ClusterSettings(vbuckets=1)).vbuckets[0]
+    vbucket = ProducerBucket(ClusterSettings(vbuckets=1)).vbuckets[0]
     if state is not ACTIVE:
         vbucket.change(ORDERED[state])
     log = vbucket.failover_log
@@ -55,7 +55,7 @@ def test_every_event_in_every_state(state: VbucketState, event: StateEvent) -> N
 
 
 def test_no_other_way() -> None:
-    vbucket = Bucket(ClusterSettings(vbuckets=1)).vbuckets[0]
+    vbucket = ProducerBucket(ClusterSettings(vbuckets=1)).vbuckets[0]
     with pytest.raises(AttributeError):
         vbucket.state = DEAD  # type: ignore[misc]  # that it is refused is what is looked at
 
@@ -70,11 +70,11 @@ def test_no_other_way() -> None:
 )
 def test_durable_writes_go_on(there: StateEvent, back: StateEvent) -> None:
     """Not while the vbucket is another's; once it is active here again they are committed."""
-    bucket = Bucket(ClusterSettings(vbuckets=1))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=1))
     vbucket = bucket.vbuckets[0]
     prepare = bucket.write(b"k", lambda documents: documents.set(b"k", b"1", 0.0, level=1))
     told: list[Status] = []
-    vbucket.sync_writes.track(prepare, bucket.now() + 30, told.append)
+    bucket.sync_writes._writes_of[0].track(prepare, bucket.now() + 30, told.append)
     change_state(bucket, vbucket, there)
     bucket.sync_writes.check()
     assert told == [Status.SYNC_WRITE_AMBIGUOUS]
@@ -92,7 +92,7 @@ def test_durable_writes_go_on(there: StateEvent, back: StateEvent) -> None:
 
 def test_what_is_given_back() -> None:
     """Only what is dead for that: what was ordered stands."""
-    bucket = Bucket(ClusterSettings(vbuckets=3))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=3))
     for vbucket in bucket.vbuckets[:2]:
         change_state(bucket, vbucket, StateEvent.HANDED_OVER)
         vbucket.is_handed_over = True

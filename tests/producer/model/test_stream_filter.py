@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.producer.manifest_changes import DropCollection, changed
 from dcp.server.model.manifest import Manifest
-from dcp.server.model.manifest_changes import DropCollection, changed
 from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.streams.stream_request_value import parse_filter

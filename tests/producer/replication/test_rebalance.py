@@ -13,8 +13,9 @@ from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.producer.admin_client import AdminClient, NodeStatus
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.kv_client import KvClient
+from dcp.producer.rebalance import even_owners
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.placement import ABSENT, even_owners, replicas_behind
+from dcp.server.model.placement import ABSENT, replicas_behind
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import EndReason, Opcode, Status, StreamFlag, VbucketState

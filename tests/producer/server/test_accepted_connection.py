@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
-from dcp.server.bucket.bucket import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.accepted_connection import AcceptedConnection
@@ -38,7 +38,7 @@ class StuckChannel(ScriptedChannel):
 def test_a_connection_that_must_end_does_although_its_client_reads_nothing(
     end: Callable[[Session], None],
 ) -> None:
-    bucket = Bucket(ClusterSettings(vbuckets=1, last_words_seconds=0.01))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=1, last_words_seconds=0.01))
     session = Session(bucket, 0, COMMANDS, 0.0)
 
     async def serve() -> StuckChannel:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
-from dcp.server.bucket.bucket import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node import accepted_connection
@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 20.0
 class AnsweredChannel(ScriptedChannel):
     """A client that waits for so many answers; ``persisted`` is what was on disk with each."""
 
-    def __init__(self, bucket: Bucket, answers: int, *said: bytes) -> None:
+    def __init__(self, bucket: ProducerBucket, answers: int, *said: bytes) -> None:
         super().__init__(*said)
         self._bucket, self._left = bucket, answers
         self._splitter = FrameSplitter()
@@ -56,7 +56,7 @@ def _sets(numbers: Iterable[int]) -> bytes:
     return b"".join(map(_set, numbers))
 
 
-def _serve(bucket: Bucket, *blocks: bytes, answers: int) -> Sequence[int]:
+def _serve(bucket: ProducerBucket, *blocks: bytes, answers: int) -> Sequence[int]:
     """Serve a client that says blocks of requests; return the items on disk with each answer."""
     session = Session(bucket, 0, COMMANDS, 0.0)
     session.login.authenticated("Administrator")
@@ -95,7 +95,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_writes_that_came_together_are_flushed_together(written: list[int]) -> None:
-    bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=VBUCKETS))
     persisted = _serve(bucket, _sets(range(WRITES)), answers=WRITES)
 
     assert len(written) == 2 * VBUCKETS  # each log's file is made, and written once
@@ -107,7 +107,7 @@ def test_a_client_that_goes_on_sending_is_flushed_now_and_then(
     most_requests: int, flushes: int, written: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepted_connection, "FLUSH_REQUESTS", most_requests)
-    bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=VBUCKETS))
     blocks = [
         _sets(range(first, first + ITERATION_FRAMES))
         for first in range(0, WRITES, ITERATION_FRAMES)
@@ -119,7 +119,7 @@ def test_a_client_that_goes_on_sending_is_flushed_now_and_then(
 
 
 def test_half_a_request_keeps_nothing_before_it_from_the_disk() -> None:
-    bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=VBUCKETS))
     half = _set(WRITES)[:30]
     _serve(bucket, _sets([0]), _sets(range(1, WRITES)), half, answers=WRITES)
 
@@ -127,7 +127,7 @@ def test_half_a_request_keeps_nothing_before_it_from_the_disk() -> None:
 
 
 def test_each_write_of_a_flush_can_be_gone_back_to() -> None:
-    bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=VBUCKETS))
     numbers = [*range(WRITES), *range(WRITES)]  # every key twice
     _serve(bucket, _sets(numbers), answers=len(numbers))
 
@@ -141,7 +141,7 @@ def test_each_write_of_a_flush_can_be_gone_back_to() -> None:
 
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_a_durable_write_behind_others_has_them_flushed(level: int) -> None:
-    bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=VBUCKETS))
     said = _sets(range(10)) + _set(10, framing_extras=durability(level)) + _sets(range(11, 20))
 
     persisted = _serve(bucket, said, answers=20)
@@ -150,7 +150,7 @@ def test_a_durable_write_behind_others_has_them_flushed(level: int) -> None:
 
 
 def test_a_connection_that_ends_amid_a_block_leaves_nothing_unflushed() -> None:
-    bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=VBUCKETS))
     foul = encode(m.Empty(), Opcode.DCP_NOOP).to_bytes()  # a server asks that, no client
 
     _serve(bucket, _sets(range(10)) + foul + _sets(range(10, WRITES)), answers=WRITES)

@@ -358,7 +358,7 @@ def test_an_expiry_that_is_written_again_and_again(
         writer.send(encode(m.Store(b"k", b"1", expiry=expiry), Opcode.SET))
     for _ in range(1_000):
         assert writer.answer().status == Status.SUCCESS
-    assert len(cluster.bucket.vbuckets[0].documents.expiries) < 100
+    assert len(cluster.bucket.writers[0].expiries) < 100
 
 
 def test_the_end_that_is_told_last(cluster: ProducerCluster, connect: Connect) -> None:

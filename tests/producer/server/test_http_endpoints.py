@@ -6,16 +6,18 @@ from http import HTTPStatus
 
 import pytest
 
-from dcp.server.bucket.bucket import Bucket
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.http_endpoints import respond
 from dcp.server.node.http_messages import HttpRequest, HttpResponse
 
 
 @pytest.fixture
-def bucket() -> Bucket:
+def bucket() -> ProducerBucket:
     users = {"ada": "a:secret", "ben": ""}
-    return Bucket(ClusterSettings(nodes=2, vbuckets=4, bucket="my%bucket.1", users=users, seed=1))
+    return ProducerBucket(
+        ClusterSettings(nodes=2, vbuckets=4, bucket="my%bucket.1", users=users, seed=1)
+    )
 
 
 def basic(text: str) -> str:
@@ -23,12 +25,16 @@ def basic(text: str) -> str:
 
 
 def ask(
-    bucket: Bucket, path: str, *, method: str = "GET", authorization: str = basic("ada:a:secret")
+    bucket: ProducerBucket,
+    path: str,
+    *,
+    method: str = "GET",
+    authorization: str = basic("ada:a:secret"),
 ) -> HttpResponse:
     return respond(HttpRequest(method, path, authorization), bucket, 1)
 
 
-def told(bucket: Bucket, path: str) -> dict[str, object]:
+def told(bucket: ProducerBucket, path: str) -> dict[str, object]:
     answer = ask(bucket, path)
     assert answer.status == HTTPStatus.OK
     assert answer.fields["Content-Type"] == "application/json"
@@ -37,11 +43,11 @@ def told(bucket: Bucket, path: str) -> dict[str, object]:
     return tree
 
 
-def test_who_am_i(bucket: Bucket) -> None:
+def test_who_am_i(bucket: ProducerBucket) -> None:
     assert told(bucket, "/whoami")["id"] == "ada"
 
 
-def test_a_node_tells_its_figures(bucket: Bucket) -> None:
+def test_a_node_tells_its_figures(bucket: ProducerBucket) -> None:
     tree = told(bucket, "/figures.json")
     assert tree["connections"] == []
     producer = tree["producer"]
@@ -55,13 +61,13 @@ def test_a_node_tells_its_figures(bucket: Bucket) -> None:
     assert ask(bucket, "/metrics", authorization="").status == HTTPStatus.UNAUTHORIZED
 
 
-def test_the_version_is_one_that_clients_can_compare(bucket: Bucket) -> None:
+def test_the_version_is_one_that_clients_can_compare(bucket: ProducerBucket) -> None:
     tree = told(bucket, "/pools")
     assert str(tree["implementationVersion"]).startswith("8.0.0-")
     assert isinstance(tree["pools"], list)
 
 
-def test_the_bucket_is_its_map_and_more(bucket: Bucket) -> None:
+def test_the_bucket_is_its_map_and_more(bucket: ProducerBucket) -> None:
     tree = told(bucket, "/pools/default/buckets/my%25bucket.1")
     terse = json.loads(bucket.map.as_json(1))
     assert (tree["bucketType"], tree["storageBackend"]) == ("membase", "couchstore")
@@ -72,7 +78,7 @@ def test_the_bucket_is_its_map_and_more(bucket: Bucket) -> None:
     assert [node["status"] for node in tree["nodes"]] == ["healthy", "healthy"]
 
 
-def test_the_map_is_a_stream(bucket: Bucket) -> None:
+def test_the_map_is_a_stream(bucket: ProducerBucket) -> None:
     answer = ask(bucket, "/pools/default/bs/my%25bucket.1")
     assert (answer.status, answer.streams_map, answer.body) == (HTTPStatus.OK, True, b"")
 
@@ -92,13 +98,15 @@ def test_the_map_is_a_stream(bucket: Bucket) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/whoami", "/nosuch"])
-def test_who_is_not_known_learns_nothing(bucket: Bucket, path: str, authorization: str) -> None:
+def test_who_is_not_known_learns_nothing(
+    bucket: ProducerBucket, path: str, authorization: str
+) -> None:
     answer = ask(bucket, path, authorization=authorization)
     assert answer.status == HTTPStatus.UNAUTHORIZED
     assert answer.fields["WWW-Authenticate"].startswith("Basic ")
 
 
-def test_an_empty_password_is_one(bucket: Bucket) -> None:
+def test_an_empty_password_is_one(bucket: ProducerBucket) -> None:
     assert ask(bucket, "/whoami", authorization=basic("ben:")).status == HTTPStatus.OK
 
 
@@ -113,11 +121,11 @@ def test_an_empty_password_is_one(bucket: Bucket) -> None:
         "//whoami",
     ],
 )
-def test_what_there_is_not(bucket: Bucket, path: str) -> None:
+def test_what_there_is_not(bucket: ProducerBucket, path: str) -> None:
     assert ask(bucket, path).status == HTTPStatus.NOT_FOUND
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE", "get"])
-def test_nothing_can_be_changed(bucket: Bucket, method: str) -> None:
+def test_nothing_can_be_changed(bucket: ProducerBucket, method: str) -> None:
     answer = ask(bucket, "/whoami", method=method)
     assert (answer.status, answer.fields["Allow"]) == (HTTPStatus.METHOD_NOT_ALLOWED, "GET, HEAD")

@@ -9,9 +9,9 @@ import pytest
 
 from dcp.errors import LocalProtocolError, SetupError
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.bucket.bucket import Bucket
+from dcp.producer.faults import Corruption
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.faults import Corruption
 from dcp.server.model.versions import Content, Flavour, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -322,7 +322,7 @@ def test_the_last_living_node_is_not_killed_over_the_protocol(
 
 def test_questions_about_copies_leave_nothing_behind() -> None:
     """Numbers of vbuckets are the clients'."""
-    copies = Bucket(ClusterSettings(vbuckets=1)).copies
+    copies = ProducerBucket(ClusterSettings(vbuckets=1)).copies
     for vbucket in range(100):
         assert copies.at(0, vbucket) is None
         assert list(copies.of(vbucket)) == []

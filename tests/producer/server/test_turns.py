@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
-from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.dcp_connection import TURN_STREAMS, DcpConnection
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -60,7 +60,7 @@ class Work:
 
 
 class CountedSession(Session):
-    def __init__(self, bucket: Bucket, work: Work) -> None:
+    def __init__(self, bucket: ProducerBucket, work: Work) -> None:
         super().__init__(bucket, 0, COMMANDS, 0.0)
         self._work = work
 
@@ -100,7 +100,7 @@ class HonestChannel(ScriptedChannel):
 
 
 def test_who_asks_little_is_answered_while_others_flood() -> None:
-    bucket = Bucket(ClusterSettings(vbuckets=1))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=1))
 
     async def serve() -> list[int]:
         work, awake, turns = Work(), always_awake(), Turns()
@@ -184,7 +184,7 @@ def test_a_batch_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> 
     """Each stream looked at costs a whole turn here: others have theirs after each of them."""
     streams = 100
     monkeypatch.setattr(accepted_connection, "ITERATION_SECONDS", 0.0)
-    bucket = Bucket(ClusterSettings(vbuckets=streams))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=streams))
     asked_in: list[int] = []
     next_frames, next_batch = DcpConnection.next_frames, ActiveStream.next_batch
 
@@ -225,7 +225,7 @@ def test_many_streams_with_nothing_to_send_are_asked_in_turns(
 ) -> None:
     """Of so many, or of fewer where these took the time of a turn; of one however long it takes."""
     streams = 10 * TURN_STREAMS
-    bucket = Bucket(ClusterSettings(vbuckets=1))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=1))
     session = Session(bucket, 0, COMMANDS, 0.0)
     asked: list[ActiveStream] = []
     next_batch = ActiveStream.next_batch

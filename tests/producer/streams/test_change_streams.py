@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -175,8 +176,9 @@ def test_all_versions_come_from_the_history_on(
 ) -> None:
     """Writes go on, and logs are compacted, while it streams."""
     limits = CheckpointLimits(max_items=checkpoint_items, keeps_versions=True)
-    store = DocumentStore(VbucketData(0, MemoryFile(), DataSettings(limits)))
-    data, written = store.data, list[bytes]()
+    data = VbucketData(0, MemoryFile(), DataSettings(limits))
+    store = DocumentWriter(DocumentStore(data))
+    written = list[bytes]()
 
     def put(key: bytes) -> None:
         written.append(key)

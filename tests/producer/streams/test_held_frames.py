@@ -4,6 +4,7 @@ import tracemalloc
 
 import pytest
 
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import StreamFilter
@@ -25,9 +26,10 @@ HELD_BYTES = 6 * 1024
 """Of a stream: itself, its scan, and no tenth of a batch."""
 
 
-def _store(value: bytes, datatype: int, checkpoint_items: int) -> DocumentStore:
+def _store(value: bytes, datatype: int, checkpoint_items: int) -> DocumentWriter:
     limits = CheckpointLimits(max_items=checkpoint_items)
-    store = DocumentStore(VbucketData(0, MemoryFile(), DataSettings(limits)))
+    data = VbucketData(0, MemoryFile(), DataSettings(limits))
+    store = DocumentWriter(DocumentStore(data))
     for number in range(DOCUMENTS):
         store.set(b"k%d" % number, value, 1.0, datatype=datatype)
     store.data.finish_batch()
@@ -36,7 +38,7 @@ def _store(value: bytes, datatype: int, checkpoint_items: int) -> DocumentStore:
     return store
 
 
-def _stream(store: DocumentStore, number: int) -> ActiveStream:
+def _stream(store: DocumentWriter, number: int) -> ActiveStream:
     settings = StreamSettings(int(Flavour.COLLECTIONS), cursor=f"c{number}")
     verdict = Verdict(Status.SUCCESS, end=END_OF_TIME)
     wanted = StreamFilter(stream_id=number + 1)

@@ -6,6 +6,7 @@ from itertools import cycle
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING
@@ -50,23 +51,23 @@ class Model:
 
 def _built(
     base: int, steps: list[Write], checkpoint_items: int = 1000
-) -> tuple[DocumentStore, Model]:
+) -> tuple[DocumentWriter, Model]:
     limits = CheckpointLimits(max_items=checkpoint_items)
     data = VbucketData(0, MemoryFile(), DataSettings(limits), base_seqno=base)
     model = Model([])
-    store = DocumentStore(data)
+    store = DocumentWriter(DocumentStore(data))
     for key, deleted in steps:
         _write(store, model, key, deleted)
     data.finish_batch()
     return store, model
 
 
-def _disk_items(store: DocumentStore, after: int) -> DiskItems:
+def _disk_items(store: DocumentWriter, after: int) -> DiskItems:
     scan = store.data.disk.scan(after)
     return DiskItems(scan, FLAVOUR, EVERYTHING)
 
 
-def _write(store: DocumentStore, model: Model, key: bytes, deleted: bool) -> None:
+def _write(store: DocumentWriter, model: Model, key: bytes, deleted: bool) -> None:
     try:
         version = store.delete(key, 1.0) if deleted else store.set(key, b"{}", 1.0)
     except DocumentError as error:

@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.checkpoints.checkpoint_memory import recover
 from dcp.server.model.manifest import FIRST
@@ -38,13 +39,14 @@ FILTERS = {
 Key = tuple[int, bytes]
 
 
-def _begun_vbucket(checkpoint_items: int) -> DocumentStore:
+def _begun_vbucket(checkpoint_items: int) -> DocumentWriter:
     """Seqno 1 is a document, 2 the beginning of another collection of the default scope."""
     limits = CheckpointLimits(max_items=checkpoint_items)
-    store = DocumentStore(VbucketData(0, MemoryFile(), DataSettings(limits)))
+    data = VbucketData(0, MemoryFile(), DataSettings(limits))
+    store = DocumentWriter(DocumentStore(data))
     store.set(b"first", b"{}", 1.0)
     begun = CollectionBegun(1, 0, OTHER, b"other", None)
-    store.emit([(begun, FIRST.after(begun))])
+    store.documents.emit([(begun, FIRST.after(begun))])
     store.data.finish_batch()
     return store
 

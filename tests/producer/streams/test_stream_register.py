@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.bucket_states import hand_over
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -37,7 +35,9 @@ class WatchedStream(ActiveStream):
         return super().__getattribute__(name)
 
 
-def new_stream(bucket: Bucket, vbucket: int, stream_id: int | None, opaque: int) -> ActiveStream:
+def new_stream(
+    bucket: ProducerBucket, vbucket: int, stream_id: int | None, opaque: int
+) -> ActiveStream:
     return WatchedStream(
         bucket.vbuckets[vbucket].data,
         opaque,
@@ -54,10 +54,8 @@ EMPTY = (MemoryFile(), DataSettings(CheckpointLimits()))
 @pytest.fixture
 def crowded() -> DcpConnection:
     """A connection with many streams of each vbucket."""
-    bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
-    connection = bucket.dcp_connections.open(
-        DcpClient((0, b"crowd"), 1), lambda: None, partial(hand_over, bucket)
-    )
+    bucket = ProducerBucket(ClusterSettings(vbuckets=VBUCKETS))
+    connection = bucket.dcp_connections.open(DcpClient((0, b"crowd"), 1), lambda: None)
     connection.negotiate(replace(connection.options, stream_ids=True))
     for vbucket in range(VBUCKETS):
         for number in range(1, STREAMS + 1):
@@ -99,7 +97,7 @@ def test_only_the_streams_that_are_meant_are_looked_at(
 )
 def test_against_a_list(steps: list[tuple[bool, int, int | None, int]]) -> None:
     """Streams come, one in the place of another too, and go, twice as well."""
-    bucket = Bucket(ClusterSettings(vbuckets=VBUCKETS))
+    bucket = ProducerBucket(ClusterSettings(vbuckets=VBUCKETS))
     register, model, gone = StreamRegister(), list[ActiveStream](), list[ActiveStream]()
     newest: dict[int, ActiveStream] = {}
     for comes, vbucket, stream_id, opaque in steps:

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.model.versions import Content, Version
-from dcp.server.vbucket.documents import DocumentError, DocumentStore
+from dcp.server.vbucket.documents import DocumentError
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
@@ -296,15 +297,15 @@ def test_a_value_that_cannot_be_read_keeps_no_other_from_expiring(
         cluster.set(key, b"1", expiry=10 + n)
     bucket = cluster.bucket
     assert all(vbucket.data.high_seqno > 1 for vbucket in bucket.vbuckets)
-    expire, noted = DocumentStore._expire, set[int]()
+    expire, noted = DocumentWriter._expire, set[int]()
 
-    def failing(store: DocumentStore, due: Version, now: float) -> None:
+    def failing(store: DocumentWriter, due: Version, now: float) -> None:
         if due.key == keys[0]:
             raise OSError("cannot be read")
         expire(store, due, now)
 
     with monkeypatch.context() as patched, bucket.lock:
-        patched.setattr(DocumentStore, "_expire", failing)
+        patched.setattr(DocumentWriter, "_expire", failing)
         patched.setattr(bucket.writes, "wrote", noted.add)
         with pytest.raises(OSError, match="cannot be read"):
             bucket.expire_due(clock.now + 100)

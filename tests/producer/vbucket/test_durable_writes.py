@@ -11,17 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.sync_writes import (
+    NEXT,
+    CopyProgress,
+    SyncWrites,
+    WriteEvent,
+    WriteState,
+    is_possible,
+)
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.vbucket import request_framing
 from dcp.server.vbucket.documents import DocumentError
-from dcp.server.vbucket.replication_chain import CopyProgress, is_possible
 from dcp.server.vbucket.request_framing import (
     DurabilityLevel,
     DurabilityRequirement,
     requirement_of,
 )
-from dcp.server.vbucket.sync_writes import NEXT, WriteEvent, WriteState
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -563,10 +570,11 @@ def test_sync_writes_follow_a_naive_model(
 ) -> None:
     """Committed, aborted and refused are the same ones, and each prepare is completed once."""
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1))
-    documents, writes = vbucket.documents, vbucket.sync_writes
+    documents = DocumentWriter(vbucket.documents)
+    writes = SyncWrites(documents)
     model, told, now = _Model(), dict[int, Status](), 0.0
     appended: list[Version] = []
-    vbucket.data.on_append(appended.append)
+    vbucket.data.on_append.add(appended.append)
     for _, what, number in steps:
         if isinstance(what, bytes):
             key, level = what, number
@@ -602,10 +610,12 @@ def test_sync_writes_follow_a_naive_model(
 
 def test_what_may_be_visible_has_no_deadline() -> None:
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1))
-    vbucket.documents.set(b"k", b"1", 0.0, level=1)
-    vbucket.sync_writes.recover(is_active=True)
+    writer = DocumentWriter(vbucket.documents)
+    writer.set(b"k", b"1", 0.0, level=1)
+    writes = SyncWrites(writer)
+    writes.recover(writer, commits_prepares=True)
     missing: tuple[CopyProgress | None, ...] = (CopyProgress(1, 1), None)
-    assert vbucket.sync_writes.step(missing, inf) == []
+    assert writes.step(missing, inf) == []
     assert vbucket.data.high_seqno == 1
-    assert vbucket.sync_writes.step((CopyProgress(1, 1),), 0.0) == []
+    assert writes.step((CopyProgress(1, 1),), 0.0) == []
     assert vbucket.documents.get(b"k", 0.0).seqno == 2

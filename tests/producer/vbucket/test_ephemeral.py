@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.http_endpoints import respond
@@ -312,15 +313,16 @@ def test_any_way_through_it(steps: list[tuple[str, int]], age: int) -> None:
         vbuckets=1, bucket_type=BucketType.EPHEMERAL, metadata_purge_age_seconds=float(age)
     )
     vbucket, model, now = Vbucket(0, lambda: 1, settings), _Model(age), 1000
+    writer = DocumentWriter(vbucket.documents)
     scans: list[tuple[Scan, list[int]]] = []
     for step, number in steps:
         match step:
             case "set":
-                vbucket.documents.set(b"%d" % number, b"{}", now)
+                writer.set(b"%d" % number, b"{}", now)
                 model.versions.append((number, None))
             case "delete":
                 try:
-                    vbucket.documents.delete(b"%d" % number, now)
+                    writer.delete(b"%d" % number, now)
                     model.versions.append((number, now))
                 except DocumentError:
                     assert model.versions[-1:] != [(number, None)]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.server.vbucket.expiry_queue import ExpiryQueue
+from dcp.producer.writes.expiry_queue import ExpiryQueue
 
 NOTES = st.tuples(st.integers(0, 1), st.sampled_from([b"a", b"b", b"c"]), st.integers(0, 9))
 TIMES = st.floats(0, 10)

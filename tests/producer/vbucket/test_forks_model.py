@@ -10,10 +10,12 @@ from random import Random
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from dcp.producer.branch_record import BranchRecord
+from dcp.producer.writes.document_writer import DocumentWriter, StoredDocument
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import ResumeRequest, Rules, judge
 from dcp.server.model.state_changes import StateEvent
-from dcp.server.vbucket.documents import DocumentError, StoredDocument
+from dcp.server.vbucket.documents import DocumentError
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX
 from dcp.wire.vocabulary import Status
@@ -64,6 +66,9 @@ class Forking:
         settings = ClusterSettings(unpersisted_seqnos=unpersisted)
         self.vbucket = Vbucket(0, lambda: random.randint(1, U64_MAX), settings)
         self.vbucket.data.start_at(base)
+        self.record = BranchRecord(0, self.vbucket.failover_log)
+        self.vbucket.data.on_append.add(self.record.append)
+        self.writer = DocumentWriter(self.vbucket.documents)
         self.compacted = False
         self.model = Model({self.uuid: []}, self.uuid, base)
         self.now = 1.0
@@ -77,7 +82,7 @@ class Forking:
         return self.vbucket.data.high_seqno
 
     def write(self, key: bytes, kind: str) -> None:
-        documents = self.vbucket.documents
+        documents = self.writer
         self.page()  # a fork may have brought back what is due
         try:
             if kind == "delete":
@@ -102,7 +107,7 @@ class Forking:
         before = self.high
         newest = [v for key in KEYS if (v := self.vbucket.data.newest.of_key(key)) is not None]
         due = {v.key for v in newest if not v.is_deleted and 0 < v.expiry <= self.now}
-        assert self.vbucket.documents.expire_due(self.now) == len(due)
+        assert self.writer.expire_due(self.now) == len(due)
         self.vbucket.data.finish_batch()
         expired = [v for key in due if (v := self.vbucket.data.newest.of_key(key)) is not None]
         for version in sorted(expired, key=lambda each: each.seqno):
@@ -129,6 +134,8 @@ class Forking:
             assert self.high == base or base < self.high < cut == high - amount
             cut = self.high
         self.model.fork(self.uuid, cut)
+        self.record.follow(vbucket.failover_log, self.high)
+        self.writer.rewind()
         assert self.high == cut
         newest = vbucket.failover_log.entries[0]
         assert (newest.vb_uuid, newest.seqno) == (self.uuid, cut)
@@ -180,8 +187,7 @@ def test_every_branch_is_known_at_every_seqno(
     sizes: tuple[int, int], steps: list[tuple[str, ...]]
 ) -> None:
     forking = _driven(sizes, steps)
-    model, record = forking.model, forking.vbucket.record
-    assert record is not None
+    model, record = forking.model, forking.record
     assert record.vb_uuids == tuple(model.branches)
     event(f"{len(model.branches)} branches")
     for uuid in model.branches:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.server.vbucket.stored_version import StoredVersion
@@ -101,17 +102,18 @@ _STEPS = st.lists(
 def test_nobody_notices(steps: list[tuple[str, int]]) -> None:
     settings = ClusterSettings(vbuckets=1, keeps_values=False, record_branches=False)
     vbucket = Vbucket(0, iter(range(1, 1000)).__next__, settings)
+    writer = DocumentWriter(vbucket.documents)
     states: list[dict[bytes, bytes]] = [{}]
     for number, (step, amount) in enumerate(steps):
         key, held = b"%d" % amount, dict(states[-1])
         match step:
             case "set":
                 held[key] = b"%d" % number + KIB
-                vbucket.documents.set(key, held[key], now=1.0)
+                writer.set(key, held[key], now=1.0)
                 states.append(held)
             case "delete" if key in held:
                 del held[key]
-                vbucket.documents.delete(key, now=1.0)
+                writer.delete(key, now=1.0)
                 states.append(held)
             case "get" if key in held:
                 assert vbucket.documents.get(key, now=1.0).value == held[key]

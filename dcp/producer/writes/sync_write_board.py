@@ -1,14 +1,21 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from dcp.server.bucket.replicas import Replicas
+from dcp.producer.replicas import Replicas
+from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.sync_writes import (
+    Answer,
+    Chain,
+    CopyProgress,
+    SyncWrites,
+    Told,
+    is_possible,
+)
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.bucket.write_path import WritePath
 from dcp.server.model.listeners import Listeners
 from dcp.server.model.versions import Version
 from dcp.server.vbucket.documents import DocumentError
-from dcp.server.vbucket.replication_chain import Chain, CopyProgress, is_possible
-from dcp.server.vbucket.sync_writes import Answer, Told
-from dcp.wire.vocabulary import Status
+from dcp.wire.vocabulary import Status, VbucketState
 
 
 class SyncWriteBoard:
@@ -17,17 +24,23 @@ class SyncWriteBoard:
     def __init__(
         self,
         table: VbucketTable,
+        writers: Sequence[DocumentWriter],
         replicas: Replicas,
         writes: WritePath,
         clock: Callable[[], float],
     ) -> None:
-        """``clock`` returns seconds since 1970."""
+        """Begin with the prepares of all vbuckets; ``clock`` returns seconds since 1970.
+
+        ``writers`` has the present writer of each vbucket; call ``recover`` after a change.
+        """
         self._table, self._replicas, self._writes, self._clock = table, replicas, writes, clock
+        self._writers = writers
+        self._writes_of = [SyncWrites(writer) for writer in writers]
         self._pending: set[int] = set()
         self.on_pending: Listeners[[]] = Listeners()
         """A sync write began: ``check`` must run at intervals while ``has_pending``."""
         for vbucket in range(len(table.vbuckets)):
-            self.watch(vbucket)
+            self.recover(vbucket)
 
     @property
     def has_pending(self) -> bool:
@@ -45,13 +58,27 @@ class SyncWriteBoard:
 
     def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
         """Follow a sync write whose prepare was appended; it may end in this call."""
-        self._table.vbuckets[prepare.vbucket].sync_writes.track(prepare, deadline, answer)
+        self._writes_of[prepare.vbucket].track(prepare, deadline, answer)
         self._writes.flush()  # the level may demand the active's disk
         self._go_on(prepare.vbucket)
-        self.watch(prepare.vbucket)
+        self._watch(prepare.vbucket)
 
-    def watch(self, vbucket: int) -> None:
-        if self._table.vbuckets[vbucket].sync_writes.is_pending:
+    def recover(self, vbucket: int) -> None:
+        """Start over: the vbucket has changed its state or branch, or another took its place.
+
+        An active vbucket commits its prepares again. Waiting clients get SYNC_WRITE_AMBIGUOUS.
+        """
+        is_active = self._table.vbuckets[vbucket].state is VbucketState.ACTIVE
+        self._writes_of[vbucket].recover(self._writers[vbucket], commits_prepares=is_active)
+        self._watch(vbucket)
+
+    def forget(self, vbucket: int) -> None:
+        """Leave the vbucket's prepares as they are; waiting clients get SYNC_WRITE_AMBIGUOUS."""
+        self._writes_of[vbucket].recover(self._writers[vbucket], commits_prepares=False)
+        self._watch(vbucket)
+
+    def _watch(self, vbucket: int) -> None:
+        if self._writes_of[vbucket].is_pending:
             self._pending.add(vbucket)
             self.on_pending()
 
@@ -75,14 +102,14 @@ class SyncWriteBoard:
             raise failed[0]
 
     def _go_on(self, vbucket: int) -> None:
-        state = self._table.vbuckets[vbucket]
-        before = state.data.high_seqno
-        outcomes: list[Told] = list(state.sync_writes.step(self._chain_of(vbucket), self._clock()))
+        data, writes = self._table.vbuckets[vbucket].data, self._writes_of[vbucket]
+        before = data.high_seqno
+        outcomes: list[Told] = list(writes.step(self._chain_of(vbucket), self._clock()))
         try:
-            if state.data.high_seqno != before:
+            if data.high_seqno != before:
                 self._writes.wrote(vbucket)
         finally:  # the outcome is final even if the disk fails, so clients must get it
-            if not state.sync_writes.is_pending:
+            if not writes.is_pending:
                 self._pending.discard(vbucket)
             for answer, status in outcomes:
                 answer(status)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from dcp.producer.writes.document_writer import StoredDocument
 from dcp.server.model.versions import Version
-from dcp.server.vbucket.documents import StoredDocument
 from dcp.types import FailoverLog
 
 
@@ -44,16 +44,18 @@ class BranchRecord:
     def append(self, version: Version) -> None:
         self._current.versions.append(version)
 
-    def fork(self, vb_uuid: int, cut_seqno: int, parent_uuid: int | None = None) -> None:
-        """Start a new current branch from ``parent_uuid``, up to ``cut_seqno``.
+    def follow(self, log: FailoverLog, high_seqno: int) -> None:
+        """Start a new current branch at ``high_seqno`` if the log has begun one.
 
-        The current branch is the parent if ``parent_uuid`` is None or unknown.
+        Its parent is the branch below it in the log, or the current one if the record lacks that.
         """
+        if log.current_uuid in self._branches:
+            return
         parent = self._current
-        if parent_uuid is not None:
-            parent = self._branches.get(parent_uuid, parent)
-        self._current = _Branch(parent, cut_seqno)
-        self._branches[vb_uuid] = self._current
+        for entry in log.entries[1:2]:
+            parent = self._branches.get(entry.vb_uuid, parent)
+        self._current = _Branch(parent, high_seqno)
+        self._branches[log.current_uuid] = self._current
 
     @property
     def vb_uuids(self) -> tuple[int, ...]:

@@ -1,33 +1,28 @@
-"""Changes vbucket states, and applies the effects on streams and durable writes.
+"""Changes vbucket states, and applies the effects.
 
 A change of state has four effects, in this order:
 
-    the vbucket                  branches, settles sync writes, saves (``Vbucket.change``)
-    streams                      end
-    system events                an active vbucket emits those that it lacks
-    clients of durable writes    receive their outcome
+    the vbucket      branches, saves (``Vbucket.change``)
+    sync writes      start over (``ProducerBucket.follow_change``); clients then get the outcome
+    streams          end
+    system events    an active vbucket emits those that it lacks
 
 Callers hold the bucket's lock.
 """
 
-import logging
 from collections.abc import Sequence
 
-from dcp.server.bucket.bucket import Bucket
-from dcp.server.bucket.dcp_connection import DcpConnection
+from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.state_changes import ORDERED, StateEvent
 from dcp.server.model.versions import Version
-from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
-_LOG = logging.getLogger(__name__)
-
 
 def change_state(
-    bucket: Bucket,
+    bucket: ProducerBucket,
     vbucket: Vbucket,
     event: StateEvent,
     node: int | None = None,
@@ -42,27 +37,10 @@ def change_state(
         LocalProtocolError: the vbucket's state does not allow the event.
     """
     vbucket.change(event, is_first=is_first)
-    follow_change(bucket, vbucket, node)
+    bucket.follow_change(vbucket, node)
 
 
-def follow_change(
-    bucket: Bucket, vbucket: Vbucket, node: int | None = None, *, spared: ActiveStream | None = None
-) -> None:
-    """End the streams of a vbucket that changed state or branch, and emit its system events.
-
-    The vbucket is the one at ``node`` (None: the owner's); the stream ``spared`` goes on.
-    """
-    # Streams must end before the first write to the new branch: no stream may cross a fork.
-    bucket.dcp_connections.end_streams(vbucket.id, node, spared=spared)
-    try:
-        bucket.follow_manifest(vbucket)
-    except OSError as error:
-        # The change of state stands; the next ``follow_manifest`` emits the events.
-        _LOG.warning("vbucket %d: system events cannot be emitted yet: %s", vbucket.id, error)
-    bucket.sync_writes.watch(vbucket.id)
-
-
-def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
+def set_state(bucket: ProducerBucket, vbucket: int, state: VbucketState) -> None:
     """Set the state of the owner's vbucket, on an administrator's order.
 
     Raises:
@@ -78,7 +56,7 @@ def set_state(bucket: Bucket, vbucket: int, state: VbucketState) -> None:
         change_state(bucket, bucket.vbuckets[vbucket], ORDERED[state])
 
 
-def set_state_of_copy(bucket: Bucket, vbucket: int, node: int, state: VbucketState) -> None:
+def set_state_of_copy(bucket: ProducerBucket, vbucket: int, node: int, state: VbucketState) -> None:
     """Set the state of a node's copy, on an administrator's order.
 
     Raises:
@@ -98,24 +76,7 @@ def set_state_of_copy(bucket: Bucket, vbucket: int, node: int, state: VbucketSta
         change_state(bucket, copy.vbucket, ORDERED[state], node)
 
 
-def hand_over(bucket: Bucket, connection: DcpConnection, stream: ActiveStream) -> bool:
-    """Make a node's vbucket dead, as the takeover's client becomes active; end its other streams.
-
-    Return False if the vbucket is not active on the node, or if a node asks without a rebalance.
-    """
-    node, is_move = connection.key[0], connection.is_internal
-    vbucket = bucket.table.active(stream.vbucket, node)
-    if vbucket is None or not stream.is_of(vbucket.data):
-        return False
-    # The rebalance may have been cancelled: the vbucket stays.
-    if is_move and not bucket.table.is_moving(stream.vbucket):
-        return False
-    vbucket.hand_over(is_move=is_move)
-    follow_change(bucket, vbucket, node, spared=stream)
-    return True
-
-
-def give_back(bucket: Bucket, vbucket: int) -> None:
+def give_back(bucket: ProducerBucket, vbucket: int) -> None:
     """Make a handed-over vbucket active again, because the other node did not take it.
 
     Raises:
@@ -123,10 +84,10 @@ def give_back(bucket: Bucket, vbucket: int) -> None:
     """
     given = bucket.vbuckets[vbucket]
     if given.give_back():
-        follow_change(bucket, given)
+        bucket.follow_change(given)
 
 
-def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
+def leave(bucket: ProducerBucket, copy: ReplicaCopy, node: int) -> None:
     """Revert a copy whose takeover was cancelled."""
     copy.take_over(is_taking_over=False)
     # The copy becomes pending by SET_VBUCKET_STATE; until then it is a replica.
@@ -135,7 +96,7 @@ def leave(bucket: Bucket, copy: ReplicaCopy, node: int) -> None:
 
 
 def set_up(
-    bucket: Bucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
+    bucket: ProducerBucket, vbucket: int, facts: VbucketFacts, versions: Sequence[Version] = ()
 ) -> None:
     """Replace a vbucket by one with these facts and versions; its streams end.
 
@@ -147,4 +108,4 @@ def set_up(
     replaced.set_up(facts, versions)
     bucket.collections.learn(replaced)
     bucket.dcp_connections.end_streams(vbucket)
-    bucket.sync_writes.watch(vbucket)
+    bucket.begin_anew(replaced, versions)

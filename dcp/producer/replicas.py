@@ -1,20 +1,23 @@
 """Progress of the copies on other nodes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from dcp.producer.writes.sync_writes import CopyProgress
 from dcp.server.bucket.dcp_connections import DcpConnections
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.model.cluster_map import ServedClusterMap
-from dcp.server.vbucket.replication_chain import (
-    REPLICATION,
-    TAKEOVER,
-    CopyProgress,
-    connection_name,
-)
+from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.wire.vocabulary import VbucketState
 
+REPLICATION: Final = "replication"
+TAKEOVER: Final = "replication:takeover"
 _PURPOSES: Final = (REPLICATION, TAKEOVER)
+
+
+def connection_name(source: int, target: int, bucket: str, purpose: str = REPLICATION) -> str:
+    """Return the DCP connection name with which node ``target`` streams from node ``source``."""
+    return f"{purpose}:node{source + 1}->node{target + 1}:{bucket}"
 
 
 class Replicas:
@@ -54,7 +57,7 @@ class Replicas:
 
     def kept_seqno(self, vbucket: int) -> int:
         """Return the seqno up to which a promoted copy is consistent; 0 without a living copy."""
-        copy = next((copy for _, copy in self._table.living_copies(vbucket)), None)
+        copy = next((copy for _, copy in _living_copies(self._map, self._table, vbucket)), None)
         return 0 if copy is None else copy.consistent_seqno
 
     def heirs_of(self, node: int) -> dict[int, int]:
@@ -95,7 +98,7 @@ def lagging_copy(cluster_map: ServedClusterMap, table: VbucketTable) -> str | No
             continue
         is_empty = active.data.high_seqno == active.data.base_seqno
         wanted = 0 if is_empty else active.data.high_seqno
-        for node, copy in table.living_copies(vbucket):
+        for node, copy in _living_copies(cluster_map, table, vbucket):
             has_all = copy.high_seqno == wanted == copy.consistent_seqno
             if not (has_all and copy.vbucket.failover_log == active.failover_log):
                 return (
@@ -104,3 +107,13 @@ def lagging_copy(cluster_map: ServedClusterMap, table: VbucketTable) -> str | No
                     f"expected {wanted}"
                 )
     return None
+
+
+def _living_copies(
+    cluster_map: ServedClusterMap, table: VbucketTable, vbucket: int
+) -> Iterator[tuple[int, ReplicaCopy]]:
+    """Yield living nodes and their copies; a failover promotes the first."""
+    for node in cluster_map.replicas(vbucket):
+        copy = table.copies.at(node, vbucket)
+        if copy is not None and node not in cluster_map.dead_nodes:
+            yield node, copy

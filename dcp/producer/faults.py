@@ -48,9 +48,9 @@ _ENDS_CONNECTION: Final = frozenset({Corruption.TRUNCATED})
 
 
 class Faults:
-    """Orders in force; callers hold the bucket's lock.
+    """Orders in force, as the ``SendHook`` of a bucket; callers hold the bucket's lock.
 
-    The first connection that can carries an order out, once.
+    The first client's connection that can carries an order out, once.
     """
 
     def __init__(self) -> None:
@@ -99,12 +99,20 @@ class Faults:
             self._refusals[vbucket] = (status, times - 1)
         return status
 
-    def cut_now(self, items: int, *, inside_snapshot: bool) -> bool:
+    def sending(
+        self, data: bytes | bytearray, items: int, *, is_inside_snapshot: bool
+    ) -> tuple[bytes | bytearray, bool]:
+        """Return the bytes to send, perhaps corrupted; True cuts the connection after them."""
+        data, is_broken = self.corrupted(data)
+        is_cut = self._is_cut(items, is_inside_snapshot=is_inside_snapshot)
+        return data, is_broken or is_cut
+
+    def _is_cut(self, items: int, *, is_inside_snapshot: bool) -> bool:
         """Count sent items; return True if the connection must be cut here."""
-        if self._items_to_cut is None or items == 0:
+        if self._items_to_cut is None:
             return False
         self._items_to_cut = max(0, self._items_to_cut - items)
-        if self._items_to_cut or not inside_snapshot:
+        if self._items_to_cut or not is_inside_snapshot:
             return False
         self._items_to_cut = None
         self.cuts_done += 1

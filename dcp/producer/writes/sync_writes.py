@@ -18,13 +18,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.model.versions import Content, SyncWrite, Version
-from dcp.server.vbucket.documents import DocumentStore
-from dcp.server.vbucket.replication_chain import Chain, CopyProgress, is_possible, majority_of
 from dcp.server.vbucket.request_framing import DurabilityLevel
 from dcp.wire.vocabulary import Opcode, Status
+
+
+class CopyProgress(NamedTuple):
+    held_seqno: int
+    """The newest seqno that the active has, or that the replica acknowledged."""
+    persisted_seqno: int
+
+
+Chain = Sequence[CopyProgress | None]
+"""One entry per copy of the bucket's settings, the active first. None: no node has this copy."""
+
+
+def majority_of(chain: Chain) -> int:
+    return len(chain) // 2 + 1
+
+
+def is_possible(chain: Chain) -> bool:
+    """Return False if too few copies exist to ever commit a sync write."""
+    return sum(copy is not None for copy in chain) >= majority_of(chain)
 
 
 class WriteState(Enum):
@@ -77,10 +95,10 @@ class _Write:
 
 
 class SyncWrites:
-    """The sync writes of the vbucket of ``documents``; times are seconds since 1970."""
+    """The sync writes of one vbucket; times are seconds since 1970."""
 
-    def __init__(self, documents: DocumentStore) -> None:
-        self._documents = documents
+    def __init__(self, writer: DocumentWriter) -> None:
+        self._writer = writer
         self._writes: list[_Write] = []
         """In the order of their prepares."""
         self._results: list[Told] = []
@@ -94,29 +112,20 @@ class SyncWrites:
     def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
         self._writes.append(_Write(prepare, deadline, answer))
 
-    def recover(self, *, is_active: bool) -> None:
-        """Start over after the history was cut, handed over or restored from disk.
+    def recover(self, writer: DocumentWriter, *, commits_prepares: bool) -> None:
+        """Start over with ``writer``: the history was cut, handed over, restored or replaced.
 
-        Waiting clients get SYNC_WRITE_AMBIGUOUS. An active vbucket commits its prepares again; any
-        other waits for the active to do so.
+        Waiting clients get SYNC_WRITE_AMBIGUOUS. With ``commits_prepares`` the vbucket commits its
+        prepares again, as an active one must; else it leaves them as they are.
         """
-        self.tell_later(self.give_up())
-        state = NEXT[WriteState.PENDING, WriteEvent.RECOVERED]
-        pending = self._documents.data.newest.keys.pending_prepares() if is_active else []
-        self._writes = [_Write(prepare, inf, None, state) for prepare in pending]
-        self._documents.hold_back(write.key for write in self._writes)
-
-    def give_up(self) -> Sequence[Told]:
-        """Forget all writes; return SYNC_WRITE_AMBIGUOUS for each waiting client."""
-        results = [*self._results]
         for write in self._writes:
             if write.answer is not None:
-                results.append((write.answer, Status.SYNC_WRITE_AMBIGUOUS))
-        self._writes, self._results = [], []
-        return results
-
-    def tell_later(self, results: Sequence[Told]) -> None:
-        self._results += results
+                self._results.append((write.answer, Status.SYNC_WRITE_AMBIGUOUS))
+        self._writer = writer
+        state = NEXT[WriteState.PENDING, WriteEvent.RECOVERED]
+        pending = writer.data.newest.keys.pending_prepares() if commits_prepares else []
+        self._writes = [_Write(prepare, inf, None, state) for prepare in pending]
+        writer.hold_back(write.key for write in self._writes)
 
     def step(self, chain: Chain, now: float) -> Sequence[Told]:
         """Append the commits and aborts that are due; return the results for their clients."""
@@ -141,7 +150,7 @@ class SyncWrites:
         self, write: _Write, acknowledged: int, chain: Chain, now: float
     ) -> WriteEvent | None:
         prepare = write.prepare
-        keys = self._documents.data.newest.keys
+        keys = self._writer.data.newest.keys
         if keys.pending_prepare(prepare.key, prepare.collection) is not prepare:
             return WriteEvent.GONE
         if prepare.seqno <= acknowledged:
@@ -151,13 +160,13 @@ class SyncWrites:
         return WriteEvent.TIMED_OUT if now >= write.deadline else None
 
     def _end(self, write: _Write, state: WriteState) -> None:
-        self._documents.maybe_visible.discard(write.key)
+        self._writer.maybe_visible.discard(write.key)
         if state is WriteState.FORGOTTEN:
             return
-        seqno = self._documents.data.high_seqno + 1
+        seqno = self._writer.data.high_seqno + 1
         is_commit = state is WriteState.COMMITTED
         complete = commit_of if is_commit else abort_of
-        self._documents.append(complete(write.prepare, seqno))
+        self._writer.documents.append(complete(write.prepare, seqno))
 
 
 def commit_of(prepare: Version, seqno: int) -> Version:
