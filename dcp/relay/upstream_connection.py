@@ -114,7 +114,7 @@ class UpstreamConnection:
 
     @property
     def awaits_closed(self) -> bool:
-        """True until the node has ended all closed streams."""
+        """True until the node has answered each CLOSE_STREAM."""
         return self._protocol.awaits_closed
 
     @property
