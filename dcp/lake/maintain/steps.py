@@ -58,7 +58,7 @@ def maintain(
         ConfigError: ``retain_hours`` is below the horizon; names the cost.
         LakeError: there is no lake, or somebody else changed the log.
         FencedError: a driver works on the lake; or it committed in the moment of a step. That step
-            was left, all others are done.
+            was not done, all others are done.
     """
     with opened_lake(settings, spark, writer="" if dry_run else "dcplake maintain") as lake:
         horizon = max(
@@ -73,8 +73,8 @@ def maintain(
             told(report)
     if left := [f"{each.step} {each.table}" for each in reports if each.is_left]:
         raise FencedError(
-            f"{lake.location}: left {', '.join(left)}: another driver committed in the same "
-            "moment; nothing else was left. Run `dcplake maintain` again"
+            f"{lake.location}: did not do: {', '.join(left)} (another driver committed at the "
+            "same moment); all other steps are done. Run `dcplake maintain` again"
         )
     return reports
 

@@ -35,5 +35,5 @@ def test_a_step_that_loses_to_another_commit_is_left_and_ends_maintain_with_code
     told = said.out.splitlines()
     assert "optimize docs: left for next time: a driver wrote in the same moment" in told
     assert any(line.startswith("vacuum docs: ") for line in told), "later steps are done"
-    assert "left optimize docs: another driver committed" in said.err
+    assert "did not do: optimize docs (another driver committed" in said.err
     assert said.err.count("\n") == 1
