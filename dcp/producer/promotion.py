@@ -39,7 +39,7 @@ def prepare(
         if event is not StateEvent.TAKEN_OVER:
             # Items of an incomplete snapshot must not become part of the vbucket.
             copy.drop_part()
-        copy.vbucket.prepare_to_succeed(bucket.vbuckets[copy.vbucket.id])
+        copy.vbucket.prepare_to_replace(bucket.vbuckets[copy.vbucket.id])
     # All copies in parallel: the lock is held for as long as this takes.
     flush_together([copy.vbucket.data for copy in copies])
     try:
@@ -66,7 +66,7 @@ def promote(bucket: Bucket, vbucket: int, node: int, event: StateEvent) -> None:
     """Let a node's copy replace the vbucket; prepares it first if necessary."""
     prepare(bucket, {vbucket: node}, lambda _: event)
     copy = bucket.copies.take(node, vbucket)
-    copy.vbucket.succeed(bucket.vbuckets[vbucket])
+    copy.vbucket.take_place_of(bucket.vbuckets[vbucket])
     bucket.table.put_in_place(vbucket, copy.vbucket)
     copy.complete_promotion()
     follow_change(bucket, copy.vbucket, node)

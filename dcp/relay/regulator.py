@@ -94,7 +94,7 @@ class Regulator:
         self._due = DueVbuckets(self.flow_controls, self.receivers)
         self.waits_for_disk = False
         """True while nothing is freed, because too much is not on disk yet."""
-        bucket.origin.on_sent.add(self._due.touch)
+        bucket.origin.on_stream_moved.add(self._due.touch)
 
     def follow(self, clients: Callable[[], Collection[AcceptedConnection]]) -> None:
         self._clients = clients

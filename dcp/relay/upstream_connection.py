@@ -230,7 +230,7 @@ class UpstreamConnection:
 
     def _is_other_branch(self, event: StreamOpened) -> bool:
         stream = self.streams.by_vbucket.get(event.vbucket)
-        if stream is None or not stream.copy.has_history:
+        if stream is None or not stream.copy.has_failover_log:
             return False
         known = stream.copy.vbucket.failover_log.current_uuid
         return known != event.failover_log.current_uuid

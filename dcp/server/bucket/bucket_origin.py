@@ -34,8 +34,11 @@ class BucketOrigin(Protocol):
         None: copies are separate vbuckets, placed by the cluster map.
         """
 
-    def sent(self, vbucket: int) -> None:
-        """Take notice that a client's stream of ``vbucket`` sent items, ran dry, began or ended."""
+    def stream_moved(self, vbucket: int) -> None:
+        """Take notice that a client's stream of ``vbucket`` sent items or ran dry, began or ended.
+
+        Its place in the vbucket's history may be another one now.
+        """
 
 
 class ClientOrigin:
@@ -49,5 +52,5 @@ class ClientOrigin:
     def own_copies(self, _: Sequence[Vbucket], __: Callable[[], Manifest], ___: int) -> None:
         """Return None."""
 
-    def sent(self, vbucket: int) -> None:
+    def stream_moved(self, vbucket: int) -> None:
         """Do nothing."""

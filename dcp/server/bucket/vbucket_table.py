@@ -68,7 +68,7 @@ class VbucketTable:
 
     def _write_behind(self, vbucket: Vbucket) -> None:
         if self._flusher is not None:
-            vbucket.data.write_behind(partial(self._flusher.require_room, vbucket))
+            vbucket.data.check_room_with(partial(self._flusher.require_room, vbucket))
 
     def _drop_copy(self, node: int, copy: Vbucket) -> None:
         self._maker.drop_copy(node, copy.id)

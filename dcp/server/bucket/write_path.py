@@ -126,7 +126,7 @@ class WritePath:
         """
         if self._memory.is_full:
             self._require_memory()
-        return self.read_from(vbucket, command, *args, **kwargs)
+        return self._run(vbucket, command, *args, **kwargs)
 
     def read_from(
         self,
@@ -136,6 +136,15 @@ class WritePath:
         **kwargs: P.kwargs,
     ) -> Version:
         """Run a KV command that reads; only an expiry that it finds is a write."""
+        return self._run(vbucket, command, *args, **kwargs)
+
+    def _run(
+        self,
+        vbucket: Vbucket,
+        command: Callable[Concatenate[DocumentStore, P], Version],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Version:
         # Even a refused command can have written: an expiry that it came across.
         before = vbucket.data.high_seqno
         try:
