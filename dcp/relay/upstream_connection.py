@@ -59,7 +59,7 @@ class ReceivedBytes:
 class ServerMessages:
     """Facts that a connection has learned besides its streams.
 
-    Written from outside: the caller that handles an entry removes it.
+    `UpstreamConnection` adds entries. `Upstream` removes those that it has handled.
     """
 
     maps: list[bytes] = field(default_factory=list)

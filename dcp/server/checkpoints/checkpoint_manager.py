@@ -65,6 +65,7 @@ class CheckpointManager(CheckpointQueue[Q]):
 
     @property
     def gone_seqno(self) -> int:
+        """All items up to this seqno have left memory."""
         return self._checkpoints.gone_seqno
 
     @property
