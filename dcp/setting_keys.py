@@ -30,12 +30,12 @@ def key(  # noqa: PLR0913 -- a fact each
     is_internal: bool = False,
     option: str = "",
 ) -> Any:
-    """Return the field of a setting: its default, meaning and bounds; ``above`` excludes itself.
+    """Return the field of a setting: its default, meaning and bounds.
 
-    ``may_be_secret``: somebody may write a secret here by mistake, so no message and no repr shows
-    the value. In a configuration file a path is relative to the file's folder. One that
-    ``is_internal`` is in no configuration file: only code gives it. ``option`` is the option that
-    gives it to the command of its section, such as ``--data``; empty: the command has none.
+    The value must be larger than ``above``. ``may_be_secret``: somebody may write a secret here by
+    mistake, so no message and no repr shows the value. ``is_path``: a relative path in a
+    configuration file begins at the file's folder. ``is_internal``: only code sets it, and no
+    configuration file may. ``option`` is its command-line option, such as ``--data``; empty: none.
     """
     facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
     facts |= {"least": least, "above": above, "most": most}

@@ -95,6 +95,30 @@ def test_old_anchors_lead_to_pages_that_are_there() -> None:
     assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
+NAMED_FILES = re.compile(r"`([\w./*<>-]+\.py)`")
+
+
+def missing_files(page: str) -> list[str]:
+    """Python files that a page names, by path or by name alone, and that do not exist."""
+    tops = [ROOT / name for name in ("dcp", "dcplake", "jobs", "tests", "tools", "benchmarks")]
+    return [
+        name
+        for name in NAMED_FILES.findall(page)
+        if not any(ROOT.glob(name))
+        and ("/" in name or not any(each for top in tops for each in top.rglob(name)))
+    ]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_the_python_files_that_a_page_names_exist(page: Path) -> None:
+    assert missing_files(page.read_text(encoding="utf-8")) == []
+
+
+def test_planted_names_of_missing_files_are_found() -> None:
+    page = "`stream.py`, `disk_*.py`, `no_such.py`, `dcp/server/no/stream.py`, `dcp/errors.py`"
+    assert missing_files(page) == ["no_such.py", "dcp/server/no/stream.py"]
+
+
 RIDDLES = re.compile(r"(What|How|Who|Whose|Whether|Where|Which|Why)\b")
 """First words of docstrings that ask where they should say what a thing is or does."""
 

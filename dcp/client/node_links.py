@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 class NodeLink:
     """One node: its connection, if any, and the time of the next attempt.
 
-    Written from outside: the stream keeper sets the time of the next attempt.
+    The stream keeper sets ``retry_at`` too.
     """
 
     address: NodeAddress

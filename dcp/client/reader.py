@@ -1,8 +1,9 @@
 """The reader thread of a connection, which alone uses its socket and its protocol machine.
 
 It answers NOOPs at once, even while the application is busy, and runs ahead of it only by the
-flow-control window. Other threads post commands, which it runs between two reads. A lock guards
-only the posted commands, so receiving, decoding and handing over never wait for the application.
+flow-control window. Other threads post commands, which it runs between two reads. One lock guards
+the posted commands, another the release of deliveries. Nobody holds them for long, so receiving,
+decoding and handing over never wait for the application.
 
 The last brake is for a node that ignores its window. The reader stops reading the socket while the
 application holds more than one message beyond the largest window that the node ever had. It goes on
@@ -57,7 +58,7 @@ _RESTING_SECONDS: Final = 1.0
 _COMMAND_SECONDS: Final = 10.0
 """The longest wait of a posted command for the reader, which never blocks once it is connected."""
 _LEAVING_SECONDS: Final = 1.0
-"""A node may take this long to end our streams before we close the connection."""
+"""A node may take this long to answer each CLOSE_STREAM before we close the connection."""
 _JOIN_SECONDS: Final = 2.0
 
 T = TypeVar("T")
@@ -117,11 +118,11 @@ class Reader:
             target=self._main, name=f"dcp-reader-{address}", daemon=True
         )
         self._release_lock = threading.Lock()  # lets any thread release
-        self._lock = threading.Lock()  # guards the three below
+        self._lock = threading.Lock()  # guards the next three
         self._commands: list[_Posted] = []
         self._closing = False
-        self._leaves_at = inf
         self._ended: DcplakeError | None = None
+        self._leaves_at = inf
         self._is_connecting = False
         self._limit_bytes = settings.held_limit_bytes(settings.window_bytes)
         self._read_at = -inf
@@ -261,9 +262,10 @@ class Reader:
             self._on_step(SetUpStep(name, self._protocol.set_up_progress, line))
 
     def _goes_on(self, now: float) -> bool:
-        """Return whether to take another turn; while closing, until the node has ended its streams.
+        """Return whether to take another turn.
 
-        A node logs a warning for each stream that loses its connection.
+        A closing reader takes turns until the node has answered each CLOSE_STREAM: a node logs a
+        warning for each stream that loses its connection.
         """
         if not self._closing:
             return True
@@ -285,7 +287,7 @@ class Reader:
         self._protocol.acknowledge(now)
         transport.write(self._protocol.bytes_to_send())
         if not self._may_read():
-            self._paused = True  # the time to tick stands still: only ``release`` ends this wait
+            self._paused = True  # from now on a release wakes this thread
             if not self._may_read():  # once more, since a release before wakes nobody
                 transport.wait(_IDLE_WAIT_SECONDS, reading=False)
             return
@@ -369,7 +371,8 @@ class Reader:
             self._ended = reason
             commands, self._commands = self._commands, []
         _LOG.debug("= %s ended: %s", self._name, reason)
-        self._splitter = FrameSplitter()  # receipts keep us: not the message that never came whole
+        # Receipts keep the reader alive, which must not keep the bytes of an unfinished message.
+        self._splitter = FrameSplitter()
         for posted in commands:
             posted.fail(reason)
         self.answers.fail(reason)

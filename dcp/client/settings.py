@@ -78,7 +78,7 @@ class ConnectionSettings(ReachSettings, FlowSettings):
     """One connection to one node.
 
     Without flow control a consumer can bound its memory only by not reading the socket, at
-    ``unread_limit_bytes`` of undelivered data.
+    ``unread_limit_bytes`` of unreleased data.
     """
 
     bucket: str
@@ -92,7 +92,7 @@ class ConnectionSettings(ReachSettings, FlowSettings):
         MAX_FRAME_BYTES, "The largest frame that is taken.", unit="bytes", least=HEADER_BYTES
     )
     unread_limit_bytes: int = key(
-        32 * MIB, "Undelivered bytes at most without flow control.", unit="bytes", above=0
+        32 * MIB, "Unreleased bytes at most without flow control.", unit="bytes", above=0
     )
     change_streams: bool = key(
         False, "Whether to ask for all versions of documents, if the bucket retains its history."
@@ -101,7 +101,7 @@ class ConnectionSettings(ReachSettings, FlowSettings):
     metadata_only: bool = key(
         False, "Whether documents come without values and xattrs: keys, seqnos and CAS come."
     )
-    """By the flag of DCP_OPEN that the server answers rightly."""
+    """The version of the server decides which flag DCP_OPEN has (``METADATA_OPEN_FLAGS``)."""
     bucket_uuid: str = key("", "A bucket with another uuid was created again, and is not read.")
     tls: TlsSettings | None = None
     network: str = key(AUTO_NETWORK, "Which addresses of the cluster map to use.")

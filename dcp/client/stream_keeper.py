@@ -133,7 +133,7 @@ class StreamKeeper:
         """Give up, connect, and request streams and the map, as far as each is due."""
         due: dict[NodeAddress, list[VbucketTrack]] = {}
         for track in self.tracks.values():
-            if now >= self._deadline(track):  # the sum that `act_at` is of: no rounding between
+            if now >= self._deadline(track):  # the same sum as in `act_at`, so rounded alike
                 if not self._may_have_answered(track):
                     self._give_up(track, now)
             elif track.phase is Phase.WAITING and now >= track.retry_at:
@@ -339,7 +339,7 @@ class StreamKeeper:
             case StreamOpened():
                 track.opened(event.failover_log, self._attended(now))
             case SnapshotStarted() if event.purge_seqno is not None:
-                track.purge_seqno = event.purge_seqno  # what we resume from knows of its purges
+                track.purge_seqno = event.purge_seqno  # the next request names it (`purge_filter`)
             case StreamRejected():
                 self._stop(track, StopReason.REFUSED, f"{track.address}: {event.detail}")
                 return ()

@@ -61,10 +61,7 @@ _ON_TRIAL: Final = frozenset({Phase.WAITING, Phase.REQUESTED, Phase.ROLLING_BACK
 
 @dataclass(slots=True)
 class VbucketTrack:
-    """The mutable state of one vbucket.
-
-    Written from outside: only the stream keeper changes it.
-    """
+    """The state of one vbucket. The stream keeper changes its fields."""
 
     vbucket: int
     address: NodeAddress | None

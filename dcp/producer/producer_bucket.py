@@ -47,7 +47,7 @@ class ClientOrigin:
     def own_copies(self, _: Sequence[Vbucket], __: Callable[[], Manifest], ___: int) -> None:
         """Return None."""
 
-    def sent(self, vbucket: int) -> None:
+    def stream_moved(self, vbucket: int) -> None:
         """Do nothing."""
 
     def acknowledged(self, vbucket: int) -> None:

@@ -38,7 +38,7 @@ def prepare(
         if event is not StateEvent.TAKEN_OVER:
             # Items of an incomplete snapshot must not become part of the vbucket.
             copy.drop_part()
-        copy.vbucket.prepare_to_succeed(bucket.vbuckets[copy.vbucket.id])
+        copy.vbucket.prepare_to_replace(bucket.vbuckets[copy.vbucket.id])
     # All copies in parallel: the lock is held for as long as this takes.
     flush_together([copy.vbucket.data for copy in copies])
     try:

@@ -23,8 +23,8 @@ def connection_name(source: int, target: int, bucket: str, purpose: str = REPLIC
 class Replicas:
     """The copies that the map names; callers hold the bucket's lock.
 
-    A copy acknowledges prepares on its DCP connection by DCP_SEQNO_ACKNOWLEDGED, a whole snapshot
-    at a time (``acknowledgements.py``). A lost connection loses its acknowledgement; the next
+    A copy acknowledges the prepares of complete snapshots on its DCP connection, by
+    DCP_SEQNO_ACKNOWLEDGED (``acknowledgements.py``). A lost connection loses this; the next
     connection repeats it.
     """
 
@@ -53,12 +53,12 @@ class Replicas:
         # A client can open a connection of the same name.
         if connection is None or not connection.is_internal:
             return 0
-        return connection.acknowledged(vbucket)
+        return connection.acknowledged_seqno(vbucket)
 
     def kept_seqno(self, vbucket: int) -> int:
-        """Return the seqno up to which a promoted copy is consistent; 0 without a living copy."""
+        """Return the end of a copy's last complete snapshot; 0 without a living copy."""
         copy = next((copy for _, copy in _living_copies(self._map, self._table, vbucket)), None)
-        return 0 if copy is None else copy.consistent_seqno
+        return 0 if copy is None else copy.complete_seqno
 
     def heirs_of(self, node: int) -> dict[int, int]:
         """Return, for each vbucket of a node, the living node whose copy a failover promotes.
@@ -99,11 +99,11 @@ def lagging_copy(cluster_map: ServedClusterMap, table: VbucketTable) -> str | No
         is_empty = active.data.high_seqno == active.data.base_seqno
         wanted = 0 if is_empty else active.data.high_seqno
         for node, copy in _living_copies(cluster_map, table, vbucket):
-            has_all = copy.high_seqno == wanted == copy.consistent_seqno
+            has_all = copy.high_seqno == wanted == copy.complete_seqno
             if not (has_all and copy.vbucket.failover_log == active.failover_log):
                 return (
                     f"the copy of vbucket {vbucket} on {cluster_map.name_of(node)} holds "
-                    f"seqno {copy.high_seqno} (consistent up to {copy.consistent_seqno}), "
+                    f"seqno {copy.high_seqno} (complete up to {copy.complete_seqno}), "
                     f"expected {wanted}"
                 )
     return None

@@ -206,8 +206,8 @@ class ConsumerConnection:
         self._state.close_stream(self._open_stream(vbucket, stream_id))
 
     def close_streams(self) -> None:
-        """Ask for the end of all streams; ``awaits_closed`` turns False when the peer has ended
-        them.
+        """Ask for the end of all streams; ``awaits_closed`` turns False when the peer has answered
+        each CLOSE_STREAM.
         """
         # A copy: closing changes the dict.
         for opaque, stream in list(self._state.streams.items()):

@@ -80,10 +80,10 @@ class Position:
 
     def inside(self, vb_uuid: int, seqno: int, snapshot: SnapshotRange) -> "Position":
         """Return the position after an item at ``seqno`` that did not end ``snapshot``."""
-        # A marker may start at the seqno of its first item. A request with that start claims to
-        # hold nothing of the snapshot, so the producer does not roll back if the snapshot's end is
-        # lost. But a lost item may have replaced a change before the first item, which we would
-        # then miss. So the start goes down to the last complete snapshot.
+        # A marker [5, 8] may start with item 5. A request for the items after 5 that also names 5
+        # as the snapshot's start claims that we hold a complete state at 5. But item 8 may have
+        # replaced item 4, so the producer did not send 4. If a failover then loses 8, the producer
+        # must roll us back, or we miss 4. So the start goes down to the last complete seqno.
         start = min(snapshot.start, self.complete_seqno)
         if not self.is_complete:
             start = min(start, self.snap_start)

@@ -29,7 +29,7 @@ class ConnectionState:
     A block with a protocol violation leaves the state half changed; the connection is then
     unusable.
 
-    Written from outside: ``answers.py``, ``inbound.py`` and ``connection.py`` change it.
+    The handlers in ``answers.py``, ``inbound.py`` and ``connection.py`` set its fields.
     """
 
     bootstrap: Bootstrap

@@ -114,14 +114,17 @@ class Window:
         return acked_bytes
 
     def due_at(self, settings: FlowSettings) -> float:
-        """Return when the next acknowledgement is due: -inf for now, inf if nothing is released."""
-        releasable_bytes = self.released - self.acknowledged
-        if releasable_bytes <= 0 or not self.size_bytes or self.is_over:
+        """Return when the next acknowledgement is due; -inf for now.
+
+        It is inf if all released bytes are acknowledged, the window is off or its stream has ended.
+        """
+        ackable_bytes = self.released - self.acknowledged
+        if ackable_bytes <= 0 or not self.size_bytes or self.is_over:
             return inf
         # An acknowledgement carries all released bytes. It is due when they exceed the fraction of
         # the window, or when ``ack_seconds`` have passed since the last one. As in kv_engine both
         # comparisons are strict.
-        if releasable_bytes > int(self.size_bytes * settings.ack_fraction):
+        if ackable_bytes > int(self.size_bytes * settings.ack_fraction):
             return -inf
         return nextafter(self.last_ack_at + settings.ack_seconds, inf)
 
@@ -280,7 +283,7 @@ class FlowControl:
 
     @property
     def deadline(self) -> float:
-        """When the next acknowledgement is due; inf if nothing is released."""
+        """When the next acknowledgement is due; inf if there is nothing to acknowledge."""
         return min(self._look_at, self.connection.due_at(self.settings))
 
     def end_stream(self, opaque: int) -> None:

@@ -3,7 +3,7 @@
 Q is the memory for the quota, n the number of connected consumers, lo ``size_bytes``, hi
 ``most_bytes``. clamp(x) is lo below lo and hi above hi. Sizes are cut to whole bytes.
 
-    policy       window of a consumer                                   changed for those there
+    policy       window of a consumer                                   changes once connected
     none         0: no flow control                                     never
     static       lo                                                     never
     dynamic      clamp(percent of Q); lo instead if the sum of all      never
@@ -47,14 +47,14 @@ class FlowSettings(Section):
     )
     ack_fraction: float = key(
         0.2,
-        "Acknowledge when this part of the window has been consumed, or after `ack_seconds`.",
+        "Acknowledge when more than this part of the window is released, or after `ack_seconds`.",
         unit="part of the window",
         least=0.01,
         most=0.9,
     )
     ack_seconds: float = key(
         5.0,
-        "Acknowledge consumed bytes after this time at the latest.",
+        "Acknowledge released bytes after this time at the latest.",
         unit="seconds",
         least=0.05,
         most=60,
@@ -114,13 +114,13 @@ class WindowPolicySettings(Section):
     )
     aggressive_percent: float = key(
         5.0,
-        "aggressive, ratio: the part of the quota that all connections share.",
+        "aggressive: the part of the quota that all connections share.",
         unit="percent",
         least=0,
         most=100,
     )
     ratio: float = key(
-        0.05, "ratio: the same part as a fraction, as the engine stores it.", least=0, most=1
+        0.05, "ratio: the fraction of the quota that all connections share.", least=0, most=1
     )
     override_bytes: int = key(
         0, "ratio: a fixed window instead; 0: none.", unit="bytes", least=0, most=U32_MAX
@@ -138,7 +138,7 @@ def as_float32(value: float) -> float:
 
 
 def window_of_each(settings: WindowPolicySettings, quota_bytes: int, consumers: int) -> int:
-    """Return the window of each of ``consumers`` consumers, at least one, if none has left.
+    """Return the window of each consumer after so many have connected (1 or more) and none left.
 
     With ``dynamic`` it is the window of the last one: earlier ones may have another.
     """

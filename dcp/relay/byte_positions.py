@@ -5,8 +5,8 @@
 
 A consumer stands at the byte behind the last seqno that it was sent. Positions are known only at
 the ends of blocks, so a consumer inside a block stands at the block's start. Small blocks merge up
-to a part of the window. Blocks more than one window behind D are forgotten, and a consumer there is
-*far behind*.
+to a part of the window. Blocks more than one window behind D are forgotten; a consumer there stands
+``before_blocks``.
 """
 
 from bisect import bisect_right
@@ -41,8 +41,8 @@ class BytePositions:
         return self.received_bytes - self.freed_bytes
 
     @property
-    def far_behind(self) -> int:
-        """The position of a consumer that is behind all known blocks: over a window behind D."""
+    def before_blocks(self) -> int:
+        """The position of a consumer before all known blocks: more than one window behind D."""
         return min(self.freed_bytes - self._window_bytes - 1, self._ends[0])
 
     def receive(self, last_seqno: int, frame_bytes: int) -> None:
@@ -63,7 +63,7 @@ class BytePositions:
     def position_of(self, seqno: int) -> int:
         """Return the position of a consumer that was sent everything up to ``seqno``."""
         index = bisect_right(self._seqnos, seqno) - 1
-        return self._ends[index] if index >= 0 else self.far_behind
+        return self._ends[index] if index >= 0 else self.before_blocks
 
     def free_to(self, position: int) -> int:
         """Free bytes up to a position; return how many bytes that freed."""

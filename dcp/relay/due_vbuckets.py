@@ -4,7 +4,8 @@
     items came or were sent, streams came or went    that one (``touch``)
     tick                                             those with held bytes, or due to be held
     a silent consumer moves again                    those where it streams or waits
-    a consumer's presence, silence or tag changes    all, if groups have a minimum size
+    a consumer leaves, falls silent, moves again     all, if groups have a minimum size
+    or gets another tag
 
 A vbucket without events costs nothing. Call it with the bucket's lock held.
 """
@@ -71,7 +72,7 @@ class DueVbuckets:
             )
 
     def _have_groups_changed(self, consumers: Iterable[DcpConnection], now_ns: int) -> bool:
-        """Return True if a consumer left, became silent or has another tag."""
+        """Return True if a consumer left, fell silent, moves again or has another tag."""
         if not self._flow_controls or not self._flow_controls[0].group.spec.group_min_size:
             return False
         before = self._states

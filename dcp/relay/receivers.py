@@ -52,8 +52,8 @@ def named_tag(name: bytes) -> int | None:
     if len(tags) != 1 or None in tags:
         found = ", ".join(f"#gtag={text.decode()}" for text in said)
         raise ValueError(
-            f"found {found!r} in the connection's name, expected one decimal number of 64 bits, "
-            "with a sign"
+            f"found {found!r} in the connection's name, expected one signed decimal number of "
+            "64 bits, such as #gtag=1001 or #gtag=-5"
         )
     return tags.pop()
 

@@ -43,17 +43,21 @@ _TURN_SECONDS: Final = 0.005
 _HALT_SECONDS: Final = 1.0
 """A loop that wakes so much too late was stopped, and has not seen its consumers."""
 _FEW_NAMES: Final = 64
-"""The log keeps names of so many departed consumers."""
+"""Names of departed consumers are forgotten when there are more than so many names, plus two for
+each connection."""
 
 
 class UpstreamCredit(Protocol):
     """The regulator's view of the links, which acknowledge bytes to the cluster."""
 
     def free(self, vbucket: int, frame_bytes: int) -> None:
-        """Acknowledge so many more bytes of a vbucket, once the disk keeps up."""
+        """Note that no consumer needs so many more bytes of a vbucket.
+
+        They are released as soon as the disk keeps up.
+        """
 
     def release(self) -> None:
-        """Acknowledge the bytes that waited for the disk."""
+        """Release the freed bytes that waited for the disk."""
 
     def reconcile(self) -> None:
         """Open and close streams as ``Regulator.holds`` says."""
@@ -90,7 +94,7 @@ class Regulator:
         self._due = DueVbuckets(self.flow_controls, self.receivers)
         self.waits_for_disk = False
         """True while nothing is freed, because too much is not on disk yet."""
-        bucket.origin.on_sent.add(self._due.touch)
+        bucket.origin.on_stream_moved.add(self._due.touch)
 
     def follow(self, clients: Callable[[], Collection[AcceptedConnection]]) -> None:
         self._clients = clients

@@ -45,7 +45,7 @@ class UpstreamOrigin:
     opened_state = VbucketState.REPLICA
 
     def __init__(self) -> None:
-        self.on_sent: Listeners[[int]] = Listeners()
+        self.on_stream_moved: Listeners[[int]] = Listeners()
         """Called with a vbucket after a client was sent some of its items."""
 
     def begin(self, vbucket: Vbucket) -> None:
@@ -67,8 +67,8 @@ class UpstreamOrigin:
             copies.add(NODE, vbucket)
         return copies
 
-    def sent(self, vbucket: int) -> None:
-        self.on_sent(vbucket)
+    def stream_moved(self, vbucket: int) -> None:
+        self.on_stream_moved(vbucket)
 
     def acknowledged(self, vbucket: int) -> None:
         """Do nothing: a relay has no prepares."""
@@ -116,7 +116,7 @@ class RelayBucket(Bucket):
 
     def is_known(self, vbucket: int) -> bool:
         """Return True if the relay has the vbucket's failover log."""
-        return self.copy(vbucket).has_history
+        return self.copy(vbucket).has_failover_log
 
     def take_failover_log(self, vbucket: int, log: FailoverLog) -> None:
         if not self.is_known(vbucket):

@@ -153,7 +153,7 @@ class Upstream:
         """Follow a cluster map, if it is newer; the bucket's lock is held.
 
         Raises RemoteProtocolError if ``config`` is no map, and BucketError if it is another
-        bucket's; the relay then stops to follow the cluster.
+        bucket's; the relay then no longer follows the cluster.
         """
         network = AUTO_NETWORK if self._map is None else self._map.network
         is_encrypted = self._settings.tls is not None
@@ -325,7 +325,7 @@ class Upstream:
     def free(self, vbucket: int, frame_bytes: int) -> None:
         """Free bytes of a vbucket, if their connection still exists.
 
-        They are acknowledged as soon as the disk keeps up.
+        They are released as soon as the disk keeps up.
         """
         link = self._charged.get(vbucket)
         if link is not None and link.connection is not None:
@@ -334,7 +334,7 @@ class Upstream:
                 self._release(link)
 
     def release(self) -> None:
-        """Acknowledge the freed bytes that waited for the disk only."""
+        """Release the freed bytes that waited for the disk only."""
         for link in self.links:
             self._release(link)
 

@@ -59,7 +59,7 @@ class ReceivedBytes:
 class ServerMessages:
     """Facts that a connection has learned besides its streams.
 
-    Written from outside: the caller that handles an entry removes it.
+    `UpstreamConnection` adds entries. `Upstream` removes those that it has handled.
     """
 
     maps: list[bytes] = field(default_factory=list)
@@ -114,7 +114,7 @@ class UpstreamConnection:
 
     @property
     def awaits_closed(self) -> bool:
-        """True until the node has ended all closed streams."""
+        """True until the node has answered each CLOSE_STREAM."""
         return self._protocol.awaits_closed
 
     @property
@@ -230,7 +230,7 @@ class UpstreamConnection:
 
     def _is_other_branch(self, event: StreamOpened) -> bool:
         stream = self.streams.by_vbucket.get(event.vbucket)
-        if stream is None or not stream.copy.has_history:
+        if stream is None or not stream.copy.has_failover_log:
             return False
         known = stream.copy.vbucket.failover_log.current_uuid
         return known != event.failover_log.current_uuid

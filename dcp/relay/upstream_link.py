@@ -31,7 +31,7 @@ _LOOK_SECONDS: Final = 0.5
 _REFUSED_WAIT_SECONDS: Final = 10.0
 """Wait before another attempt after the node refused the password or the bucket."""
 _LEAVING_SECONDS: Final = 1.0
-"""How long the node may take to end streams before the connection closes."""
+"""How long the node may take to answer each CLOSE_STREAM before the connection closes."""
 _ANSWER_SECONDS: Final = 0.005
 _NONCE_BYTES: Final = 24
 
@@ -106,7 +106,7 @@ class UpstreamLink:
             self.write()
 
     async def leave(self) -> None:
-        """Close all streams, and wait a moment until the node has ended them."""
+        """Close all streams, and wait a moment until the node has answered each CLOSE_STREAM."""
         with self._lock:
             self.follow({})
         with suppress(TimeoutError):

@@ -7,16 +7,17 @@
 
 A consumer has a *place* in the vbucket's group, or none:
 
-    place       begins when                        position              ends when
-    waiting     a stream is refused: too early     the end               it gets it or gives it up
-    streaming   a stream opens                     behind what was sent  that stream ends
+    place       begins when                     position                 ends when
+    waiting     its stream request is deferred  the end                  the request ends
+    streaming   a stream opens                  behind what was sent     that stream ends
 
 - A place stays when waiting becomes streaming. It also ends when the connection ends or its tag
   changes. Whoever comes afterwards is a *newcomer*, even if it is the same consumer.
 - Aeron's admission decides if a newcomer counts: it must not be more than one window behind those
-  that count. A stream that joins others of a place is admitted for itself. The first newcomer
-  always counts. If it is more than a window behind the freed bytes, it counts only until somebody
-  closer comes.
+  that count. The first newcomer always counts. If it is more than a window behind the freed bytes,
+  it counts only until somebody closer comes.
+- If a place has streams already, a further stream that is far behind does not count for the place's
+  position.
 - A place that is silent for too long stays, but does not count. It is a newcomer when it moves
   again.
 

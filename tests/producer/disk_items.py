@@ -68,7 +68,7 @@ def told(store: VbucketStore) -> tuple[object, ...]:
         store.purge_seqno,
         store.item_count,
         store.size_bytes,
-        store.stale_bytes,
+        store.replaced_bytes,
         snapshots_of(store),
         read_all(store.scan(0, each_key_once=False)),
         read_all(store.scan(0, each_key_once=True)),

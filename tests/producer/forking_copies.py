@@ -93,9 +93,9 @@ class Failing:
         owner = self.cluster.vbucket_owner(0)
         heir = self.bucket.copies.at(self.bucket.map.replicas(0)[0], 0)
         assert heir is not None
-        event("inside a snapshot" if heir.high_seqno > heir.consistent_seqno else "whole")
-        log, cut = heir.vbucket.failover_log, heir.consistent_seqno
-        parent = log.current_uuid if heir.has_history else self.uuid
+        event("inside a snapshot" if heir.high_seqno > heir.complete_seqno else "whole")
+        log, cut = heir.vbucket.failover_log, heir.complete_seqno
+        parent = log.current_uuid if heir.has_failover_log else self.uuid
         self.hang_up()
         self.cluster.failover(owner)
         self.model.fork(self.uuid, cut, parent)

@@ -56,7 +56,7 @@ def is_level(cluster: ProducerCluster, relay: Relay) -> bool:
         for vbucket in all_of(cluster):
             copy = relay.relay_bucket.copy(vbucket)
             high = cluster.high_seqno(vbucket)
-            if not copy.high_seqno == copy.consistent_seqno == high:
+            if not copy.high_seqno == copy.complete_seqno == high:
                 return False
             if high and copy.vbucket.failover_log != cluster.failover_log(vbucket):
                 return False

@@ -26,15 +26,15 @@ def test_small_blocks_become_one() -> None:
     assert [found.position_of(s) for s in (0, 1, 2, 3)] == [0, 0, 100, 140]
 
 
-def test_who_is_far_behind() -> None:
+def test_who_stands_before_all_blocks() -> None:
     found = BytePositions(160)
     for seqno in range(1, 101):
         found.receive(seqno, 10)
     found.free_to(1000)
-    assert found.position_of(83) == found.far_behind == 1000 - 160 - 1
+    assert found.position_of(83) == found.before_blocks == 1000 - 160 - 1
     assert found.position_of(84) == 840
     found.begin_again(50)
-    assert (found.position_of(49), found.position_of(50)) == (found.far_behind, 1000)
+    assert (found.position_of(49), found.position_of(50)) == (found.before_blocks, 1000)
     found.receive(51, 10)
     assert found.position_of(51) == 1010
 
@@ -61,4 +61,4 @@ def test_properties(steps: list[tuple[int, int, int]], window_bytes: int) -> Non
         assert positions == sorted(positions)
         assert positions[-1] == received
         for each, end in ends.items():
-            assert found.position_of(each) <= max(end, found.far_behind)
+            assert found.position_of(each) <= max(end, found.before_blocks)

@@ -194,7 +194,7 @@ def test_a_new_stream_passes_admission_again(between: bool) -> None:
     if between:
         flow_control.leave(1)
         flow_control.on_idle(1)
-    _report(flow_control, 1, flow_control.positions.far_behind, 7, 2, "second")
+    _report(flow_control, 1, flow_control.positions.before_blocks, 7, 2, "second")
     _report(flow_control, 2, 3400, 7, 2, "first")
     assert flow_control.on_idle(2) == 400
     assert (flow_control.group.receiver_count, flow_control.newcomers_refused) == (1, 1)

@@ -101,7 +101,7 @@ class Applier:
     """Applies pending changes to its replica tables.
 
     Each MERGE first asks ``may_publish`` (`dcp.lake.quality.gate`). The planning thread calls
-    `know` and `learn`. The applying thread, which may be another one, calls `apply`.
+    `set_replicas` and `read_statuses`. The applying thread, perhaps another one, calls `apply`.
     """
 
     def __init__(
@@ -143,15 +143,15 @@ class Applier:
     def stale(self) -> dict[int, int]:
         return stale_vbuckets(self._newest.values())
 
-    def know(self, replicas: tuple[ReplicaTable, ...]) -> None:
+    def set_replicas(self, replicas: tuple[ReplicaTable, ...]) -> None:
         known = set(self.replicas)
         new = [each for each in replicas if each not in known]
         for each in new:
             self._contracts.name_arrays(self._lake, each)
-        self.learn(new)
+        self.read_statuses(new)
         self.replicas = replicas
 
-    def learn(
+    def read_statuses(
         self, replicas: Iterable[ReplicaTable] | None = None, lake: LakeTables | None = None
     ) -> None:
         """Read the tables' status, and write each audit that a dead driver left out.
@@ -166,9 +166,9 @@ class Applier:
                     self._note(status.applied)
                     write_audit(lake, status)
 
-    def learn_anew(self) -> None:
-        """Like `learn`, for a call from the applying thread."""
-        self.learn(lake=self._lakes[0])
+    def reread_statuses(self) -> None:
+        """Like `read_statuses`, for a call from the applying thread."""
+        self.read_statuses(lake=self._lakes[0])
 
     def apply(self, to_round: int, *, force: bool) -> list[AppliedVersion]:
         """Apply the pending changes of each due table, up to round ``to_round``.

@@ -306,8 +306,8 @@ def row_ranges(
 ) -> list[RowRange]:
     """Return the rows above a base that are published at ``old``, live at ``new``, or both.
 
-    ``forks`` are the vbucket's forks after the base. An epoch older than the base needs none: its
-    rows above the base's complete seqno were dead at that time.
+    ``forks`` are the vbucket's forks after the base. Older forks do not matter: above the base's
+    complete seqno they had left no live row of an older epoch.
     """
     ranges: list[RowRange] = []
     low = base.complete_seqno
@@ -339,9 +339,9 @@ def may_have_rows(old: VbucketProgress, new: VbucketProgress, from_round: int) -
 
 
 def oldest_pending_round(states: Iterable[VbucketProgress], otherwise: int) -> int:
-    """Return the oldest round with a row that waits in one of these states, or an older round.
+    """Return a round such that no row of an older round waits in any of these states.
 
-    The caller reads all rounds from ``otherwise`` on anyway.
+    It is at most ``otherwise``: the caller reads all rounds from there on anyway.
     """
     pending = (state.first_pending_round for state in states)
     return min([otherwise, *(number for number in pending if number)])

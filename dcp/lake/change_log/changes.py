@@ -63,7 +63,7 @@ def round_time(
 ) -> datetime | None:
     """Return the commit time of a round; None if the history has forgotten it.
 
-    The log keeps twice the horizon.
+    The Delta log of ``changes`` keeps commits for twice the horizon.
     """
     commits = newest_commits
     newest = newest_round(lake, newest_commits)

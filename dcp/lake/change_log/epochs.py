@@ -1,6 +1,6 @@
 """Defines the live history and the dead branches of a vbucket, by its epochs. No Spark.
 
-Each restart of a vbucket (after a rollback, or for a resync) begins a new epoch at a fork seqno.
+Each restart of a vbucket (`RestartReason`) begins a new epoch at a fork seqno.
 A row at (epoch g, seqno s) is *live* if s <= the fork seqno of every later epoch. All other rows
 are on dead branches.
 """

@@ -1,7 +1,7 @@
 """Detects changes that others made to a lake's tables, from their histories. No Spark.
 
-Except for our cleaning, ``changes`` is append-only: any other change of its rows stops every run. A
-VACUUM that kept less than the horizon only causes a warning: a rollback may need a deleted file.
+Only cleaning and erasures remove rows of ``changes``: any other change of its rows stops every run.
+A VACUUM that kept less than the horizon only causes a warning: a rollback may need a deleted file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

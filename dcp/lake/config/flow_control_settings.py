@@ -57,15 +57,18 @@ class FlowControlSettings(FlowSettings):
         WindowPolicySettings, "threshold_percent", least=_LEAST_PERCENT
     )
     window_shared_percent: float = key_of(
-        WindowPolicySettings, "aggressive_percent", least=_LEAST_PERCENT
+        WindowPolicySettings,
+        "aggressive_percent",
+        text="aggressive, ratio: the part of the quota that all connections share.",
+        least=_LEAST_PERCENT,
     )
     batch_rows: int = key(
         10_000, "Most rows in one Arrow batch handed to Spark.", unit="rows", least=1, most=10**6
     )
     batch_bytes: int = key(
         ARROW_BATCH_BYTES,
-        "Most bytes in one Arrow batch, unless a single document is larger; the batch holds its "
-        "part of the window until Spark has taken it.",
+        "Most bytes in one Arrow batch, unless a single document is larger. The bytes occupy the "
+        "window until Spark has taken all rows that the task had gathered.",
         unit="bytes",
         least=1024,
         most=2**30,

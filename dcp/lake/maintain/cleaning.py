@@ -3,14 +3,16 @@
 The versions of the replicas at the horizon decide, not the age of rows. Let R be the oldest round
 that a version of any replica within the horizon holds; the version at the horizon's start counts. A
 rollback within the horizon restores one of these versions, and takes from the log only the rows
-that this version lacks. So a document row may go under two conditions. It came up to round R. It
-lies at or below ``complete`` of its vbucket, in that epoch or before, both at R and at the round of
-every replica at the horizon's start. Later rounds need less: they complete more, and after a
-rollback the rows belong to a newer epoch.
+that this version lacks. So a document row may go if both conditions hold:
 
-Rows that find versions and branches stay for ever: ``complete``, ``rollback``, ``applied``,
-``system_event``. ``position`` and ``status`` rows stay from the oldest round that such a version
-still reads.
+- It is a row of round R or of an earlier one.
+- Its seqno is at or below the complete seqno of its vbucket, and its epoch is the vbucket's or an
+  older one. This must hold in round R, and in each round that a replica held at the horizon's
+  start. It then holds in later rounds, too: they complete more, or have a newer epoch.
+
+``complete``, ``rollback``, ``applied`` and ``system_event`` rows stay for ever, as they show which
+versions and branches there were. ``position`` and ``status`` rows stay from the oldest round whose
+rows an apply to one of these versions reads.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -58,7 +58,7 @@ def maintain(
         ConfigError: ``retain_hours`` is below the horizon; names the cost.
         LakeError: there is no lake, or somebody else changed the log.
         FencedError: a driver works on the lake; or it committed in the moment of a step. That step
-            was left, all others are done.
+            was not done, all others are done.
     """
     with opened_lake(settings, spark, writer="" if dry_run else "dcplake maintain") as lake:
         horizon = max(

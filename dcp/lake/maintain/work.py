@@ -41,8 +41,8 @@ class MaintenanceWork:
 
 
 def maintenance_metadata(lake: LakeTables, step: str) -> dict[str, Any]:
-    """Return a maintenance commit's metadata. It names no writer, since the commit changes no
-    row.
+    """Return the metadata of a maintenance commit. Only commits of rounds and applies name their
+    writer.
     """
     return {"lake": lake.identity.lake_id, "maintenance": step}
 

@@ -41,7 +41,9 @@ class DroppedPolicies:
             if each not in self.recorded
         }
 
-    def knowing(self, rules: PolicySettings, collections: Collections) -> "DroppedPolicies":
+    def with_collections(
+        self, rules: PolicySettings, collections: Collections
+    ) -> "DroppedPolicies":
         own = rules.dropped_collections.keys()
         found = {
             each.collection_id: DroppedPolicy(rules.dropped_of(each.names))

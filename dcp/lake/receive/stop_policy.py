@@ -127,7 +127,9 @@ class StopPolicy:
         self._reads_since = now
 
     def resumed_reading(self, now: float) -> None:
-        """Note that the thread was busy with Spark until ``now`` and did not read."""
+        """Note that until ``now`` the thread waited for Spark or the rate limit, and did not
+        read.
+        """
         self._reads_since = now
 
     def opened(self, node: NodeAddress, vbucket: int) -> None:

@@ -1,8 +1,8 @@
 """Receives a round on the executors: from streams to Arrow batches, position rows last.
 
-Runs inside ``mapInArrow``, one call for each task of the plan. A batch's bytes are released to flow
-control when Spark asks for the next batch, that is, when it has taken this one. Until then the node
-may only send the rest of the window (``batch_flusher.py``). A failure at the source ends a vbucket
+Runs inside ``mapInArrow``, one call for each task of the plan. The bytes of all gathered rows are
+released together, when Spark has taken the last batch of them. Until then the node may only send
+the rest of the window (``batch_flusher.py``). A failure at the source ends a vbucket
 with a ``status`` row and never the task: one dead or refusing node does not discard the rows of
 another. A refused password or bucket fails the task only if all nodes of the plan refuse or are out
 of reach, and none has accepted them (`Consumer.next`).
@@ -120,7 +120,7 @@ class TaskReceiver:
 
     @property
     def done(self) -> StreamProgress:
-        """The progress of its vbuckets, in seqnos that its plan knew of."""
+        """The sum of the seqnos by which its vbuckets advanced, and the received bytes."""
         results = self.results.values()
         seqnos = sum(each.position.seqno - each.plan.state.position.seqno for each in results)
         return StreamProgress(seqnos, int(self._batches.counts.frame_bytes.sum()))

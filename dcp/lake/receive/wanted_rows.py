@@ -3,11 +3,12 @@
 A collection that is neither in the manifest nor began in these streams is kept: it may be newer
 than the manifest, and in the log it costs no more than its bytes.
 
-Whether ``since`` lets a document pass may change with its versions: a write may bring an older CAS
-with it (XDCR, a restored backup). So such a version is a deletion here, but in a vbucket's first
-snapshot, which has one version of each key unless its marker says otherwise (change history).
+A version may pass ``since`` although the key's next version does not: a write may bring an older
+CAS with it (XDCR, a restored backup). So a version that does not pass becomes a deletion. In a
+vbucket's first snapshot it is dropped instead. That snapshot has one version of each key, unless
+its marker announces the change history.
 
-A vbucket that started at a seqno has nothing of what is at or below it, however it is read again.
+A vbucket with a start seqno drops all documents up to it, also when it is read again.
 """
 
 from collections.abc import Collection

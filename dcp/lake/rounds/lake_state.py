@@ -28,7 +28,7 @@ class LakeState:
     backfill: BackfillPlan | None = None
     document_filter: DocumentFilter = EVERYTHING
     waiting: frozenset[int] = frozenset()
-    """Vbuckets whose last rounds brought no rows (`dcp.lake.rounds.empty_rounds`).
+    """Vbuckets whose last rounds brought no rows (`dcp.lake.rounds.waiting_vbuckets`).
 
     A higher seqno of theirs starts no round. A round for other vbuckets streams them too.
     """

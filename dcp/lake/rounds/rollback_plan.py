@@ -54,8 +54,8 @@ def plan_rollback(
     vb_uuid = target.log.uuid_at(seqno) if seqno and target.log is not None else 0
     is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
     # A producer that has purged tombstones orders a rollback to 0 if a consumer resumes below the
-    # newest purged one. It repeats the order if a round brings less. The next round therefore reads
-    # a vbucket with fruitless rollbacks up to its high seqno, whatever the budget.
+    # newest purged one. If the next round ends below it again, the producer repeats the order. So a
+    # round reads a vbucket with fruitless rollbacks up to its high seqno, whatever the budget.
     is_fruitless = is_refused_again or seqno == state.caught_up_seqno == 0
     if is_refused_again and state.fruitless_rollbacks + 1 >= FRUITLESS_MOST:
         return LeftOut(

@@ -93,8 +93,8 @@ class StreamPlan:
 
         After fruitless rollbacks it must reach its target (`dcp.lake.rounds.rollback_plan`).
         """
-        is_whole = self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
-        return self.target_seqno if is_whole else 0
+        must_reach_target = self.state.fruitless_rollbacks > 0 and self.state.complete_seqno == 0
+        return self.target_seqno if must_reach_target else 0
 
     @property
     def backlog(self) -> int:
@@ -216,7 +216,7 @@ class Idle(Shown):
     left_out: tuple[LeftOut, ...]
     outlook: Annotated[Outlook | None, SPREAD] = None
     waiting: Annotated[frozenset[int], UNSTORED] = frozenset()
-    """Vbuckets that are behind but may wait (`dcp.lake.rounds.empty_rounds`)."""
+    """Vbuckets that are behind but may wait (`dcp.lake.rounds.waiting_vbuckets`)."""
 
     def to_json(self) -> dict[str, Any]:
         return {**plain(self), "round": None}

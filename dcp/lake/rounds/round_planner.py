@@ -133,12 +133,12 @@ def _planned(
 
 
 def _begins_otherwise(read: BackfillStream | LeftOut, restart: Restart | None) -> bool:
-    """Return whether a vbucket that a backfill reads must begin again for another reason.
+    """Return whether a vbucket of a backfill must restart for another reason than the backfill.
 
-    Then its active node reads it: a replica may lack published rows.
+    Then the task streams it from its active node: a replica may lack published rows.
     """
-    is_reading = isinstance(read, LeftOut) or not read.begins_epoch
-    return is_reading and restart is not None
+    has_begun = isinstance(read, LeftOut) or not read.begins_epoch
+    return has_begun and restart is not None
 
 
 def _shares(streams: Sequence[StreamPlan], slots: int, wanted: int) -> list[tuple[StreamPlan, ...]]:
@@ -192,7 +192,7 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
 
 
 def _may_wait(stream: StreamPlan, lake_state: LakeState, cluster: "ClusterView") -> bool:
-    """Return whether a stream alone starts no round: only its higher seqno asks for one."""
+    """Return whether a stream alone starts no round: its vbucket waits, and only has new seqnos."""
     asks_more = stream.restart or stream.is_backfill or is_elsewhere(stream.state, cluster)
     is_complete = stream.state.position.is_complete
     return stream.vbucket in lake_state.waiting and is_complete and not asks_more
@@ -207,7 +207,8 @@ def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan,
         backlog, streams_there, index = heappop(loads)
         shares[index].append(stream)
         heappush(loads, (backlog + stream.backlog, streams_there + 1, index))
-    # A budget may have ended some streams: those with the oldest newest rows open first.
+    # A budget may have ended streams of earlier rounds. Those open first that have waited for rows
+    # the longest.
     return [
         tuple(sorted(share, key=lambda each: (each.state.last_data_round or 0, each.vbucket)))
         for share in shares

@@ -17,10 +17,7 @@ _LEAST_SHARE: Final = 0.005
 
 @dataclass(slots=True)
 class StreamResult:
-    """One vbucket in one task of a round.
-
-    Written from outside: the task sets the fields while its streams run.
-    """
+    """One vbucket in one task of a round. `TaskReceiver` sets the fields while its streams run."""
 
     plan: StreamPlan
     position_of: Callable[[int], Position]

@@ -32,7 +32,6 @@ from dcp.lake.quality.gate import QualityGate
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_text
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.receive.task_receiver import receive_function
-from dcp.lake.rounds.empty_rounds import EmptyRounds
 from dcp.lake.rounds.lake_state import read_lake_state, require_same_bucket, tasks_at_once
 from dcp.lake.rounds.observer import (
     ERASURE,
@@ -52,6 +51,7 @@ from dcp.lake.rounds.round_plan import (
 )
 from dcp.lake.rounds.round_planner import SEQNOS_OF_A_TASK, plan_round
 from dcp.lake.rounds.round_report import RoundReport
+from dcp.lake.rounds.waiting_vbuckets import WaitingVbuckets
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.contact_notes import ContactNotes
 from dcp.lake.run.control_requests import Requests
@@ -148,7 +148,7 @@ class Driver:
         self._access = access
         self._nodes = RememberedNodes.of(lake)
         if settings.policy.dropped_collections:
-            self._know(collections_in(lake))
+            self._resolve_policies(collections_in(lake))
         self._observer = observer
         self._ensured: set[ReplicaTable] = set()
         self._report = RunReport()
@@ -168,7 +168,7 @@ class Driver:
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = DriverBackfills(lake, control, access, observer)
         self._erasures = DriverErasures(lake, control, self._applier, self.writer_id, observer)
-        self._empty_rounds = EmptyRounds(settings.round.minimum_interval_seconds)
+        self._waiting_vbuckets = WaitingVbuckets(settings.round.minimum_interval_seconds)
         self._contacts = ContactNotes(
             lake.store, settings.round, applies=settings.apply.when != ApplyWhen.NEVER
         )
@@ -326,7 +326,7 @@ class Driver:
             newest = plan.round - 1
         else:
             report = self.round(plan)
-            self._empty_rounds.learn(report.vbuckets, monotonic())
+            self._waiting_vbuckets.learn(report.vbuckets, monotonic())
             newest = report.round
         self._outages.succeeded()
         # This run has no end: of what it did, only the newest is kept.
@@ -364,24 +364,24 @@ class Driver:
         self._remember(cluster)
         document_filter = filter_of(self.lake, self._settings, cluster.manifest)
         there = collections_of(cluster.manifest)
-        self._know(there)
+        self._resolve_policies(there)
         self._access.dropped.refuse_unknown(self._settings.policy, there)
         self._guard.check()
         self._ensure_replicas(cluster, document_filter)
         if self._settings.apply.when == ApplyWhen.NEVER:  # somebody else applies, meanwhile too
-            self._applier.learn()
+            self._applier.read_statuses()
         lake_state = replace(
             read_lake_state(self.lake, self._settings, self._applier.stale, self._requests.resyncs),
             backfill=self._backfills.next(cluster),
             document_filter=document_filter,
-            waiting=self._empty_rounds.waiting(monotonic()),
+            waiting=self._waiting_vbuckets.waiting(monotonic()),
         )
         self._requests.end_resyncs(lake_state)
         kept_out = self._erasures.kept_out()  # after the newest round was asked for
         lake_state = replace(
             lake_state, document_filter=document_filter.keeping_out(kept_out, there)
         )
-        self._know_recorded(lake_state.states.values(), there)
+        self._read_recorded_policies(lake_state.states.values(), there)
         restarts = lake_state.restarts.values()
         self._persistence.leave_out(
             [each.vbucket for each in restarts if isinstance(each, LeftOut)]
@@ -414,7 +414,7 @@ class Driver:
         """Return the newest round; let the applier know the lake's tables, as a plan does."""
         # Each table that is looked up costs a request to an object store.
         if set(known_replicas(self.lake)) != set(self._applier.replicas):
-            self._applier.know(replicas_in(self.lake))
+            self._applier.set_replicas(replicas_in(self.lake))
         return latest_round(self.lake)
 
     def apply_received(self) -> list[AppliedVersion]:
@@ -446,11 +446,13 @@ class Driver:
         self._observer.committed(report)
         return report
 
-    def _know(self, collections: Collections) -> None:
-        dropped = self._access.dropped.knowing(self._settings.policy, collections)
+    def _resolve_policies(self, collections: Collections) -> None:
+        dropped = self._access.dropped.with_collections(self._settings.policy, collections)
         self._access = replace(self._access, dropped=dropped)
 
-    def _know_recorded(self, states: Iterable[VbucketProgress], collections: Collections) -> None:
+    def _read_recorded_policies(
+        self, states: Iterable[VbucketProgress], collections: Collections
+    ) -> None:
         """Read the recorded policies again after a new round with collection events.
 
         The repair of a damaged lake counts as such a round.
@@ -470,8 +472,9 @@ class Driver:
 
         ``force`` makes it due, unless ``apply.when`` is never.
         """
+        # Both must be asked, as each call clears its answer: no ``or``.
         if self._outages.was_cut_short() | self._apply_outages.was_cut_short():
-            self._applier.learn_anew()
+            self._applier.reread_statuses()
         if self._settings.apply.when != ApplyWhen.NEVER:
             held = self._applier.applied_round
             if not self._persistence.lets_pass(held, to_round, waits=force):
@@ -521,7 +524,7 @@ class Driver:
                 horizon_hours=self._settings.lake.horizon_hours,
                 deletion_vectors=self._settings.lake.deletion_vectors,
             )
-            self._applier.know(replicas_in(self.lake))
+            self._applier.set_replicas(replicas_in(self.lake))
             self._ensured.update(new)  # last: what failed before is done again
 
     def _stale(self, known: Collection[LeftOut]) -> tuple[LeftOut, ...]:

@@ -61,12 +61,13 @@ class Outages:
     def outlast(self, failure: Exception, *, is_endless: bool) -> str:
         """Return what the step waits for after a failure that the run survives.
 
-        A run with an end (not ``is_endless``) does not survive a failing cluster. It survives a
-        store that does not answer for five minutes.
+        A run with an end (not ``is_endless``) does not survive a failing cluster. If the store does
+        not answer, it goes on for five minutes.
 
         Raises:
             AuthenticationError, BucketError, SecretError, StoreRefusedError: refused for five
                 minutes.
+            StoreUnavailableError: a run with an end had no store for five minutes.
             Exception: the failure, if it is of another kind.
         """
         error = failure if isinstance(failure, DcplakeError) else known_error(failure)

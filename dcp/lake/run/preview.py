@@ -219,9 +219,9 @@ def _preview_of(
 def refuse_unknown_names(settings: Settings, cluster: ClusterView, lake: LakeTables | None) -> None:
     """Refuse the names of ``policy.dropped_collections`` that a run would refuse."""
     rules, there = settings.policy, collections_of(cluster.manifest)
-    known = DroppedPolicies().knowing(rules, there)
+    known = DroppedPolicies().with_collections(rules, there)
     if lake is not None and rules.dropped_collections:
-        known = known.knowing(rules, collections_in(lake))
+        known = known.with_collections(rules, collections_in(lake))
     known.refuse_unknown(rules, there)
 
 

@@ -94,7 +94,8 @@ class LakeStore(Protocol):
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> NewRows:
         """Return the rows of ``changes`` that ``tasks`` tasks make.
 
-        ``receive`` gets the task's number as its input.
+        ``receive`` gets the task's number as its input. ``are_few``: so few rows that generated
+        code would cost Spark more than it saves, such as 10,000.
         """
 
     def first_rows(self, table: str, merge: Merge) -> NewRows | None:

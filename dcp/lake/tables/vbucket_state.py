@@ -53,7 +53,8 @@ class RestartReason(StrEnum):
 
     ROLLBACK = "rollback"
     STALE = "stale"
-    """A replica could not follow a rollback: no readable version and not the log has the rows."""
+    """A replica could not follow a rollback: the rows are in no readable version and not in the
+    log."""
     FILTER = "filter"
     """The filter has changed, so that all rows are read again."""
     BACKFILL = "backfill"
@@ -93,6 +94,10 @@ class VbucketProgress:
     epoch: Annotated[int, pa.int32()]
     position: Annotated[Position, SPREAD]
     caught_up_seqno: int = 0
+    """The complete seqno with which a round last reached its target, or the fork of a newer epoch.
+
+    0 if there was neither.
+    """
     first_pending_round: Round | None = None
     """A lower bound of the oldest round with rows above the complete seqno."""
     last_data_round: Round | None = None
@@ -148,8 +153,8 @@ class VbucketProgress:
     def starting_at(self, log: FailoverLog, seqno: int) -> "VbucketProgress":
         """Return the state of an unread vbucket that starts at ``seqno``.
 
-        ``log`` is its node's failover log. Before the first stream it replaces an accepted log, for
-        a rollback at that time.
+        ``log`` is its node's failover log. No stream has accepted it yet, but a rollback of the
+        first stream needs one.
         """
         vb_uuid = log.uuid_at(seqno) if seqno else 0
         return replace(
@@ -161,9 +166,9 @@ class VbucketProgress:
         )
 
     def started_below(self, seqno: int) -> int:
-        """Return the highest seqno of at most ``seqno`` up to the start; 0 without a start.
+        """Return the lower of ``seqno`` and the start; 0 without a start.
 
-        The lake has no rows there, so that it can continue from any of these seqnos.
+        The lake has no rows up to its start, so that it can continue from any seqno there.
         """
         return min(self.start_seqno or 0, seqno)
 

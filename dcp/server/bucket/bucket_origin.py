@@ -55,8 +55,11 @@ class BucketOrigin(Protocol):
         None: copies are separate vbuckets, placed by the cluster map.
         """
 
-    def sent(self, vbucket: int) -> None:
-        """Take notice that a client's stream of ``vbucket`` sent items, ran dry, began or ended."""
+    def stream_moved(self, vbucket: int) -> None:
+        """Take notice that a client's stream of ``vbucket`` sent items or ran dry, began or ended.
+
+        Its place in the vbucket's history may be another one now.
+        """
 
     def acknowledged(self, vbucket: int) -> None:
         """Take notice that a client has stored prepares of ``vbucket``."""

@@ -162,7 +162,7 @@ class DcpConnection:
         stream = self.streams.find(vbucket, stream_id)
         return stream is not None and stream.is_sending
 
-    def acknowledged(self, vbucket: int) -> int:
+    def acknowledged_seqno(self, vbucket: int) -> int:
         """Return the seqno of the last prepare that the client acknowledged; 0 without a stream."""
         stream = self.streams.find(vbucket, None)
         return stream.acknowledged_seqno if stream is not None and stream.is_sending else 0
@@ -177,7 +177,7 @@ class DcpConnection:
         self.stream_windows.opened(stream.opaque)
         self._quota.opened()
         self.ready.wake(stream)
-        self._shared.origin.sent(stream.vbucket)
+        self._shared.origin.stream_moved(stream.vbucket)
 
     def set_stream_window(self, window_bytes: int) -> None:
         """Set the window of every stream in bytes; 0 turns stream windows off."""
@@ -185,7 +185,7 @@ class DcpConnection:
         for opaque in list(self.ready.full_windows):
             self.ready.window_changed(opaque)
 
-    def acknowledged_bytes(self, opaque: int, frame_bytes: int) -> bool:
+    def take_acknowledgement(self, opaque: int, frame_bytes: int) -> bool:
         """Apply a DCP_BUFFER_ACK; return False if its opaque names no stream, present or past."""
         # No server looks at the opaque, so clients put anything there. Once stream windows were on,
         # a stream's opaque keeps its meaning: an acknowledgement can be under way while they are
@@ -207,7 +207,7 @@ class DcpConnection:
             return False
         announce = self.options.announces_closed_streams
         stream.end(EndReason.CLOSED, announce=announce)
-        self._shared.origin.sent(vbucket)
+        self._shared.origin.stream_moved(vbucket)
         if announce:
             self.ready.wake(stream)
         else:
@@ -222,7 +222,7 @@ class DcpConnection:
             if stream is not spared:
                 stream.end(reason, announce=True)
                 self.ready.wake(stream)
-                self._shared.origin.sent(vbucket)
+                self._shared.origin.stream_moved(vbucket)
 
     def takeover_answered(self, opcode: int, opaque: int) -> None:
         """Apply the client's answer to a takeover stream's marker or state message.
@@ -265,7 +265,7 @@ class DcpConnection:
     def drop_streams(self) -> None:
         for stream in self.streams:
             stream.end(EndReason.DISCONNECTED, announce=False)
-            self._shared.origin.sent(stream.vbucket)
+            self._shared.origin.stream_moved(stream.vbucket)
         self.streams.clear()
         # One call for all streams: a connection can have 16,384.
         self._quota.ended(self.stream_windows.streams)
@@ -291,7 +291,7 @@ class DcpConnection:
         frames: list[bytes | bytearray] = []
         left, asked = most_bytes, 0
         hook = self._send_hook
-        # Too little room for what another stream's turn costs, and the copy that joins the two.
+        # In less room than this, a further stream's turn costs more than its few frames are worth.
         little_bytes = most_bytes // _LITTLE_PART
         while self.ready and left > little_bytes and self.flow.room_bytes > 0:
             # Asking one stream can cost a search of a whole checkpoint, or a read from disk.
@@ -314,7 +314,7 @@ class DcpConnection:
             else:
                 self.ready.end_turn(stream)
             if batch is None:
-                self._shared.origin.sent(stream.vbucket)
+                self._shared.origin.stream_moved(stream.vbucket)
                 continue
             data = batch.data
             if not data:  # the stream works on something; ask again next turn
@@ -326,7 +326,7 @@ class DcpConnection:
                 self._shared.counters.count_items(
                     stream.vbucket, batch.seqnos, from_disk=batch.is_from_disk
                 )
-                self._shared.origin.sent(stream.vbucket)
+                self._shared.origin.stream_moved(stream.vbucket)
                 if hook is not None:
                     data, must_end = hook.sending(
                         data, len(batch.seqnos), is_inside_snapshot=stream.is_inside_snapshot
@@ -365,5 +365,5 @@ class DcpConnection:
         self.streams.remove(stream)
         self.stream_windows.ended(stream.opaque)
         self._quota.ended()
-        self._shared.origin.sent(stream.vbucket)
+        self._shared.origin.stream_moved(stream.vbucket)
         self.ready.remove(stream)

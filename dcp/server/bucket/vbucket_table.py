@@ -44,7 +44,7 @@ class VbucketTable:
         """Notified when a copy received data, or a rebalance or replication took a step."""
         self.vbuckets: list[Vbucket] = maker.opened(cluster_map, origin.opened_state)
         for vbucket in self.vbuckets:
-            self._write_behind(vbucket)
+            self._limit_waiting_writes(vbucket)
             origin.begin(vbucket)
         quota_bytes = max(1, settings.checkpoint_quota_bytes // settings.nodes)
         own = origin.own_copies(self.vbuckets, known_manifest, quota_bytes)
@@ -65,9 +65,9 @@ class VbucketTable:
             if copy.vbucket is not vbucket
         ]
 
-    def _write_behind(self, vbucket: Vbucket) -> None:
+    def _limit_waiting_writes(self, vbucket: Vbucket) -> None:
         if self._flusher is not None:
-            vbucket.data.write_behind(partial(self._flusher.require_room, vbucket))
+            vbucket.data.check_room_with(partial(self._flusher.require_room, vbucket))
 
     def _drop_copy(self, node: int, copy: Vbucket) -> None:
         self._maker.drop_copy(node, copy.id)
@@ -141,5 +141,5 @@ class VbucketTable:
     def put_in_place(self, vbucket: int, copy: Vbucket) -> None:
         """Replace a vbucket by a former copy, and end the old one."""
         old, self.vbuckets[vbucket] = self.vbuckets[vbucket], copy
-        self._write_behind(copy)
+        self._limit_waiting_writes(copy)
         self._end(old)

@@ -129,10 +129,12 @@ class OpenCheckpoint(Checkpoint[Q]):
     an item costs O(1) amortised.
     """
 
-    def __init__(self, head: CheckpointHead, received_end: int | None = None) -> None:
+    def __init__(
+        self, head: CheckpointHead, received_end: int | None = None, *, may_repeat: bool = False
+    ) -> None:
         """``received_end`` is the end of the received marker; None on an active vbucket."""
         end = head.begins_after if received_end is None else received_end
-        super().__init__(head, end, head.begins_after, ())
+        super().__init__(head, end, head.begins_after, (), may_repeat=may_repeat)
         # Snapshots that were announced and not yet read: name of the reader, and end of its
         # snapshot. They must stay as announced, so no item up to that end may be replaced.
         self.shown: dict[str, int] = {}

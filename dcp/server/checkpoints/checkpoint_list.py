@@ -57,6 +57,7 @@ class CheckpointList(Generic[Q]):
         *,
         received_end: int | None,
         closed_end: int,
+        may_repeat: bool = False,
     ) -> None:
         """Begin an open checkpoint; close the last one at ``closed_end``, or forget it if empty."""
         last = self.open
@@ -65,7 +66,7 @@ class CheckpointList(Generic[Q]):
             self._closed_bytes += last.memory_bytes
         is_received = received_end is not None
         head = CheckpointHead(last.head.id + 1, kind, last.high_seqno, start, is_received)
-        self.open = OpenCheckpoint(head, received_end)
+        self.open = OpenCheckpoint(head, received_end, may_repeat=may_repeat)
 
     def expel(self, up_to_seqno: int) -> int:
         """Expel items up to a seqno from the oldest checkpoint; return the number of bytes freed.

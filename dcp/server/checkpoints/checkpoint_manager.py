@@ -65,6 +65,7 @@ class CheckpointManager(CheckpointQueue[Q]):
 
     @property
     def gone_seqno(self) -> int:
+        """All items up to this seqno have left memory."""
         return self._checkpoints.gone_seqno
 
     @property
@@ -118,7 +119,7 @@ class CheckpointManager(CheckpointQueue[Q]):
     def received_end_at(self, seqno: int) -> int | None:
         """Return the end of the received snapshot around ``seqno``; None if there is none.
 
-        A disk that ends inside such a snapshot holds no consistent state, even if memory has it
+        A disk that ends inside such a snapshot holds no complete state, even if memory has it
         all.
         """
         checkpoint = self._checkpoints.next_after(seqno)

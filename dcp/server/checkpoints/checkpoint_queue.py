@@ -25,7 +25,7 @@ class CheckpointQueue(Generic[Q]):
         require_unsigned("high_seqno", high_seqno)
         self.vbucket = vbucket
         self.limits = limits
-        self.high_seqno = self.consistent_seqno = high_seqno
+        self.high_seqno = self.complete_seqno = high_seqno
         self._skipped_seqno = high_seqno
         self._checkpoints: CheckpointList[Q] = CheckpointList(high_seqno)
 
@@ -49,7 +49,7 @@ class CheckpointQueue(Generic[Q]):
     @property
     def is_snapshot_complete(self) -> bool:
         """True if the last item of the current snapshot is here; always on an active vbucket."""
-        return self.consistent_seqno == self.high_seqno
+        return self.complete_seqno == self.high_seqno
 
     def queue(self, item: Q) -> None:
         """Add the newest item of an ACTIVE vbucket; it replaces the older item of its key.
@@ -73,7 +73,7 @@ class CheckpointQueue(Generic[Q]):
         if not self._checkpoints.open.add(item, replaces=not self.limits.keeps_versions):
             self.close_open()
             self._checkpoints.open.add(item)
-        self.high_seqno = self.consistent_seqno = seqno
+        self.high_seqno = self.complete_seqno = seqno
 
     def skip_to(self, seqno: int) -> None:
         """Let the next item follow ``seqno``: no items exist up to there."""
@@ -110,8 +110,8 @@ class CheckpointQueue(Generic[Q]):
                 start,
                 received_end=end,
                 closed_end=self._end_in_force,
+                may_repeat=continues_another,
             )
-            self._checkpoints.open.may_repeat = continues_another
 
     def receive(self, item: Q) -> None:
         """Add an item of the snapshot that a REPLICA receives.
@@ -130,13 +130,13 @@ class CheckpointQueue(Generic[Q]):
         last.add(item, replaces=not self.limits.keeps_versions, keeps_both=True)
         self.high_seqno = item.seqno
         if item.seqno == end:
-            self.consistent_seqno = end
+            self.complete_seqno = end
 
     def close_open(self) -> None:
         """End the open checkpoint of an ACTIVE vbucket; the next item begins another."""
         # A received snapshot without its last items ends here, too: the vbucket is active now, and
         # its items are the state that everybody follows.
-        self.consistent_seqno = high = self.high_seqno
+        self.complete_seqno = high = self.high_seqno
         self._checkpoints.begin(
             CheckpointKind.MEMORY,
             high + 1,

@@ -116,7 +116,7 @@ def buffer_ack(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     session.bucket.counters.buffer_acks += 1
     dcp, frame_bytes = _dcp(session), cast("m.BufferAck", body).bytes
     before = dcp.over_acked_bytes
-    is_known = dcp.acknowledged_bytes(frame.opaque, frame_bytes)
+    is_known = dcp.take_acknowledgement(frame.opaque, frame_bytes)
     if not before and (beyond_bytes := dcp.over_acked_bytes):
         _LOG.warning(
             "%s: found an acknowledgement of %d bytes, expected at most the %d "

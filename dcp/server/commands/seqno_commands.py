@@ -52,9 +52,9 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 def _seqno_of(vbucket: Vbucket, collection: int | None, *, is_high: bool) -> int | None:
     """Return the newest seqno of a collection; None if the vbucket does not know the collection."""
     known = vbucket.documents.collections
-    # Inside a snapshot, a copy is consistent only at the end of the last complete one.
+    # Inside a snapshot, a copy is complete only at the end of the last one.
     if collection is None and not vbucket.data.checkpoints.is_snapshot_complete:
-        return max(vbucket.data.checkpoints.consistent_seqno, vbucket.promised_seqno)
+        return max(vbucket.data.checkpoints.complete_seqno, vbucket.promised_seqno)
     if collection is None:
         newest = vbucket.data.high_seqno if is_high else known.max_visible_seqno
         return max(newest, vbucket.promised_seqno)

@@ -14,7 +14,7 @@ from dcp.server.model.send_window import SendWindow
 class Counters:
     """Counters by cause; dictionaries by vbucket lack vbuckets without events.
 
-    Written from outside: each actor counts its own events here, under the bucket's lock.
+    Each module adds its own events here, under the bucket's lock.
     """
 
     record_seqnos: bool = True

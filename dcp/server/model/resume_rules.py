@@ -33,6 +33,7 @@ class ResumeRequest:
     end: int = END_OF_TIME
     flags: int = 0
     remote_purge_seqno: int = 0
+    """The purge seqno that the client's filter names, from the newest marker; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)

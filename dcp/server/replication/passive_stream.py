@@ -101,14 +101,14 @@ class PassiveStream:
         """The position to resume from, for the stream request."""
         copy = self.copy
         log, seqno, snapshot = copy.vbucket.failover_log, copy.high_seqno, copy.snapshot
-        if copy.is_consistent:
+        if copy.is_complete:
             return Position.complete_at(log.uuid_at(seqno), seqno)
         # The copy ends inside a snapshot. Its items up to here are no state that the active ever
         # had, so the request names the snapshot's bounds: after a failover the producer decides how
         # far to roll back.
-        start = min(snapshot.start, copy.consistent_seqno)
+        start = min(snapshot.start, copy.complete_seqno)
         uuid = log.uuid_at(snapshot.end)
-        return Position(uuid, seqno, start, snapshot.end, copy.consistent_seqno)
+        return Position(uuid, seqno, start, snapshot.end, copy.complete_seqno)
 
     def next_acknowledgement(self) -> int | None:
         """Return a seqno to acknowledge to the active, each once; None if there is no new one.

@@ -39,7 +39,7 @@ class Contents:
         return self.snapshot_ends[-1] if self.snapshot_ends else 0
 
     @property
-    def stale_bytes(self) -> int:
+    def replaced_bytes(self) -> int:
         """Bytes of frames in the file that were replaced or lost."""
         return self.frame_bytes - self.index.live_bytes
 

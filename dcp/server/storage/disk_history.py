@@ -76,8 +76,8 @@ class DiskHistory:
         return self._store.size_bytes
 
     @property
-    def stale_bytes(self) -> int:
-        return self._store.stale_bytes
+    def replaced_bytes(self) -> int:
+        return self._store.replaced_bytes
 
     @property
     def saved_state(self) -> bytes:
@@ -125,28 +125,28 @@ class DiskHistory:
         # After a restart nobody knows which older ends lie inside snapshots.
         return end if end and end >= self._parts.known_from else self.base_seqno
 
-    def whole_seqno_at(self, seqno: int) -> int | None:
+    def complete_seqno_at(self, seqno: int) -> int | None:
         """Return ``batch_end_at(seqno)`` if some batch ended inside a snapshot; else None."""
         return self.batch_end_at(seqno) if self._parts else None
 
     @property
-    def ends_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self._store.persisted_seqno not in self._parts
 
     def note_part(self, end_seqno: int) -> None:
         self._parts.add(end_seqno)
 
     def note_compacted(self, legacy_end: LegacyEnd) -> None:
-        """Record that a compaction has merged everything on disk into one whole snapshot."""
+        """Record that a compaction has merged everything on disk into one complete snapshot."""
         self._legacy_end = legacy_end
         self._parts.merge(self.persisted_seqno)
 
     def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
         return self._store.may_be_cut(first_seqno, end_seqno)
 
-    def take_up(self, whole_seqno: int | None, learned_purge_seqno: int) -> None:
-        if whole_seqno is not None:
-            self._parts.know_from(self._store.cut(whole_seqno))
+    def take_up(self, complete_seqno: int | None, learned_purge_seqno: int) -> None:
+        if complete_seqno is not None:
+            self._parts.know_from(self._store.cut(complete_seqno))
         # The cut may have removed the snapshot from which this seqno came.
         self.learned_purge_seqno = min(learned_purge_seqno, self.persisted_seqno)
 

@@ -91,9 +91,9 @@ class VbucketStore:
         return self._log.size_bytes
 
     @property
-    def stale_bytes(self) -> int:
+    def replaced_bytes(self) -> int:
         """Bytes of replaced and lost frames, which compaction would drop."""
-        return self._contents.stale_bytes
+        return self._contents.replaced_bytes
 
     @property
     def overhead_bytes(self) -> int:

@@ -12,7 +12,7 @@ from dcp.server.storage.disk_store import StoredItem, VbucketStore
 from dcp.server.storage.pending_write import PendingWrite
 
 _LOG = logging.getLogger(__name__)
-_LEAST_STALE_BYTES: Final = 8 * 1024 * 1024
+_LEAST_REPLACED_BYTES: Final = 8 * 1024 * 1024
 """Below this a compaction costs more than it saves."""
 
 
@@ -41,24 +41,24 @@ class DiskWriter:
         """
         store = self._store
         purged = store.purgeable_seqno(purge_before_seconds)
-        goes = store.stale_bytes + store.purgeable_bytes(purged)
+        goes = store.replaced_bytes + store.purgeable_bytes(purged)
         # An open scan keeps the whole old file, so a rewrite for a few bytes would only cost space.
         if goes and (self._pays_for(goes) or (leaves_nothing and not store.is_scanned)):
             self.pending = store.begin_compaction(purged, state())
             self._cannot_compact = False
 
     @property
-    def is_mostly_stale(self) -> bool:
+    def is_mostly_replaced(self) -> bool:
         """True if compaction pays off without purging tombstones; the check reads no items.
 
         It stays False after a compaction failed, until the next successful start of one.
         """
-        stale = self._store.stale_bytes
-        return stale > 0 and self._pays_for(stale) and not self._cannot_compact
+        replaced = self._store.replaced_bytes
+        return replaced > 0 and self._pays_for(replaced) and not self._cannot_compact
 
     def _pays_for(self, goes_bytes: int) -> bool:
         store = self._store
-        least = max(_LEAST_STALE_BYTES, store.size_bytes // 2)
+        least = max(_LEAST_REPLACED_BYTES, store.size_bytes // 2)
         return goes_bytes + store.overhead_bytes >= least
 
     def finish(self) -> bool:

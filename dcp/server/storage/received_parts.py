@@ -1,7 +1,7 @@
 """Ends of batches that lie inside a received snapshot: no rollback may stop there.
 
 A replica writes a snapshot to disk in parts, and each part ends like a batch of writes. The disk
-does not record which ends are parts, so a restart keeps only the last whole snapshot's end.
+does not record which ends are parts, so a restart keeps only the last complete snapshot's end.
 """
 
 
@@ -29,6 +29,6 @@ class ReceivedParts:
         self.known_from = min(self.known_from, seqno)
 
     def merge(self, persisted_seqno: int) -> None:
-        """Forget the ends up to ``persisted_seqno``: compaction made this one whole snapshot."""
+        """Forget the ends up to ``persisted_seqno``: compaction made this one complete snapshot."""
         self._ends = {end for end in self._ends if end > persisted_seqno}
         self.known_from = 0

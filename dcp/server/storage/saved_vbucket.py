@@ -48,8 +48,8 @@ class SavedVbucket:
     """Seqno of each system event, and the number of its manifest in the ``ManifestTable``."""
     high_seqnos: Mapping[int, int] | None = None
     """By collection."""
-    whole_seqno: int | None = None
-    """End of the last whole snapshot, if a replica has parts of snapshots on disk. None: every disk
+    complete_seqno: int | None = None
+    """End of the last complete snapshot, if a replica has parts of one on disk. None: every disk
     snapshot is a state that the vbucket had.
     """
     learned_purge_seqno: int = 0
@@ -63,7 +63,7 @@ class SavedVbucket:
             self.failover_log,
             self.base_seqno,
             self.manifests,
-            self.whole_seqno,
+            self.complete_seqno,
             self.learned_purge_seqno,
         )
 
@@ -80,7 +80,7 @@ class SavedVbucket:
             "cas": self.last_cas,
             "manifests": self.manifests,
             "highs": list((self.high_seqnos or {}).items()),
-            "whole": self.whole_seqno,
+            "whole": self.complete_seqno,
             "purge": self.learned_purge_seqno,
         }
         return json.dumps(tree, separators=(",", ":")).encode()

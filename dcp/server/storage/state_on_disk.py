@@ -8,7 +8,7 @@ from dcp.server.storage.saved_vbucket import SavedVbucket
 class StateOnDisk:
     """Remembers the last encoded state.
 
-    Written from outside: the vbucket sets ``state_at`` after it has opened its log.
+    The vbucket sets ``state_at`` after it has opened its log.
     """
 
     def __init__(self, written: Callable[[], bytes]) -> None:

@@ -138,9 +138,9 @@ class Persistence:
     # --- compaction
 
     @property
-    def is_mostly_stale(self) -> bool:
+    def is_mostly_replaced(self) -> bool:
         """True if compaction pays off without purging tombstones; the check reads no items."""
-        return self._writer.is_mostly_stale
+        return self._writer.is_mostly_replaced
 
     def begin_compaction(
         self, purge_before_seconds: int = 0, *, leaves_nothing: bool = False

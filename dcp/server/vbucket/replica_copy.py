@@ -1,8 +1,8 @@
 """A replica: one node's copy of a vbucket that another node has active.
 
-A passive stream fills it. It is a complete vbucket with checkpoints, disk and failover log. Between
-snapshots it equals a state of the active; inside a snapshot it does not, so it can roll back to the
-end of the last whole snapshot (``consistent_seqno``). Sources: kv_engine
+A passive stream fills it. It is a vbucket with checkpoints, disk and failover log of its own. After
+a complete snapshot it equals a state of the active; inside a snapshot it does not, so it can roll
+back to the end of the last complete snapshot (``complete_seqno``). Sources: kv_engine
 ``engines/ep/src/dcp/passive_stream.cc``, ``engines/ep/src/kv_bucket.cc`` (rollback).
 """
 
@@ -27,7 +27,7 @@ class ReplicaCopy:
 
         ``known_manifest`` returns the bucket's newest manifest.
         """
-        self.has_history = bool(vbucket.data.disk.saved_state)
+        self.has_failover_log = bool(vbucket.data.disk.saved_state)
         """False until the copy has a failover log of an active."""
         self.vbucket = vbucket
         self.feeder: object | None = None
@@ -60,7 +60,9 @@ class ReplicaCopy:
 
         Raises LocalProtocolError if the event is impossible in the present state.
         """
-        self._before_promotion = self.vbucket.begin_change(event, is_first=not self.has_history)
+        self._before_promotion = self.vbucket.begin_change(
+            event, is_first=not self.has_failover_log
+        )
 
     def undo_preparation(self) -> None:
         """Return to the state before ``prepare``; the disk may still have the new state."""
@@ -84,11 +86,11 @@ class ReplicaCopy:
         return self.vbucket.data.high_seqno
 
     @property
-    def consistent_seqno(self) -> int:
-        return self.vbucket.data.checkpoints.consistent_seqno
+    def complete_seqno(self) -> int:
+        return self.vbucket.data.checkpoints.complete_seqno
 
     @property
-    def is_consistent(self) -> bool:
+    def is_complete(self) -> bool:
         """True between snapshots: the copy equals a state that the active had."""
         return self.vbucket.data.checkpoints.is_snapshot_complete
 
@@ -96,14 +98,14 @@ class ReplicaCopy:
     def snapshot(self) -> SnapshotRange:
         """The snapshot being received; between snapshots it starts and ends at the high seqno."""
         checkpoints = self.vbucket.data.checkpoints
-        if self.is_consistent:
+        if self.is_complete:
             return SnapshotRange(self.high_seqno, self.high_seqno)
         return checkpoints.snapshot
 
     @property
     def acknowledged_seqno(self) -> int:
         """The newest prepare that is acknowledged to the active (``acknowledgements.py``)."""
-        self._acknowledgements.reach(self.consistent_seqno, self.vbucket.data.disk.persisted_seqno)
+        self._acknowledgements.reach(self.complete_seqno, self.vbucket.data.disk.persisted_seqno)
         return self._acknowledgements.seqno
 
     @property
@@ -115,7 +117,7 @@ class ReplicaCopy:
 
     def take_failover_log(self, log: FailoverLog) -> None:
         self.vbucket.take_failover_log(log)
-        self.has_history = True
+        self.has_failover_log = True
 
     def begin_snapshot(self, bounds: SnapshotRange, flags: int, purge_seqno: int | None) -> None:
         """Take a snapshot marker; the snapshot's items follow.
@@ -129,7 +131,7 @@ class ReplicaCopy:
         kind = CheckpointKind.DISK if is_disk else CheckpointKind.MEMORY
         data = self.vbucket.data
         checkpoints = data.checkpoints
-        goes_on, broken = not self.is_consistent, checkpoints.open_head.id
+        goes_on, broken = not self.is_complete, checkpoints.open_head.id
         checkpoints.begin_snapshot(bounds.start, bounds.end, kind, begins_checkpoint=not goes_on)
         # The unfinished snapshot goes on in another checkpoint. Client streams that have sent half
         # of it cannot follow.
@@ -138,7 +140,7 @@ class ReplicaCopy:
         if purge_seqno:
             data.disk.learn_purge_seqno(purge_seqno)
         # A disk snapshot has each key once, so half of it is no state at all.
-        if is_disk and self.consistent_seqno == data.base_seqno:
+        if is_disk and self.complete_seqno == data.base_seqno:
             self._first_disk_end = bounds.end
 
     def receive(self, version: Version) -> None:
@@ -149,9 +151,7 @@ class ReplicaCopy:
         self.vbucket.data.receive(version)
         self.vbucket.learn(version, self._known_manifest())
         if version.opcode == Opcode.DCP_PREPARE and version.sync is not None:
-            self._acknowledgements.prepared(
-                version.seqno, version.sync.level, self.consistent_seqno
-            )
+            self._acknowledgements.prepared(version.seqno, version.sync.level, self.complete_seqno)
         self._received(version.seqno)
 
     def advance_to(self, seqno: int) -> None:
@@ -181,13 +181,13 @@ class ReplicaCopy:
         return has_news
 
     def roll_back(self, seqno: int) -> int:
-        """Roll back to the end of a whole snapshot, at most ``seqno``; return the new high
+        """Roll back to the end of a complete snapshot, at most ``seqno``; return the new high
         seqno.
         """
         data = self.vbucket.data
         before = data.high_seqno
         data.store_received()
-        left = data.cut(data.disk.batch_end_at(min(seqno, self.consistent_seqno)))
+        left = data.cut(data.disk.batch_end_at(min(seqno, self.complete_seqno)))
         # The active asked for a rollback. A copy that stays where it is would ask for the same
         # stream again.
         if left == before:
@@ -199,5 +199,5 @@ class ReplicaCopy:
         return left
 
     def drop_part(self) -> None:
-        if not self.is_consistent:
-            self.roll_back(self.consistent_seqno)
+        if not self.is_complete:
+            self.roll_back(self.complete_seqno)

@@ -1,7 +1,7 @@
 """One vbucket: its documents, data, failover log and state.
 
 After a crash it continues with the data on disk (``crash``). In a failover the vbucket of a replica
-takes its place (``prepare_to_succeed``).
+takes its place (``prepare_to_replace``).
 """
 
 import logging
@@ -88,7 +88,7 @@ class Vbucket:
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.disk.saved_state:
             saved = SavedVbucket.decode(data.disk.saved_state, self.id)
-        data.reopen(saved.base_seqno, saved.whole_seqno, saved.learned_purge_seqno)
+        data.reopen(saved.base_seqno, saved.complete_seqno, saved.learned_purge_seqno)
         clock = HybridClock(saved.last_cas)
         self._begin(data, saved.failover_log, clock, state or saved.state)
         data.persistence.state.state_at = partial(self._state_at, home)
@@ -132,7 +132,7 @@ class Vbucket:
             self.documents.clock.last,
             tuple((at, home.number_of(m)) for at, m in collections.steps if at <= seqno),
             highs,
-            self.data.disk.whole_seqno_at(seqno),
+            self.data.disk.complete_seqno_at(seqno),
             self.data.disk.learned_purge_seqno,
         )
         # The write may fail later; too many numbers do no harm.
@@ -223,10 +223,10 @@ class Vbucket:
     def may_compact(self) -> bool:
         """False while a rollback to an older seqno may be needed.
 
-        A replica needs the last whole snapshot while it receives the next one, and while the disk
-        ends inside one: after a power loss it rolls back to it.
+        A replica needs the last complete snapshot while it receives the next one, and while the
+        disk ends inside one: after a power loss it rolls back to it.
         """
-        return self.data.is_whole
+        return self.data.is_complete
 
     def begin_compaction(self, now: float, *, in_passing: bool = False) -> PendingWrite | None:
         """Return a compaction that is due at ``now``, or None; see
@@ -234,12 +234,12 @@ class Vbucket:
 
         ``in_passing`` makes frequent calls cheap: it skips a log with few replaced versions.
         """
-        if not self.may_compact or (in_passing and not self.data.persistence.is_mostly_stale):
+        if not self.may_compact or (in_passing and not self.data.persistence.is_mostly_replaced):
             return None
         # Retained history is made of replaced versions, so compaction waits until they exceed their
         # share.
         kept_bytes = self._settings.history_retention_bytes
-        if kept_bytes and self.data.disk.stale_bytes <= kept_bytes // self._settings.vbuckets:
+        if kept_bytes and self.data.disk.replaced_bytes <= kept_bytes // self._settings.vbuckets:
             return None
         # Delete times are whole seconds: those up to (now - age) are below the next whole one.
         before = math.floor(max(now - self._settings.purge_age_seconds, -1.0)) + 1
@@ -354,7 +354,7 @@ class Vbucket:
 
     # --- replacement by a replica
 
-    def prepare_to_succeed(self, old: "Vbucket") -> None:
+    def prepare_to_replace(self, old: "Vbucket") -> None:
         """Continue the seqnos and CAS values of ``old``; save the vbucket afterwards."""
         is_empty = self.data.high_seqno == self.data.base_seqno
         if is_empty and old.data.base_seqno > self.data.base_seqno:
@@ -410,7 +410,7 @@ class Vbucket:
         for version in versions:
             self.data.checkpoints.skip_to(version.seqno - 1)
             self.documents.append(version)
-            self.data.finish_batch()
+            self.data.flush_batch()
             self._follow_event(version)
 
     def learn(self, version: Version, known: Manifest | None = None) -> None:

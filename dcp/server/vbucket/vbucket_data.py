@@ -5,7 +5,7 @@
     disk          disk_history.py     persisted versions, and how far a rollback can go
     newest        newest_versions.py  the newest version of every key
 
-This module has the operations that need several of these. Every batch on disk ends at a consistent
+This module has the operations that need several of these. Every batch of writes ends at a complete
 state, so a crash or a failover can return to the end of any batch.
 """
 
@@ -80,9 +80,9 @@ class VbucketData:
 
     # --- listeners
 
-    def write_behind(self, require_room: Callable[[], None]) -> None:
-        """Set the check of ``require_room``; it raises OSError if too much waits for the disk."""
-        self._require_room = require_room
+    def check_room_with(self, check: Callable[[], None]) -> None:
+        """Let ``require_room`` call this check, which raises OSError for too little room."""
+        self._require_room = check
 
     def require_room(self) -> None:
         """Raise OSError if too much waits for the disk; call it before a client's write."""
@@ -104,9 +104,9 @@ class VbucketData:
         return self.memory.checkpoints
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if memory and disk both end at the end of a snapshot."""
-        return self.checkpoints.is_snapshot_complete and self.disk.ends_whole
+        return self.checkpoints.is_snapshot_complete and self.disk.is_complete
 
     def tombstones_on_disk(self) -> int:
         """Return an estimate: all items on disk that are no live documents."""
@@ -131,15 +131,15 @@ class VbucketData:
         self.memory.begin_at(base_seqno)
 
     def reopen(
-        self, base_seqno: int, whole_seqno: int | None = None, learned_purge_seqno: int = 0
+        self, base_seqno: int, complete_seqno: int | None = None, learned_purge_seqno: int = 0
     ) -> None:
         """Load what the opened file has; call it before the first write.
 
-        With ``whole_seqno`` it loads items up to there only, and no earlier rollback points: those
-        may lie inside snapshots of the active.
+        With ``complete_seqno`` it loads items up to there only, and no earlier rollback points:
+        those may lie inside snapshots of the active.
         """
         self.disk.begin_at(base_seqno)
-        self.disk.take_up(whole_seqno, learned_purge_seqno)
+        self.disk.take_up(complete_seqno, learned_purge_seqno)
         self.memory.begin_at(self.disk.persisted_seqno)
         self._read_again()
 
@@ -157,7 +157,8 @@ class VbucketData:
         if batch := self.memory.take_batch():
             self._unwritten.add(batch)
 
-    def finish_batch(self) -> None:
+    def flush_batch(self) -> None:
+        """End a batch and write it at once, unless a background flusher writes later."""
         self.end_batch()
         if not self._writes_behind:
             self.persistence.flush()
@@ -175,7 +176,7 @@ class VbucketData:
         # A rollback must not stop at the end of this batch.
         if not self.checkpoints.is_snapshot_complete:
             self.disk.note_part(self.high_seqno)
-        self.finish_batch()
+        self.flush_batch()
         if not self._writes_behind:
             self.persistence.flush(self.high_seqno)
 

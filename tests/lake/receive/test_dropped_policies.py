@@ -32,7 +32,7 @@ def manifest(**collections: list[str]) -> bytes:
 def test_the_nearest_name_decides_and_what_was_learnt_stays() -> None:
     policies = DroppedPolicies(DroppedPolicy(RULES.dropped))
     for seen in (None, manifest(s=["c", "gone"], t=["d"]), manifest(s=[], t=[])):
-        policies = policies.knowing(RULES, collections_of(seen))
+        policies = policies.with_collections(RULES, collections_of(seen))
     found = policies.undecided([0, 8, 9, 10, 99])
     assert list(found.values()) == ["keep", "keep", "delete", "delete", "delete"]
     recorded = replace(policies, recorded={8: DroppedPolicy.DELETE, 10: DroppedPolicy.KEEP})
@@ -42,7 +42,7 @@ def test_the_nearest_name_decides_and_what_was_learnt_stays() -> None:
 
 def test_a_name_that_nobody_knows_is_refused() -> None:
     there = collections_of(manifest(_default=[], s=["c"]))
-    policies = DroppedPolicies().knowing(RULES, there)
+    policies = DroppedPolicies().with_collections(RULES, there)
     with pytest.raises(
         ConfigError, match=r"dropped_collections: found 's\.gone'.*_default, s, s\.c"
     ):

@@ -100,7 +100,7 @@ class Scripted(Driver):
         skip: Mapping[int, LeftOut] | None = None,
     ) -> RoundPlan | Idle:
         self.on_plan()
-        waiting = self._empty_rounds.waiting(monotonic())
+        waiting = self._waiting_vbuckets.waiting(monotonic())
         position = LakeState("lake", len(self.rounds), self.states, waiting=waiting)
         plan = plan_round(
             position,
@@ -378,7 +378,7 @@ def test_the_status_of_tables_is_read_anew_after_the_store_failed(
             raise failure
 
     monkeypatch.setattr(driver._applier, "apply", failing_at_first(failure, calls))
-    monkeypatch.setattr(driver._applier, "learn_anew", learn)
+    monkeypatch.setattr(driver._applier, "reread_statuses", learn)
     for _ in range(4):
         driver.apply_newest(1)
     assert calls == ["apply", "learn", "learn", "apply", "apply"]
@@ -392,7 +392,7 @@ def test_a_failure_that_ends_the_run_lets_no_table_be_read_anew(
     calls: list[str] = []
     damaged = LakeError("t: its files are damaged")
     monkeypatch.setattr(driver._applier, "apply", failing_at_first(damaged, calls))
-    monkeypatch.setattr(driver._applier, "learn_anew", lambda: calls.append("learn"))
+    monkeypatch.setattr(driver._applier, "reread_statuses", lambda: calls.append("learn"))
     with pytest.raises(LakeError):
         driver.apply_newest(1)
     driver.apply_newest(1)

@@ -296,7 +296,7 @@ class Run:
     def check_facts(self) -> None:
         manager = self.manager
         assert manager.high_seqno == self.high
-        assert manager.consistent_seqno == self.consistent
+        assert manager.complete_seqno == self.consistent
         assert manager.is_snapshot_complete == (self.consistent == self.high)
         snapshot = manager.snapshot
         assert snapshot.start == min(self.open.start, self.high)

@@ -90,10 +90,10 @@ def test_what_does_not_fit(messages: Sequence[bytes]) -> None:
     copy = _copy()
     fed = FedCopy(copy)
     fed.feed(*messages[:-1])
-    before = (copy.high_seqno, copy.consistent_seqno, copy.snapshot, fed.stream.is_over)
+    before = (copy.high_seqno, copy.complete_seqno, copy.snapshot, fed.stream.is_over)
     with pytest.raises(RemoteProtocolError):
         fed.feed(messages[-1])
-    assert (copy.high_seqno, copy.consistent_seqno, copy.snapshot, fed.stream.is_over) == before
+    assert (copy.high_seqno, copy.complete_seqno, copy.snapshot, fed.stream.is_over) == before
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_fits(messages: Sequence[bytes], high: int, consistent: int, is_ove
     for message in messages:
         assert fed.feed(message) == []
         copy.store_received()
-    found = (copy.high_seqno, copy.consistent_seqno, fed.stream.is_over)
+    found = (copy.high_seqno, copy.complete_seqno, fed.stream.is_over)
     assert found == (high, consistent, is_over)
     assert copy.vbucket.data.disk.persisted_seqno == high
 
@@ -244,7 +244,7 @@ def test_rolling_back_to_a_whole_snapshot(rollback_seqno: int, left: int) -> Non
     again.answer(Status.ROLLBACK, m.RollbackAnswer(rollback_seqno))
     assert again.stream.take_rollback()
     assert [each.start for each in again.asked] == [9, left]
-    assert (copy.high_seqno, copy.consistent_seqno) == (left, left)
+    assert (copy.high_seqno, copy.complete_seqno) == (left, left)
     newest = {version.key: version.seqno for version in copy.vbucket.data.newest.keys.versions}
     expected = {b"k%d" % (seqno % 2): seqno for seqno in range(1, left + 1)}
     assert newest == expected
@@ -364,7 +364,7 @@ def test_a_copy_is_what_a_naive_model_says(data: st.DataObject) -> None:
             fed.answer(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
             ends = [each for each in ends if each <= expected]
             received = told = expected
-        assert (copy.high_seqno, copy.consistent_seqno) == (received, ends[-1])
+        assert (copy.high_seqno, copy.complete_seqno) == (received, ends[-1])
         newest = {version.key: version.seqno for version in copy.vbucket.data.newest.keys.versions}
         if received == ends[-1]:
             assert newest == active.state(received)

@@ -81,11 +81,11 @@ class Driven:
         self.data.append(version)
         self.model.items.append(version)
 
-    def finish_batch(self) -> None:
-        self.data.finish_batch()
+    def flush_batch(self) -> None:
+        self.data.flush_batch()
 
     def to_disk(self) -> None:
-        self.data.finish_batch()
+        self.data.flush_batch()
         self.data.persistence.flush()
 
     def compact(self) -> None:
@@ -98,7 +98,7 @@ class Driven:
         self.scans.append((self.data.disk.scan(0), self.model.held(self.data.disk.persisted_seqno)))
 
     def cut(self, back: int) -> None:
-        self.data.finish_batch()
+        self.data.flush_batch()
         wanted = self.data.disk.batch_end_at(max(self.data.high_seqno - back, 0))
         left = self.model.cut(wanted)
         event("cut to 0" if wanted and not left else "cut")
@@ -157,15 +157,15 @@ steps = st.lists(
     st.one_of(
         writes,
         writes,
-        st.tuples(st.sampled_from(["finish_batch", "to_disk", "compact", "scan", "reopen"])),
+        st.tuples(st.sampled_from(["flush_batch", "to_disk", "compact", "scan", "reopen"])),
         st.tuples(st.just("cut"), st.integers(0, 6)),
     ),
     max_size=30,
 )
 
 
-@example([_SET, ("finish_batch",), _FLUSH, ("to_disk",), ("cut", 1)])
-@example([_SET, ("to_disk",), _FLUSH, _SET, _FLUSH, ("finish_batch",), _SET, ("to_disk",)])
+@example([_SET, ("flush_batch",), _FLUSH, ("to_disk",), ("cut", 1)])
+@example([_SET, ("to_disk",), _FLUSH, _SET, _FLUSH, ("flush_batch",), _SET, ("to_disk",)])
 @example([_SET, ("to_disk",), _FLUSH, ("to_disk",), ("compact",), ("cut", 1)])
 @given(steps)
 def test_the_disk_shows_what_collections_hold(steps: list[Step]) -> None:

@@ -272,8 +272,8 @@ class Kept(Failing):
         """Each is a state that there was."""
         for _, copy in self.bucket.copies.of(0):
             data, log = copy.vbucket.data, copy.vbucket.failover_log
-            assert data.high_seqno == copy.consistent_seqno
-            if data.high_seqno and copy.has_history:
+            assert data.high_seqno == copy.complete_seqno
+            if data.high_seqno and copy.has_failover_log:
                 uuid = next(e.vb_uuid for e in log.entries if e.seqno <= data.high_seqno)
                 held = {v.key: v.cas for v in data.newest.keys.versions if v.is_live}
                 assert held == self.model.state(uuid, data.high_seqno)

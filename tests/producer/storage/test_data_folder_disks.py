@@ -112,7 +112,7 @@ def test_nobody_waits_for_a_compaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Backfills read the old file meanwhile, also to its end when it is another's."""
-    monkeypatch.setattr(disk_writer, "_LEAST_STALE_BYTES", 20_000)
+    monkeypatch.setattr(disk_writer, "_LEAST_REPLACED_BYTES", 20_000)
     cluster = make_cluster(vbuckets=1, data_folder=folder, flush_seconds=0.001)
     client = connect(cluster).log_in().open_dcp(window=2000)
     write(cluster, b"first", value=b"x" * 1500)
@@ -180,7 +180,7 @@ def test_a_compaction_that_cannot_be_written_keeps_nothing_from_the_disk(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """There is room for what is appended, not for a copy of the log."""
-    monkeypatch.setattr(disk_writer, "_LEAST_STALE_BYTES", 10_000)
+    monkeypatch.setattr(disk_writer, "_LEAST_REPLACED_BYTES", 10_000)
     cluster = make_cluster(
         vbuckets=1, data_folder=folder, flush_seconds=0.001, stale_removal_seconds=NEVER
     )
@@ -215,7 +215,7 @@ def test_a_compaction_that_cannot_be_written_keeps_nothing_from_the_disk(
 def test_an_ordered_compaction_that_fails_says_so(
     open_cluster: Open, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_writer, "_LEAST_STALE_BYTES", 1)
+    monkeypatch.setattr(disk_writer, "_LEAST_REPLACED_BYTES", 1)
     cluster = open_cluster(folder)
     for n in range(10):
         write(cluster, b"k", value=b"%d" % n)
@@ -282,7 +282,7 @@ def test_a_file_of_mostly_old_versions_is_compacted(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(disk_writer, "_LEAST_STALE_BYTES", 20_000)
+    monkeypatch.setattr(disk_writer, "_LEAST_REPLACED_BYTES", 20_000)
     cluster = make_cluster(vbuckets=1, data_folder=folder, flush_seconds=0.001)
     client = connect(cluster).log_in()
     for n in range(1, 101):

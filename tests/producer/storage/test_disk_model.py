@@ -186,7 +186,7 @@ class Driven:
         assert store.history_start_seqno == max([model.purge_seqno, *model.lost]) + 1
         assert store.state == model.state
         assert store.item_count == len(live)
-        assert store.stale_bytes == model.frame_bytes - sum(len(data) for _, data in live)
+        assert store.replaced_bytes == model.frame_bytes - sum(len(data) for _, data in live)
         assert store.size_bytes == self.file.size_bytes
         starts = [1, *(end + 1 for end in model.ends)]
         assert snapshots_of(store) == [

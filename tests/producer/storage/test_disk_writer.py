@@ -47,25 +47,25 @@ def test_a_compaction_that_cannot_be_written_is_given_up(
     store: VbucketStore, writer: DiskWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not tried in passing again, only when somebody means it."""
-    monkeypatch.setattr(disk_writer, "_LEAST_STALE_BYTES", 1)
+    monkeypatch.setattr(disk_writer, "_LEAST_REPLACED_BYTES", 1)
     store.write([item(1, size=900), item(2, 1)], b"")
-    assert writer.is_mostly_stale
+    assert writer.is_mostly_replaced
     assert _compact(writer)
     with monkeypatch.context() as patched:
         patched.delattr(MemoryFile, "replace")
         assert not writer.finish()
-    assert (writer.pending, writer.is_mostly_stale, store.generation) == (None, False, 1)
+    assert (writer.pending, writer.is_mostly_replaced, store.generation) == (None, False, 1)
     assert _compact(writer)
     assert writer.finish()
     assert (store.generation, store.state, seqnos_of(store)) == (2, b"new", [2])
-    assert not writer.is_mostly_stale
+    assert not writer.is_mostly_replaced
 
 
 def test_small_logs_are_left_alone_unless_nothing_is_to_be_left(
     store: VbucketStore, writer: DiskWriter
 ) -> None:
     store.write([item(1), item(2, 1)], b"")
-    assert not writer.is_mostly_stale
+    assert not writer.is_mostly_replaced
     assert not _compact(writer, leaves_nothing=False)
     with store.scan(0, each_key_once=True):
         assert not _compact(writer)
@@ -75,7 +75,7 @@ def test_small_logs_are_left_alone_unless_nothing_is_to_be_left(
 def test_tombstones_pay_too(
     store: VbucketStore, writer: DiskWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_writer, "_LEAST_STALE_BYTES", 1)
+    monkeypatch.setattr(disk_writer, "_LEAST_REPLACED_BYTES", 1)
     store.write([item(1, deleted_at=5, size=900), item(2)], b"")
     assert not _compact(writer, before_seconds=5)
     assert _compact(writer, before_seconds=6)

@@ -79,7 +79,7 @@ def _write(data: VbucketData, batches: list[list[str]]) -> None:
             content = Content(b"%d" % seqno, opcode=int(opcode))
             named = {"seqno": seqno, "rev": 1, "cas": seqno, "collection": COLLECTION}
             data.append(Version(0, key.encode(), content, **named))
-        data.finish_batch()
+        data.flush_batch()
 
 
 def _told(data: VbucketData) -> list[object]:

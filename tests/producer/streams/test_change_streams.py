@@ -183,7 +183,7 @@ def test_all_versions_come_from_the_history_on(
     def put(key: bytes) -> None:
         written.append(key)
         assert store.set(key, b"{}", 1.0).seqno == len(written)
-        data.finish_batch()
+        data.flush_batch()
 
     for key in compacted:
         put(key)

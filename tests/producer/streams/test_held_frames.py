@@ -32,7 +32,7 @@ def _store(value: bytes, datatype: int, checkpoint_items: int) -> DocumentWriter
     store = DocumentWriter(DocumentStore(data))
     for number in range(DOCUMENTS):
         store.set(b"k%d" % number, value, 1.0, datatype=datatype)
-    store.data.finish_batch()
+    store.data.flush_batch()
     if checkpoint_items == 1:
         store.data.checkpoints.expel()
     return store

@@ -203,7 +203,7 @@ class _Driven:
             how = {"seqno": seqno, "rev": 1, "cas": seqno, "collection": collection}
             version = Version(0, key, contents[what], **how)
         self.data.append(version)
-        self.data.finish_batch()
+        self.data.flush_batch()
 
     def to_disk(self) -> None:
         self.data.persistence.flush()

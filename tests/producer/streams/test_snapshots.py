@@ -58,7 +58,7 @@ def _built(
     store = DocumentWriter(DocumentStore(data))
     for key, deleted in steps:
         _write(store, model, key, deleted)
-    data.finish_batch()
+    data.flush_batch()
     return store, model
 
 
@@ -118,13 +118,13 @@ def test_a_stream_leads_from_state_to_state(
     for writes_now, room, most_items in cycle(schedule):
         if later and writes_now:
             _write(store, model, *later.pop(0))
-            store.data.finish_batch()
+            store.data.flush_batch()
         batch = stream.next_batch(room, 2**40, most_items)
         if batch is None:
             if not later:
                 break
             _write(store, model, *later.pop(0))
-            store.data.finish_batch()
+            store.data.flush_batch()
             continue
         block = FrameSplitter().feed(bytes(batch.data))
         for index in range(len(block)):
@@ -159,7 +159,7 @@ def test_batches_keep_to_the_window_message_by_message(
     for index, size in enumerate(sizes):
         store.set(b"k%03d" % index, b"x" * size, 1.0)
     lengths = [55 + 1 + 4 + size for size in sizes]
-    store.data.finish_batch()
+    store.data.flush_batch()
     source = _disk_items(store, 0)
     chunk = source.next_chunk(2**40)
     assert chunk is not None

@@ -47,7 +47,7 @@ def _begun_vbucket(checkpoint_items: int) -> DocumentWriter:
     store.set(b"first", b"{}", 1.0)
     begun = CollectionBegun(1, 0, OTHER, b"other", None)
     store.documents.emit([(begun, FIRST.after(begun))])
-    store.data.finish_batch()
+    store.data.flush_batch()
     return store
 
 
@@ -142,7 +142,7 @@ def test_whatever_becomes_of_memory(name: str, seed: int) -> None:
                 else:
                     version = store.set(key, b"{}", 1.0, collection=collection)
                 history.append((version.seqno, (collection, key), version.is_deleted))
-            data.finish_batch()
+            data.flush_batch()
         elif step == "take":
             client.take(random.randint(1, 3))
             client.check(history)
@@ -167,7 +167,7 @@ def test_what_stalled_streams_wait_for_is_counted() -> None:
     for number in range(40):
         for key in range(5):
             store.set(b"k%d" % key, value, 1.0)
-        data.finish_batch()
+        data.flush_batch()
         streams.append(_stream(data, EVERYTHING, f"client {number}"))
         while (batch := streams[-1].next_batch(1, 1, 1)) is not None and len(batch.seqnos) < 1:
             pass

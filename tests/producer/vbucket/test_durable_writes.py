@@ -596,7 +596,7 @@ def test_sync_writes_follow_a_naive_model(
             for answer, status in writes.step(chain, now):
                 answer(status)
             model.step(chain, now)
-            vbucket.data.finish_batch()
+            vbucket.data.flush_batch()
     assert told == model.ended
     completed = [
         (v.sync.prepared_seqno, Status.SUCCESS if v.is_document else Status.SYNC_WRITE_AMBIGUOUS)

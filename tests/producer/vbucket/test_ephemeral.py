@@ -343,7 +343,7 @@ def test_any_way_through_it(steps: list[tuple[str, int]], age: int) -> None:
                 if write is not None:
                     vbucket.data.persistence.finish_flush(write)
                     assert vbucket.data.disk.size_bytes < before
-        vbucket.data.finish_batch()
+        vbucket.data.flush_batch()
         assert vbucket.data.high_seqno == vbucket.data.disk.persisted_seqno == len(model.versions)
         assert vbucket.data.disk.purge_seqno == max(model.purged, default=0)
         assert {v.seqno for v in vbucket.data.newest.keys.versions} == set(model.shown(0))

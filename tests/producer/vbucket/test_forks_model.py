@@ -94,7 +94,7 @@ class Forking:
             assert error.status is Status.KEY_ENOENT
             assert key not in self.model.state(self.uuid, self.high)
         else:
-            self.vbucket.data.finish_batch()
+            self.vbucket.data.flush_batch()
             self.model.write(version.seqno, version.cas, key, kind == "delete")
 
     def expire(self) -> None:
@@ -108,7 +108,7 @@ class Forking:
         newest = [v for key in KEYS if (v := self.vbucket.data.newest.of_key(key)) is not None]
         due = {v.key for v in newest if not v.is_deleted and 0 < v.expiry <= self.now}
         assert self.writer.expire_due(self.now) == len(due)
-        self.vbucket.data.finish_batch()
+        self.vbucket.data.flush_batch()
         expired = [v for key in due if (v := self.vbucket.data.newest.of_key(key)) is not None]
         for version in sorted(expired, key=lambda each: each.seqno):
             assert version.is_deleted

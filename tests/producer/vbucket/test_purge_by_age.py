@@ -26,7 +26,7 @@ NEVER = 3600.0
 
 @pytest.fixture(autouse=True)
 def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_writer, "_LEAST_STALE_BYTES", 1)
+    monkeypatch.setattr(disk_writer, "_LEAST_REPLACED_BYTES", 1)
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -88,7 +88,7 @@ def test_when_a_tombstone_goes(
     cluster.remove_stale(clock.now + later)
     data = cluster.bucket.vbuckets[0].data
     assert data.disk.size_bytes > 0
-    assert not data.persistence.is_mostly_stale
+    assert not data.persistence.is_mostly_replaced
     assert cluster.purge_seqno(0) == purge_seqno
     left = {b"k0": 6, b"k1": 7, b"k2": 8, b"k3": 4, b"k4": 5, b"last": 29}
     gone = [key for key, seqno in left.items() if 6 <= seqno <= purge_seqno]

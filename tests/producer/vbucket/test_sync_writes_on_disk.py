@@ -61,7 +61,7 @@ class Driven:
 
     def _append(self, version: Version) -> None:
         self.data.append(version)
-        self.data.finish_batch()
+        self.data.flush_batch()
         self.written.append(version)
 
     def flush(self, back: int) -> None:

@@ -122,7 +122,7 @@ def test_nobody_notices(steps: list[tuple[str, int]]) -> None:
             case "cut":
                 vbucket.crash(amount)
                 del states[vbucket.data.high_seqno + 1 :]
-        vbucket.data.finish_batch()
+        vbucket.data.flush_batch()
         assert vbucket.data.high_seqno == len(states) - 1
         newest = vbucket.data.newest.keys.versions
         assert all(isinstance(each, StoredVersion) for each in newest if each.is_live)

@@ -56,7 +56,7 @@ class _Kept:
 
     def write(self, seqno: int) -> None:
         self.data.append(Version(0, b"k", Content(b"1"), seqno=seqno, rev=seqno, cas=seqno))
-        self.data.finish_batch()
+        self.data.flush_batch()
 
     @property
     def saved_uuid(self) -> int:

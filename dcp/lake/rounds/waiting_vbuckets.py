@@ -18,7 +18,7 @@ The limit keeps positions near the high seqno, for a failover or a purge.
 _MOST_DOUBLINGS: Final = 32
 
 
-class EmptyRounds:
+class WaitingVbuckets:
     """Tracks one run's waiting vbuckets. ``now`` is a time of ``time.monotonic``."""
 
     def __init__(self, interval_seconds: float) -> None:
