@@ -1,7 +1,6 @@
 """Holds deploy/dcplake.service against the code: exit codes, time to stop, command."""
 
 import shlex
-import shutil
 import subprocess
 from configparser import ConfigParser
 from pathlib import Path
@@ -52,7 +51,7 @@ def test_the_command_is_one_of_a_continuous_run() -> None:
     assert refused(words) == ""
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd")
+@pytest.mark.interop
 def test_systemd_knows_every_line_also_those_in_comments(tmp_path: Path) -> None:
     text = UNIT.read_text(encoding="utf-8").replace(INSTALLED, f"{ROOT}/")
     lines = [line.removeprefix("#") if line[:2] != "# " else line for line in text.splitlines()]
