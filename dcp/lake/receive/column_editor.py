@@ -158,9 +158,8 @@ class ColumnEditor:
             is_left |= is_there & (count == 0)
             is_elsewhere = ~is_there & (count > 0)
             if len(member.names) > 1 and is_elsewhere.any():
-                for hiding, _ in texts.named(
-                    member.names[:-1]
-                ):  # its second object hides the first
+                # The second object of a name hides the first.
+                for hiding, _ in texts.named(member.names[:-1]):
                     is_left |= is_elsewhere & (hiding > 1)
         return _in_order(
             texts,
