@@ -35,7 +35,7 @@ from dcp.producer.manifest_changes import (
 )
 from dcp.producer.producer_bucket import bucket_of
 from dcp.server.commands.session import Access, CommandHandler, Session
-from dcp.server.model.manifest import ManifestError
+from dcp.server.model.refused_error import RefusedError
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
@@ -66,7 +66,7 @@ class Administrator(Protocol):
     def resume_replication(self) -> None: ...
 
     def change_manifest(self, *changes: ManifestChange) -> None:
-        """Raises ManifestError for an impossible change."""
+        """Raises RefusedError for an impossible change."""
 
 
 def _node(session: Session, value: str) -> int:
@@ -164,7 +164,7 @@ def ioctl_set(
         return
     try:
         order(administrator, session, request.value.decode("utf-8", "replace"))
-    except (ValueError, ManifestError) as error:
+    except (ValueError, RefusedError) as error:
         session.refuse(frame, Status.EINVAL, str(error))
     except OSError as error:  # the data folder cannot be written
         session.refuse(frame, Status.ETMPFAIL, str(error))

@@ -71,7 +71,7 @@ class ProducerCluster(Serving):
         )
 
     def delete(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> StoredDocument:
-        """Delete a document and return the tombstone; raise DocumentError if there is none."""
+        """Delete a document and return the tombstone; raise RefusedError if there is none."""
         return self._documents.run(
             key,
             collection,
@@ -88,7 +88,7 @@ class ProducerCluster(Serving):
         )
 
     def get(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> StoredDocument:
-        """Return a document; raise DocumentError if there is none."""
+        """Return a document; raise RefusedError if there is none."""
         return self._documents.run(
             key,
             collection,
@@ -138,7 +138,7 @@ class ProducerCluster(Serving):
         Each active vbucket emits the system events at its next seqnos.
 
         Raises:
-            ManifestError: an impossible change; the methods below raise it too.
+            RefusedError: an impossible change; the methods below raise it too.
         """
         with self.bucket.lock:
             self.bucket.change_manifest(*changes)

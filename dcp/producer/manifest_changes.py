@@ -9,10 +9,11 @@ from dcp.server.model.manifest import (
     DEFAULT_ID,
     Collection,
     Manifest,
-    ManifestError,
     Scope,
 )
+from dcp.server.model.refused_error import RefusedError
 from dcp.types import U32_MAX
+from dcp.wire.vocabulary import Status
 
 FIRST_USER_ID: Final = 8
 """Lower ids belong to the server (kv_engine ``docs/Collections.md``)."""
@@ -27,15 +28,15 @@ class ManifestChange(Protocol):
     """One change of a manifest."""
 
     def on(self, manifest: Manifest, uid: int) -> Manifest:
-        """Return the changed manifest, which will have ``uid``; raise ManifestError if invalid."""
+        """Return the changed manifest, which will have ``uid``; raise RefusedError if invalid."""
 
 
 def changed(manifest: Manifest, changes: Sequence[ManifestChange]) -> Manifest:
     """Return the manifest after all changes, under one new uid.
 
     Raises:
-        ManifestError: a change is invalid; UnknownScopeError and UnknownCollectionError if it names
-            a scope or collection that does not exist.
+        RefusedError: a change is invalid (EINVAL), or names a scope or collection that does not
+            exist (UNKNOWN_SCOPE, UNKNOWN_COLLECTION).
     """
     uid = manifest.uid + 1
     for change in changes:
@@ -68,7 +69,9 @@ class DropScope:
     def on(self, manifest: Manifest, _: int) -> Manifest:
         scope = manifest.scope(self.name)
         if scope.id == DEFAULT_ID:
-            raise ManifestError(f"drop scope: found {scope.name}, which cannot be dropped")
+            raise RefusedError(
+                Status.EINVAL, f"drop scope: found {scope.name}, which cannot be dropped"
+            )
         # The collections go first: no collection may be without its scope.
         for collection in list(manifest.collections_of(scope.id)):
             manifest = manifest.without_collection(collection.id)
@@ -89,10 +92,14 @@ class CreateCollection:
         siblings = [each.name for each in manifest.collections_of(scope.id)]
         _check_new("collection", self.name, siblings)
         if len(manifest.collections) >= MAX_COLLECTIONS:
-            raise ManifestError(f"collections: expected at most {MAX_COLLECTIONS} of them")
+            raise RefusedError(
+                Status.EINVAL, f"collections: expected at most {MAX_COLLECTIONS} of them"
+            )
         ttl = self.max_ttl_seconds
         if ttl is not None and not 0 <= ttl <= MAX_TTL_SECONDS:
-            raise ManifestError(f"max_ttl: found {ttl}, expected 0 to {MAX_TTL_SECONDS} seconds")
+            raise RefusedError(
+                Status.EINVAL, f"max_ttl: found {ttl}, expected 0 to {MAX_TTL_SECONDS} seconds"
+            )
         given = manifest.given_collection_ids
         number = _new_id("collection", self.id, given)
         collection = Collection(number, self.name, scope.id, ttl)
@@ -124,21 +131,26 @@ class FlushCollection:
 
 def _check_new(what: str, name: str, taken: Sequence[str]) -> None:
     if not _NAME.fullmatch(name):
-        raise ManifestError(
+        raise RefusedError(
+            Status.EINVAL,
             f"{what} name: found {name!r}, expected 1 to 251 of A-Z a-z 0-9 _ - %, "
-            "not beginning with _ or %"
+            "not beginning with _ or %",
         )
     if name in taken:
-        raise ManifestError(f"{what} {name}: found one of that name, expected none")
+        raise RefusedError(Status.EINVAL, f"{what} {name}: found one of that name, expected none")
     if len(taken) >= MAX_COLLECTIONS:
-        raise ManifestError(f"{what}s: found {len(taken)}, expected fewer")
+        raise RefusedError(Status.EINVAL, f"{what}s: found {len(taken)}, expected fewer")
 
 
 def _new_id(what: str, chosen: int | None, given: frozenset[int]) -> int:
     # An id is never used twice: consumers would mix the documents of two collections.
     number = max(given, default=FIRST_USER_ID - 1) + 1 if chosen is None else chosen
     if not FIRST_USER_ID <= number <= U32_MAX:
-        raise ManifestError(f"{what} id: found {number}, expected {FIRST_USER_ID} to {U32_MAX}")
+        raise RefusedError(
+            Status.EINVAL, f"{what} id: found {number}, expected {FIRST_USER_ID} to {U32_MAX}"
+        )
     if number in given:
-        raise ManifestError(f"{what} id: found {number:#x}, expected an id that was never used")
+        raise RefusedError(
+            Status.EINVAL, f"{what} id: found {number:#x}, expected an id that was never used"
+        )
     return number

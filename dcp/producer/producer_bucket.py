@@ -18,10 +18,10 @@ from dcp.server.bucket.bucket import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Manifest
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Version
 from dcp.server.streams.dcp_options import DcpClient
 from dcp.server.streams.stream import ActiveStream
-from dcp.server.vbucket.documents import DocumentError
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 
@@ -113,11 +113,11 @@ class ProducerBucket(Bucket):
         """Run a KV command on the vbucket that holds ``key``, and wake its streams.
 
         Raises:
-            DocumentError: the command is refused; NOT_MY_VBUCKET if the vbucket is not active.
+            RefusedError: the command is refused; NOT_MY_VBUCKET if the vbucket is not active.
         """
         vbucket = self.table.of_key(key)
         if vbucket.state is not VbucketState.ACTIVE:
-            raise DocumentError(
+            raise RefusedError(
                 Status.NOT_MY_VBUCKET, f"{key!r}: vbucket {vbucket.id} is {vbucket.state.name}"
             )
         return self.write_to(vbucket, command)
@@ -132,7 +132,7 @@ class ProducerBucket(Bucket):
         """Run a KV command on a vbucket, and wake its streams.
 
         Raises:
-            DocumentError: the command is refused; ETMPFAIL if checkpoints take their whole quota.
+            RefusedError: the command is refused; ETMPFAIL if checkpoints take their whole quota.
         """
         self.writes.require_memory()
         return self.read_from(vbucket, command, *args, **kwargs)
@@ -157,7 +157,7 @@ class ProducerBucket(Bucket):
         """Change scopes and collections under one new uid; active vbuckets emit system events.
 
         Raises:
-            ManifestError: a change is invalid; none is made.
+            RefusedError: a change is invalid; none is made.
             OSError: the data folder cannot be written; no change is made.
         """
         self.collections.change(changed(self.manifest, changes), self.vbuckets)

@@ -13,7 +13,7 @@ from typing import Protocol
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.vbucket.documents import DocumentError
+from dcp.server.model.refused_error import RefusedError
 
 Documents = dict[bytes, tuple[int, int, bytes]]
 """Key -> seqno, cas, value."""
@@ -113,7 +113,7 @@ class History:
                     expiry = self.random.choice((0, 0, 0, 5))
                     cluster.set(key, b'{"n": %d}' % self.random.randrange(10**6), expiry)
                 elif what < 0.9:
-                    with suppress(DocumentError):  # it is not there
+                    with suppress(RefusedError):  # it is not there
                         cluster.delete(key)
                 else:
                     self.clock.now += 10

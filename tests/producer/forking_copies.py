@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.vbucket.documents import DocumentError
+from dcp.server.model.refused_error import RefusedError
 from tests.producer.compared_copies import frames_of
 from tests.producer.in_process_wire import InProcessWire
 
@@ -64,7 +64,7 @@ class Failing:
             for key in keys:
                 try:
                     document = self.cluster.delete(key) if deletes else self.cluster.set(key, b"1")
-                except DocumentError:
+                except RefusedError:
                     continue
                 cas = None if deletes else document.cas
                 self.model.branches[self.model.current].append((document.seqno, key, cas))

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from dcp.errors import DcplakeError
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.manifest import ManifestError
-from dcp.server.vbucket.documents import DocumentError
+from dcp.server.model.refused_error import RefusedError
 from tests.simulation.checked import BAD
 from tests.simulation.faults import Counts, Options
 from tests.simulation.typed import document
@@ -62,7 +61,7 @@ class Source:
         with cluster.batch():
             for _ in range(random.randint(1, 6)):
                 key, what = random.choice(self._keys), random.random()
-                with suppress(DocumentError, OSError):
+                with suppress(RefusedError, OSError):
                     if what < 0.65:
                         expiry = random.choice((0, 0, 0, 5))
                         number = random.randrange(10**6)
@@ -225,7 +224,7 @@ class Source:
         try:
             self.cluster.create_collection("_default", "other")
             self._counts.add("collection created")
-        except ManifestError:
+        except RefusedError:
             self.cluster.drop_collection("_default", "other")
             self._counts.add("collection dropped")
 

@@ -17,13 +17,14 @@ from typing import Final, NamedTuple
 
 from dcp.errors import FrameError
 from dcp.producer.writes.expiry_queue import ExpiryQueue
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.values import (
     system_xattrs_only,
     without_xattrs,
     xattrs_only,
 )
 from dcp.server.model.versions import Content, SyncWrite, Version
-from dcp.server.vbucket.documents import DocumentError, DocumentStore, check_key, is_due
+from dcp.server.vbucket.documents import DocumentStore, check_key, is_due
 from dcp.types import U32_MAX
 from dcp.wire.json_text import is_json, is_json_steps
 from dcp.wire.snappy import inflate
@@ -79,7 +80,7 @@ class CheckedValue(NamedTuple):
 
     value: bytes
     datatype: int
-    fault: DocumentError | None = None
+    fault: RefusedError | None = None
 
 
 class DocumentWriter:
@@ -116,7 +117,7 @@ class DocumentWriter:
         """
         self._live(collection, key, now)
         if (collection, key) in self.maybe_visible:
-            raise DocumentError(
+            raise RefusedError(
                 Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
                 f"get {key!r}: its sync write is not committed again yet",
             )
@@ -157,7 +158,7 @@ class DocumentWriter:
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         if live is not None:
-            raise DocumentError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
+            raise RefusedError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
         return self._store(
             collection, key, value, now, flags, expiry, datatype, live=None, level=level
         )
@@ -177,7 +178,7 @@ class DocumentWriter:
     ) -> Version:
         live = self._live(collection, key, now)
         if live is None:
-            raise DocumentError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
+            raise RefusedError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
         self._require_free(collection, key)
         _check_cas(key, live, cas)
         return self._store(
@@ -191,7 +192,7 @@ class DocumentWriter:
         live = self._live(collection, key, now)
         self._require_free(collection, key)
         if live is None:
-            raise DocumentError(Status.KEY_ENOENT, f"delete {key!r}: no such document")
+            raise RefusedError(Status.KEY_ENOENT, f"delete {key!r}: no such document")
         _check_cas(key, live, cas)
         content = self._tombstone(live, Opcode.DCP_DELETION, now)
         return self._change(collection, key, now, content, level)
@@ -263,7 +264,7 @@ class DocumentWriter:
 
     def _require_free(self, collection: int, key: bytes) -> None:
         if not self._is_free(collection, key):
-            raise DocumentError(
+            raise RefusedError(
                 Status.SYNC_WRITE_IN_PROGRESS, f"{key!r}: a sync write on it is under way"
             )
 
@@ -289,7 +290,7 @@ class DocumentWriter:
             datatype = value.datatype
             value = value.value
         if not 0 <= flags <= U32_MAX:
-            raise DocumentError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
+            raise RefusedError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
         # A new value without xattrs keeps the old document's xattrs (kv_engine
         # ``daemon/protocol/mcbp/mutation_context.cc``).
         if live is not None and live.datatype & ~datatype & _XATTR:
@@ -320,7 +321,7 @@ class DocumentWriter:
             self.data.require_room()
         except OSError as error:
             text = f"{key!r}: too much waits for the disk: {error}"
-            raise DocumentError(Status.ETMPFAIL, text) from error
+            raise RefusedError(Status.ETMPFAIL, text) from error
         if level:
             deletes = content.opcode != Opcode.DCP_MUTATION
             sync = SyncWrite(level=level, deletes=deletes)
@@ -356,7 +357,7 @@ def examine(value: bytes, datatype: int) -> Generator[None, None, CheckedValue]:
     """Check a value in steps, as ``checked_datatype`` does; errors go into the result."""
     try:
         stored = yield from _datatype_steps(value, datatype)
-    except DocumentError as error:
+    except RefusedError as error:
         return CheckedValue(value, datatype, error)
     return CheckedValue(value, stored)
 
@@ -364,7 +365,7 @@ def examine(value: bytes, datatype: int) -> Generator[None, None, CheckedValue]:
 def checked_datatype(value: bytes, datatype: int) -> int:
     """Return the datatype to store: XATTR and SNAPPY as given, JSON as the body really is.
 
-    Raises DocumentError if the value is too large, or does not match its XATTR or SNAPPY bit.
+    Raises RefusedError if the value is too large, or does not match its XATTR or SNAPPY bit.
     """
     # The client's JSON bit is not trusted: kv_engine looks at the value, too.
     if not datatype & ~_JSON and len(value) <= MAX_VALUE_BYTES:
@@ -380,16 +381,16 @@ def checked_datatype(value: bytes, datatype: int) -> int:
 def _datatype_steps(value: bytes, datatype: int) -> Generator[None, None, int]:
     """Run ``checked_datatype`` as a generator, so that long JSON does not block the event loop."""
     if datatype & ~ALL_DATATYPE_BITS:
-        raise DocumentError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
+        raise RefusedError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
     try:
         plain = inflate(value) if datatype & _SNAPPY else value
         body = (yield from _storable_body_steps(plain)) if datatype & _XATTR else plain
     except FrameError as error:
         status = Status.XATTR_EINVAL if datatype & _XATTR else Status.EINVAL
-        raise DocumentError(status, str(error)) from error
+        raise RefusedError(status, str(error)) from error
     most = MAX_VALUE_BYTES + (MAX_SYSTEM_BYTES if datatype & _XATTR else 0)
     if len(plain) > most:
-        raise DocumentError(
+        raise RefusedError(
             Status.E2BIG, f"value: found {len(plain)} bytes, expected at most {most}"
         )
     return datatype & ~_JSON | (_JSON if (yield from is_json_steps(body)) else 0)
@@ -420,14 +421,14 @@ def _check_cas(key: bytes, live: Version | None, cas: int) -> None:
     if cas == 0:
         return
     if live is None:
-        raise DocumentError(Status.KEY_ENOENT, f"{key!r} with cas {cas}: no such document")
+        raise RefusedError(Status.KEY_ENOENT, f"{key!r} with cas {cas}: no such document")
     if live.cas != cas:
-        raise DocumentError(Status.KEY_EEXISTS, f"{key!r}: found cas {live.cas}, expected {cas}")
+        raise RefusedError(Status.KEY_EEXISTS, f"{key!r}: found cas {live.cas}, expected {cas}")
 
 
 def _absolute_expiry(expiry: int, now: float) -> int:
     if not 0 <= expiry <= U32_MAX:
-        raise DocumentError(Status.EINVAL, f"expiry: found {expiry}, expected 0 to {U32_MAX}")
+        raise RefusedError(Status.EINVAL, f"expiry: found {expiry}, expected 0 to {U32_MAX}")
     if 0 < expiry <= RELATIVE_EXPIRY_SECONDS:
         return int(now) + expiry
     return expiry

@@ -13,8 +13,8 @@ from dcp.producer.writes.sync_writes import (
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.bucket.write_path import WritePath
 from dcp.server.model.listeners import Listeners
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Version
-from dcp.server.vbucket.documents import DocumentError
 from dcp.wire.vocabulary import Status, VbucketState
 
 
@@ -47,11 +47,11 @@ class SyncWriteBoard:
         return bool(self._pending)
 
     def require_possible(self, vbucket: int) -> None:
-        """Raise DocumentError DURABILITY_IMPOSSIBLE if too few copies of a vbucket exist."""
+        """Raise RefusedError DURABILITY_IMPOSSIBLE if too few copies of a vbucket exist."""
         chain = self._chain_of(vbucket)
         if not is_possible(chain):
             found = sum(copy is not None for copy in chain)
-            raise DocumentError(
+            raise RefusedError(
                 Status.DURABILITY_IMPOSSIBLE,
                 f"vbucket {vbucket}: found {found} of {len(chain)} copies, too few for a majority",
             )

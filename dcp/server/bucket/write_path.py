@@ -10,8 +10,8 @@ from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.vbucket.changed_vbuckets import ChangedVbuckets
-from dcp.server.vbucket.documents import DocumentError
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status
 
@@ -112,13 +112,13 @@ class WritePath:
     # --- memory and disk
 
     def require_memory(self) -> None:
-        """Raise DocumentError ETMPFAIL if checkpoints fill their quota and none can be freed."""
+        """Raise RefusedError ETMPFAIL if checkpoints fill their quota and none can be freed."""
         if not self._memory.is_full:
             return
         if self._memory.looks_again():
             self._recover_memory()
         if self._memory.is_full:
-            raise DocumentError(
+            raise RefusedError(
                 Status.ETMPFAIL,
                 f"write: checkpoints take {self._memory.memory_bytes} bytes, expected less than "
                 f"{self._settings.checkpoint_quota_bytes}; copies or the disk still need them",

@@ -15,14 +15,9 @@ from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.node_figures import ProducerFigures
 from dcp.server.checkpoints.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
 from dcp.server.commands.memory_formula import Load, keys_of, producer_bytes
-from dcp.server.commands.stat_request import Statistic, StatisticsRefusedError, StatisticsRequest
-from dcp.server.model.manifest import (
-    Collection,
-    Manifest,
-    ManifestError,
-    Scope,
-    UnknownScopeError,
-)
+from dcp.server.commands.stat_request import Statistic, StatisticsRequest
+from dcp.server.model.manifest import Collection, Manifest, Scope
+from dcp.server.model.refused_error import RefusedError
 from dcp.wire.vocabulary import Status, VbucketState
 
 _STATES: Final = (
@@ -102,9 +97,7 @@ def collections_by_id(question: StatisticsRequest) -> Iterator[Statistic]:
     known = question.bucket.manifest.collections
     found = known.get(_id_of(question.argument))
     if found is None:
-        raise StatisticsRefusedError(
-            Status.UNKNOWN_COLLECTION, f"collection: found {question.argument!r}"
-        )
+        raise RefusedError(Status.UNKNOWN_COLLECTION, f"collection: found {question.argument!r}")
     return _collections(question, [found])
 
 
@@ -112,24 +105,14 @@ def _collections_at(question: StatisticsRequest) -> list[Collection]:
     manifest = question.bucket.manifest
     if not question.argument:
         return list(manifest.collections.values())
-    try:
-        return [manifest.at(question.argument)]
-    except ManifestError as error:
-        raise StatisticsRefusedError(_status_of(error), str(error)) from None
-
-
-def _status_of(error: ManifestError) -> Status:
-    if type(error) is ManifestError:
-        return Status.EINVAL
-    is_scope = isinstance(error, UnknownScopeError)
-    return Status.UNKNOWN_SCOPE if is_scope else Status.UNKNOWN_COLLECTION
+    return [manifest.at(question.argument)]
 
 
 def _id_of(text: str) -> int:
     try:
         return int(text[:10], 16)
     except ValueError:
-        raise StatisticsRefusedError(
+        raise RefusedError(
             Status.EINVAL, f"id: found {text!r}, expected a hexadecimal number"
         ) from None
 
@@ -175,17 +158,14 @@ def scopes(question: StatisticsRequest) -> Iterator[Statistic]:
     manifest = question.bucket.manifest
     if not question.argument:
         return _scopes(question, manifest, manifest.scopes.values())
-    try:
-        return _scopes(question, manifest, [manifest.scope(question.argument)])
-    except ManifestError as error:
-        raise StatisticsRefusedError(_status_of(error), str(error)) from None
+    return _scopes(question, manifest, [manifest.scope(question.argument)])
 
 
 def scopes_by_id(question: StatisticsRequest) -> Iterator[Statistic]:
     manifest = question.bucket.manifest
     found = manifest.scopes.get(_id_of(question.argument))
     if found is None:
-        raise StatisticsRefusedError(Status.UNKNOWN_SCOPE, f"scope: found {question.argument!r}")
+        raise RefusedError(Status.UNKNOWN_SCOPE, f"scope: found {question.argument!r}")
     return _scopes(question, manifest, [found])
 
 

@@ -14,13 +14,9 @@ from typing import Final
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.bucket.node_figures import ConnectionFigures
-from dcp.server.commands.stat_request import (
-    Statistic,
-    StatisticsRefusedError,
-    StatisticsRequest,
-    text_of,
-)
+from dcp.server.commands.stat_request import Statistic, StatisticsRequest, text_of
 from dcp.server.model.connection_name import shown_name
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.stream_windows import StreamWindows
 from dcp.server.streams.takeover import TakeoverPhase
@@ -55,10 +51,10 @@ class _Options:
 def _options_of(value: bytes) -> _Options:
     """Parse the request's JSON; malformed JSON means no options (kv_engine ``DcpStatsOptions``).
 
-    Raises StatisticsRefusedError EINVAL if the JSON is too long.
+    Raises RefusedError EINVAL if the JSON is too long.
     """
     if len(value) > MOST_REQUEST_JSON_BYTES:
-        raise StatisticsRefusedError(
+        raise RefusedError(
             Status.EINVAL,
             f"dcp: found a value of {len(value)} bytes, expected at most {MOST_REQUEST_JSON_BYTES}",
         )
@@ -245,11 +241,11 @@ def _state_of(stream: ActiveStream) -> str:
 def aggregated(question: StatisticsRequest) -> Iterator[Statistic]:
     """Group ``dcpagg <separator>``: sums over connections whose names begin alike.
 
-    Raises StatisticsRefusedError KEY_ENOENT without a separator, as a server does.
+    Raises RefusedError KEY_ENOENT without a separator, as a server does.
     """
     separator = question.argument[:_MOST_SEPARATOR_BYTES]
     if not separator:
-        raise StatisticsRefusedError(Status.KEY_ENOENT, "dcpagg: expected a separator as argument")
+        raise RefusedError(Status.KEY_ENOENT, "dcpagg: expected a separator as argument")
     found = _connections_at(question.bucket, question.node)
     by_kind: dict[str, list[DcpConnection]] = {":total": found}
     for connection in found:
@@ -292,11 +288,11 @@ def takeover(question: StatisticsRequest) -> Iterator[Statistic]:
     """Group ``dcp-vbtakeover <vbucket> <connection>``: remaining work of a takeover.
 
     Raises:
-        StatisticsRefusedError: KEY_ENOENT without arguments, as from a server; EINVAL or
+        RefusedError: KEY_ENOENT without arguments, as from a server; EINVAL or
             NOT_MY_VBUCKET for the vbucket.
     """
     if not question.argument:
-        raise StatisticsRefusedError(
+        raise RefusedError(
             Status.KEY_ENOENT, "dcp-vbtakeover: expected a vbucket and a connection's name"
         )
     number, _, name = question.argument.partition(" ")

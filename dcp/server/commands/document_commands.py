@@ -8,9 +8,10 @@ from dcp.errors import FrameError
 from dcp.server.commands.manifest_commands import refuse_unknown_id
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.manifest import DEFAULT_ID
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.values import without_xattrs
 from dcp.server.model.versions import Version
-from dcp.server.vbucket.documents import DocumentError, check_key
+from dcp.server.vbucket.documents import check_key
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -54,7 +55,7 @@ def on_document(session: Session, frame: Frame, answer: Answer) -> None:
         if HelloFeature.COLLECTIONS in session.login.features:
             collection, key = split_collection_key(key)
         check_key(key, collection)
-    except (FrameError, DocumentError) as error:
+    except (FrameError, RefusedError) as error:
         session.refuse(frame, Status.EINVAL, str(error))
         return
     vbucket = session.bucket.table.active(frame.vbucket, session.node)
@@ -63,7 +64,7 @@ def on_document(session: Session, frame: Frame, answer: Answer) -> None:
         return
     try:
         answer(vbucket, key, collection)
-    except DocumentError as error:
+    except RefusedError as error:
         if error.status is Status.UNKNOWN_COLLECTION:
             refuse_unknown_id(session, frame, error.status)
         else:

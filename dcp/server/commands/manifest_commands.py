@@ -4,7 +4,7 @@ import json
 from typing import Final, cast
 
 from dcp.server.commands.session import Access, CommandHandler, Session
-from dcp.server.model.manifest import ManifestError, UnknownCollectionError, UnknownScopeError
+from dcp.server.model.refused_error import RefusedError
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
@@ -21,12 +21,8 @@ def collection_id(session: Session, frame: Frame, body: m.Body, _: float) -> Non
     held = session.bucket.manifest
     try:
         found = held.at(path).id
-    except UnknownScopeError:
-        refuse_unknown_id(session, frame, Status.UNKNOWN_SCOPE)
-    except UnknownCollectionError:
-        refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
-    except ManifestError as error:
-        session.refuse(frame, Status.EINVAL, str(error))
+    except RefusedError as refused:
+        answer_refusal(session, frame, refused)
     else:
         session.reply(frame, m.IdAnswer(held.uid, found))
 
@@ -37,10 +33,21 @@ def scope_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     held = session.bucket.manifest
     try:
         found = held.scope(path.partition(".")[0]).id
-    except UnknownScopeError:
-        refuse_unknown_id(session, frame, Status.UNKNOWN_SCOPE)
+    except RefusedError as refused:
+        answer_refusal(session, frame, refused)
     else:
         session.reply(frame, m.IdAnswer(held.uid, found))
+
+
+def answer_refusal(session: Session, frame: Frame, refused: RefusedError) -> None:
+    """Answer a question that is refused; only EINVAL comes with its reason."""
+    if refused.status is Status.NOT_MY_VBUCKET:
+        session.refuse_vbucket(frame)
+    elif refused.status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
+        refuse_unknown_id(session, frame, refused.status)
+    else:
+        reason = str(refused) if refused.status is Status.EINVAL else ""
+        session.refuse(frame, refused.status, reason)
 
 
 def refuse_unknown_id(session: Session, frame: Frame, status: Status) -> None:

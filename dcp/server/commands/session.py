@@ -19,8 +19,8 @@ from dcp.server.commands.login import Login
 from dcp.server.commands.long_work import LongWork
 from dcp.server.commands.map_notifier import MapNotifier
 from dcp.server.commands.outbox import Outbox
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.streams.dcp_options import DcpClient
-from dcp.server.vbucket.documents import DocumentError
 from dcp.server.vbucket.request_framing import DurabilityRequirement, requirement_of
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -209,7 +209,7 @@ class Session:
                 extras = frame.framing_extras
                 self.requirement = requirement_of(frame.opcode, extras) if extras else None
                 body = decode(frame)
-            except DocumentError as error:
+            except RefusedError as error:
                 self.refuse(frame, error.status, str(error))
             except (FrameError, ValueError) as error:
                 self.refuse(frame, Status.EINVAL, str(error))

@@ -5,10 +5,11 @@ from typing import Final, cast
 
 from dcp.server.bucket.auth import MECHANISMS, Accepted, Challenge, Outcome, Rejected
 from dcp.server.commands.error_map import error_map
-from dcp.server.commands.manifest_commands import refuse_unknown_id
+from dcp.server.commands.manifest_commands import answer_refusal
 from dcp.server.commands.session import Access, CommandHandler, Handler, Session
 from dcp.server.commands.stat_groups import statistics_of
-from dcp.server.commands.stat_request import StatisticsRefusedError, text_of
+from dcp.server.commands.stat_request import text_of
+from dcp.server.model.refused_error import RefusedError
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
@@ -170,14 +171,8 @@ def stat(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     asked = cast("m.Stat", body)
     try:
         found = statistics_of(session.bucket, session.node, asked.group, asked.value)
-    except StatisticsRefusedError as refused:
-        if refused.status is Status.NOT_MY_VBUCKET:
-            session.refuse_vbucket(frame)
-        elif refused.status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
-            refuse_unknown_id(session, frame, refused.status)
-        else:
-            context = str(refused) if refused.status is Status.EINVAL else ""
-            session.refuse(frame, refused.status, context)
+    except RefusedError as refused:
+        answer_refusal(session, frame, refused)
         return
     answers = (m.StatAnswer(name.encode(), text_of(value).encode()) for name, value in found)
     session.reply_with_many(frame, chain(answers, (m.StatAnswer(),)))

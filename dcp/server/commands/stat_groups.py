@@ -10,10 +10,10 @@ from dcp.server.commands import vbucket_statistics as of_vbuckets
 from dcp.server.commands.stat_request import (
     Group,
     Statistic,
-    StatisticsRefusedError,
     StatisticsRequest,
     without_argument,
 )
+from dcp.server.model.refused_error import RefusedError
 from dcp.wire.vocabulary import Status
 
 GROUPS: Final[dict[str, Group]] = {
@@ -43,11 +43,11 @@ def statistics_of(bucket: Bucket, node: int, key: bytes, value: bytes) -> Iterat
     ``key`` is the group's name, and an argument after a space.
 
     Raises:
-        StatisticsRefusedError: KEY_ENOENT for an unknown group (kv_engine
+        RefusedError: KEY_ENOENT for an unknown group (kv_engine
             ``engines/ep/src/ep_engine.cc``, getStats), or the group refuses its argument.
     """
     name, _, argument = key.decode("utf-8", "replace").partition(" ")
     group = GROUPS.get(name)
     if group is None:
-        raise StatisticsRefusedError(Status.KEY_ENOENT, f"statistics: found unknown group {name!r}")
+        raise RefusedError(Status.KEY_ENOENT, f"statistics: found unknown group {name!r}")
     return group(StatisticsRequest(bucket, node, argument, value))

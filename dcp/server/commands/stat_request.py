@@ -7,8 +7,8 @@ each list over which it iterates, and refuses before its first statistic.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dcp.errors import DcplakeError
 from dcp.server.bucket.bucket import Bucket
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import U16_MAX
 from dcp.wire.vocabulary import Status
@@ -17,14 +17,6 @@ Statistic = tuple[str, int | str | float]
 """Name as in kv_engine, and value; STAT shows booleans as ``true`` or ``false``."""
 
 _MOST_DIGITS = len(str(U16_MAX))
-
-
-class StatisticsRefusedError(DcplakeError):
-    """The group is refused with ``status``; the message says what was found and expected."""
-
-    def __init__(self, status: Status, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +37,17 @@ class StatisticsRequest:
         """Return the vbucket with a decimal number.
 
         Raises:
-            StatisticsRefusedError: EINVAL for a bad number, NOT_MY_VBUCKET if the node does not
+            RefusedError: EINVAL for a bad number, NOT_MY_VBUCKET if the node does not
                 have it (kv_engine ``ep_engine.cc``, getValidVBucketFromString).
         """
         is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
         if not is_number or int(number) > U16_MAX:
-            raise StatisticsRefusedError(
+            raise RefusedError(
                 Status.EINVAL, f"vbucket: found {number!r}, expected a number up to {U16_MAX}"
             )
         found = self.bucket.table.at(int(number), self.node)
         if found is None:
-            raise StatisticsRefusedError(
+            raise RefusedError(
                 Status.NOT_MY_VBUCKET, f"vbucket {number}: this node does not have it"
             )
         return found
@@ -63,13 +55,13 @@ class StatisticsRequest:
     def vbuckets_asked_for(self) -> list[Vbucket]:
         """Return the vbucket that the argument names; without an argument, all of the node.
 
-        Raises StatisticsRefusedError like ``vbucket``.
+        Raises RefusedError like ``vbucket``.
         """
         return [self.vbucket(self.argument)] if self.argument else self.vbuckets()
 
 
 Group = Callable[[StatisticsRequest], Iterator[Statistic]]
-"""Answers a request; raises StatisticsRefusedError at the call, not while it is read."""
+"""Answers a request; raises RefusedError at the call, not while it is read."""
 
 
 def without_argument(group: Group) -> Group:
@@ -77,7 +69,7 @@ def without_argument(group: Group) -> Group:
 
     def only_by_name(question: StatisticsRequest) -> Iterator[Statistic]:
         if question.argument:
-            raise StatisticsRefusedError(
+            raise RefusedError(
                 Status.KEY_ENOENT, f"argument: found {question.argument!r}, expected none"
             )
         return group(question)

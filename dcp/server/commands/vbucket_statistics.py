@@ -8,7 +8,8 @@ clients see them: in a relay all vbuckets are active.
 from collections.abc import Iterator
 
 from dcp.server.checkpoints.checkpoint_manager import CheckpointKind
-from dcp.server.commands.stat_request import Statistic, StatisticsRefusedError, StatisticsRequest
+from dcp.server.commands.stat_request import Statistic, StatisticsRequest
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 
@@ -20,9 +21,7 @@ def states(question: StatisticsRequest) -> Iterator[Statistic]:
 def seqnos(question: StatisticsRequest) -> Iterator[Statistic]:
     wanted = question.vbuckets_asked_for()
     if question.argument and wanted[0].shown_state is VbucketState.DEAD:
-        raise StatisticsRefusedError(
-            Status.NOT_MY_VBUCKET, f"vbucket {wanted[0].id}: found state DEAD"
-        )
+        raise RefusedError(Status.NOT_MY_VBUCKET, f"vbucket {wanted[0].id}: found state DEAD")
     return (each for vbucket in wanted for each in _seqnos_of(vbucket))
 
 

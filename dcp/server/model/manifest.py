@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from dcp.errors import DcplakeError
+from dcp.server.model.refused_error import RefusedError
 from dcp.wire.system_event import (
     CollectionBegun,
     CollectionEnded,
@@ -14,21 +14,11 @@ from dcp.wire.system_event import (
     ScopeCreated,
     ScopeDropped,
 )
+from dcp.wire.vocabulary import Status
 
 DEFAULT: Final = "_default"
 DEFAULT_ID: Final = 0
 """Id of the default scope, and of its default collection."""
-
-
-class ManifestError(DcplakeError):
-    """A name or change that the manifest does not allow; the message says found and expected."""
-
-
-class UnknownCollectionError(ManifestError):
-    """The scope has no such collection."""
-
-
-class UnknownScopeError(ManifestError): ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +68,21 @@ class Manifest:
         """Return the scope of that name; an empty name means the default scope.
 
         Raises:
-            UnknownScopeError: there is none.
+            RefusedError: UNKNOWN_SCOPE if there is none.
         """
         wanted = name or DEFAULT
         for scope in self.scopes.values():
             if scope.name == wanted:
                 return scope
         known = ", ".join(scope.name for scope in self.scopes.values())
-        raise UnknownScopeError(f"scope: found {name!r}, expected one of {known}")
+        raise RefusedError(Status.UNKNOWN_SCOPE, f"scope: found {name!r}, expected one of {known}")
 
     def collection(self, scope: str, name: str) -> Collection:
         """Return a collection by the names of its scope and itself; empty names mean the defaults.
 
         Raises:
-            UnknownScopeError: there is no such scope.
-            UnknownCollectionError: the scope has no such collection.
+            RefusedError: UNKNOWN_SCOPE if there is no such scope, UNKNOWN_COLLECTION if the scope
+                has no such collection.
         """
         wanted = name or DEFAULT
         members = list(self.collections_of(self.scope(scope).id))
@@ -100,20 +90,20 @@ class Manifest:
             if collection.name == wanted:
                 return collection
         known = ", ".join(member.name for member in members) or "none: the scope is empty"
-        raise UnknownCollectionError(
-            f"collection: found {name!r} in scope {scope or DEFAULT}, expected one of {known}"
+        raise RefusedError(
+            Status.UNKNOWN_COLLECTION,
+            f"collection: found {name!r} in scope {scope or DEFAULT}, expected one of {known}",
         )
 
     def at(self, path: str) -> Collection:
         """Return the collection at a path ``scope.collection``; either name may be empty.
 
         Raises:
-            ManifestError: the path has another form.
-            UnknownScopeError, UnknownCollectionError: as ``collection``.
+            RefusedError: EINVAL if the path has another form; else as ``collection``.
         """
         scope, dot, name = path.partition(".")
         if not dot or "." in name:
-            raise ManifestError(f"path: found {path!r}, expected scope.collection")
+            raise RefusedError(Status.EINVAL, f"path: found {path!r}, expected scope.collection")
         return self.collection(scope, name)
 
     def collections_of(self, scope_id: int) -> Iterator[Collection]:

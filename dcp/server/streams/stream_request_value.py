@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.server.model.manifest import DEFAULT_ID, Manifest
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
 from dcp.types import U16_MAX, U64_MAX
 from dcp.wire.json_tree import MOST_REQUEST_JSON_BYTES, json_tree
@@ -25,14 +26,6 @@ from dcp.wire.vocabulary import Status
 _KNOWN_KEYS: Final = frozenset({"collections", "scope", "uid", "sid", "purge_seqno", "cts"})
 _ID: Final = re.compile(r"[0-9A-Fa-f]{1,8}")
 _SEQNO: Final = re.compile(r"[0-9]{1,20}")
-
-
-class _RefusedError(Exception):
-    """The request must be rejected with ``status``."""
-
-    def __init__(self, status: Status = Status.EINVAL) -> None:
-        super().__init__()
-        self.status = status
 
 
 def parse_filter(
@@ -51,8 +44,8 @@ def parse_filter(
     try:
         found = _parsed(value, manifest) if collections else _legacy(value, manifest)
         if stream_ids is not (found.stream_id is not None):
-            raise _RefusedError(Status.DCP_STREAM_ID_INVALID)
-    except _RefusedError as refused:
+            raise RefusedError(Status.DCP_STREAM_ID_INVALID)
+    except RefusedError as refused:
         return refused.status
     if sync_writes and found.kind in (FilterKind.COLLECTIONS, FilterKind.SCOPE):
         return Status.NOT_SUPPORTED
@@ -61,9 +54,9 @@ def parse_filter(
 
 def _legacy(value: bytes, manifest: Manifest) -> StreamFilter:
     if value:
-        raise _RefusedError
+        raise RefusedError(Status.EINVAL)
     if DEFAULT_ID not in manifest.collections:
-        raise _RefusedError(Status.UNKNOWN_COLLECTION)
+        raise RefusedError(Status.UNKNOWN_COLLECTION)
     return LEGACY
 
 
@@ -73,12 +66,12 @@ def _parsed(value: bytes, manifest: Manifest) -> StreamFilter:
     try:
         tree = json_tree(value, MOST_REQUEST_JSON_BYTES)
     except ValueError:
-        raise _RefusedError from None
+        raise RefusedError(Status.EINVAL) from None
     if not isinstance(tree, dict) or not tree.keys() & _KNOWN_KEYS:
-        raise _RefusedError
+        raise RefusedError(Status.EINVAL)
     purge_seqno = _number(tree.get("purge_seqno", "0"), _SEQNO, 10)
     if purge_seqno > U64_MAX or not isinstance(tree.get("cts", {}), dict):
-        raise _RefusedError
+        raise RefusedError(Status.EINVAL)
     stream_id = _stream_id(tree["sid"]) if "sid" in tree else None
     kind, ids, scope = _names(tree, manifest)
     return StreamFilter(kind, ids, scope, purge_seqno, stream_id)
@@ -89,33 +82,33 @@ def _names(
 ) -> tuple[FilterKind, frozenset[int], int | None]:
     if "scope" in tree:
         if "collections" in tree:
-            raise _RefusedError
+            raise RefusedError(Status.EINVAL)
         scope = _number(tree["scope"], _ID, 16)
         if scope not in manifest.scopes:
-            raise _RefusedError(Status.UNKNOWN_SCOPE)
+            raise RefusedError(Status.UNKNOWN_SCOPE)
         members = frozenset(each.id for each in manifest.collections_of(scope))
         return FilterKind.SCOPE, members, scope
     if "collections" not in tree:
         return FilterKind.EVERYTHING, frozenset(), None
     names = tree["collections"]
     if not isinstance(names, list):
-        raise _RefusedError
+        raise RefusedError(Status.EINVAL)
     ids = frozenset(_number(name, _ID, 16) for name in names)
     if not ids <= manifest.collections.keys():
-        raise _RefusedError(Status.UNKNOWN_COLLECTION)
+        raise RefusedError(Status.UNKNOWN_COLLECTION)
     return FilterKind.COLLECTIONS, ids, None
 
 
 def _stream_id(value: object) -> int:
     # In Python True is an int.
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _RefusedError
+        raise RefusedError(Status.EINVAL)
     if not 1 <= value <= U16_MAX:
-        raise _RefusedError(Status.DCP_STREAM_ID_INVALID)
+        raise RefusedError(Status.DCP_STREAM_ID_INVALID)
     return value
 
 
 def _number(value: object, form: re.Pattern[str], base: int) -> int:
     if not isinstance(value, str) or not form.fullmatch(value):
-        raise _RefusedError
+        raise RefusedError(Status.EINVAL)
     return int(value, base)

@@ -5,22 +5,15 @@ Keys have no collection prefix; the collection is a separate argument, 0 for the
 
 from collections.abc import Sequence
 
-from dcp.errors import DcplakeError, FrameError
+from dcp.errors import FrameError
 from dcp.server.model.hybrid_clock import HybridClock
 from dcp.server.model.manifest import Step
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Version
 from dcp.server.vbucket.vbucket_collections import VbucketCollections
 from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire.leb128 import require_key_length
 from dcp.wire.vocabulary import Status
-
-
-class DocumentError(DcplakeError):
-    """A KV command that failed; ``status`` goes into the response."""
-
-    def __init__(self, status: Status, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class DocumentStore:
@@ -33,13 +26,13 @@ class DocumentStore:
         self.begin_at_base()
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
-        """Return the live version of ``key``; raise DocumentError KEY_ENOENT if there is none.
+        """Return the live version of ``key``; raise RefusedError KEY_ENOENT if there is none.
 
         It raises UNKNOWN_COLLECTION if the collection does not exist.
         """
         version = self.live(collection, key, now)
         if version is None:
-            raise DocumentError(Status.KEY_ENOENT, f"get {key!r}: no such document")
+            raise RefusedError(Status.KEY_ENOENT, f"get {key!r}: no such document")
         return self.data.newest.with_value(version)
 
     def rewind(self) -> None:
@@ -72,10 +65,10 @@ class DocumentStore:
     def live(self, collection: int, key: bytes, now: float) -> Version | None:
         """Return a document that has not expired, perhaps without its value; None: there is none.
 
-        Raises DocumentError UNKNOWN_COLLECTION if the collection does not exist.
+        Raises RefusedError UNKNOWN_COLLECTION if the collection does not exist.
         """
         if self.collections.find(collection) is None:
-            raise DocumentError(
+            raise RefusedError(
                 Status.UNKNOWN_COLLECTION, f"{key!r}: collection {collection:#x}: found none"
             )
         version = self.data.newest.of_key(key, collection)
@@ -90,11 +83,11 @@ class DocumentStore:
 
 
 def check_key(key: bytes, collection: int) -> None:
-    """Raise DocumentError EINVAL if the key is empty or too long for its collection."""
+    """Raise RefusedError EINVAL if the key is empty or too long for its collection."""
     try:
         require_key_length(key, collection)
     except FrameError as error:
-        raise DocumentError(Status.EINVAL, str(error)) from None
+        raise RefusedError(Status.EINVAL, str(error)) from None
 
 
 def is_due(version: Version, now: float) -> bool:

@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Final
 
 from dcp.errors import FrameError
-from dcp.server.vbucket.documents import DocumentError
+from dcp.server.model.refused_error import RefusedError
 from dcp.types import U16_MAX
 from dcp.wire.frame_info import FrameInfo, RequestInfo, decode_frame_infos
 from dcp.wire.vocabulary import Opcode, Status
@@ -49,12 +49,12 @@ class DurabilityRequirement:
 def requirement_of(opcode: int, framing_extras: bytes) -> DurabilityRequirement | None:
     """Return the durability that a request asks for, or None.
 
-    Raises DocumentError if any framing extra is malformed or rejected.
+    Raises RefusedError if any framing extra is malformed or rejected.
     """
     try:
         infos = decode_frame_infos(framing_extras)
     except FrameError as error:
-        raise DocumentError(Status.EINVAL, str(error)) from error
+        raise RefusedError(Status.EINVAL, str(error)) from error
     found = None
     for info in infos:
         if info.id == RequestInfo.DURABILITY:
@@ -72,17 +72,17 @@ def _require_known(info: FrameInfo) -> None:
     name = names.get(info.id)
     status = _REFUSED[name] if name is not None else Status.UNKNOWN_FRAME_INFO
     shown = "unknown" if name is None else name.name
-    raise DocumentError(status, f"frame info {info.id} ({shown}) is not supported")
+    raise RefusedError(status, f"frame info {info.id} ({shown}) is not supported")
 
 
 def _requirement(opcode: int, info: FrameInfo) -> DurabilityRequirement:
     if len(info.data) not in (1, 3):
-        raise DocumentError(
+        raise RefusedError(
             Status.EINVAL, f"durability: found {len(info.data)} bytes, expected 1 or 3"
         )
     level = info.data[0]
     if level > max(DurabilityLevel):
-        raise DocumentError(
+        raise RefusedError(
             Status.DURABILITY_INVALID_LEVEL, f"durability level: found {level}, expected 1 to 3"
         )
     timeout_seconds = DEFAULT_TIMEOUT_SECONDS
@@ -90,14 +90,14 @@ def _requirement(opcode: int, info: FrameInfo) -> DurabilityRequirement:
         milliseconds = int.from_bytes(info.data[1:], "big")
         # kv_engine reserves 0 and 0xffff.
         if not 0 < milliseconds < U16_MAX:
-            raise DocumentError(
+            raise RefusedError(
                 Status.DURABILITY_INVALID_LEVEL,
                 f"durability timeout: found {milliseconds} ms, expected 1 to {U16_MAX - 1}",
             )
         timeout_seconds = milliseconds / 1000
     # Level 0 ("none") is valid only without the framing extra.
     if not level or opcode not in _DURABLE:
-        raise DocumentError(
+        raise RefusedError(
             Status.EINVAL, f"command {opcode:#04x} does not support durability level {level}"
         )
     return DurabilityRequirement(DurabilityLevel(level), timeout_seconds)

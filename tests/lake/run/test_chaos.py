@@ -34,7 +34,7 @@ from dcp.lake.tables.lake_tables import replicas_in
 from dcp.lake.tables.round_record import Outcome
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.vbucket.documents import DocumentError
+from dcp.server.model.refused_error import RefusedError
 from tests.client.drained import wait_for
 from tests.lake import memory_store
 from tests.lake.memory_store import run_task
@@ -110,7 +110,7 @@ class Writer:
             self._clock.ahead_seconds = self.ahead_seconds.get(owner, 0.0)
             kind = self._random.random()
             if kind < 0.2:
-                with suppress(DocumentError):  # it is not there
+                with suppress(RefusedError):  # it is not there
                     self._cluster.delete(key, collection=collection)
             else:
                 expiry = 1 if kind < 0.3 else 0

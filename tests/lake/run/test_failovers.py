@@ -25,7 +25,7 @@ from dcp.lake.run.replicate import open_or_create
 from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.vbucket.documents import DocumentError
+from dcp.server.model.refused_error import RefusedError
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (
     require_every_version_exact,
@@ -61,7 +61,7 @@ class Bucket:
                 if self.random.random() < 0.75:
                     self.cluster.set(key, b'{"n": %d}' % self.random.randrange(10**6))
                 else:
-                    with suppress(DocumentError):  # it is not there
+                    with suppress(RefusedError):  # it is not there
                         self.cluster.delete(key)
 
     def write_beyond_the_replicas(self) -> None:

@@ -38,7 +38,7 @@ from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.writes.document_writer import MAX_VALUE_BYTES
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.vbucket.documents import DocumentError
+from dcp.server.model.refused_error import RefusedError
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import MAX_SYSTEM_BYTES, join_xattrs
 from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, lake_of, settings_for
@@ -240,7 +240,7 @@ def disturb(cluster: ProducerCluster, rng: Random) -> None:
             key = b"key-%d" % rng.randrange(150)
             kind = rng.random()
             if kind < 0.25:
-                with suppress(DocumentError):  # it is not there, or has expired by now
+                with suppress(RefusedError):  # it is not there, or has expired by now
                     cluster.delete(key)
             elif kind < 0.4:
                 cluster.set(key, b'{"expires": true}', expiry=1)

@@ -11,10 +11,9 @@ from dcp.errors import LocalProtocolError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.manifest_changes import CreateCollection, CreateScope
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.manifest import ManifestError, UnknownCollectionError
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.versions import Content, Version
-from dcp.server.vbucket.documents import DocumentError
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
@@ -287,7 +286,7 @@ def test_collections_hold_their_own_documents(cluster: ProducerCluster, connect:
     assert set(cluster.state_at(0, 5)) == {b"k"}
     assert cluster.state_at(0, 5, collection=8) == {}
     assert cluster.state_at(0, 4, collection="_default.c8")[b"k"].value == b"\x08"
-    with pytest.raises(UnknownCollectionError):
+    with pytest.raises(RefusedError, match="collection: found 'c9'"):
         cluster.get(b"k", collection="_default.c9")
 
 
@@ -298,13 +297,13 @@ def test_dropped_and_flushed_documents_are_gone(cluster: ProducerCluster) -> Non
     cluster.set(b"k", b"of the default collection")
     cluster.flush_collection("", "a")
     assert cluster.state_at(0, 5, collection=number) == {}
-    with pytest.raises(DocumentError) as refused:
+    with pytest.raises(RefusedError) as refused:
         cluster.get(b"k", collection=number)
     assert refused.value.status is Status.KEY_ENOENT
     again = cluster.set(b"k", b"2", collection=number)
     assert again.cas > first.cas
     cluster.drop_collection("", "a")
-    with pytest.raises(DocumentError, match="collection 0x8: found none") as refused:
+    with pytest.raises(RefusedError, match="collection 0x8: found none") as refused:
         cluster.get(b"k", collection=number)
     assert refused.value.status is Status.UNKNOWN_COLLECTION
     held = [set(cluster.state_at(0, at, collection=number)) for at in range(8)]
@@ -556,6 +555,6 @@ def test_wire_keys_are_the_canonical_ones(cluster: ProducerCluster, connect: Con
 
 
 def test_a_refused_change_changes_nothing(cluster: ProducerCluster) -> None:
-    with pytest.raises(ManifestError):
+    with pytest.raises(RefusedError, match="scope: found 't'"):
         cluster.change_manifest(CreateScope("s"), CreateCollection("t", "a"))
     assert (cluster.manifest.uid, cluster.high_seqno(0)) == (0, 0)

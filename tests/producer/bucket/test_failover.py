@@ -9,7 +9,7 @@ import pytest
 from dcp.errors import LocalProtocolError
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.vbucket.documents import DocumentError
+from dcp.server.model.refused_error import RefusedError
 from dcp.types import FailoverEntry
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
@@ -299,7 +299,7 @@ def test_which_states_are_streamed(
     if state is not VbucketState.ACTIVE:
         refused = client.call(m.KeyOnly(b"\0a"), Opcode.GET)
         assert refused.status == Status.NOT_MY_VBUCKET
-        with pytest.raises(DocumentError, match=f"vbucket 0 is {state.name}"):
+        with pytest.raises(RefusedError, match=f"vbucket 0 is {state.name}"):
             cluster.set(b"a", b"2")
 
 

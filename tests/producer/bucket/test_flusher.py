@@ -14,11 +14,11 @@ from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.bucket.bucket_storage import BucketStorage
 from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.node import loop_thread
 from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.storage.disk_file import Data, OsFile
 from dcp.server.storage.pending_write import PendingWrite
-from dcp.server.vbucket.documents import DocumentError
 from tests.producer.kept_clusters import write
 
 Open = Callable[..., ProducerCluster]
@@ -36,7 +36,7 @@ def _write_in_background(cluster: ProducerCluster) -> None:
 
 
 def _write_until_refused(cluster: ProducerCluster) -> None:
-    with pytest.raises(DocumentError):
+    with pytest.raises(RefusedError):
         for n in range(100):
             cluster.set(b"k%d" % n, b"x" * 1000)
 
@@ -110,7 +110,7 @@ def _refused(cluster: ProducerCluster, vbucket: int, writes: int) -> list[str]:
     for key in islice(_keys_of(cluster, vbucket), writes):
         try:
             cluster.set(key, b"x" * 1000)
-        except DocumentError as error:
+        except RefusedError as error:
             found.append(str(error))
     return found
 
@@ -166,7 +166,7 @@ def test_writes_go_on_as_soon_as_the_background_wrote(
     # All of the quota waits for the disk, nobody writes himself.
     monkeypatch.setattr(bucket.writes.flusher, "_most_bytes", 1_000_000)
     _write_until_refused(cluster)
-    with pytest.raises(DocumentError, match="checkpoints take"):
+    with pytest.raises(RefusedError, match="checkpoints take"):
         cluster.set(b"k", b"1")
     _write_in_background(cluster)
     assert cluster.set(b"k", b"1").seqno == cluster.high_seqno(0)

@@ -17,12 +17,8 @@ from dcp.producer.manifest_changes import (
     ManifestChange,
     changed,
 )
-from dcp.server.model.manifest import (
-    Manifest,
-    ManifestError,
-    UnknownCollectionError,
-    UnknownScopeError,
-)
+from dcp.server.model.manifest import Manifest
+from dcp.server.model.refused_error import RefusedError
 from dcp.wire.system_event import (
     CollectionBegun,
     CollectionEnded,
@@ -30,6 +26,7 @@ from dcp.wire.system_event import (
     ScopeCreated,
     ScopeDropped,
 )
+from dcp.wire.vocabulary import Status
 from tests.producer import recorded_manifests as recorded
 
 NAMES = ("a", "b", "c")
@@ -89,10 +86,10 @@ def test_ids_are_given_in_order_and_never_twice() -> None:
     manifest = _after(manifest, CreateScope("s"), CreateCollection("s", "a"))
     assert (manifest.scope("s").id, manifest.at("s.a").id, manifest.uid) == (9, 9, 3)
     with pytest.raises(
-        ManifestError, match="collection id: found 0x8, expected an id that was never used"
+        RefusedError, match="collection id: found 0x8, expected an id that was never used"
     ):
         _after(manifest, CreateCollection("s", "b", id=8))
-    with pytest.raises(ManifestError, match="scope id: found 7, expected 8 to"):
+    with pytest.raises(RefusedError, match="scope id: found 7, expected 8 to"):
         _after(manifest, CreateScope("t", id=7))
 
 
@@ -106,36 +103,35 @@ def test_a_flush_is_a_new_beginning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "message"),
+    ("change", "status", "message"),
     [
-        (CreateScope("s"), ManifestError, "scope s: found one of that name, expected none"),
-        (CreateScope("_x"), ManifestError, "scope name: found '_x', expected 1 to 251"),
-        (CreateScope("%x"), ManifestError, "scope name: found '%x'"),
-        (CreateScope(""), ManifestError, "scope name: found ''"),
-        (CreateScope("a" * 252), ManifestError, "scope name: found 'aaa"),
-        (CreateScope("a.b"), ManifestError, "scope name: found 'a.b'"),
-        (DropScope("_default"), ManifestError, "found _default, which cannot be dropped"),
-        (DropScope("t"), UnknownScopeError, "scope: found 't', expected one of _default, s"),
-        (CreateCollection("t", "a"), UnknownScopeError, "scope: found 't'"),
-        (CreateCollection("s", "a"), ManifestError, "collection a: found one of that name"),
-        (CreateCollection("s", "é"), ManifestError, "collection name: found 'é'"),
-        (CreateCollection("s", "b", -1), ManifestError, "max_ttl: found -1, expected 0 to"),
-        (CreateCollection("s", "b", 2**31), ManifestError, "max_ttl: found 2147483648"),
-        (DropCollection("s", "b"), UnknownCollectionError, "found 'b' in scope s, expected one"),
-        (FlushCollection("", "b"), UnknownCollectionError, "found 'b' in scope _default"),
+        (CreateScope("s"), Status.EINVAL, "scope s: found one of that name, expected none"),
+        (CreateScope("_x"), Status.EINVAL, "scope name: found '_x', expected 1 to 251"),
+        (CreateScope("%x"), Status.EINVAL, "scope name: found '%x'"),
+        (CreateScope(""), Status.EINVAL, "scope name: found ''"),
+        (CreateScope("a" * 252), Status.EINVAL, "scope name: found 'aaa"),
+        (CreateScope("a.b"), Status.EINVAL, "scope name: found 'a.b'"),
+        (DropScope("_default"), Status.EINVAL, "found _default, which cannot be dropped"),
+        (DropScope("t"), Status.UNKNOWN_SCOPE, "scope: found 't', expected one of _default, s"),
+        (CreateCollection("t", "a"), Status.UNKNOWN_SCOPE, "scope: found 't'"),
+        (CreateCollection("s", "a"), Status.EINVAL, "collection a: found one of that name"),
+        (CreateCollection("s", "é"), Status.EINVAL, "collection name: found 'é'"),
+        (CreateCollection("s", "b", -1), Status.EINVAL, "max_ttl: found -1, expected 0 to"),
+        (CreateCollection("s", "b", 2**31), Status.EINVAL, "max_ttl: found 2147483648"),
+        (DropCollection("s", "b"), Status.UNKNOWN_COLLECTION, "found 'b' in scope s, expected one"),
+        (FlushCollection("", "b"), Status.UNKNOWN_COLLECTION, "found 'b' in scope _default"),
     ],
 )
-def test_changes_that_cannot_be_made(
-    change: ManifestChange, kind: type[ManifestError], message: str
-) -> None:
+def test_changes_that_cannot_be_made(change: ManifestChange, status: Status, message: str) -> None:
     manifest = _after(Manifest(), CreateScope("s"), CreateCollection("s", "a"))
-    with pytest.raises(kind, match=message):
+    with pytest.raises(RefusedError, match=message) as refused:
         _after(manifest, CreateScope("unseen"), change)
+    assert refused.value.status is status
 
 
 def test_there_is_a_most() -> None:
     full = _after(Manifest(), *(CreateCollection("", f"c{n}") for n in range(MAX_COLLECTIONS - 1)))
-    with pytest.raises(ManifestError, match=f"at most {MAX_COLLECTIONS}"):
+    with pytest.raises(RefusedError, match=f"at most {MAX_COLLECTIONS}"):
         _after(full, CreateScope("s"), CreateCollection("s", "one-more"))
 
 
@@ -147,7 +143,7 @@ def test_paths(path: str, found: int) -> None:
     manifest = _after(Manifest(), CreateScope("s"), CreateCollection("s", "a"))
     assert manifest.at(path).id == found
     for malformed in ("", "s", "s.a.b"):
-        with pytest.raises(ManifestError, match=r"expected scope\.collection"):
+        with pytest.raises(RefusedError, match=r"expected scope\.collection"):
             manifest.at(malformed)
 
 
@@ -159,7 +155,7 @@ def test_steps_lead_from_any_manifest_to_any_later_one(
     for together in history:
         try:
             seen.append(changed(seen[-1], together))
-        except ManifestError:
+        except RefusedError:
             continue
     last = seen[-1]
     for first in seen:

@@ -14,8 +14,9 @@ from dcp.producer.manifest_changes import (
     ManifestChange,
     changed,
 )
-from dcp.server.model.manifest import FIRST, Manifest, ManifestError
+from dcp.server.model.manifest import FIRST, Manifest
 from dcp.server.model.manifest_table import ManifestTable, Row
+from dcp.server.model.refused_error import RefusedError
 
 NAMES = st.sampled_from(["a", "b", "_default"])
 IDS = st.none() | st.integers(8, 40)
@@ -44,7 +45,7 @@ def test_a_saved_table_holds_the_same(changes: list[ManifestChange], jumps: list
     for change in changes:
         try:
             seen.append(changed(seen[-1], [change]))
-        except ManifestError:
+        except RefusedError:
             continue
         table.add(seen[-1])
     for jump in jumps:  # a vbucket that comes from far back has steps of its own
@@ -65,7 +66,7 @@ def test_what_is_kept_keeps_its_number(data: st.DataObject, changes: list[Manife
     for change in changes:
         try:
             newest = changed(newest, [change])
-        except ManifestError:
+        except RefusedError:
             continue
         table.add(newest)
         number = table.number(newest)

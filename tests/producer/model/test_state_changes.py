@@ -7,9 +7,9 @@ from dcp.producer.bucket_states import change_state, give_back
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.state_changes import ORDERED, StateEvent, next_state
 from dcp.server.model.versions import Content, SyncWrite, Version
-from dcp.server.vbucket.documents import DocumentError
 from dcp.wire.vocabulary import Opcode, Status, VbucketState
 
 ACTIVE, REPLICA, PENDING, DEAD = (
@@ -80,7 +80,7 @@ def test_durable_writes_go_on(there: StateEvent, back: StateEvent) -> None:
     assert told == [Status.SYNC_WRITE_AMBIGUOUS]
     assert vbucket.data.high_seqno == 1
     change_state(bucket, vbucket, back)
-    with pytest.raises(DocumentError) as refused:
+    with pytest.raises(RefusedError) as refused:
         bucket.write(b"k", lambda each: each.set(b"k", b"2", 0.0))
     assert refused.value.status in (
         Status.SYNC_WRITE_IN_PROGRESS,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.vbucket.documents import DocumentError
+from dcp.server.model.refused_error import RefusedError
 from dcp.types import FailoverEntry
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
@@ -44,7 +44,7 @@ def test_a_crash_loses_what_was_not_written_and_begins_a_branch(
     assert again.failover_log(0).entries == (FailoverEntry(new_uuid, 2), FailoverEntry(uuid, 0))
     assert new_uuid != uuid
     assert (again.high_seqno(0), again.persisted_seqno(0)) == (2, 2)
-    with pytest.raises(DocumentError, match="no such document"):
+    with pytest.raises(RefusedError, match="no such document"):
         again.get(lost)
     assert again.failover_log(1) == replica_log
     twice = open_cluster(crash_of(again, crashed, "twice"), vbuckets=2)

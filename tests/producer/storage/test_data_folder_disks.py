@@ -9,9 +9,9 @@ from threading import Event
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.storage import disk_writer
 from dcp.server.storage.disk_file import Data, OsFile
-from dcp.server.vbucket.documents import DocumentError
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 from tests.producer.kept_clusters import NEVER, all_told, crash_of, flush_all, is_persisted, write
@@ -267,7 +267,7 @@ def test_who_finds_the_disk_full_is_refused_before_he_wrote(
         assert set(answers[refused:]) == {Status.ETMPFAIL}
         assert client.call(m.KeyOnly(b"\0k"), Opcode.GET).status == Status.SUCCESS
         assert cluster.high_seqno(0) == 1 + refused
-        with pytest.raises(DocumentError, match=r"too much waits for the disk: .*vb_0\.log"):
+        with pytest.raises(RefusedError, match=r"too much waits for the disk: .*vb_0\.log"):
             cluster.set(b"k", b"{}")
     text = "vbucket 0: cannot write to disk, writes to vbucket 0 are refused: "
     assert f"{text}[Errno {errno.ENOSPC}]" in caplog.text

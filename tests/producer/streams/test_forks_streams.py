@@ -14,11 +14,11 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import ResumeRequest, Rules, judge
 from dcp.server.model.versions import Flavour
 from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.stream_settings import StreamSettings
-from dcp.server.vbucket.documents import DocumentError
 from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
@@ -227,7 +227,7 @@ def _write(cluster: ProducerCluster, changes: list[tuple[bytes, bool]]) -> None:
     for key, deletes in changes:
         try:
             cluster.delete(key) if deletes else cluster.set(key, b"{}")
-        except DocumentError as error:
+        except RefusedError as error:
             assert error.status is Status.KEY_ENOENT
 
 

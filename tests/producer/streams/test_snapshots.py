@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING
 from dcp.server.model.versions import Flavour
@@ -15,7 +16,7 @@ from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.streams.snapshots import DiskItems
 from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.stream_settings import StreamSettings
-from dcp.server.vbucket.documents import DocumentError, DocumentStore
+from dcp.server.vbucket.documents import DocumentStore
 from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
@@ -70,7 +71,7 @@ def _disk_items(store: DocumentWriter, after: int) -> DiskItems:
 def _write(store: DocumentWriter, model: Model, key: bytes, deleted: bool) -> None:
     try:
         version = store.delete(key, 1.0) if deleted else store.set(key, b"{}", 1.0)
-    except DocumentError as error:
+    except RefusedError as error:
         assert error.status is Status.KEY_ENOENT
         assert deleted
         assert key not in model.state(END_OF_TIME)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.vbucket.documents import DocumentError
+from dcp.server.model.refused_error import RefusedError
 from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -66,7 +66,7 @@ def test_a_whole_takeover(cluster: ProducerCluster, connect: Connect) -> None:
     assert dcp.is_quiet()
     _answer(dcp, pending)
     active = _next(dcp, m.SetVbucketState(VbucketState.ACTIVE))
-    with pytest.raises(DocumentError, match="DEAD"):
+    with pytest.raises(RefusedError, match="DEAD"):
         cluster.set(b"k3", b"1")
     other.messages_to(2)
     assert other.message() == m.StreamEnd(EndReason.STATE_CHANGED)

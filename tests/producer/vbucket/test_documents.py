@@ -6,8 +6,8 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Content, Version
-from dcp.server.vbucket.documents import DocumentError
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
@@ -264,7 +264,7 @@ def test_limits(kv: RawClient, cluster: ProducerCluster) -> None:
     assert _store(kv, Opcode.SET, b"k", b"x" * (20 * 1024 * 1024 + 1)).status == Status.E2BIG
     assert cluster.high_seqno(0) == 2
     for key in (b"", b"k" * 251):
-        with pytest.raises(DocumentError, match=f"found {len(key)} bytes, expected 1 to 250"):
+        with pytest.raises(RefusedError, match=f"found {len(key)} bytes, expected 1 to 250"):
             cluster.set(key, b"1")
 
 

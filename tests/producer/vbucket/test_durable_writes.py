@@ -21,9 +21,9 @@ from dcp.producer.writes.sync_writes import (
     is_possible,
 )
 from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.vbucket import request_framing
-from dcp.server.vbucket.documents import DocumentError
 from dcp.server.vbucket.request_framing import (
     DurabilityLevel,
     DurabilityRequirement,
@@ -122,7 +122,7 @@ def test_framing_extras(
     found: DurabilityRequirement | Status | None
     try:
         found = requirement_of(opcode, infos)
-    except DocumentError as error:
+    except RefusedError as error:
         found = error.status
     assert found == expected
 
@@ -581,7 +581,7 @@ def test_sync_writes_follow_a_naive_model(
             is_free = all(pending != key for pending, _, _ in model.pending.values())
             try:
                 prepare = documents.set(key, b"1", now, level=level)
-            except DocumentError as error:
+            except RefusedError as error:
                 assert (error.status, is_free) == (Status.SYNC_WRITE_IN_PROGRESS, False)
                 continue
             assert is_free

@@ -17,11 +17,11 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.node.http_endpoints import respond
 from dcp.server.node.http_messages import HttpRequest
 from dcp.server.storage.disk_file import Data, MemoryFile
 from dcp.server.storage.disk_scan import Scan
-from dcp.server.vbucket.documents import DocumentError
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import FailoverEntry
 from dcp.wire import messages as m
@@ -230,7 +230,7 @@ def test_a_crash_loses_everything(
     assert new_uuid != uuid
     assert one.failover_log(0).entries == (FailoverEntry(new_uuid, 0),)
     assert one.high_seqno(0) == 1  # the collection begins anew: that is the cluster's to know
-    with pytest.raises(DocumentError, match="no such document"):
+    with pytest.raises(RefusedError, match="no such document"):
         one.get(b"k0")
     client = connect(one).log_in().open_dcp()
     refused = client.request_stream(0, 7, vb_uuid=uuid)
@@ -324,7 +324,7 @@ def test_any_way_through_it(steps: list[tuple[str, int]], age: int) -> None:
                 try:
                     writer.delete(b"%d" % number, now)
                     model.versions.append((number, now))
-                except DocumentError:
+                except RefusedError:
                     assert model.versions[-1:] != [(number, None)]
             case "wait":
                 now += number

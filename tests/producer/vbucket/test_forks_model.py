@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from dcp.producer.branch_record import BranchRecord
 from dcp.producer.writes.document_writer import DocumentWriter, StoredDocument
 from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import ResumeRequest, Rules, judge
 from dcp.server.model.state_changes import StateEvent
-from dcp.server.vbucket.documents import DocumentError
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX
 from dcp.wire.vocabulary import Status
@@ -90,7 +90,7 @@ class Forking:
             else:
                 expiry = int(self.now) + 40 * 24 * 3600 if kind == "expiring" else 0
                 version = documents.set(key, b"{}", self.now, expiry=expiry)
-        except DocumentError as error:
+        except RefusedError as error:
             assert error.status is Status.KEY_ENOENT
             assert key not in self.model.state(self.uuid, self.high)
         else:
