@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from dcp.producer.writes.document_writer import StoredDocument
 from dcp.server.model.versions import Version
 from dcp.types import FailoverLog
 
@@ -63,7 +62,7 @@ class BranchRecord:
 
     def state_at(
         self, seqno: int, vb_uuid: int | None = None, collection: int = 0
-    ) -> dict[bytes, StoredDocument]:
+    ) -> dict[bytes, Version]:
         """Return a collection's documents by key, as they were at ``seqno`` of a branch.
 
         The result is empty if the collection did not exist. Raises ValueError for an unknown
@@ -82,7 +81,7 @@ class BranchRecord:
                     held.clear()
                 elif version.collection == collection and version.is_document:
                     held[version.key] = version
-        return {key: StoredDocument.of(v) for key, v in held.items() if not v.is_deleted}
+        return {key: version for key, version in held.items() if not version.is_deleted}
 
 
 def _oldest_first(branch: _Branch, seqno: int) -> list[tuple[_Branch, int]]:

@@ -19,7 +19,6 @@ from dcp.producer.manifest_changes import (
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import producer_commands
 from dcp.producer.replicas import lagging_copy
-from dcp.producer.writes.document_writer import StoredDocument
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.manifest import DEFAULT_ID, Manifest
@@ -60,7 +59,7 @@ class ProducerCluster(Serving):
         *,
         datatype: int = 0,
         collection: CollectionName = DEFAULT_ID,
-    ) -> StoredDocument:
+    ) -> Version:
         """Store a document, as KV SET does; sets the JSON datatype if the value is JSON."""
         return self._documents.run(
             key,
@@ -70,7 +69,7 @@ class ProducerCluster(Serving):
             ),
         )
 
-    def delete(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> StoredDocument:
+    def delete(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> Version:
         """Delete a document and return the tombstone; raise RefusedError if there is none."""
         return self._documents.run(
             key,
@@ -78,16 +77,14 @@ class ProducerCluster(Serving):
             lambda documents, now, number: documents.delete(key, now, collection=number),
         )
 
-    def touch(
-        self, key: bytes, expiry: int, *, collection: CollectionName = DEFAULT_ID
-    ) -> StoredDocument:
+    def touch(self, key: bytes, expiry: int, *, collection: CollectionName = DEFAULT_ID) -> Version:
         return self._documents.run(
             key,
             collection,
             lambda documents, now, number: documents.touch(key, expiry, now, collection=number),
         )
 
-    def get(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> StoredDocument:
+    def get(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> Version:
         """Return a document; raise RefusedError if there is none."""
         return self._documents.run(
             key,
@@ -177,7 +174,7 @@ class ProducerCluster(Serving):
         vb_uuid: int | None = None,
         *,
         collection: CollectionName = DEFAULT_ID,
-    ) -> dict[bytes, StoredDocument]:
+    ) -> dict[bytes, Version]:
         """Return the documents of a collection at ``seqno``, without deleted ones.
 
         A drop or flush of the collection removes its documents from its seqno on. A path names the

@@ -5,7 +5,7 @@ from time import sleep
 from typing import Final
 
 from dcp.producer.producer_bucket import ProducerBucket
-from dcp.producer.writes.document_writer import DocumentWriter, StoredDocument
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.model.versions import Version
 from dcp.server.node.loop_thread import LoopThread
 
@@ -25,7 +25,7 @@ class ClusterDocuments:
         key: bytes,
         collection: CollectionName,
         command: Callable[[DocumentWriter, float, int], Version],
-    ) -> StoredDocument:
+    ) -> Version:
         """Run a KV command on the store of ``key``, with the time and the collection's id."""
         bucket = self._bucket
         with bucket.lock:
@@ -35,7 +35,7 @@ class ClusterDocuments:
             written = bucket.write(key, lambda documents: command(documents, now, number))
         if not bucket.writes.is_in_batch:
             sleep(0)  # gives the nodes a chance to get the lock
-        return StoredDocument.of(written)
+        return written
 
     def _wait_for_hand_over(self, vbucket: int) -> None:
         """Wait while a rebalance hands over the vbucket, which then takes no writes."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.writes.document_writer import StoredDocument
+from dcp.server.model.versions import Version
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 from tests.interop.driver import Driver, VbucketReport
@@ -65,7 +65,7 @@ def goals(cluster: ProducerCluster, seqnos: Mapping[int, int] | None = None) -> 
     return [f"{v}:{cluster.failover_log(v).current_uuid:016x}:{end}" for v, end in ends.items()]
 
 
-def digest_of(state: Mapping[bytes, StoredDocument]) -> str:
+def digest_of(state: Mapping[bytes, Version]) -> str:
     """Digest documents as the drivers do: in the order of their keys, all that a client sees."""
     digest = sha256()
     for key, document in sorted(state.items()):

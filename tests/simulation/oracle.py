@@ -13,7 +13,7 @@ from dcp.lake.tables.lake_tables import CONTROL_TABLE
 from dcp.lake.tables.schema import ITEM_KINDS
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.writes.document_writer import StoredDocument
+from dcp.server.model.versions import Version as Document
 from tests.lake.watched_lake import Row, Version, WatchedLake
 from tests.simulation.checked import BAD
 from tests.simulation.client_shell import SteppedReader
@@ -153,9 +153,7 @@ class Oracle:
         uuid = state.failover_log.uuid_at(seqno)
         return self._since_start(state, self._cluster.state_at(state.vbucket, seqno, uuid))
 
-    def _since_start(
-        self, state: VbucketProgress, held: Mapping[bytes, StoredDocument]
-    ) -> Documents:
+    def _since_start(self, state: VbucketProgress, held: Mapping[bytes, Document]) -> Documents:
         """Return of a vbucket's documents those that were not there before it started.
 
         Those, too, that were there, above where a failover log says that the histories part: they
@@ -163,7 +161,7 @@ class Oracle:
         """
         start_seqno, uuid = self._starts.get(state.vbucket, (0, 0))
 
-        def was_there(key: bytes, document: StoredDocument) -> bool:
+        def was_there(key: bytes, document: Document) -> bool:
             if document.seqno > state.started_below(start_seqno):
                 return False
             then = self._cluster.state_at(state.vbucket, document.seqno, uuid).get(key)

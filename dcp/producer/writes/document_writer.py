@@ -12,17 +12,12 @@ return the old document. Reads fail if a commit before a failover is in doubt.
 
 import string
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from dcp.errors import FrameError
 from dcp.producer.writes.expiry_queue import ExpiryQueue
 from dcp.server.model.refused_error import RefusedError
-from dcp.server.model.values import (
-    system_xattrs_only,
-    without_xattrs,
-    xattrs_only,
-)
+from dcp.server.model.values import system_xattrs_only, xattrs_only
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.vbucket.documents import DocumentStore, check_key, is_due
 from dcp.types import U32_MAX
@@ -42,37 +37,6 @@ _NOT_FIRST: Final = frozenset(
 _JSON: Final = int(Datatype.JSON)
 _SNAPPY: Final = int(Datatype.SNAPPY)
 _XATTR: Final = int(Datatype.XATTR)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredDocument:
-    """The newest content of a key; ``value`` is as stored, perhaps compressed and with xattrs."""
-
-    seqno: int
-    cas: int
-    rev: int
-    flags: int
-    expiry: int
-    value: bytes
-    datatype: int
-
-    @classmethod
-    def of(cls, version: Version) -> "StoredDocument":
-        return cls(
-            version.seqno,
-            version.cas,
-            version.rev,
-            version.flags,
-            version.expiry,
-            version.value,
-            version.datatype,
-        )
-
-    @property
-    def body(self) -> bytes:
-        """The document's value, decompressed and without xattrs."""
-        value = inflate(self.value) if self.datatype & _SNAPPY else self.value
-        return without_xattrs(value) if self.datatype & _XATTR else value
 
 
 class CheckedValue(NamedTuple):

@@ -9,14 +9,12 @@ from dcp.server.commands.manifest_commands import refuse_unknown_id
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.manifest import DEFAULT_ID
 from dcp.server.model.refused_error import RefusedError
-from dcp.server.model.values import without_xattrs
 from dcp.server.model.versions import Version
 from dcp.server.vbucket.documents import check_key
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.leb128 import split_collection_key
-from dcp.wire.snappy import inflate
 from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
 
 Answer = Callable[[Vbucket, bytes, int], None]
@@ -39,11 +37,9 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 def reply_document(session: Session, frame: Frame, version: Version) -> None:
     """Answer GET with a document's body, without its xattrs."""
-    value, datatype = version.value, version.datatype
-    plain = inflate(value) if datatype & Datatype.SNAPPY else value
-    body = without_xattrs(plain) if datatype & Datatype.XATTR else plain
-    shown = datatype & Datatype.JSON & datatypes_of(session.login.features)
-    session.reply(frame, m.GetAnswer(version.flags, body), cas=version.cas, datatype=shown)
+    answer = m.GetAnswer(version.flags, version.body)
+    shown = version.datatype & Datatype.JSON & datatypes_of(session.login.features)
+    session.reply(frame, answer, cas=version.cas, datatype=shown)
 
 
 def on_document(session: Session, frame: Frame, answer: Answer) -> None:

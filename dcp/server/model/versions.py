@@ -241,6 +241,12 @@ class Version:
         return self.sync is None
 
     @property
+    def body(self) -> bytes:
+        """The document as its readers see it: inflated, and without xattrs."""
+        value = inflate(self.value) if self.datatype & _SNAPPY else self.value
+        return without_xattrs(value) if self.datatype & _XATTR else value
+
+    @property
     def size_bytes(self) -> int:
         return len(self.value) + len(self.key) + OVERHEAD_BYTES
 

@@ -11,11 +11,12 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dcp.producer.branch_record import BranchRecord
-from dcp.producer.writes.document_writer import DocumentWriter, StoredDocument
+from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import ResumeRequest, Rules, judge
 from dcp.server.model.state_changes import StateEvent
+from dcp.server.model.versions import Version
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX
 from dcp.wire.vocabulary import Status
@@ -178,7 +179,7 @@ def _driven(sizes: tuple[int, int], steps: list[tuple[str, ...]]) -> Forking:
     return forking
 
 
-def _seqnos_and_cas(documents: dict[bytes, StoredDocument]) -> Held:
+def _seqnos_and_cas(documents: dict[bytes, Version]) -> Held:
     return {key: (document.seqno, document.cas) for key, document in documents.items()}
 
 
