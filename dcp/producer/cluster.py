@@ -19,6 +19,7 @@ from dcp.producer.manifest_changes import (
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import producer_commands
 from dcp.producer.replicas import lagging_copy
+from dcp.producer.writes.document_writer import checked
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.manifest import DEFAULT_ID, Manifest
@@ -64,8 +65,8 @@ class ProducerCluster(Serving):
         return self._documents.run(
             key,
             collection,
-            lambda documents, now, number: documents.set(
-                key, value, now, flags=flags, expiry=expiry, datatype=datatype, collection=number
+            lambda documents, now, number: documents.store(
+                key, checked(value, datatype), now, flags=flags, expiry=expiry, collection=number
             ),
         )
 

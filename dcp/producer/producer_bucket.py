@@ -6,7 +6,7 @@ Changes of state are in ``bucket_states.py``, ``promotion.py`` and ``failover.py
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Concatenate, ParamSpec, cast
+from typing import cast
 
 from dcp.producer.branch_record import BranchRecord
 from dcp.producer.faults import Faults
@@ -25,7 +25,6 @@ from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 
-P = ParamSpec("P")
 _LOG = logging.getLogger(__name__)
 
 
@@ -122,33 +121,21 @@ class ProducerBucket(Bucket):
             )
         return self.write_to(vbucket, command)
 
-    def write_to(
-        self,
-        vbucket: Vbucket,
-        command: Callable[Concatenate[DocumentWriter, P], Version],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Version:
+    def write_to(self, vbucket: Vbucket, command: Callable[[DocumentWriter], Version]) -> Version:
         """Run a KV command on a vbucket, and wake its streams.
 
         Raises:
             RefusedError: the command is refused; ETMPFAIL if checkpoints take their whole quota.
         """
         self.writes.require_memory()
-        return self.read_from(vbucket, command, *args, **kwargs)
+        return self.read_from(vbucket, command)
 
-    def read_from(
-        self,
-        vbucket: Vbucket,
-        command: Callable[Concatenate[DocumentWriter, P], Version],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Version:
+    def read_from(self, vbucket: Vbucket, command: Callable[[DocumentWriter], Version]) -> Version:
         """Run a KV command that reads; only an expiry that it finds is a write."""
         # Even a refused command can have written: an expiry that it came across.
         before = vbucket.data.high_seqno
         try:
-            return command(self.writers[vbucket.id], *args, **kwargs)
+            return command(self.writers[vbucket.id])
         finally:
             if vbucket.data.high_seqno != before:
                 self.writes.wrote(vbucket.id)

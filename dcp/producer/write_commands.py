@@ -4,11 +4,15 @@ GET is here, too: in a bucket that clients write to, a read expires the document
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from dcp.producer.producer_bucket import bucket_of
-from dcp.producer.writes.document_writer import CheckedValue, DocumentWriter, examine
+from dcp.producer.writes.document_writer import (
+    CheckedValue,
+    DocumentWriter,
+    checked,
+    checked_in_steps,
+)
 from dcp.server.commands.document_commands import datatypes_of, on_document, reply_document
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.versions import Version
@@ -20,15 +24,11 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 
 _SHORT_VALUE_BYTES: Final = 16 * 1024
 _CAS_ALONE: Final = m.MutationAnswer()
+_Command = Callable[[DocumentWriter, bytes, int, int], Version]
+"""Changes the document of a key in a collection, and returns the new version.
 
-
-class _Change(Protocol):
-    """A command that changes the document of a key in a collection."""
-
-    def __call__(
-        self, documents: DocumentWriter, /, key: bytes, collection: int, level: int
-    ) -> Version:
-        """Return the new version; with a durability ``level`` other than 0 it is a prepare."""
+With a durability level other than 0, the last argument, that is a prepare.
+"""
 
 
 def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
@@ -36,11 +36,10 @@ def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:
     now = bucket.now()
 
     def answer(vbucket: Vbucket, key: bytes, collection: int) -> None:
-        reply_document(
-            session,
-            frame,
-            bucket.read_from(vbucket, DocumentWriter.get, key, now, collection=collection),
+        found = bucket.read_from(
+            vbucket, lambda documents: documents.get(key, now, collection=collection)
         )
+        reply_document(session, frame, found)
 
     on_document(session, frame, answer)
 
@@ -51,50 +50,34 @@ def store(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     if frame.datatype & ~datatypes_of(session.login.features):
         session.refuse(frame, Status.EINVAL, "Request contains datatypes that were not negotiated")
     elif len(request.value) <= _SHORT_VALUE_BYTES:
-        _change(session, frame, _storing(session, frame, request, request.value), _mutation_answer)
+        _store(session, frame, request, checked(request.value, frame.datatype))
     else:
         session.examine(
             frame,
             # Checking a long value takes time, so it goes in steps between which other connections
             # are served.
-            examine(request.value, frame.datatype),
-            lambda value: _change(
-                session, frame, _storing(session, frame, request, value), _mutation_answer
-            ),
+            checked_in_steps(request.value, frame.datatype),
+            lambda value: _store(session, frame, request, value),
         )
 
 
-def _storing(
-    session: Session, frame: Frame, request: m.Store, value: bytes | CheckedValue
-) -> _Change:
+def _store(session: Session, frame: Frame, request: m.Store, value: CheckedValue) -> None:
     now = session.bucket.now()
 
     def command(documents: DocumentWriter, key: bytes, collection: int, level: int) -> Version:
-        if frame.opcode == Opcode.ADD:
-            return documents.add(
-                key,
-                value,
-                now,
-                flags=request.flags,
-                expiry=request.expiry,
-                datatype=frame.datatype,
-                collection=collection,
-                level=level,
-            )
-        change = documents.set if frame.opcode == Opcode.SET else documents.replace
-        return change(
+        return documents.store(
             key,
             value,
             now,
+            opcode=frame.opcode,
             flags=request.flags,
             expiry=request.expiry,
-            datatype=frame.datatype,
             cas=frame.cas,
             collection=collection,
             level=level,
         )
 
-    return command
+    _change(session, frame, command, _mutation_answer)
 
 
 def delete(session: Session, frame: Frame, _: m.Body, __: float) -> None:
@@ -119,7 +102,7 @@ def touch(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 def _change(
     session: Session,
     frame: Frame,
-    command: _Change,
+    command: _Command,
     answer_of: Callable[[Session, Vbucket, Version], m.Body],
 ) -> None:
     def change(vbucket: Vbucket, key: bytes, collection: int) -> None:
@@ -127,11 +110,15 @@ def _change(
             session.reply(frame, answer_of(session, vbucket, version), cas=version.cas)
 
         requirement = session.requirement
+        level = 0 if requirement is None else requirement.level
+
+        def act(documents: DocumentWriter) -> Version:
+            return command(documents, key, collection, level)
+
         if requirement is None:
-            reply(bucket_of(session).write_to(vbucket, command, key, collection, 0))
+            reply(bucket_of(session).write_to(vbucket, act))
         else:
-            prepare = partial(command, key=key, collection=collection, level=requirement.level)
-            _write_durably(session, frame, vbucket, requirement, prepare, reply)
+            _write_durably(session, frame, vbucket, requirement, act, reply)
 
     on_document(session, frame, change)
 

@@ -79,75 +79,37 @@ class DocumentWriter:
         Like all commands, it raises UNKNOWN_COLLECTION if the collection does not exist. Writes
         also raise SYNC_WRITE_IN_PROGRESS while a sync write on the key is pending.
         """
-        self._live(collection, key, now)
-        if (collection, key) in self.maybe_visible:
-            raise RefusedError(
-                Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
-                f"get {key!r}: its sync write is not committed again yet",
-            )
-        return self.documents.get(key, now, collection=collection)
+        return self._readable(collection, key, self._live(collection, key, now))
 
-    def set(  # noqa: PLR0913  as many as KV SET has
+    def store(  # noqa: PLR0913  as many as KV SET has
         self,
         key: bytes,
-        value: bytes | CheckedValue,
+        value: CheckedValue,
         now: float,
         *,
+        opcode: int = Opcode.SET,
         flags: int = 0,
         expiry: int = 0,
-        datatype: int = 0,
         cas: int = 0,
         collection: int = 0,
         level: int = 0,
     ) -> Version:
+        """Store a document as SET, ADD or REPLACE does."""
         live = self._live(collection, key, now)
-        self._require_free(collection, key)
-        _check_cas(key, live, cas)
-        return self._store(
-            collection, key, value, now, flags, expiry, datatype, live=live, level=level
-        )
-
-    def add(  # noqa: PLR0913  as many as KV ADD has
-        self,
-        key: bytes,
-        value: bytes | CheckedValue,
-        now: float,
-        *,
-        flags: int = 0,
-        expiry: int = 0,
-        datatype: int = 0,
-        collection: int = 0,
-        level: int = 0,
-    ) -> Version:
-        live = self._live(collection, key, now)
-        self._require_free(collection, key)
-        if live is not None:
-            raise RefusedError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
-        return self._store(
-            collection, key, value, now, flags, expiry, datatype, live=None, level=level
-        )
-
-    def replace(  # noqa: PLR0913  as many as KV REPLACE has
-        self,
-        key: bytes,
-        value: bytes | CheckedValue,
-        now: float,
-        *,
-        flags: int = 0,
-        expiry: int = 0,
-        datatype: int = 0,
-        cas: int = 0,
-        collection: int = 0,
-        level: int = 0,
-    ) -> Version:
-        live = self._live(collection, key, now)
-        if live is None:
+        if live is None and opcode == Opcode.REPLACE:
             raise RefusedError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
         self._require_free(collection, key)
+        if live is not None and opcode == Opcode.ADD:
+            raise RefusedError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
         _check_cas(key, live, cas)
-        return self._store(
-            collection, key, value, now, flags, expiry, datatype, live=live, level=level
-        )
+        check_key(key, collection)
+        if value.fault is not None:
+            raise value.fault
+        if not 0 <= flags <= U32_MAX:
+            raise RefusedError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
+        stored, datatype = self._with_older_xattrs(value, live)
+        until = self._expiry(collection, expiry, now)
+        return self._change(collection, key, now, Content(stored, datatype, flags, until), level)
 
     def delete(
         self, key: bytes, now: float, *, cas: int = 0, collection: int = 0, level: int = 0
@@ -168,9 +130,9 @@ class DocumentWriter:
 
         Source: kv_engine ``engines/ep/src/vbucket.cc`` (processGetAndUpdateTtl).
         """
-        self._live(collection, key, now)
+        found = self._live(collection, key, now)
         self._require_free(collection, key)
-        live = self.get(key, now, collection=collection)
+        live = self._readable(collection, key, found)
         until = self._expiry(collection, expiry, now)
         if until == live.expiry and not level:
             return live
@@ -232,36 +194,23 @@ class DocumentWriter:
                 Status.SYNC_WRITE_IN_PROGRESS, f"{key!r}: a sync write on it is under way"
             )
 
-    def _store(  # noqa: PLR0913
-        self,
-        collection: int,
-        key: bytes,
-        value: bytes | CheckedValue,
-        now: float,
-        flags: int,
-        expiry: int,
-        datatype: int,
-        *,
-        live: Version | None,
-        level: int,
-    ) -> Version:
-        check_key(key, collection)
-        if not isinstance(value, CheckedValue):
-            datatype = checked_datatype(value, datatype)
-        elif value.fault is not None:
-            raise value.fault
-        else:
-            datatype = value.datatype
-            value = value.value
-        if not 0 <= flags <= U32_MAX:
-            raise RefusedError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
-        # A new value without xattrs keeps the old document's xattrs (kv_engine
-        # ``daemon/protocol/mcbp/mutation_context.cc``).
-        if live is not None and live.datatype & ~datatype & _XATTR:
-            value = self._xattrs_of(live) + (inflate(value) if datatype & _SNAPPY else value)
-            datatype = datatype & ~_SNAPPY | _XATTR
-        until = self._expiry(collection, expiry, now)
-        return self._change(collection, key, now, Content(value, datatype, flags, until), level)
+    def _readable(self, collection: int, key: bytes, live: Version | None) -> Version:
+        if (collection, key) in self.maybe_visible:
+            raise RefusedError(
+                Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
+                f"get {key!r}: its sync write is not committed again yet",
+            )
+        return self.documents.with_value(key, live)
+
+    def _with_older_xattrs(self, value: CheckedValue, live: Version | None) -> tuple[bytes, int]:
+        """Return value and datatype to store: a value without xattrs keeps the old document's.
+
+        Source: kv_engine ``daemon/protocol/mcbp/mutation_context.cc``.
+        """
+        if live is None or not live.datatype & ~value.datatype & _XATTR:
+            return value.value, value.datatype
+        plain = inflate(value.value) if value.datatype & _SNAPPY else value.value
+        return self._xattrs_of(live) + plain, value.datatype & ~_SNAPPY | _XATTR
 
     def _xattrs_of(self, older: Version) -> bytes:
         stored = self.data.newest.with_value(older).value
@@ -317,8 +266,25 @@ class DocumentWriter:
         return version
 
 
-def examine(value: bytes, datatype: int) -> Generator[None, None, CheckedValue]:
-    """Check a value in steps, as ``checked_datatype`` does; errors go into the result."""
+def checked(value: bytes, datatype: int = 0) -> CheckedValue:
+    """Check a value: XATTR and SNAPPY stay as given, JSON becomes what the body really is.
+
+    The fault is that the value is too large, or does not match its XATTR or SNAPPY bit.
+    """
+    # The client's JSON bit is not trusted: kv_engine looks at the value, too.
+    if not datatype & ~_JSON and len(value) <= MAX_VALUE_BYTES:
+        return CheckedValue(value, _JSON if is_json(value) else 0)
+    steps = checked_in_steps(value, datatype)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: CheckedValue = end.value
+            return found
+
+
+def checked_in_steps(value: bytes, datatype: int) -> Generator[None, None, CheckedValue]:
+    """Check a value as ``checked`` does, so that long JSON does not block the event loop."""
     try:
         stored = yield from _datatype_steps(value, datatype)
     except RefusedError as error:
@@ -326,24 +292,8 @@ def examine(value: bytes, datatype: int) -> Generator[None, None, CheckedValue]:
     return CheckedValue(value, stored)
 
 
-def checked_datatype(value: bytes, datatype: int) -> int:
-    """Return the datatype to store: XATTR and SNAPPY as given, JSON as the body really is.
-
-    Raises RefusedError if the value is too large, or does not match its XATTR or SNAPPY bit.
-    """
-    # The client's JSON bit is not trusted: kv_engine looks at the value, too.
-    if not datatype & ~_JSON and len(value) <= MAX_VALUE_BYTES:
-        return _JSON if is_json(value) else 0
-    steps = _datatype_steps(value, datatype)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return int(end.value)
-
-
 def _datatype_steps(value: bytes, datatype: int) -> Generator[None, None, int]:
-    """Run ``checked_datatype`` as a generator, so that long JSON does not block the event loop."""
+    """Return the datatype to store; raise RefusedError if the value does not match the given."""
     if datatype & ~ALL_DATATYPE_BITS:
         raise RefusedError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
     try:

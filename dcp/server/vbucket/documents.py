@@ -30,10 +30,13 @@ class DocumentStore:
 
         It raises UNKNOWN_COLLECTION if the collection does not exist.
         """
-        version = self.live(collection, key, now)
-        if version is None:
+        return self.with_value(key, self.live(collection, key, now))
+
+    def with_value(self, key: bytes, live: Version | None) -> Version:
+        """Return a version that ``live`` found, with its value; raise KEY_ENOENT if it is None."""
+        if live is None:
             raise RefusedError(Status.KEY_ENOENT, f"get {key!r}: no such document")
-        return self.data.newest.with_value(version)
+        return self.data.newest.with_value(live)
 
     def rewind(self) -> None:
         """Rebuild the collections after the history was cut.

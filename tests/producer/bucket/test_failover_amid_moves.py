@@ -7,6 +7,7 @@ import pytest
 from dcp.producer.bucket_states import set_state, set_state_of_copy, set_up
 from dcp.producer.failover import fail_over
 from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.writes.document_writer import checked
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
@@ -18,7 +19,7 @@ def _bucket() -> ProducerBucket:
     """One vbucket with a document at its owner, and empty copies on three other nodes."""
     bucket = ProducerBucket(ClusterSettings(nodes=4, vbuckets=1, replicas=3))
     with bucket.lock:
-        bucket.writers[0].set(b"k", b"1", 0.0)
+        bucket.writers[0].store(b"k", checked(b"1"), 0.0)
         bucket.writes.wrote(0)
     return bucket
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
-from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.bucket.unsent_bytes import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, UnsentBytes
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -81,7 +81,7 @@ class Silent:
 
 
 def _set(key: bytes, documents: DocumentWriter) -> Version:
-    return documents.set(key, VALUE, 0.0)
+    return documents.store(key, checked(VALUE), 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from dcp.errors import LocalProtocolError
 from dcp.producer.bucket_states import change_state, give_back
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.writes.document_writer import checked
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.state_changes import ORDERED, StateEvent, next_state
@@ -72,7 +73,7 @@ def test_durable_writes_go_on(there: StateEvent, back: StateEvent) -> None:
     """Not while the vbucket is another's; once it is active here again they are committed."""
     bucket = ProducerBucket(ClusterSettings(vbuckets=1))
     vbucket = bucket.vbuckets[0]
-    prepare = bucket.write(b"k", lambda documents: documents.set(b"k", b"1", 0.0, level=1))
+    prepare = bucket.write(b"k", lambda each: each.store(b"k", checked(b"1"), 0.0, level=1))
     told: list[Status] = []
     bucket.sync_writes._writes_of[0].track(prepare, bucket.now() + 30, told.append)
     change_state(bucket, vbucket, there)
@@ -81,13 +82,13 @@ def test_durable_writes_go_on(there: StateEvent, back: StateEvent) -> None:
     assert vbucket.data.high_seqno == 1
     change_state(bucket, vbucket, back)
     with pytest.raises(RefusedError) as refused:
-        bucket.write(b"k", lambda each: each.set(b"k", b"2", 0.0))
+        bucket.write(b"k", lambda each: each.store(b"k", checked(b"2"), 0.0))
     assert refused.value.status in (
         Status.SYNC_WRITE_IN_PROGRESS,
         Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
     )
     bucket.sync_writes.check()
-    assert bucket.write(b"k", lambda each: each.set(b"k", b"2", 0.0)).seqno == 3
+    assert bucket.write(b"k", lambda each: each.store(b"k", checked(b"2"), 0.0)).seqno == 3
 
 
 def test_what_is_given_back() -> None:

@@ -10,6 +10,7 @@ from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.producer_bucket import ProducerBucket, bucket_of
 from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.writes.document_writer import checked
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.channels import PlainChannel
@@ -102,7 +103,7 @@ def test_who_is_closed_when_stuck(
     session = session_of(stuck_name_regex=regex)
     for frame in (*NOOPS_ON, _window(window_bytes), _STREAM):
         session.feed(frame, 0.0)
-    bucket_of(session).write(b"k", lambda store: store.set(b"k", b"x" * 100, 0.0))
+    bucket_of(session).write(b"k", lambda store: store.store(b"k", checked(b"x" * 100), 0.0))
     for second in range(0, int(STUCK_AFTER), 10):
         _answer_noops(session, float(second))
         session.close_if_overdue(float(second))
@@ -116,7 +117,7 @@ def test_any_acknowledgement_begins_the_time_anew() -> None:
     session = session_of(stuck_name_regex=NAMED, idle_timeout_seconds=1e6)
     for frame in (*NOOPS_ON, _window(10), _STREAM):
         session.feed(frame, 0.0)
-    bucket_of(session).write(b"k", lambda store: store.set(b"k", b"x" * 100, 0.0))
+    bucket_of(session).write(b"k", lambda store: store.store(b"k", checked(b"x" * 100), 0.0))
     session.output(1000, 0.0)
     for begin in (0.0, STUCK_AFTER):
         session.close_if_overdue(begin)

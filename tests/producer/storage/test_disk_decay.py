@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.writes import document_writer
+from dcp.producer.writes.document_writer import CheckedValue
 from dcp.server.storage.disk_batch import DiskFormatError
 from dcp.server.storage.disk_file import MemoryFile, OsFile
 from dcp.server.storage.disk_store import VbucketStore
@@ -254,7 +254,7 @@ def test_a_value_that_cannot_be_inflated_ends_its_stream_alone(
     """No client can store it; another cluster may have sent it to a relay, an old log hold it."""
     cluster = make_cluster(vbuckets=1, data_folder=folder, flush_seconds=NEVER)
     with monkeypatch.context() as patched:
-        patched.setattr(document_writer, "checked_datatype", lambda _value, datatype: datatype)
+        patched.setattr("dcp.producer.cluster.checked", CheckedValue)
         cluster.set(b"k", b"\xff\xff\xff\x0f\xff", datatype=int(Datatype.SNAPPY))
     flush_all(cluster)
     dcp = connect(cluster).log_in(PLAIN).open_dcp()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -182,7 +182,7 @@ def test_all_versions_come_from_the_history_on(
 
     def put(key: bytes) -> None:
         written.append(key)
-        assert store.set(key, b"{}", 1.0).seqno == len(written)
+        assert store.store(key, checked(b"{}"), 1.0).seqno == len(written)
         data.flush_batch()
 
     for key in compacted:

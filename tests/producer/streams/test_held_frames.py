@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import StreamFilter
@@ -31,7 +31,7 @@ def _store(value: bytes, datatype: int, checkpoint_items: int) -> DocumentWriter
     data = VbucketData(0, MemoryFile(), DataSettings(limits))
     store = DocumentWriter(DocumentStore(data))
     for number in range(DOCUMENTS):
-        store.set(b"k%d" % number, value, 1.0, datatype=datatype)
+        store.store(b"k%d" % number, checked(value, datatype), 1.0)
     store.data.flush_batch()
     if checkpoint_items == 1:
         store.data.checkpoints.expel()

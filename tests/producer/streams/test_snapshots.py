@@ -6,7 +6,7 @@ from itertools import cycle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import Verdict
@@ -70,7 +70,7 @@ def _disk_items(store: DocumentWriter, after: int) -> DiskItems:
 
 def _write(store: DocumentWriter, model: Model, key: bytes, deleted: bool) -> None:
     try:
-        version = store.delete(key, 1.0) if deleted else store.set(key, b"{}", 1.0)
+        version = store.delete(key, 1.0) if deleted else store.store(key, checked(b"{}"), 1.0)
     except RefusedError as error:
         assert error.status is Status.KEY_ENOENT
         assert deleted
@@ -158,7 +158,7 @@ def test_batches_keep_to_the_window_message_by_message(
 ) -> None:
     store, _ = _built(0, [])
     for index, size in enumerate(sizes):
-        store.set(b"k%03d" % index, b"x" * size, 1.0)
+        store.store(b"k%03d" % index, checked(b"x" * size), 1.0)
     lengths = [55 + 1 + 4 + size for size in sizes]
     store.data.flush_batch()
     source = _disk_items(store, 0)

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.checkpoints.checkpoint_memory import recover
 from dcp.server.model.manifest import FIRST
@@ -44,7 +44,7 @@ def _begun_vbucket(checkpoint_items: int) -> DocumentWriter:
     limits = CheckpointLimits(max_items=checkpoint_items)
     data = VbucketData(0, MemoryFile(), DataSettings(limits))
     store = DocumentWriter(DocumentStore(data))
-    store.set(b"first", b"{}", 1.0)
+    store.store(b"first", checked(b"{}"), 1.0)
     begun = CollectionBegun(1, 0, OTHER, b"other", None)
     store.documents.emit([(begun, FIRST.after(begun))])
     store.data.flush_batch()
@@ -140,7 +140,7 @@ def test_whatever_becomes_of_memory(name: str, seed: int) -> None:
                 if live is not None and live.is_live and random.random() < 0.3:
                     version = store.delete(key, 1.0, collection=collection)
                 else:
-                    version = store.set(key, b"{}", 1.0, collection=collection)
+                    version = store.store(key, checked(b"{}"), 1.0, collection=collection)
                 history.append((version.seqno, (collection, key), version.is_deleted))
             data.flush_batch()
         elif step == "take":
@@ -166,7 +166,7 @@ def test_what_stalled_streams_wait_for_is_counted() -> None:
     value = b"x" * 10_000
     for number in range(40):
         for key in range(5):
-            store.set(b"k%d" % key, value, 1.0)
+            store.store(b"k%d" % key, checked(value), 1.0)
         data.flush_batch()
         streams.append(_stream(data, EVERYTHING, f"client {number}"))
         while (batch := streams[-1].next_batch(1, 1, 1)) is not None and len(batch.seqnos) < 1:

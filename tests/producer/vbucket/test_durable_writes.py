@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.producer.writes.sync_writes import (
     NEXT,
     CopyProgress,
@@ -580,7 +580,7 @@ def test_sync_writes_follow_a_naive_model(
             key, level = what, number
             is_free = all(pending != key for pending, _, _ in model.pending.values())
             try:
-                prepare = documents.set(key, b"1", now, level=level)
+                prepare = documents.store(key, checked(b"1"), now, level=level)
             except RefusedError as error:
                 assert (error.status, is_free) == (Status.SYNC_WRITE_IN_PROGRESS, False)
                 continue
@@ -611,7 +611,7 @@ def test_sync_writes_follow_a_naive_model(
 def test_what_may_be_visible_has_no_deadline() -> None:
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1))
     writer = DocumentWriter(vbucket.documents)
-    writer.set(b"k", b"1", 0.0, level=1)
+    writer.store(b"k", checked(b"1"), 0.0, level=1)
     writes = SyncWrites(writer)
     writes.recover(writer, commits_prepares=True)
     missing: tuple[CopyProgress | None, ...] = (CopyProgress(1, 1), None)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
@@ -318,7 +318,7 @@ def test_any_way_through_it(steps: list[tuple[str, int]], age: int) -> None:
     for step, number in steps:
         match step:
             case "set":
-                writer.set(b"%d" % number, b"{}", now)
+                writer.store(b"%d" % number, checked(b"{}"), now)
                 model.versions.append((number, None))
             case "delete":
                 try:

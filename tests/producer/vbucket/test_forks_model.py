@@ -11,7 +11,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dcp.producer.branch_record import BranchRecord
-from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import ResumeRequest, Rules, judge
@@ -90,7 +90,7 @@ class Forking:
                 version = documents.delete(key, self.now)
             else:
                 expiry = int(self.now) + 40 * 24 * 3600 if kind == "expiring" else 0
-                version = documents.set(key, b"{}", self.now, expiry=expiry)
+                version = documents.store(key, checked(b"{}"), self.now, expiry=expiry)
         except RefusedError as error:
             assert error.status is Status.KEY_ENOENT
             assert key not in self.model.state(self.uuid, self.high)

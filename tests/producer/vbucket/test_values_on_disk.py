@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.writes.document_writer import DocumentWriter
+from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.stored_items import STORED_FLAVOUR
@@ -111,7 +111,7 @@ def test_nobody_notices(steps: list[tuple[str, int]]) -> None:
         match step:
             case "set":
                 held[key] = b"%d" % number + KIB
-                writer.set(key, held[key], now=1.0)
+                writer.store(key, checked(held[key]), now=1.0)
                 states.append(held)
             case "delete" if key in held:
                 del held[key]
