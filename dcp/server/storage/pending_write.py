@@ -16,20 +16,10 @@ durable data. If nobody needs the data any longer, the write is abandoned.
 """
 
 from collections.abc import Callable
-from enum import Enum
 from threading import Lock
 
 
 def _nothing() -> None: ...
-
-
-class _File(Enum):
-    """State of the file."""
-
-    OPEN = "nothing is written, or it failed and may be tried again"
-    WRITTEN = "durable"
-    FAILED = "not written, and not tried again"
-    ABANDONED = "never to be written, nor held if it was"
 
 
 class PendingWrite:
@@ -52,8 +42,9 @@ class PendingWrite:
         self._apply = apply
         self._undo = undo
         self._lock = Lock()
-        self._file = _File.OPEN
+        self._is_durable = False
         self._failure: Exception | None = None
+        """Of an optional write, which is not tried again."""
 
     def run(self) -> None:
         """Write durably, once; a second thread waits for the first.
@@ -62,7 +53,7 @@ class PendingWrite:
         optional.
         """
         with self._lock:
-            if self._file in (_File.WRITTEN, _File.ABANDONED):
+            if self._is_durable:
                 return
             if self._failure is not None:
                 raise self._failure
@@ -70,9 +61,9 @@ class PendingWrite:
                 self._write()
             except Exception as error:
                 if self.is_optional:
-                    self._file, self._failure = _File.FAILED, error
+                    self._failure = error
                 raise
-            self._file = _File.WRITTEN
+            self._is_durable = True
 
     def finish(self) -> None:
         """``run`` the write if necessary, then update the log.
@@ -96,7 +87,7 @@ class PendingWrite:
 
     def end(self) -> None:
         """Update the log if the write succeeded; else give it up."""
-        if self._file is _File.WRITTEN:
+        if self._is_durable:
             self.finish()
         else:
             self.give_up()
@@ -114,7 +105,7 @@ class PendingWrite:
     def abandon(self) -> None:
         """End the write without any update of the log; wait for a thread that is writing."""
         with self._lock:
-            self._file = _File.ABANDONED
+            self._failure = None
             self._let_go()
 
     def _let_go(self) -> None:
