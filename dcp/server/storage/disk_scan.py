@@ -19,7 +19,6 @@ import numpy.typing as npt
 from dcp.server.storage.disk_file import Data, DiskFile, Extent, PinnedFile
 from dcp.server.storage.disk_index import Columns, find
 from dcp.server.storage.disk_ranges import U64s
-from dcp.server.storage.frame_crcs import DamagedFrameError
 
 _BLOCK_ROWS: Final = 8192
 """Most rows per step: few enough to keep each call short."""
@@ -64,7 +63,7 @@ class ScannedFile:
     def read_run(self, rows: Columns) -> Data:
         """Return the frames of consecutive rows, at least one.
 
-        Raises DamagedFrameError if they are not what was written, OSError if they cannot be read.
+        Raises OSError if they are not what was written, or cannot be read.
         """
         offset = int(rows.starts[0])
         data = self.read(offset, int(rows.starts[-1]) + int(rows.sizes[-1]) - offset)
@@ -78,7 +77,7 @@ class ScannedFile:
     ) -> None:
         """Check each part, the frames of rows first to last, against the CRCs of the index.
 
-        Raises DamagedFrameError if they do not match.
+        Raises OSError if they do not match.
         """
         if not self._file.may_decay:
             return
@@ -89,14 +88,14 @@ class ScannedFile:
                 self._raise_damage(rows.take(slice(first, last + 1)), part)
 
     def _raise_damage(self, rows: Columns, data: Data) -> None:
-        """Raise DamagedFrameError for the first damaged frame, if there is one."""
+        """Raise OSError for the first damaged frame, if there is one."""
         frame, base = memoryview(data), int(rows.starts[0])
         columns = rows.seqnos, rows.starts, rows.sizes, rows.crcs_before, rows.crcs_behind
         lists = [column.tolist() for column in columns]
         for seqno, at, size, before, expected in zip(*lists, strict=True):
             found = crc32(frame[at - base : at - base + size], before)
             if found != expected:
-                raise DamagedFrameError(
+                raise OSError(
                     f"{self._file}: the frame of seqno {seqno} at byte {at} is damaged: "
                     f"found CRC {found:#010x}, expected {expected:#010x}"
                 )

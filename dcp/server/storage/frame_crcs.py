@@ -17,10 +17,6 @@ from dcp.server.storage.disk_ranges import U64s
 U32s = npt.NDArray[np.uint32]
 
 
-class DamagedFrameError(OSError):
-    """A frame on disk differs from what was written."""
-
-
 def no_crcs() -> U32s:
     return np.empty(0, np.uint32)
 
