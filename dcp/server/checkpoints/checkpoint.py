@@ -5,11 +5,12 @@ Source: kv_engine ``engines/ep/src/checkpoint.cc``, ``Checkpoint::queueDirty``.
 """
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
+from dcp.server.model.versions import Version, VersionKey
 from dcp.types import SnapshotRange
 
 ITEM_OVERHEAD_BYTES: Final = 128
@@ -17,27 +18,6 @@ ITEM_OVERHEAD_BYTES: Final = 128
 
 _FEW_HOLES: Final = 32
 """Holes that are not worth squeezing out."""
-
-
-class QueuedItem(Protocol):
-    """An item of a checkpoint; its facts must not change while it is queued."""
-
-    @property
-    def seqno(self) -> int: ...
-
-    @property
-    def dedup_key(self) -> Hashable | None:
-        """A newer item with the same key replaces this one; None: no item ever does."""
-
-    @property
-    def is_deduplicated(self) -> bool:
-        """False for prepares, commits and aborts: consumers must get all of them."""
-
-    @property
-    def size_bytes(self) -> int: ...
-
-
-Q = TypeVar("Q", bound=QueuedItem)
 
 
 class CheckpointKind(Enum):
@@ -60,7 +40,7 @@ class CheckpointHead:
     """True if a received marker began it, as on a replica."""
 
 
-class Checkpoint(Generic[Q]):
+class Checkpoint:
     """A closed checkpoint: readers read it from any seqno, and its oldest items can be expelled.
 
     Readers hold seqnos, not positions, so de-duplication and expelling never move a reader.
@@ -73,7 +53,7 @@ class Checkpoint(Generic[Q]):
         head: CheckpointHead,
         snapshot_end: int,
         expelled_seqno: int,
-        items: Iterable[Q],
+        items: Iterable[Version],
         *,
         may_repeat: bool = False,
     ) -> None:
@@ -82,22 +62,22 @@ class Checkpoint(Generic[Q]):
         """True if the snapshot may hold a key twice: it joins parts of two received snapshots."""
         self.snapshot_end = snapshot_end
         self.expelled_seqno = expelled_seqno
-        self._items: list[Q | None] = list(items)
+        self._items: list[Version | None] = list(items)
         self._seqnos = [item.seqno for item in self._items if item is not None]
         self.item_count = len(self._items)
         self.memory_bytes = sum(_memory_of(item) for item in self._items if item is not None)
         self.high_seqno = self._seqnos[-1] if self._seqnos else expelled_seqno
         """Newest seqno ever added; ``begins_after`` if none was."""
 
-    def after(self, seqno: int) -> tuple[Q, ...]:
+    def after(self, seqno: int) -> tuple[Version, ...]:
         first = bisect_right(self._seqnos, seqno)
         return tuple(filter(None, self._items[first:]))
 
-    def between(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Q]:
+    def between(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Version]:
         """Return the first items in (``after_seqno``, ``end_seqno``]; empty if there are none."""
         first = bisect_right(self._seqnos, after_seqno)
         last = bisect_right(self._seqnos, end_seqno, first)
-        found: list[Q] = []
+        found: list[Version] = []
         # A stretch of ``most_items`` places can consist of holes; the next one is read then.
         while not found and first < last:
             stop = min(first + most_items, last)
@@ -118,11 +98,11 @@ class Checkpoint(Generic[Q]):
         self.memory_bytes -= freed
         return freed
 
-    def _forget(self, gone: list[Q], count: int) -> None:
+    def _forget(self, gone: list[Version], count: int) -> None:
         """Hook: the first ``count`` places, which held ``gone``, have left the list."""
 
 
-class OpenCheckpoint(Checkpoint[Q]):
+class OpenCheckpoint(Checkpoint):
     """The checkpoint that accepts items; a key index finds an item's older version.
 
     A replaced item leaves a hole. Holes are squeezed out when they outnumber the items, so adding
@@ -138,10 +118,10 @@ class OpenCheckpoint(Checkpoint[Q]):
         # Snapshots that were announced and not yet read: name of the reader, and end of its
         # snapshot. They must stay as announced, so no item up to that end may be replaced.
         self.shown: dict[str, int] = {}
-        self._places: dict[Hashable, int] = {}
+        self._places: dict[VersionKey, int] = {}
         self._first_place = 0
 
-    def add(self, item: Q, *, replaces: bool = True, keeps_both: bool = False) -> bool:
+    def add(self, item: Version, *, replaces: bool = True, keeps_both: bool = False) -> bool:
         """Add the newest item; with ``replaces``, it removes the older item of its key.
 
         If the older item must stay, the call returns False and adds nothing: the item belongs
@@ -165,7 +145,7 @@ class OpenCheckpoint(Checkpoint[Q]):
         self.memory_bytes += _memory_of(item)
         return True
 
-    def _may_replace(self, index: int, item: Q) -> bool:
+    def _may_replace(self, index: int, item: Version) -> bool:
         held = self._items[index]
         if held is None:
             raise AssertionError("the key index points at a hole")
@@ -189,7 +169,7 @@ class OpenCheckpoint(Checkpoint[Q]):
     def is_full(self, max_items: int, max_bytes: int) -> bool:
         return self.item_count >= max_items or self.memory_bytes >= max_bytes
 
-    def close(self, snapshot_end: int) -> Checkpoint[Q]:
+    def close(self, snapshot_end: int) -> Checkpoint:
         """Return a checkpoint with the same items, as a snapshot up to ``snapshot_end``."""
         return Checkpoint(
             self.head,
@@ -223,12 +203,13 @@ class OpenCheckpoint(Checkpoint[Q]):
             key: place for place, item in enumerate(items) if (key := item.dedup_key) is not None
         }
 
-    def _forget(self, gone: list[Q], count: int) -> None:
+    def _forget(self, gone: list[Version], count: int) -> None:
         self._first_place += count
         for item in gone:
-            if self._places.get(item.dedup_key, self._first_place) < self._first_place:
-                del self._places[item.dedup_key]
+            key = item.dedup_key
+            if key is not None and self._places.get(key, self._first_place) < self._first_place:
+                del self._places[key]
 
 
-def _memory_of(item: QueuedItem) -> int:
+def _memory_of(item: Version) -> int:
     return item.size_bytes + ITEM_OVERHEAD_BYTES

@@ -6,7 +6,7 @@ needs can grow up to the quota. Writes are refused then, as in kv_engine
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
 from dcp.server.checkpoints.checkpoint_memory import UPPER_MARK_PERCENT, recover
@@ -28,7 +28,7 @@ class CheckpointAccount:
         self._due_at_bytes = self._upper_mark_bytes
         self._refusals = 0
 
-    def note(self, manager: CheckpointManager[Any]) -> None:
+    def note(self, manager: CheckpointManager) -> None:
         now = manager.memory_bytes
         self.memory_bytes += now - self._bytes_of.get(manager.vbucket, 0)
         self._bytes_of[manager.vbucket] = now
@@ -63,7 +63,7 @@ class CheckpointAccount:
         self._refusals += 1
         return is_due
 
-    def recover(self, managers: Iterable[CheckpointManager[Any]]) -> Mapping[int, tuple[str, ...]]:
+    def recover(self, managers: Iterable[CheckpointManager]) -> Mapping[int, tuple[str, ...]]:
         """Free memory; return dropped cursors by vbucket; the caller must inform their streams."""
         all_managers = list(managers)
         recovery = recover(all_managers, self._quota_bytes)

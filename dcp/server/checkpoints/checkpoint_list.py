@@ -1,17 +1,15 @@
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Generic
 
 from dcp.server.checkpoints.checkpoint import (
     Checkpoint,
     CheckpointHead,
     CheckpointKind,
     OpenCheckpoint,
-    Q,
 )
 
 
-class CheckpointList(Generic[Q]):
+class CheckpointList:
     """The checkpoints of a vbucket, oldest first: closed ones that hold items, then one open one.
 
     Memory is freed from the oldest on, so no reader ever finds a gap.
@@ -19,11 +17,11 @@ class CheckpointList(Generic[Q]):
 
     def __init__(self, high_seqno: int) -> None:
         head = CheckpointHead(1, CheckpointKind.MEMORY, high_seqno, high_seqno)
-        self.open: OpenCheckpoint[Q] = OpenCheckpoint(head)
-        self._closed: list[Checkpoint[Q]] = []
+        self.open = OpenCheckpoint(head)
+        self._closed: list[Checkpoint] = []
         self._closed_bytes = 0
 
-    def __iter__(self) -> Iterator[Checkpoint[Q]]:
+    def __iter__(self) -> Iterator[Checkpoint]:
         yield from self._closed
         yield self.open
 
@@ -44,7 +42,7 @@ class CheckpointList(Generic[Q]):
         """Newest seqno that left memory, or never was in it."""
         return (self._closed[0] if self._closed else self.open).expelled_seqno
 
-    def next_after(self, seqno: int) -> Checkpoint[Q]:
+    def next_after(self, seqno: int) -> Checkpoint:
         """Return the checkpoint with the next item above ``seqno``, or the open one."""
         if seqno >= self.open.head.begins_after:
             return self.open
@@ -88,5 +86,5 @@ class CheckpointList(Generic[Q]):
         return freed
 
 
-def _high_seqno(checkpoint: Checkpoint[Q]) -> int:
+def _high_seqno(checkpoint: Checkpoint) -> int:
     return checkpoint.high_seqno

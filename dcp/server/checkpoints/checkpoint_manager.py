@@ -3,9 +3,8 @@
     closed ... closed | open         checkpoints, oldest first
            ^cursor       ^cursor     a cursor has every item up to its seqno
 
-A cursor asks for a snapshot: the rest of the checkpoint that it stands in (``next_items``). A slow
-reader is shown a snapshot (``show_items``), reads it in pieces (``read_on``) and advances. Shown
-items stay in memory until then.
+A cursor is shown a snapshot: the rest of the checkpoint that it stands in (``show_items``). Its
+reader reads it in pieces (``read_on``) and advances. Shown items stay in memory until then.
 
 Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc``, ``engines/ep/src/dcp/active_stream.cc``
 (``snapshot``), and the DCP concepts document.
@@ -13,7 +12,6 @@ Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc``, ``engines/ep/src/dc
 
 from collections.abc import Mapping
 
-from dcp.server.checkpoints.checkpoint import CheckpointKind, Q, QueuedItem
 from dcp.server.checkpoints.checkpoint_cursors import Cursor, Cursors
 from dcp.server.checkpoints.checkpoint_queue import CheckpointQueue
 from dcp.server.checkpoints.checkpoint_values import (
@@ -22,19 +20,10 @@ from dcp.server.checkpoints.checkpoint_values import (
     CursorFacts,
     CursorItems,
 )
-
-__all__ = [
-    "CheckpointFacts",
-    "CheckpointKind",
-    "CheckpointLimits",
-    "CheckpointManager",
-    "CursorFacts",
-    "CursorItems",
-    "QueuedItem",
-]
+from dcp.server.model.versions import Version
 
 
-class CheckpointManager(CheckpointQueue[Q]):
+class CheckpointManager(CheckpointQueue):
     """Checkpoints of a vbucket with the cursors that read them.
 
     A cursor at the end of a closed checkpoint stands in the next one. Closed checkpoints before all
@@ -135,29 +124,19 @@ class CheckpointManager(CheckpointQueue[Q]):
         checkpoint = self._checkpoints.next_after(seqno)
         return checkpoint.may_repeat or after_seqno < checkpoint.head.begins_after
 
-    def next_items(self, cursor: str) -> CursorItems[Q] | None:
-        """Return the cursor's unread items in its checkpoint, and advance it; None if empty.
-
-        Raises LocalProtocolError if there is no such cursor.
-        """
-        items = self.show_items(cursor)
-        if items is not None:
-            self.advance(cursor, items.items[-1].seqno)
-        return items
-
-    def take_all(self, cursor: str) -> list[Q]:
+    def take_all(self, cursor: str) -> list[Version]:
         """Return all unread items of a cursor, across checkpoints, and advance it.
 
         Raises LocalProtocolError if there is no such cursor.
         """
         place = self._cursors.named(cursor)
-        taken: list[Q] = []
+        taken: list[Version] = []
         while place.seqno < self.high_seqno:
             taken += self._checkpoints.next_after(place.seqno).after(place.seqno)
             place.advance(taken[-1].seqno)
         return taken
 
-    def read_on(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Q]:
+    def read_on(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Version]:
         """Return the first items in (``after_seqno``, ``end_seqno``] of a shown snapshot."""
         return self._checkpoints.next_after(after_seqno).between(after_seqno, end_seqno, most_items)
 
@@ -171,8 +150,10 @@ class CheckpointManager(CheckpointQueue[Q]):
         if place.seqno >= place.shown_seqno:
             self._checkpoints.open.shown.pop(cursor, None)
 
-    def show_items(self, cursor: str) -> CursorItems[Q] | None:
-        """Return a snapshot like ``next_items``, and keep its items until ``advance``.
+    def show_items(self, cursor: str) -> CursorItems | None:
+        """Return the cursor's unread items in its checkpoint; None if there are none.
+
+        The items stay in memory until ``advance``.
 
         Raises LocalProtocolError if there is no such cursor.
         """

@@ -17,9 +17,10 @@ Each step visits all vbuckets, the largest first. Sources: kv_engine
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits, CheckpointManager
+from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
+from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 
 UPPER_MARK_PERCENT: Final = 90
 LOWER_MARK_PERCENT: Final = 60
@@ -44,7 +45,7 @@ class Recovery:
         return self.removed_bytes + self.expelled_bytes >= self.to_free_bytes
 
 
-def recover(managers: Iterable[CheckpointManager[Any]], quota_bytes: int) -> Recovery:
+def recover(managers: Iterable[CheckpointManager], quota_bytes: int) -> Recovery:
     """Free checkpoint memory down to the lower mark, if it has reached the upper one.
 
     The caller must inform the streams of ``dropped`` cursors. A recovery can free less than wanted:
@@ -75,7 +76,7 @@ def limits_for(quota_bytes: int, vbuckets: int) -> CheckpointLimits:
     return CheckpointLimits(max_bytes=max(1, quota_bytes // vbuckets // CHECKPOINTS_PER_VBUCKET))
 
 
-def _free(managers: list[CheckpointManager[Any]], recovery: Recovery) -> None:
+def _free(managers: list[CheckpointManager], recovery: Recovery) -> None:
     for step in _STEPS:
         # The largest vbuckets may free enough, and the others keep their items in memory.
         for manager in sorted(managers, key=_memory_bytes, reverse=True):
@@ -84,21 +85,21 @@ def _free(managers: list[CheckpointManager[Any]], recovery: Recovery) -> None:
                 return
 
 
-def _remove(manager: CheckpointManager[Any], recovery: Recovery) -> None:
+def _remove(manager: CheckpointManager, recovery: Recovery) -> None:
     recovery.removed_bytes += manager.remove_closed()
 
 
-def _close(manager: CheckpointManager[Any], recovery: Recovery) -> None:
+def _close(manager: CheckpointManager, recovery: Recovery) -> None:
     if manager.close_full():
         recovery.closed += 1
         recovery.removed_bytes += manager.remove_closed()
 
 
-def _expel(manager: CheckpointManager[Any], recovery: Recovery) -> None:
+def _expel(manager: CheckpointManager, recovery: Recovery) -> None:
     recovery.expelled_bytes += manager.expel()
 
 
-def _drop(manager: CheckpointManager[Any], recovery: Recovery) -> None:
+def _drop(manager: CheckpointManager, recovery: Recovery) -> None:
     # One at a time: the first may free enough, and the next cursor is spared.
     for name in manager.droppable_cursors():
         manager.remove(name)
@@ -108,7 +109,7 @@ def _drop(manager: CheckpointManager[Any], recovery: Recovery) -> None:
             return
 
 
-_STEPS: Final[tuple[Callable[[CheckpointManager[Any], Recovery], None], ...]] = (
+_STEPS: Final[tuple[Callable[[CheckpointManager, Recovery], None], ...]] = (
     _remove,
     _close,
     _expel,
@@ -116,7 +117,7 @@ _STEPS: Final[tuple[Callable[[CheckpointManager[Any], Recovery], None], ...]] = 
 )
 
 
-def _memory_bytes(manager: CheckpointManager[Any]) -> int:
+def _memory_bytes(manager: CheckpointManager) -> int:
     return manager.memory_bytes
 
 

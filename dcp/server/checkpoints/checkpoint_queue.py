@@ -4,16 +4,15 @@ Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc`` (``queueDirty``, ``g
 ``engines/ep/src/dcp/passive_stream.cc`` (``processMarker``).
 """
 
-from typing import Generic
-
 from dcp.errors import LocalProtocolError
-from dcp.server.checkpoints.checkpoint import CheckpointHead, CheckpointKind, Q
+from dcp.server.checkpoints.checkpoint import CheckpointHead, CheckpointKind
 from dcp.server.checkpoints.checkpoint_list import CheckpointList
 from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.versions import Version
 from dcp.types import SnapshotRange, require_unsigned
 
 
-class CheckpointQueue(Generic[Q]):
+class CheckpointQueue:
     """The checkpoints of a vbucket, as their writer sees them.
 
     An ACTIVE vbucket calls ``queue`` with consecutive seqnos. A REPLICA calls ``begin_snapshot``
@@ -27,7 +26,7 @@ class CheckpointQueue(Generic[Q]):
         self.limits = limits
         self.high_seqno = self.complete_seqno = high_seqno
         self._skipped_seqno = high_seqno
-        self._checkpoints: CheckpointList[Q] = CheckpointList(high_seqno)
+        self._checkpoints = CheckpointList(high_seqno)
 
     @property
     def memory_bytes(self) -> int:
@@ -51,7 +50,7 @@ class CheckpointQueue(Generic[Q]):
         """True if the last item of the current snapshot is here; always on an active vbucket."""
         return self.complete_seqno == self.high_seqno
 
-    def queue(self, item: Q) -> None:
+    def queue(self, item: Version) -> None:
         """Add the newest item of an ACTIVE vbucket; it replaces the older item of its key.
 
         An item without a de-duplication key needs ``close_open`` first if the open checkpoint may
@@ -113,7 +112,7 @@ class CheckpointQueue(Generic[Q]):
                 may_repeat=continues_another,
             )
 
-    def receive(self, item: Q) -> None:
+    def receive(self, item: Version) -> None:
         """Add an item of the snapshot that a REPLICA receives.
 
         Raises:

@@ -1,7 +1,7 @@
 from dataclasses import dataclass
-from typing import Generic
 
-from dcp.server.checkpoints.checkpoint import CheckpointKind, Q
+from dcp.server.checkpoints.checkpoint import CheckpointKind
+from dcp.server.model.versions import Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class CheckpointLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class CursorItems(Generic[Q]):
+class CursorItems:
     """Items given to a cursor: a whole snapshot of one checkpoint, or part of a received one."""
 
-    items: tuple[Q, ...]
+    items: tuple[Version, ...]
     snapshot_start: int
     snapshot_end: int
     kind: CheckpointKind

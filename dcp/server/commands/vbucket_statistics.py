@@ -7,7 +7,7 @@ clients see them: in a relay all vbuckets are active.
 
 from collections.abc import Iterator
 
-from dcp.server.checkpoints.checkpoint_manager import CheckpointKind
+from dcp.server.checkpoints.checkpoint import CheckpointKind
 from dcp.server.commands.stat_request import Statistic, StatisticsRequest
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.vbucket.vbucket import Vbucket

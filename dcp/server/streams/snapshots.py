@@ -51,7 +51,7 @@ class MemoryItems:
 
     def __init__(
         self,
-        checkpoints: CheckpointManager[Version],
+        checkpoints: CheckpointManager,
         cursor: str,
         items: Sequence[Version],
         flavour: int,

@@ -34,10 +34,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dcp.errors import FrameError
-from dcp.server.checkpoints.checkpoint_manager import CheckpointKind, CursorItems
+from dcp.server.checkpoints.checkpoint import CheckpointKind
+from dcp.server.checkpoints.checkpoint_values import CursorItems
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING, StreamFilter
-from dcp.server.model.versions import Flavour, Version
+from dcp.server.model.versions import Flavour
 from dcp.server.storage.disk_scan import Scan
 from dcp.server.streams.backfill import (
     messages_behind,
@@ -408,7 +409,7 @@ class ActiveStream:
             )
         self._has_cursor = True
 
-    def _open_memory_snapshot(self, items: CursorItems[Version]) -> FrameBatch | None:
+    def _open_memory_snapshot(self, items: CursorItems) -> FrameBatch | None:
         """Begin a snapshot of the cursor's items; None if the filter shows none."""
         end, got = items.snapshot_end, items.items[-1].seqno
         goes_on, self._open_end = self._open_end == end, end if got < end else None
@@ -434,7 +435,7 @@ class ActiveStream:
             end = source.last_seqno
         return self._begin(Snapshot(source.first_seqno, end, flags, source, got))
 
-    def _flags_of(self, items: CursorItems[Version]) -> int:
+    def _flags_of(self, items: CursorItems) -> int:
         extra = int(SnapshotFlag.HISTORY) if self._settings.change_streams else 0
         if items.may_repeat:
             extra |= SnapshotFlag.MAY_CONTAIN_DUPLICATES

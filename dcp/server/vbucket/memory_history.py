@@ -8,11 +8,9 @@ persisted seqno. Memory keeps all later items, so streams never wait for the dis
 
 from typing import Final
 
-from dcp.server.checkpoints.checkpoint_manager import (
-    CheckpointKind,
-    CheckpointLimits,
-    CheckpointManager,
-)
+from dcp.server.checkpoints.checkpoint import CheckpointKind
+from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
+from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.versions import Version
 
 _PERSISTENCE: Final = "persistence"
@@ -27,10 +25,8 @@ class MemoryHistory:
         self.checkpoints = self._new_checkpoints(high_seqno)
         """``begin_at`` replaces this object: do not keep a reference to it."""
 
-    def _new_checkpoints(self, high_seqno: int) -> CheckpointManager[Version]:
-        fresh: CheckpointManager[Version] = CheckpointManager(
-            self._vbucket, self._limits, high_seqno
-        )
+    def _new_checkpoints(self, high_seqno: int) -> CheckpointManager:
+        fresh = CheckpointManager(self._vbucket, self._limits, high_seqno)
         # Without these cursors an unwritten item could be freed, so low memory must never drop
         # them.
         for cursor in _OWN_CURSORS:

@@ -9,7 +9,7 @@ back to the end of the last complete snapshot (``complete_seqno``). Sources: kv_
 from collections.abc import Callable
 
 from dcp.errors import LocalProtocolError
-from dcp.server.checkpoints.checkpoint_manager import CheckpointKind
+from dcp.server.checkpoints.checkpoint import CheckpointKind
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.state_changes import StateEvent
 from dcp.server.model.versions import Version

@@ -12,7 +12,8 @@ state, so a crash or a failover can return to the end of any batch.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits, CheckpointManager
+from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
+from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.durability import Durability
 from dcp.server.model.listeners import Listeners
 from dcp.server.model.versions import Version
@@ -99,7 +100,7 @@ class VbucketData:
         return self.memory.checkpoints.high_seqno
 
     @property
-    def checkpoints(self) -> CheckpointManager[Version]:
+    def checkpoints(self) -> CheckpointManager:
         """The checkpoints in memory; ``cut`` and ``start_at`` replace the object."""
         return self.memory.checkpoints
 

@@ -10,19 +10,16 @@ from collections.abc import Callable
 import pytest
 
 from dcp.errors import LocalProtocolError
-from dcp.server.checkpoints.checkpoint import CheckpointHead, OpenCheckpoint
+from dcp.server.checkpoints.checkpoint import CheckpointHead, CheckpointKind, OpenCheckpoint
 from dcp.server.checkpoints.checkpoint_cursors import Cursors
-from dcp.server.checkpoints.checkpoint_manager import (
-    CheckpointKind,
-    CheckpointLimits,
-    CursorItems,
-)
+from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
+from dcp.server.checkpoints.checkpoint_values import CheckpointLimits, CursorItems
 from tests.producer.queued import (
     COST,
     Item,
-    Manager,
     drained,
     new_manager,
+    next_items,
     receive,
     shape,
     write,
@@ -35,14 +32,14 @@ def test_taken_items_are_of_that_point_in_time() -> None:
     manager = new_manager()
     manager.register("client", 0)
     write(manager, "AB")
-    taken = manager.next_items("client")
+    taken = next_items(manager, "client")
     write(manager, "AB")
     manager.expel()
     assert shape(taken) == (1, 2, [1, 2])
 
 
 def test_holes_never_outnumber_the_items_by_much() -> None:
-    opened: OpenCheckpoint[Item] = OpenCheckpoint(CheckpointHead(1, MEMORY, 0, 0))
+    opened = OpenCheckpoint(CheckpointHead(1, MEMORY, 0, 0))
     for seqno in range(1, 10_001):
         opened.add(Item(seqno, seqno % 7))
         assert len(opened._items) <= 2 * 7 + 33
@@ -70,7 +67,7 @@ def test_markers_as_kv_engine_sends_them(
     taken: list[tuple[int, int, bool]] = []
 
     def take() -> None:
-        while (items := manager.next_items("client")) is not None:
+        while (items := next_items(manager, "client")) is not None:
             taken.append((items.snapshot_start, items.snapshot_end, items.begins_checkpoint))
 
     for step in keys:
@@ -91,7 +88,7 @@ def test_a_received_memory_snapshot_is_deduplicated_and_a_disk_snapshot_is_not()
         manager.begin_snapshot(0, 3, kind)
         for seqno, key in ((1, "A"), (2, "B"), (3, "A")):
             manager.receive(Item(seqno, key))
-        items = manager.next_items("client")
+        items = next_items(manager, "client")
         assert shape(items) == (wanted[0], 3, wanted)
         assert items is not None
         assert items.kind is kind
@@ -119,23 +116,23 @@ def test_what_a_disk_that_lags_behind_ends_inside_of_ends_where_it_was_announced
 # What is refused.
 
 
-def _received(*seqnos: int) -> Callable[[Manager], object]:
-    def steps(manager: Manager) -> None:
+def _received(*seqnos: int) -> Callable[[CheckpointManager], object]:
+    def steps(manager: CheckpointManager) -> None:
         manager.begin_snapshot(15, 20, MEMORY)
         receive(manager, seqnos)
 
     return steps
 
 
-def _skipped(to: int, seqno: int) -> Callable[[Manager], object]:
-    def steps(manager: Manager) -> None:
+def _skipped(to: int, seqno: int) -> Callable[[CheckpointManager], object]:
+    def steps(manager: CheckpointManager) -> None:
         manager.skip_to(to)
         manager.queue(Item(seqno, "A"))
 
     return steps
 
 
-REFUSED: list[tuple[Callable[[Manager], object], str]] = [
+REFUSED: list[tuple[Callable[[CheckpointManager], object], str]] = [
     (lambda m: m.queue(Item(10, "A")), "found seqno 10, expected 11"),
     (lambda m: m.queue(Item(12, "A")), "found seqno 12, expected 11"),
     (_skipped(20, 20), "found seqno 20, expected 21"),
@@ -147,13 +144,13 @@ REFUSED: list[tuple[Callable[[Manager], object], str]] = [
     (lambda m: m.begin_snapshot(5, 10, MEMORY), r"snapshot \[5, 10\]: found its end not above"),
     (lambda m: m.register("client", 11), "cursor client: found seqno 11, expected 0 to 10"),
     (lambda m: m.register("client", -1), "cursor client: found seqno -1, expected 0 to 10"),
-    (lambda m: m.next_items("client"), "found no cursor client"),
+    (lambda m: next_items(m, "client"), "found no cursor client"),
 ]
 
 
 @pytest.mark.parametrize(("misuse", "message"), REFUSED)
 def test_misuse_is_refused_and_leaves_everything_as_it_was(
-    misuse: Callable[[Manager], object], message: str
+    misuse: Callable[[CheckpointManager], object], message: str
 ) -> None:
     manager = new_manager(high_seqno=9, vbucket=3)
     write(manager, "A")
@@ -161,9 +158,9 @@ def test_misuse_is_refused_and_leaves_everything_as_it_was(
         misuse(manager)
     manager.register("client", 9)
     assert manager.checkpoints[0].item_count == 1
-    items = manager.next_items("client")
+    items = next_items(manager, "client")
     assert items is not None
-    assert items.items[0] == Item(10, "A")
+    assert items.items[0].seqno == 10
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from dcp.server.checkpoints.checkpoint_manager import CheckpointKind, CheckpointLimits
+from dcp.server.checkpoints.checkpoint import CheckpointKind
+from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
 from dcp.server.checkpoints.checkpoint_memory import (
     CHECKPOINTS_PER_VBUCKET,
     LOWER_MARK_PERCENT,
@@ -16,12 +17,19 @@ from dcp.server.checkpoints.checkpoint_memory import (
     limits_for,
     recover,
 )
-from tests.producer.queued import COST, Manager, drained, new_manager, receive, write
+from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from tests.producer.queued import (
+    COST,
+    drained,
+    new_manager,
+    receive,
+    write,
+)
 
 NOTHING = Recovery(0, 0, 0, {})
 
 
-def _filled(items: int, checkpoint_items: int, vbucket: int = 0) -> Manager:
+def _filled(items: int, checkpoint_items: int, vbucket: int = 0) -> CheckpointManager:
     """Return a manager with that many items, all of which the flusher had."""
     manager = new_manager(checkpoint_items, vbucket=vbucket)
     write(manager, range(items))
@@ -29,7 +37,7 @@ def _filled(items: int, checkpoint_items: int, vbucket: int = 0) -> Manager:
     return manager
 
 
-def _used_bytes(managers: Sequence[Manager]) -> int:
+def _used_bytes(managers: Sequence[CheckpointManager]) -> int:
     return sum(manager.memory_bytes for manager in managers)
 
 
@@ -123,7 +131,7 @@ buckets = st.lists(
 )
 
 
-def _build(shapes: list[Shape], *, may_drop: bool = True) -> list[Manager]:
+def _build(shapes: list[Shape], *, may_drop: bool = True) -> list[CheckpointManager]:
     managers = []
     for vbucket, (items, checkpoint_items, cursors) in enumerate(shapes):
         manager = new_manager(checkpoint_items, vbucket=vbucket)
@@ -134,7 +142,7 @@ def _build(shapes: list[Shape], *, may_drop: bool = True) -> list[Manager]:
     return managers
 
 
-def _had_a_whole_checkpoint_to_give(manager: Manager, name: str) -> bool:
+def _had_a_whole_checkpoint_to_give(manager: CheckpointManager, name: str) -> bool:
     """Whether a checkpoint that is or may be closed ends behind it, before all that stay."""
     cursors = manager.cursors
     kept = min((c.seqno for c in cursors.values() if not c.is_droppable), default=2**64)

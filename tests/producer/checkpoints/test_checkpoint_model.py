@@ -12,13 +12,15 @@ from random import Random
 import pytest
 
 from dcp.errors import LocalProtocolError
-from dcp.server.checkpoints.checkpoint import ITEM_OVERHEAD_BYTES
-from dcp.server.checkpoints.checkpoint_manager import (
-    CheckpointKind,
-    CheckpointLimits,
-    CheckpointManager,
+from dcp.server.checkpoints.checkpoint import ITEM_OVERHEAD_BYTES, CheckpointKind
+from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
+from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.versions import Version
+from tests.producer.queued import (
+    Item,
+    drop_cursors,
+    next_items,
 )
-from tests.producer.queued import Item, Manager, drop_cursors
 from tests.seeds import seeds
 
 MEMORY, DISK = CheckpointKind.MEMORY, CheckpointKind.DISK
@@ -87,7 +89,7 @@ class Run:
         self.deduplicated = self.random.choice([1, 1, 0.9, 0])
         base = self.random.choice([0, 9, 2**63])
         self.names = NAMES[: self.random.randint(1, len(NAMES))]
-        self.manager: Manager = CheckpointManager(5, self.limits, base)
+        self.manager: CheckpointManager = CheckpointManager(5, self.limits, base)
         self.cursors: dict[str, ModelCursor] = {}
         self._forget_all(base)
 
@@ -225,7 +227,7 @@ class Run:
     def _take_one(self, name: str, cursor: ModelCursor) -> None:
         checkpoint = self.holding(cursor.had)
         wanted = [item for item in self.in_memory(checkpoint) if item.seqno > cursor.had]
-        taken = self.manager.next_items(name)
+        taken = next_items(self.manager, name)
         if taken is None:
             assert not wanted
             assert not any(item.seqno > cursor.had for item in self.ever)
@@ -241,7 +243,7 @@ class Run:
         cursor.holds |= {self._slot(item): item.seqno for item in taken.items}
         assert cursor.holds == self._held(cursor.began_at, cursor.had)
 
-    def _slot(self, item: Item) -> Hashable:
+    def _slot(self, item: Version) -> Hashable:
         return ("nothing replaces", item.seqno) if item.dedup_key is None else item.dedup_key
 
     def _held(self, after: int, up_to: int) -> dict[Hashable, int]:

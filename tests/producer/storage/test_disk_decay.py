@@ -236,7 +236,7 @@ def test_going_back_to_what_is_damaged_is_refused_before_anything_is_lost(
     _fill(cluster)
     data = cluster.bucket.vbuckets[0].data
     _damage(folder, b"k20", *DAMAGES["value: its length when it is inflated"])
-    with pytest.raises(OSError, match="the frame of seqno 11 .* is damaged"):
+    with pytest.raises(OSError, match=r"the frame of seqno 11 .* is damaged"):
         data.cut(30)
     assert data.high_seqno == data.disk.persisted_seqno == 40
     assert cluster.get(b"k20").seqno == 11

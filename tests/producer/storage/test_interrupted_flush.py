@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.disk_batch import DiskBatch
 from dcp.server.storage.disk_file import MemoryFile

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Verdict

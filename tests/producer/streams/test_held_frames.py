@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import StreamFilter
 from dcp.server.model.versions import Flavour

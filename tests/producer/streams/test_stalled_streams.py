@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
 from dcp.server.checkpoints.checkpoint_memory import recover
+from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.manifest import FIRST
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.writes.sync_writes import abort_of, commit_of
-from dcp.server.checkpoints.checkpoint_manager import CheckpointLimits
+from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
