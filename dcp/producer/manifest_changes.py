@@ -1,9 +1,13 @@
-"""Changes of a manifest: create, drop and flush scopes and collections."""
+"""Changes of a manifest: create, drop and flush scopes and collections.
+
+``on`` returns the changed manifest, still with its old uid. It raises RefusedError if the change is
+invalid.
+"""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from dcp.server.model.manifest import (
     DEFAULT_ID,
@@ -24,26 +28,6 @@ MAX_TTL_SECONDS: Final = 2**31 - 1
 _NAME: Final = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_%-]{0,250}")
 
 
-class ManifestChange(Protocol):
-    """One change of a manifest."""
-
-    def on(self, manifest: Manifest, uid: int) -> Manifest:
-        """Return the changed manifest, which will have ``uid``; raise RefusedError if invalid."""
-
-
-def changed(manifest: Manifest, changes: Sequence[ManifestChange]) -> Manifest:
-    """Return the manifest after all changes, under one new uid.
-
-    Raises:
-        RefusedError: a change is invalid (EINVAL), or names a scope or collection that does not
-            exist (UNKNOWN_SCOPE, UNKNOWN_COLLECTION).
-    """
-    uid = manifest.uid + 1
-    for change in changes:
-        manifest = change.on(manifest, uid)
-    return replace(manifest, uid=uid)
-
-
 @dataclass(frozen=True, slots=True)
 class CreateScope:
     """Creates an empty scope; without ``id`` it gets the next free one."""
@@ -51,7 +35,7 @@ class CreateScope:
     name: str
     id: int | None = None
 
-    def on(self, manifest: Manifest, _: int) -> Manifest:
+    def on(self, manifest: Manifest) -> Manifest:
         _check_new("scope", self.name, [scope.name for scope in manifest.scopes.values()])
         given = manifest.given_scope_ids
         number = _new_id("scope", self.id, given)
@@ -66,7 +50,7 @@ class DropScope:
 
     name: str
 
-    def on(self, manifest: Manifest, _: int) -> Manifest:
+    def on(self, manifest: Manifest) -> Manifest:
         scope = manifest.scope(self.name)
         if scope.id == DEFAULT_ID:
             raise RefusedError(
@@ -87,7 +71,7 @@ class CreateCollection:
     max_ttl_seconds: int | None = None
     id: int | None = None
 
-    def on(self, manifest: Manifest, _: int) -> Manifest:
+    def on(self, manifest: Manifest) -> Manifest:
         scope = manifest.scope(self.scope)
         siblings = [each.name for each in manifest.collections_of(scope.id)]
         _check_new("collection", self.name, siblings)
@@ -113,7 +97,7 @@ class DropCollection:
     scope: str
     name: str
 
-    def on(self, manifest: Manifest, _: int) -> Manifest:
+    def on(self, manifest: Manifest) -> Manifest:
         return manifest.without_collection(manifest.collection(self.scope, self.name).id)
 
 
@@ -124,9 +108,24 @@ class FlushCollection:
     scope: str
     name: str
 
-    def on(self, manifest: Manifest, uid: int) -> Manifest:
+    def on(self, manifest: Manifest) -> Manifest:
         found = manifest.collection(self.scope, self.name)
-        return manifest.with_collection(replace(found, flush_uid=uid))
+        return manifest.with_collection(replace(found, flush_uid=manifest.uid + 1))
+
+
+ManifestChange = CreateScope | DropScope | CreateCollection | DropCollection | FlushCollection
+
+
+def changed(manifest: Manifest, changes: Sequence[ManifestChange]) -> Manifest:
+    """Return the manifest after all changes, under one new uid.
+
+    Raises:
+        RefusedError: a change is invalid (EINVAL), or names a scope or collection that does not
+            exist (UNKNOWN_SCOPE, UNKNOWN_COLLECTION).
+    """
+    for change in changes:
+        manifest = change.on(manifest)
+    return replace(manifest, uid=manifest.uid + 1)
 
 
 def _check_new(what: str, name: str, taken: Sequence[str]) -> None:
