@@ -1,11 +1,12 @@
 """A cluster of producer nodes that run in a thread of their own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import sleep
+from typing import Final
 
 from dcp.errors import LocalProtocolError
 from dcp.producer import bucket_states, failover
-from dcp.producer.cluster_documents import ClusterDocuments, CollectionName
 from dcp.producer.cluster_members import ClusterMembers
 from dcp.producer.faults import Corruption, Faults
 from dcp.producer.manifest_changes import (
@@ -19,7 +20,7 @@ from dcp.producer.manifest_changes import (
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import producer_commands
 from dcp.producer.replicas import lagging_copy
-from dcp.producer.writes.document_writer import checked
+from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.manifest import DEFAULT_ID, Manifest
@@ -30,6 +31,10 @@ from dcp.server.node.server import Node
 from dcp.server.node.serving import Serving
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Status, VbucketState
+
+_HAND_OVER_SECONDS: Final = 10.0
+CollectionName = int | str
+"""A collection by its id, or by its path ``scope.collection``."""
 
 
 class ProducerCluster(Serving):
@@ -47,7 +52,6 @@ class ProducerCluster(Serving):
         nodes = ClusterNodes(bucket, commands)
         self.members = ClusterMembers(nodes, bucket)
         super().__init__(nodes, self.members)
-        self._documents = ClusterDocuments(bucket, nodes.loop)
 
     # --- documents
 
@@ -62,7 +66,7 @@ class ProducerCluster(Serving):
         collection: CollectionName = DEFAULT_ID,
     ) -> Version:
         """Store a document, as KV SET does; sets the JSON datatype if the value is JSON."""
-        return self._documents.run(
+        return self._run(
             key,
             collection,
             lambda documents, now, number: documents.store(
@@ -72,14 +76,14 @@ class ProducerCluster(Serving):
 
     def delete(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> Version:
         """Delete a document and return the tombstone; raise RefusedError if there is none."""
-        return self._documents.run(
+        return self._run(
             key,
             collection,
             lambda documents, now, number: documents.delete(key, now, collection=number),
         )
 
     def touch(self, key: bytes, expiry: int, *, collection: CollectionName = DEFAULT_ID) -> Version:
-        return self._documents.run(
+        return self._run(
             key,
             collection,
             lambda documents, now, number: documents.touch(key, expiry, now, collection=number),
@@ -87,11 +91,43 @@ class ProducerCluster(Serving):
 
     def get(self, key: bytes, *, collection: CollectionName = DEFAULT_ID) -> Version:
         """Return a document; raise RefusedError if there is none."""
-        return self._documents.run(
+        return self._run(
             key,
             collection,
             lambda documents, now, number: documents.get(key, now, collection=number),
         )
+
+    def _run(
+        self,
+        key: bytes,
+        collection: CollectionName,
+        command: Callable[[DocumentWriter, float, int], Version],
+    ) -> Version:
+        """Run a KV command on the store of ``key``, with the time and the collection's id."""
+        bucket = self.bucket
+        with bucket.lock:
+            self._wait_for_hand_over(bucket.table.of_key(key).id)
+            number = self._collection_id(collection)
+            now = bucket.now()
+            written = bucket.write(key, lambda documents: command(documents, now, number))
+        if not bucket.writes.is_in_batch:
+            sleep(0)  # gives the nodes a chance to get the lock
+        return written
+
+    def _wait_for_hand_over(self, vbucket: int) -> None:
+        """Wait while a rebalance hands over the vbucket, which then takes no writes."""
+        # Waiting would release the lock inside a batch, or block the loop that hands over.
+        if self.bucket.writes.is_in_batch or self.nodes.loop.is_inside:
+            return
+        self.bucket.table.copies_moved.wait_for(
+            lambda: not self.bucket.vbuckets[vbucket].is_handed_over, _HAND_OVER_SECONDS
+        )
+
+    def _collection_id(self, collection: CollectionName) -> int:
+        """Return a collection's id; a path names the current one."""
+        if isinstance(collection, int):
+            return collection
+        return self.bucket.manifest.at(collection).id
 
     def expire_due(self, now: float | None = None) -> int:
         """Expire documents due at ``now`` (default: the clock); return their number."""
@@ -193,7 +229,7 @@ class ProducerCluster(Serving):
             record = self.bucket.records.get(found.id)
             if record is None:
                 raise LocalProtocolError(f"vbucket {vbucket}: this cluster records no branches")
-            return record.state_at(seqno, vb_uuid, self._documents.collection_id(collection))
+            return record.state_at(seqno, vb_uuid, self._collection_id(collection))
 
     def branches(self, vbucket: int) -> tuple[int, ...]:
         """Return the uuids of all branches that a vbucket ever had, oldest first.

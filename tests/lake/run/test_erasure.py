@@ -28,8 +28,7 @@ from dcp.lake.run.replicate import apply_pending, run
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, QUALITY_TABLE, ensure_ledger
 from dcp.lake.tables.schema import QUALITY
 from dcp.lake.verify.compare import verify
-from dcp.producer.cluster import ProducerCluster
-from dcp.producer.cluster_documents import CollectionName
+from dcp.producer.cluster import CollectionName, ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import DEFAULT_ID
 from tests.client.drained import wait_for
