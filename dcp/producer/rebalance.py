@@ -23,59 +23,45 @@ from dcp.wire.vocabulary import VbucketState
 _LOG = logging.getLogger(__name__)
 
 
-class Rebalance:
-    """One change of owners. Methods run in the loop's thread; the caller must not hold the lock."""
+async def rebalance(
+    bucket: ProducerBucket,
+    members: Sequence[int],
+    awake: Callable[[int], asyncio.Event],
+    map_changed: Callable[[], None],
+) -> None:
+    """Move vbuckets until ``members`` own even shares, then place the copies.
 
-    def __init__(
-        self,
-        bucket: ProducerBucket,
-        remove: int | None,
-        awake: Callable[[int], asyncio.Event],
-        map_changed: Callable[[], None],
-    ) -> None:
-        """Plan it; ``map_changed`` is called in the loop when copies or owners change.
+    Call it in the loop's thread, without the lock. ``map_changed`` is called in the loop when
+    copies or owners change.
 
-        Raises:
-            ValueError: a rebalance is impossible now; see ``checked_members``.
-        """
-        self._bucket = bucket
-        self._awake = awake
-        self._map_changed = map_changed
+    Raises:
+        SourceError: a node was lost; vbuckets that have moved stay at their new owners.
+    """
+    with bucket.lock:
+        owners = bucket.map.owners
+        wanted = even_owners(owners, members)
+    pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for vbucket, (source, target) in enumerate(zip(owners, wanted, strict=True)):
+        if source != target:
+            pairs[source, target].append(vbucket)
+    try:
         with bucket.lock:
-            self._members = checked_members(bucket, remove)
-
-    async def run(self) -> None:
-        """Move vbuckets to their new owners, then place the copies.
-
-        Raises:
-            SourceError: a node was lost; vbuckets that have moved stay at their new owners.
-        """
-        with self._bucket.lock:
-            owners = self._bucket.map.owners
-            wanted = even_owners(owners, self._members)
-        pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        for vbucket, (source, target) in enumerate(zip(owners, wanted, strict=True)):
-            if source != target:
-                pairs[source, target].append(vbucket)
-        try:
-            with self._bucket.lock:
-                # Meanwhile other orders for these vbuckets are refused.
-                self._bucket.table.set_moving(v for found in pairs.values() for v in found)
-            for (source, target), vbuckets in pairs.items():
-                move = Move(self._bucket, source, target, vbuckets, self._map_changed)
-                await move.run(self._awake(target))
-        finally:
-            with self._bucket.lock:
-                self._bucket.table.set_moving(())
-                for vbucket in range(len(owners)):
-                    # A vbucket that was handed over but did not arrive becomes active again on its
-                    # old node.
-                    give_back(self._bucket, vbucket)
-                self._bucket.table.copies_moved.notify_all()
-            self._map_changed()
-        with self._bucket.lock, self._bucket.changing_map():
-            self._bucket.map.place(self._members)
-        self._map_changed()
+            # Meanwhile other orders for these vbuckets are refused.
+            bucket.table.set_moving(v for found in pairs.values() for v in found)
+        for (source, target), vbuckets in pairs.items():
+            await Move(bucket, source, target, vbuckets, map_changed).run(awake(target))
+    finally:
+        with bucket.lock:
+            bucket.table.set_moving(())
+            for vbucket in range(len(owners)):
+                # A vbucket that was handed over but did not arrive becomes active again on its
+                # old node.
+                give_back(bucket, vbucket)
+            bucket.table.copies_moved.notify_all()
+        map_changed()
+    with bucket.lock, bucket.changing_map():
+        bucket.map.place(members)
+    map_changed()
 
 
 class Move:

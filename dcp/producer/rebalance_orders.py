@@ -16,7 +16,7 @@ from typing import Any
 
 from dcp.errors import SourceError
 from dcp.producer.producer_bucket import ProducerBucket
-from dcp.producer.rebalance import Rebalance
+from dcp.producer.rebalance import checked_members, rebalance
 
 
 class RebalanceOrders:
@@ -32,7 +32,7 @@ class RebalanceOrders:
         map_changed: Callable[[], None],
         leave: Callable[[int], Awaitable[None]],
     ) -> None:
-        """``leave`` stops a node that has given everything away; for the rest see ``Rebalance``."""
+        """``leave`` stops a node that has given everything away; for the rest see ``rebalance``."""
         self._bucket, self._awake = bucket, awake
         self._map_changed, self._leave = map_changed, leave
         self._task: asyncio.Task[None] | None = None
@@ -51,15 +51,15 @@ class RebalanceOrders:
         with self._bucket.lock:
             if self.state == "running":
                 raise ValueError("rebalance: found one that runs already")
-            work = Rebalance(self._bucket, remove, self._awake, self._map_changed)
+            members = checked_members(self._bucket, remove)
             self.state, self._given_up = "running", ""
-        return self._run(work, remove, timeout_seconds)
+        return self._run(members, remove, timeout_seconds)
 
-    async def _run(self, work: Rebalance, remove: int | None, timeout_seconds: float) -> None:
+    async def _run(self, members: list[int], remove: int | None, timeout_seconds: float) -> None:
         self._task = asyncio.current_task()
         state = "none"
         try:
-            await self._work(work, remove, timeout_seconds)
+            await self._work(members, remove, timeout_seconds)
         except BaseException as error:
             state = f"failed: {str(error) or type(error).__name__}"
             raise
@@ -69,13 +69,13 @@ class RebalanceOrders:
                 self._bucket.table.copies_moved.notify_all()
             self._map_changed()
 
-    async def _work(self, work: Rebalance, remove: int | None, timeout_seconds: float) -> None:
+    async def _work(self, members: list[int], remove: int | None, timeout_seconds: float) -> None:
         deadline = asyncio.timeout(timeout_seconds)
         try:
             async with deadline:
                 if self._given_up:  # before this task began
                     raise asyncio.CancelledError
-                await work.run()
+                await rebalance(self._bucket, members, self._awake, self._map_changed)
                 if remove is not None:
                     with self._bucket.lock:
                         self._bucket.map.dead_nodes.add(remove)
