@@ -21,6 +21,7 @@ from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import producer_commands
 from dcp.producer.replicas import lagging_copy
 from dcp.producer.writes.document_writer import DocumentWriter, checked
+from dcp.server.bucket.compactor import compact
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.manifest import DEFAULT_ID, Manifest
@@ -140,7 +141,11 @@ class ProducerCluster(Serving):
         The cluster does it regularly, too. Return by how many bytes the logs shrank.
         """
         with self.bucket.lock:
-            return self.compactor.run_once(self.bucket.now() if now is None else now)
+            held = self.bucket.table.all()
+            before = sum(vbucket.data.disk.size_bytes for vbucket in held)
+            for vbucket in held:
+                compact(vbucket, self.bucket.now() if now is None else now)
+            return before - sum(vbucket.data.disk.size_bytes for vbucket in held)
 
     @contextmanager
     def batch(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from dcp.producer.replication import Replication
 from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.loop_thread import now
 from dcp.server.node.serving import Work
-from dcp.server.node.wait_watch import WaitWatch
+from dcp.server.node.wait_watch import watch_waits
 from dcp.server.vbucket.vbucket import Vbucket
 
 _LOG = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class ClusterMembers:
         self._replication.start()
         self.follow_map()
         bucket = self._bucket
-        watch = WaitWatch(bucket.sync_writes, bucket.lock, self._loop.call_soon)
-        works: dict[str, Work] = {"watch of durable writes": watch.run}
+        watch = partial(watch_waits, bucket.sync_writes, bucket.lock, self._loop.call_soon)
+        works: dict[str, Work] = {"watch of durable writes": watch}
         if bucket.settings.expiry_pager_seconds > 0:
             works["expiry pager"] = self._page_expiries
         return works

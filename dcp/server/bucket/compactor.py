@@ -18,60 +18,41 @@ from dcp.server.vbucket.vbucket import Vbucket
 _LOG = logging.getLogger(__name__)
 
 
-class Compactor:
-    """Compacts all vbuckets in turn, repeatedly."""
+async def keep_compacting(
+    vbuckets: Callable[[], Sequence[Vbucket]],
+    lock: RLock,
+    seconds: float,
+    clock: Callable[[], float],
+) -> None:
+    """Compact all vbuckets in turn, until cancelled; ``seconds`` pass between two turns.
 
-    def __init__(
-        self,
-        vbuckets: Callable[[], Sequence[Vbucket]],
-        lock: RLock,
-        seconds: float,
-        clock: Callable[[], float],
-    ) -> None:
-        """``seconds`` pass between two turns; ``clock`` returns seconds since 1970.
-
-        ``vbuckets`` is called with the lock held.
-        """
-        self._vbuckets = vbuckets
-        self._lock = lock
-        self._seconds = seconds
-        self._clock = clock
-
-    async def run(self) -> None:
-        with ThreadPoolExecutor(1, "dcp-producer-compactor") as thread:
-            while True:
-                await asyncio.sleep(self._seconds)
-                with self._lock:
-                    vbuckets = self._vbuckets()
-                for vbucket in vbuckets:
-                    begin = partial(vbucket.begin_compaction, self._clock())
-                    try:
-                        await write_off_lock(begin, vbucket.data.persistence, self._lock, thread)
-                    except Exception:  # one broken vbucket must not stop the others' compaction
-                        _LOG.exception(
-                            "vbucket %d: cannot compact its log; the next turn tries again",
-                            vbucket.id,
-                        )
-
-    def run_once(self, now: float) -> int:
-        """Run one turn now, with the lock held; return the number of bytes freed.
-
-        Raises:
-            OSError: a file cannot be written; its vbucket keeps its data.
-        """
-        vbuckets = self._vbuckets()
-        before = sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
-        for vbucket in vbuckets:
-            _compact(vbucket, vbucket.begin_compaction(now))
-        return before - sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
+    ``vbuckets`` is called with the lock held; ``clock`` returns seconds since 1970.
+    """
+    with ThreadPoolExecutor(1, "dcp-producer-compactor") as thread:
+        while True:
+            await asyncio.sleep(seconds)
+            with lock:
+                found = vbuckets()
+            for vbucket in found:
+                begin = partial(vbucket.begin_compaction, clock())
+                try:
+                    await write_off_lock(begin, vbucket.data.persistence, lock, thread)
+                except Exception:  # one broken vbucket must not stop the others' compaction
+                    _LOG.exception(
+                        "vbucket %d: cannot compact its log; the next turn tries again",
+                        vbucket.id,
+                    )
 
 
-def compact_in_passing(vbucket: Vbucket, now: float) -> None:
-    """Compact a vbucket in memory if most of its data is replaced versions, to save memory."""
-    _compact(vbucket, vbucket.begin_compaction(now, in_passing=True))
+def compact(vbucket: Vbucket, now: float, *, in_passing: bool = False) -> None:
+    """Compact a vbucket in this call, with the lock held, if that is due.
 
+    ``in_passing``: only if most of its data is replaced versions.
 
-def _compact(vbucket: Vbucket, write: PendingWrite | None) -> None:
+    Raises:
+        OSError: the file cannot be written; the vbucket keeps its data.
+    """
+    write = vbucket.begin_compaction(now, in_passing=in_passing)
     if write is not None:
         try:
             write.run()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ParamSpec
 
-from dcp.server.bucket.compactor import compact_in_passing
+from dcp.server.bucket.compactor import compact
 from dcp.server.bucket.dcp_connections import DcpConnections
 from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.vbucket_table import VbucketTable
@@ -105,7 +105,7 @@ class WritePath:
         for vbucket in self._unflushed:
             written = self._table.vbuckets[vbucket]
             written.data.persistence.flush()
-            compact_in_passing(written, self._settings.clock())
+            compact(written, self._settings.clock(), in_passing=True)
             self._memory.note(written.data.checkpoints)
         self._unflushed.clear()
 
@@ -161,7 +161,7 @@ class WritePath:
             self.flusher.note(copy.vbucket)
             self.flusher.keep_up()
         else:
-            compact_in_passing(copy.vbucket, self._settings.clock())
+            compact(copy.vbucket, self._settings.clock(), in_passing=True)
         self._connections.cursors_dropped(copy.vbucket.data, copy.take_lost_cursors())
         for each, cursors in copies.note_memory(node, vbucket).items():
             if (short := copies.at(node, each)) is not None:

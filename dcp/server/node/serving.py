@@ -6,13 +6,14 @@ stop    companion.ending    works end     nodes.close        bucket.close
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
 from dcp.errors import LocalProtocolError, SetupError
-from dcp.server.bucket.compactor import Compactor
+from dcp.server.bucket.compactor import keep_compacting
 from dcp.server.node.cluster_nodes import ClusterNodes
-from dcp.server.node.wait_watch import WaitWatch
+from dcp.server.node.wait_watch import watch_waits
 from dcp.server.replication.background import ended, keep_running
 
 Work = Callable[[], Awaitable[None]]
@@ -40,12 +41,6 @@ class Serving:
         self.settings = nodes.bucket.settings
         self._companion = companion
         self._works: list[asyncio.Task[None]] = []
-        self.compactor = Compactor(
-            self.bucket.table.all,
-            self.bucket.lock,
-            self.settings.stale_removal_seconds,
-            self.settings.clock,
-        )
 
     def start(self) -> None:
         """Listen on all ports; return when clients can connect.
@@ -136,12 +131,19 @@ class Serving:
         self._begin_works(others)
 
     def _begin_works(self, others: Mapping[str, Work]) -> None:
-        bucket = self.bucket
-        watch = WaitWatch(bucket.persistence_waits, bucket.lock, self.nodes.loop.call_soon)
+        bucket, settings = self.bucket, self.settings
         works: dict[str, Work] = {
             "watch of connections": self.nodes.watch_connections,
-            "watch of waits for the disk": watch.run,
-            "compactor": self.compactor.run,
+            "watch of waits for the disk": partial(
+                watch_waits, bucket.persistence_waits, bucket.lock, self.nodes.loop.call_soon
+            ),
+            "compactor": partial(
+                keep_compacting,
+                bucket.table.all,
+                bucket.lock,
+                settings.stale_removal_seconds,
+                settings.clock,
+            ),
             **others,
         }
         if bucket.writes.flusher is not None:

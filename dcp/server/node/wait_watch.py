@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from threading import RLock
 from typing import Final, Protocol
 
@@ -23,36 +24,25 @@ class Board(Protocol):
         """Send all answers that are decided."""
 
 
-class WaitWatch:
-    """Polls a board while answers wait; create it in the loop that runs it."""
+async def watch_waits(
+    board: Board, lock: RLock, call_soon: Callable[[Callable[[], None]], None]
+) -> None:
+    """Poll a board while answers wait, until cancelled.
 
-    def __init__(
-        self,
-        board: Board,
-        lock: RLock,
-        call_soon: Callable[[Callable[[], None]], None],
-    ) -> None:
-        """``call_soon`` runs a function in the loop from any thread; ``board`` needs ``lock``."""
-        self._board = board
-        self._lock = lock
-        self._is_wanted = asyncio.Event()
-        self._is_wanted.set()
-        self._call_soon = call_soon
-
-    async def run(self) -> None:
-        """Poll until cancelled; errors of ``check`` end it, and it can run again."""
-        self._board.on_pending.add(self._wake)
-        try:
-            while True:
-                await self._is_wanted.wait()
-                with self._lock:
-                    self._board.check()
-                    if not self._board.has_pending:
-                        self._is_wanted.clear()
-                # Waits pile up meanwhile and are checked together.
-                await asyncio.sleep(_PAUSE_SECONDS)
-        finally:
-            self._board.on_pending.remove(self._wake)
-
-    def _wake(self) -> None:
-        self._call_soon(self._is_wanted.set)
+    ``call_soon`` runs a function in the loop from any thread; ``board`` needs ``lock``.
+    """
+    is_wanted = asyncio.Event()
+    is_wanted.set()
+    wake = partial(call_soon, is_wanted.set)
+    board.on_pending.add(wake)
+    try:
+        while True:
+            await is_wanted.wait()
+            with lock:
+                board.check()
+                if not board.has_pending:
+                    is_wanted.clear()
+            # Waits pile up meanwhile and are checked together.
+            await asyncio.sleep(_PAUSE_SECONDS)
+    finally:
+        board.on_pending.remove(wake)

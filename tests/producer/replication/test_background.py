@@ -160,7 +160,7 @@ class _Breaks:
     ("name", "broken"),
     [
         ("expiry pager", lambda cluster: _Breaks(cluster.bucket, "expire_due")),
-        ("compactor", lambda cluster: _Breaks(cluster.compactor, "_vbuckets")),
+        ("compactor", lambda cluster: _Breaks(cluster.bucket.copies, "all_vbuckets")),
         ("flusher", lambda cluster: _Breaks(cluster.bucket.writes.flusher, "note")),
         ("watch of durable writes", lambda cluster: _Breaks(cluster.bucket.sync_writes, "check")),
         (
