@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from dcp.errors import FrameError
 from dcp.server.bucket.bucket import Bucket
@@ -53,10 +53,8 @@ class Access:
     DCP: Final = "dcp"
 
 
-class Handler(Protocol):
-    """A function that answers one command."""
-
-    def __call__(self, session: "Session", frame: Frame, body: m.Body, now: float, /) -> None: ...
+Handler = Callable[["Session", Frame, m.Body, float], None]
+"""Answers one command; the last argument is the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +64,6 @@ class CommandHandler:
     access: str
     handler: Handler
     before_dcp_open: bool = False
-
-
-class SessionEdge(Protocol):
-    """The socket's side of a session; all calls are in the loop's thread."""
-
-    def wake(self) -> None:
-        """Look for bytes to write."""
-
-    def closing(self) -> None: ...
 
 
 class Session:
@@ -92,24 +81,27 @@ class Session:
         self.login = Login(bucket.users)
         self.dcp: DcpConnection | None = None
         self.is_closing = False
-        self._edge: SessionEdge | None = None
+        self._wake: Callable[[], None] | None = None
         self.is_waiting = False
         """True until the last request is answered; ``feed`` must not be called meanwhile."""
         self.requirement: DurabilityRequirement | None = None
         """Durability that the current request asks for."""
         self.work: LongWork[Any] | None = None
-        """Steps that the current request still needs; the edge does them, one by one."""
+        """Steps that the current request still needs; the socket's side does them, one by one."""
         self._outbox = Outbox()
         self._opened_at = now
         self.map_notifier = MapNotifier(bucket.map)
         bucket.counters.connections_opened += 1
 
-    def attach(self, edge: SessionEdge) -> None:
-        """Set the socket's side, which then also does long work."""
-        self._edge = edge
+    def attach(self, wake: Callable[[], None]) -> None:
+        """Set the function that tells the socket's side to look; it then also does long work.
+
+        The session calls it in the loop's thread.
+        """
+        self._wake = wake
 
     def detach(self) -> None:
-        self._edge = None
+        self._wake = None
 
     # --- input
 
@@ -156,8 +148,8 @@ class Session:
             self.is_waiting = False
             if not self.is_closing:
                 answer()
-            if self._edge is not None:
-                self._edge.wake()
+            if self._wake is not None:
+                self._wake()
 
         return go_on
 
@@ -166,11 +158,11 @@ class Session:
     ) -> None:
         """Run ``steps`` and call ``then`` with their result; requests wait until then.
 
-        The edge runs the steps between other connections' turns, without the bucket's lock. Without
-        an edge they run in this call.
+        The socket's side runs the steps between other connections' turns, without the bucket's
+        lock. Without one they run in this call.
         """
         work = LongWork(steps, lambda found: self._guarded(frame, then, found))
-        if self._edge is None:
+        if self._wake is None:
             work.finish_at_once()
         else:
             self.work, self.is_waiting = work, True
@@ -316,8 +308,8 @@ class Session:
 
     def close(self) -> None:
         self.is_closing = True
-        if self._edge is not None:
-            self._edge.closing()
+        if self._wake is not None:
+            self._wake()
 
     def open_dcp(self, client: DcpClient, now: float) -> None:
         self.dcp = self.bucket.dcp_connections.open(client, self.close)

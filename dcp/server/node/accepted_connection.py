@@ -57,7 +57,7 @@ class AcceptedConnection:
         self._unflushed_requests = 0
         self._reader: asyncio.Future[None] | None = None
         self._is_closing = asyncio.Event()
-        session.attach(self)
+        session.attach(self.wake)
 
     @property
     def taken_bytes(self) -> int:
@@ -66,10 +66,8 @@ class AcceptedConnection:
     def wake(self) -> None:
         """Let the writer look for bytes to send; only from the loop's thread."""
         self._something_to_write.set()
-
-    def closing(self) -> None:
-        self._is_closing.set()
-        self.wake()
+        if self.session.is_closing:
+            self._is_closing.set()
 
     async def run(self) -> None:
         """Serve the client until the connection is over; ``close`` must follow."""
