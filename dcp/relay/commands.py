@@ -20,7 +20,6 @@ from dcp.relay.relay_figures import RelayFigures
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.commands.command_table import SHARED_COMMANDS
 from dcp.server.commands.session import Access, CommandHandler, Handler, Session
-from dcp.server.model.resume_rules import ResumeRequest
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
@@ -75,15 +74,7 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
             audience.stream_wait_ended(session.dcp, frame.vbucket)
 
     def _is_too_early(vbucket: int, request: m.StreamRequest) -> bool:
-        stand = ResumeRequest(
-            request.start,
-            request.vb_uuid,
-            request.snap_start,
-            request.snap_end,
-            request.end,
-            request.flags,
-        )
-        return vbucket < len(bucket.vbuckets) and bucket.is_too_early(vbucket, stand)
+        return vbucket < len(bucket.vbuckets) and bucket.is_too_early(vbucket, request)
 
     def ask_of_branches(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         vbucket = frame.vbucket

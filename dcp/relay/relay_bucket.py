@@ -16,12 +16,13 @@ from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners
 from dcp.server.model.manifest import Manifest
-from dcp.server.model.resume_rules import ResumeRequest, range_is_valid, rollback_seqno
+from dcp.server.model.resume_rules import range_is_valid, rollback_seqno
 from dcp.server.streams.dcp_options import DcpClient
 from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import U64_MAX, FailoverLog
+from dcp.wire.stream_messages import StreamRequest
 from dcp.wire.vocabulary import EndReason, StreamFlag, VbucketState
 
 NODE: Final = 0
@@ -131,7 +132,7 @@ class RelayBucket(Bucket):
             self._save(manifest)
             self.collections.take(manifest)
 
-    def is_too_early(self, vbucket: int, request: ResumeRequest) -> bool:
+    def is_too_early(self, vbucket: int, request: StreamRequest) -> bool:
         """Return True if the client must wait, because the relay does not have its position yet.
 
         A client can be ahead of a relay that was started with an empty folder.

@@ -17,8 +17,9 @@ from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from dcp.server.commands.session import CommandHandler, Session
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.resume_rules import ResumeRequest, Rules, VbucketFacts, Verdict, judge
+from dcp.server.model.resume_rules import Rules, VbucketFacts, Verdict, judge
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
+from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
 from tests.client.conftest import MakeCluster
@@ -156,10 +157,12 @@ def test_a_rollback_above_the_request_ends_its_vbucket_alone(
     fill(cluster, 50)
     log = cluster.failover_log(1)
 
-    def misjudge(request: ResumeRequest, facts: VbucketFacts, rules: Rules) -> Verdict:
+    def misjudge(
+        request: m.StreamRequest, facts: VbucketFacts, rules: Rules, purge_seqno: int
+    ) -> Verdict:
         if facts.failover_log == log:
             return Verdict(Status.ROLLBACK, request.start + 20)
-        return judge(request, facts, rules)
+        return judge(request, facts, rules, purge_seqno)
 
     monkeypatch.setattr("dcp.server.commands.stream_requests.judge", misjudge)
     streams = starts(cluster)

@@ -14,7 +14,6 @@ from dcp.errors import DcplakeError
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import (
-    ResumeRequest,
     Rules,
     VbucketFacts,
     judge,
@@ -27,6 +26,7 @@ from dcp.wire.codec import decode
 from dcp.wire.vocabulary import Status, VbucketState
 from tests.conformance_formats.case_file import CaseFile, CaseResult
 from tests.producer.raw_client import RawClient
+from tests.producer.resuming import resuming
 
 _RULES: Final[Rules] = "server"
 
@@ -120,9 +120,11 @@ def _decided(case: dict[str, Any]) -> Answer:
     """Ask the decision function."""
     request, facts = request_of(case), facts_of(case)
     if not case.get("function_level", False):
-        verdict = judge(request, facts, _RULES)
+        verdict = judge(request, facts, _RULES, remote_purge_seqno_of(case))
         return Answer(verdict.status, verdict.rollback_seqno)
-    seqno = rollback_seqno(request, facts, _RULES)  # without what the wire checks around it
+    seqno = rollback_seqno(
+        request, facts, _RULES, remote_purge_seqno_of(case)
+    )  # without what the wire checks around it
     return Answer(Status.SUCCESS if seqno is None else Status.ROLLBACK, seqno)
 
 
@@ -146,8 +148,8 @@ def _answered(case: dict[str, Any], cluster: ProducerCluster) -> Answer:
     wanted: dict[str, object] = {}
     if facts.collections_high_seqno is not None:
         wanted["collections"] = ["0"]
-    if request.remote_purge_seqno:
-        wanted["purge_seqno"] = str(request.remote_purge_seqno)
+    if remote_purge_seqno := remote_purge_seqno_of(case):
+        wanted["purge_seqno"] = str(remote_purge_seqno)
     with RawClient(cluster.seeds[0]) as client:
         client.log_in().open_dcp()
         answer = client.request_stream(
@@ -167,18 +169,22 @@ def _answered(case: dict[str, Any], cluster: ProducerCluster) -> Answer:
     )
 
 
-def request_of(case: dict[str, Any]) -> ResumeRequest:
+def request_of(case: dict[str, Any]) -> m.StreamRequest:
     """Return the stream request of a case."""
     asked = case["request"]
-    return ResumeRequest(
+    return resuming(
         asked["start"],
         asked["uuid"],
         asked["snap_start"],
         asked["snap_end"],
         asked.get("end", END_OF_TIME),
         case.get("flags") or 0,
-        case.get("remote_purge_seqno") or 0,
     )
+
+
+def remote_purge_seqno_of(case: dict[str, Any]) -> int:
+    """Return the purge seqno that the client of a case names; 0: none."""
+    return case.get("remote_purge_seqno") or 0
 
 
 def facts_of(case: dict[str, Any]) -> VbucketFacts:

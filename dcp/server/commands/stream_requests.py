@@ -13,7 +13,6 @@ from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.commands.manifest_commands import refuse_unknown_id
 from dcp.server.commands.session import Session
 from dcp.server.model.resume_rules import (
-    ResumeRequest,
     VbucketFacts,
     Verdict,
     judge,
@@ -87,32 +86,23 @@ class _Request:
         return self.filter
 
     @cached_property
-    def place(self) -> ResumeRequest:
-        """The client's position; the purge seqno in its JSON comes in ``verdict``."""
-        body = self.body
-        return ResumeRequest(
-            body.start, body.vb_uuid, body.snap_start, body.snap_end, body.end, body.flags
-        )
-
-    @cached_property
     def held_facts(self) -> VbucketFacts:
-        place, facts = self.place, self.vbucket.facts()
+        body, facts = self.body, self.vbucket.facts()
         checkpoints = self.vbucket.data.checkpoints
-        if checkpoints.is_snapshot_complete or place.start > facts.high_seqno:
+        if checkpoints.is_snapshot_complete or body.start > facts.high_seqno:
             return facts
-        if not facts.high_seqno < place.snap_end <= checkpoints.snapshot.end:
+        if not facts.high_seqno < body.snap_end <= checkpoints.snapshot.end:
             return facts
         # A snapshot that is being received counts as complete, so a client with a part of it can
         # resume.
-        return replace(facts, high_seqno=place.snap_end)
+        return replace(facts, high_seqno=body.snap_end)
 
     @cached_property
     def verdict(self) -> Verdict:
         wanted = self.wanted
-        resume = replace(self.place, remote_purge_seqno=wanted.purge_seqno)
         named = self.vbucket.filtered_high_seqno(wanted)
         facts = replace(self.held_facts, collections_high_seqno=named)
-        return judge(resume, facts, self.session.bucket.settings.rules)
+        return judge(self.body, facts, self.session.bucket.settings.rules, wanted.purge_seqno)
 
 
 def _takeover_is_allowed(request: _Request) -> Refusal | None:
@@ -128,7 +118,7 @@ def _flags_are_valid(request: _Request) -> Refusal | None:
 
 
 def _vbucket_is_here(request: _Request) -> Refusal | None:
-    if request.held is not None and state_allows(request.place, request.held_facts):
+    if request.held is not None and state_allows(request.body, request.held_facts):
         return None
     return lambda: request.session.refuse_vbucket(request.frame)
 
@@ -140,7 +130,7 @@ def _noops_are_on(request: _Request) -> Refusal | None:
 
 
 def _range_is_valid(request: _Request) -> Refusal | None:
-    is_valid = range_is_valid(request.place, request.held_facts)
+    is_valid = range_is_valid(request.body, request.held_facts)
     return None if is_valid else request.refused(Status.ERANGE)
 
 

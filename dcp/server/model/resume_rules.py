@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dcp.types import END_OF_TIME, FailoverLog
+from dcp.wire.stream_messages import StreamRequest
 from dcp.wire.vocabulary import Status, StreamFlag, VbucketState
 
 Rules = Literal["document", "server"]
@@ -20,20 +21,6 @@ Rules = Literal["document", "server"]
 
 They also decide on flow control, streams without values (`ClusterSettings.makes_up_metadata`) and
 GET_ALL_VB_SEQNOS (`ClusterSettings.tells_high_seqnos`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeRequest:
-    """The client's position in a stream request."""
-
-    start: int
-    vb_uuid: int
-    snap_start: int
-    snap_end: int
-    end: int = END_OF_TIME
-    flags: int = 0
-    remote_purge_seqno: int = 0
-    """The purge seqno that the client's filter names, from the newest marker; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +50,22 @@ class Verdict:
     snap_start: int = 0
 
 
-def judge(request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document") -> Verdict:
-    """Decide a stream request; the connection makes its own checks between these."""
+def judge(
+    request: StreamRequest,
+    facts: VbucketFacts,
+    rules: Rules = "document",
+    remote_purge_seqno: int = 0,
+) -> Verdict:
+    """Decide a stream request; the connection makes its own checks between these.
+
+    ``remote_purge_seqno`` is in the request's JSON, from the newest marker; 0: none.
+    """
     if not state_allows(request, facts):
         return Verdict(Status.NOT_MY_VBUCKET)
     request = _from_latest(request, facts)
     if not _is_ordered(request):
         return Verdict(Status.ERANGE)
-    rollback = rollback_seqno(request, facts, rules)
+    rollback = rollback_seqno(request, facts, rules, remote_purge_seqno)
     if rollback is not None:
         return Verdict(Status.ROLLBACK, rollback)
     end = _stream_end(request, facts)
@@ -81,7 +76,7 @@ def judge(request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document"
     return Verdict(Status.SUCCESS, None, request.start, end, snap_start)
 
 
-def state_allows(request: ResumeRequest, facts: VbucketFacts) -> bool:
+def state_allows(request: StreamRequest, facts: VbucketFacts) -> bool:
     """Return True if a vbucket in this state may be streamed; checked before all else."""
     # kv_engine also hands over a replica, and leaves this check to cluster managers
     # (``engines/ep/src/dcp/producer.cc``, checkConditionsForStreamRequest).
@@ -90,12 +85,15 @@ def state_allows(request: ResumeRequest, facts: VbucketFacts) -> bool:
     return facts.state in (VbucketState.ACTIVE, VbucketState.REPLICA)
 
 
-def range_is_valid(request: ResumeRequest, facts: VbucketFacts) -> bool:
+def range_is_valid(request: StreamRequest, facts: VbucketFacts) -> bool:
     return _is_ordered(_from_latest(request, facts))
 
 
 def rollback_seqno(
-    request: ResumeRequest, facts: VbucketFacts, rules: Rules = "document"
+    request: StreamRequest,
+    facts: VbucketFacts,
+    rules: Rules = "document",
+    remote_purge_seqno: int = 0,
 ) -> int | None:
     """Return the seqno to which the client must roll back; None if it may resume."""
     strict = rules == "document" or request.flags & StreamFlag.STRICT_VBUUID
@@ -103,7 +101,8 @@ def rollback_seqno(
         return None
     adjusted = _adjusted(request)
     held_from = adjusted.snap_start if rules == "document" else request.start
-    if _purged(request, facts, held_from):
+    # A client that names our purge seqno has all purged deletions.
+    if remote_purge_seqno != facts.purge_seqno and _purged(request, facts, held_from):
         return 0
     upper = _branch_end(facts.failover_log, request.vb_uuid, facts.high_seqno)
     if upper is None:
@@ -116,7 +115,7 @@ def rollback_seqno(
     return upper if upper < adjusted.snap_start else adjusted.snap_start
 
 
-def _adjusted(request: ResumeRequest) -> ResumeRequest:
+def _adjusted(request: StreamRequest) -> StreamRequest:
     """Return the request with the snapshot bounds adjusted to its start."""
     if request.start == request.snap_start:  # holds nothing of this snapshot
         return replace(request, snap_end=request.start)
@@ -125,11 +124,11 @@ def _adjusted(request: ResumeRequest) -> ResumeRequest:
     return request
 
 
-def _is_ordered(request: ResumeRequest) -> bool:
+def _is_ordered(request: StreamRequest) -> bool:
     return request.snap_start <= request.start <= min(request.snap_end, request.end)
 
 
-def _from_latest(request: ResumeRequest, facts: VbucketFacts) -> ResumeRequest:
+def _from_latest(request: StreamRequest, facts: VbucketFacts) -> StreamRequest:
     if not request.flags & StreamFlag.FROM_LATEST:
         return request
     high = facts.high_seqno
@@ -137,7 +136,7 @@ def _from_latest(request: ResumeRequest, facts: VbucketFacts) -> ResumeRequest:
     return replace(request, start=high, vb_uuid=uuid, snap_start=high, snap_end=high)
 
 
-def _purged(request: ResumeRequest, facts: VbucketFacts, held_from: int) -> bool:
+def _purged(request: StreamRequest, facts: VbucketFacts, held_from: int) -> bool:
     """Return True if deletions above ``held_from`` that the client lacks may be purged."""
     purge = 0 if request.flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else facts.purge_seqno
     filtered_high = facts.collections_high_seqno
@@ -146,12 +145,7 @@ def _purged(request: ResumeRequest, facts: VbucketFacts, held_from: int) -> bool
         and request.start >= max(filtered_high, facts.learned_purge_seqno)
         and filtered_high <= purge
     )
-    return (
-        request.start != 0
-        and held_from < purge
-        and request.remote_purge_seqno != purge
-        and not holds_all_of_its_filter
-    )
+    return request.start != 0 and held_from < purge and not holds_all_of_its_filter
 
 
 def _branch_end(log: FailoverLog, vb_uuid: int, high_seqno: int) -> int | None:
@@ -165,7 +159,7 @@ def _branch_end(log: FailoverLog, vb_uuid: int, high_seqno: int) -> int | None:
     return found
 
 
-def _stream_end(request: ResumeRequest, facts: VbucketFacts) -> int:
+def _stream_end(request: StreamRequest, facts: VbucketFacts) -> int:
     if request.flags & StreamFlag.DISK_ONLY:
         persisted = facts.persisted_seqno
         return facts.high_seqno if persisted is None else persisted

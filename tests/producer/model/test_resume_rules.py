@@ -9,7 +9,6 @@ import pytest
 
 from dcp.server.commands import stream_requests
 from dcp.server.model.resume_rules import (
-    ResumeRequest,
     Rules,
     VbucketFacts,
     Verdict,
@@ -21,6 +20,7 @@ from dcp.wire.vocabulary import Status, StreamFlag
 from tests.conformance import main, run_file
 from tests.conformance_formats import rollback_cases
 from tests.conformance_formats.case_file import CaseResult
+from tests.producer.resuming import resuming
 
 FILE = Path(__file__).parents[2] / "data" / "cases" / "rollback-cases.json"
 CASES = json.loads(FILE.read_text())["cases"]
@@ -82,8 +82,8 @@ def test_either_way_alone_fails_a_case(
 
 def test_a_whole_snapshot_is_not_asked_for_again() -> None:
     facts = VbucketFacts(FailoverLog((FailoverEntry(7, 0),)), 50)
-    assert judge(ResumeRequest(25, 7, 0, 25), facts).snap_start == 25
-    assert judge(ResumeRequest(12, 7, 0, 25), facts).snap_start == 0
+    assert judge(resuming(25, 7, 0, 25), facts).snap_start == 25
+    assert judge(resuming(12, 7, 0, 25), facts).snap_start == 0
 
 
 # --- the rollback document, case by case
@@ -139,7 +139,7 @@ BOTH: tuple[Rules, ...] = ("document", "server")
 def test_the_rollback_document(
     start: int, uuid: int, snapshot: tuple[int, int], document: int | None, server: int | None
 ) -> None:
-    request = ResumeRequest(start, uuid, *snapshot)
+    request = resuming(start, uuid, *snapshot)
     assert rollback_seqno(request, FACTS, "document") == document
     assert rollback_seqno(request, FACTS, "server") == server
 
@@ -147,17 +147,17 @@ def test_the_rollback_document(
 @pytest.mark.parametrize("rules", BOTH)
 def test_purged_deletions_may_be_ignored(rules: Rules) -> None:
     flags = int(StreamFlag.IGNORE_PURGED_TOMBSTONES)
-    assert rollback_seqno(ResumeRequest(10, C, 10, 10, flags=flags), FACTS, rules) is None
-    assert rollback_seqno(ResumeRequest(90, C, 10, 90, flags=flags), FACTS, rules) == 80
+    assert rollback_seqno(resuming(10, C, 10, 10, flags=flags), FACTS, rules) is None
+    assert rollback_seqno(resuming(90, C, 10, 90, flags=flags), FACTS, rules) == 80
 
 
 @pytest.mark.parametrize("rules", BOTH)
 def test_a_rollback_is_asked_again_until_both_agree(rules: Rules) -> None:
     """The document's failover with a hard end: back to snap_start, then on."""
-    assert rollback_seqno(ResumeRequest(35, A, 25, 40), FACTS, rules) == 25
-    assert rollback_seqno(ResumeRequest(25, A, 25, 25), FACTS, rules) is None
+    assert rollback_seqno(resuming(35, A, 25, 40), FACTS, rules) == 25
+    assert rollback_seqno(resuming(25, A, 25, 25), FACTS, rules) is None
 
 
 def test_strict_uuids_are_what_the_document_says_of_all() -> None:
-    request = ResumeRequest(0, 0x99, 0, 0, flags=int(StreamFlag.STRICT_VBUUID))
+    request = resuming(0, 0x99, 0, 0, flags=int(StreamFlag.STRICT_VBUUID))
     assert [rollback_seqno(request, FACTS, rules) for rules in BOTH] == [0, 0]

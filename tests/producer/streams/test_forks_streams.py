@@ -15,7 +15,7 @@ import pytest
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
-from dcp.server.model.resume_rules import ResumeRequest, Rules, judge
+from dcp.server.model.resume_rules import Rules, judge
 from dcp.server.model.versions import Flavour
 from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.stream_settings import StreamSettings
@@ -24,6 +24,7 @@ from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import EndReason, Status, VbucketState
+from tests.producer.resuming import resuming
 from tests.seeds import seeds
 
 KEYS = [b"a", b"b", b"c", b"d"]
@@ -66,14 +67,14 @@ class Client:
             self._go_back(verdict.rollback_seqno)
         raise AssertionError(f"not accepted in {MOST_REQUESTS} requests")
 
-    def _request(self) -> ResumeRequest:
+    def _request(self) -> m.StreamRequest:
         if self.seqno == 0 or self.log is None:
-            return ResumeRequest(0, 0, 0, 0)
+            return resuming(0, 0, 0, 0)
         start, end = self.snapshot
         if self.seqno == self.complete_seqno:
             start = end = self.seqno
         uuid = self.log.uuid_at(self.seqno)
-        return ResumeRequest(self.seqno, uuid, min(start, self.complete_seqno), end)
+        return resuming(self.seqno, uuid, min(start, self.complete_seqno), end)
 
     def _go_back(self, seqno: int) -> None:
         assert seqno <= self.seqno

@@ -5,12 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.resume_rules import ResumeRequest, Rules, VbucketFacts, judge
+from dcp.server.model.resume_rules import Rules, VbucketFacts, judge
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Status
 from tests.producer.one_vbucket import flush
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
+from tests.producer.resuming import resuming
 
 MakeCluster = Callable[..., ProducerCluster]
 Connect = Callable[..., RawClient]
@@ -66,5 +67,5 @@ def test_of_what_nobody_knows_the_collection_all_may_be_missed(
     As far as it knows the collection ends at 5.
     """
     facts = VbucketFacts(LOG, 40, 30, collections_high_seqno=5, learned_purge_seqno=learned)
-    request = ResumeRequest(start, 0xABC, start, start)
+    request = resuming(start, 0xABC, start, start)
     assert judge(request, facts, rules).status == status

@@ -14,12 +14,13 @@ from dcp.producer.branch_record import BranchRecord
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
-from dcp.server.model.resume_rules import ResumeRequest, Rules, judge
+from dcp.server.model.resume_rules import Rules, judge
 from dcp.server.model.state_changes import StateEvent
 from dcp.server.model.versions import Version
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX
 from dcp.wire.vocabulary import Status
+from tests.producer.resuming import resuming
 
 KEYS = [b"a", b"b", b"c", b"d", b"e"]
 Held = dict[bytes, tuple[int, int]]
@@ -222,7 +223,7 @@ def test_who_may_go_on_or_goes_back_holds_what_the_new_branch_holds(
     model, facts = forking.model, forking.vbucket.facts()
     for uuid in model.branches:
         for seqno in range(model.base + 1, model.high(uuid) + 1):
-            verdict = judge(ResumeRequest(seqno, uuid, seqno, seqno), facts, rules)
+            verdict = judge(resuming(seqno, uuid, seqno, seqno), facts, rules)
             event(verdict.status.name)
             back = verdict.rollback_seqno if verdict.status is Status.ROLLBACK else seqno
             assert back is not None
