@@ -17,10 +17,11 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.send_window import SendWindow
+from dcp.server.streams.chunks import FrameBatch
 from dcp.server.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
 from dcp.server.streams.noop import NoopTimer
 from dcp.server.streams.ready_list import ReadyList
-from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase, FrameBatch
+from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.stream_quota import StreamQuota
 from dcp.server.streams.stream_register import StreamRegister
 from dcp.server.streams.stream_settings import OutOfOrder, StreamSettings

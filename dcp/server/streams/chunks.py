@@ -5,8 +5,9 @@ and one assignment writes the stream's opaque into all of them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +18,25 @@ from dcp.server.streams.stream_id_frames import with_stream_id
 from dcp.wire.vocabulary import Opcode
 
 _OPAQUE_BYTES: Final = np.arange(OPAQUE_AT, OPAQUE_AT + 4)
+_NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 
 
-class TakenFrames(NamedTuple):
-    data: bytearray
-    """The frames, one after the other."""
-    seqnos: npt.NDArray[np.uint64]
-    charged_bytes: int
-    """Bytes to charge to flow control."""
+@dataclass(frozen=True, slots=True)
+class FrameBatch:
+    """Frames to send, one after the other: one marker, one STREAM_END, or items."""
+
+    data: bytes | bytearray
+    """Empty if nothing was found in this turn; other streams should have theirs."""
+    seqnos: npt.NDArray[np.uint64] = field(default_factory=lambda: _NO_SEQNOS)
+    """Of the items; empty for other messages."""
+    extra_bytes: int = 0
+    """Flow control charges so much beyond the frames' length."""
+    is_from_disk: bool = False
+    """True if the items were read from disk, whatever their marker says."""
+
+    @property
+    def charged_bytes(self) -> int:
+        return len(self.data) + self.extra_bytes
 
 
 class Chunk:
@@ -78,14 +90,14 @@ class Chunk:
     def is_empty(self) -> bool:
         return self._next == len(self._seqnos)
 
-    def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> TakenFrames:
+    def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> FrameBatch:
         """Return the next frames, at least one if there is any.
 
         It stops at ``most_bytes`` or ``most_items``, or once ``room_bytes`` are charged. Flow
         control lets the last message exceed its room.
         """
         if self.is_empty:
-            return TakenFrames(bytearray(), self._seqnos[:0], 0)
+            return FrameBatch(b"")
         first = self._next
         base = int(self._ends[first])
         charged = int(self._charges[first])
@@ -99,7 +111,8 @@ class Chunk:
         starts = self._ends[first:last] - base
         _write_opaque(data, starts, opaque)
         self._next = last
-        return TakenFrames(data, self._seqnos[first:last], int(self._charges[last]) - charged)
+        charged = int(self._charges[last]) - charged
+        return FrameBatch(data, self._seqnos[first:last], charged - len(data))
 
 
 def _write_opaque(data: bytearray, starts: npt.NDArray[np.int64], opaque: int) -> None:

@@ -16,7 +16,7 @@ from dcp.server.model.versions import Flavour, Version
 from dcp.server.storage.disk_ranges import U64s
 from dcp.server.storage.disk_scan import Frames, Scan
 from dcp.server.storage.stored_items import versions_of
-from dcp.server.streams.chunks import Chunk, TakenFrames, chunk_of, chunk_of_wires, no_frames
+from dcp.server.streams.chunks import Chunk, FrameBatch, chunk_of, chunk_of_wires, no_frames
 from dcp.server.streams.shown_frames import ShownKey, holds_events, shown_chunk, shown_keys
 
 CHUNK_ITEMS: Final = 2048
@@ -224,7 +224,7 @@ class Snapshot:
 
     def take(
         self, room_bytes: int, most_bytes: int, most_items: int, opaque: int
-    ) -> TakenFrames | None:
+    ) -> FrameBatch | None:
         """Return the next frames as ``Chunk.take`` does; None at the end.
 
         No frames mean that nothing was found yet, and others should have a turn.

@@ -26,12 +26,9 @@ snap_start, later ones at their first item (kv_engine ``dcp/active_stream.cc``,
 """
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final
-
-import numpy as np
-import numpy.typing as npt
 
 from dcp.errors import FrameError
 from dcp.server.checkpoints.checkpoint import CheckpointKind
@@ -47,6 +44,7 @@ from dcp.server.streams.backfill import (
     snapshot_end,
     source_of,
 )
+from dcp.server.streams.chunks import FrameBatch
 from dcp.server.streams.key_order import KeyOrderItems
 from dcp.server.streams.markers import marker_of
 from dcp.server.streams.snapshots import DiskItems, MemoryItems, Snapshot
@@ -66,7 +64,6 @@ from dcp.wire.vocabulary import (
 )
 
 _LOG = logging.getLogger(__name__)
-_NO_SEQNOS: Final[npt.NDArray[np.uint64]] = np.empty(0, np.uint64)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 _HISTORY: Final = int(_DISK | SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
@@ -78,28 +75,6 @@ class ActiveStreamPhase(Enum):
     IN_MEMORY = "in memory"
     ENDING = "ending"
     DEAD = "dead"
-
-
-@dataclass(frozen=True, slots=True)
-class FrameBatch:
-    """Frames to send: one marker, one STREAM_END, or items."""
-
-    data: bytes | bytearray
-    """Empty if nothing was found in this turn; other streams should have theirs."""
-    seqnos: npt.NDArray[np.uint64]
-    """Of the items; empty for other messages."""
-    is_from_disk: bool = False
-    """True if the items were read from disk, whatever their marker says."""
-    extra_bytes: int = 0
-    """Flow control charges so much beyond the frames' length."""
-
-    @property
-    def charged_bytes(self) -> int:
-        return len(self.data) + self.extra_bytes
-
-
-_NOTHING_YET: Final = FrameBatch(b"", _NO_SEQNOS)
-"""This turn's reading found nothing that the stream shows."""
 
 
 class ActiveStream:
@@ -230,7 +205,7 @@ class ActiveStream:
     def _next_batch(self, room_bytes: int, most_bytes: int, most_items: int) -> FrameBatch | None:
         while self.is_sending:
             if self._closing:
-                return FrameBatch(self._closing.pop(0), _NO_SEQNOS)
+                return FrameBatch(self._closing.pop(0))
             if self._snapshot is not None:
                 batch = self._next_items(self._snapshot, room_bytes, most_bytes, most_items)
             elif self._filter.is_empty:
@@ -247,7 +222,7 @@ class ActiveStream:
                 batch = self._open_memory_snapshot(items)
             elif self.takeover is not None and (state := self.takeover.all_sent()) is not None:
                 body = m.SetVbucketState(state)
-                return FrameBatch(self._frame(body, Opcode.DCP_SET_VBUCKET_STATE), _NO_SEQNOS)
+                return FrameBatch(self._frame(body, Opcode.DCP_SET_VBUCKET_STATE))
             else:
                 return None
             if batch is not None:
@@ -255,7 +230,7 @@ class ActiveStream:
         if self.phase is not ActiveStreamPhase.ENDING:
             return None
         self.phase = ActiveStreamPhase.DEAD
-        return FrameBatch(self._frame(m.StreamEnd(self._reason), Opcode.DCP_STREAM_END), _NO_SEQNOS)
+        return FrameBatch(self._frame(m.StreamEnd(self._reason), Opcode.DCP_STREAM_END))
 
     def _next_items(
         self, snapshot: Snapshot, room_bytes: int, most_bytes: int, most_items: int
@@ -264,8 +239,8 @@ class ActiveStream:
             self._leave_memory(snapshot, snapshot.source)
             if self._snapshot is None:
                 return None
-        taken = snapshot.take(room_bytes, most_bytes, most_items, self.opaque)
-        if taken is None:
+        batch = snapshot.take(room_bytes, most_bytes, most_items, self.opaque)
+        if batch is None:
             if isinstance(snapshot.source, DiskItems) and snapshot.source.begin_history():
                 return self._begin(replace(snapshot, flags=_HISTORY))
             self._finish(snapshot)
@@ -275,23 +250,21 @@ class ActiveStream:
                 return None
             is_over = self._open_end is None and self._knows_collections
             return self._advance_to(snapshot.end) if is_over else None
-        data, seqnos, charged_bytes = taken
-        if not len(seqnos):
-            return _NOTHING_YET
+        if not len(batch.seqnos):
+            return batch
         # In key order no seqno is complete before the snapshot's end.
         if not isinstance(snapshot.source, KeyOrderItems):
-            self.sent_seqno = int(seqnos[-1])
+            self.sent_seqno = int(batch.seqnos[-1])
             if self.sent_seqno >= snapshot.end:
                 self._finish(snapshot)
-        is_from_disk = not isinstance(snapshot.source, MemoryItems)
-        if is_from_disk:
-            self.items_from_disk += len(seqnos)
-        else:
-            self.items_from_memory += len(seqnos)
-        return FrameBatch(data, seqnos, is_from_disk, charged_bytes - len(data))
+        if isinstance(snapshot.source, MemoryItems):
+            self.items_from_memory += len(batch.seqnos)
+            return batch
+        self.items_from_disk += len(batch.seqnos)
+        return replace(batch, is_from_disk=True)
 
     def _advance_to(self, end: int) -> FrameBatch:
-        return FrameBatch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED), _NO_SEQNOS)
+        return FrameBatch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED))
 
     @property
     def _shows_all(self) -> bool:
@@ -391,7 +364,7 @@ class ActiveStream:
         # OSO_SNAPSHOT replaces the marker, so the next marker is the stream's first.
         self._snapshot = self._with_extras(Snapshot(1, end, _DISK, source, covers))
         begin = m.OsoSnapshot(OsoFlag.START)
-        return FrameBatch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT), _NO_SEQNOS)
+        return FrameBatch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT))
 
     @property
     def _knows_collections(self) -> bool:
@@ -451,7 +424,7 @@ class ActiveStream:
         self._snapshot = self._with_extras(snapshot)
         self._marker_start, self.sent_snap_end_seqno = snapshot.start, snapshot.end
         marker = marker_of(snapshot, self._settings, self._data)
-        return FrameBatch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER), _NO_SEQNOS)
+        return FrameBatch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER))
 
     def _with_extras(self, snapshot: Snapshot) -> Snapshot:
         extra_bytes = self._settings.prepare_extra_bytes

@@ -93,8 +93,8 @@ def _sent(
     """What is sent of a source; what is not sent of a chunk goes back and comes again."""
     data, seqnos = b"", list[int]()
     while (chunk := source.next_chunk(most_bytes)) is not None:
-        frames, taken, _ = chunk.take(1 << 30, 1 << 30, most_items, opaque=0)
-        data, seqnos = data + bytes(frames), seqnos + taken.tolist()
+        taken = chunk.take(1 << 30, 1 << 30, most_items, opaque=0)
+        data, seqnos = data + bytes(taken.data), seqnos + taken.seqnos.tolist()
         if not chunk.is_empty:
             source.put_back(chunk.left_seqnos)
     source.close()

@@ -90,12 +90,12 @@ def test_a_disk_snapshot_holds_each_key_once(
     seqnos: list[int] = []
     while (chunk := source.next_chunk(data.draw(st.integers(1, 300)))) is not None:
         while not chunk.is_empty:
-            frames, taken, _ = chunk.take(1, 2**40, 2**40, opaque=0xABCD1234)
-            block = FrameSplitter().feed(bytes(frames))
+            taken = chunk.take(1, 2**40, 2**40, opaque=0xABCD1234)
+            block = FrameSplitter().feed(bytes(taken.data))
             assert [block.frame(i).opaque for i in range(len(block))] == [0xABCD1234]
             body = decode(block.frame(0))
             assert isinstance(body, m.Mutation | m.Deletion)
-            assert [body.by_seqno] == taken.tolist()
+            assert [body.by_seqno] == taken.seqnos.tolist()
             seqnos.append(body.by_seqno)
     source.close()
     assert seqnos == model.snapshot(after, high)
@@ -170,7 +170,7 @@ def test_batches_keep_to_the_window_message_by_message(
         room = data.draw(st.integers(1, 1500))
         most = data.draw(st.integers(1, 1500))
         items = data.draw(st.integers(1, 6))
-        frames, seqnos, _ = chunk.take(room, most, items, 1)
+        taken = chunk.take(room, most, items, 1)
         sent = 0
         allowed = 0
         for length in lengths[first:]:
@@ -179,5 +179,5 @@ def test_batches_keep_to_the_window_message_by_message(
                 break
             sent += length
             allowed += 1
-        assert (len(frames), len(seqnos)) == (sent, allowed)
+        assert (len(taken.data), len(taken.seqnos)) == (sent, allowed)
         first += allowed
