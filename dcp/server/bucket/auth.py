@@ -10,6 +10,8 @@ from scramp import ScramException, ScramMechanism
 
 from dcp.protocol.credentials import SCRAM_MECHANISMS, Credentials, Secret
 from dcp.protocol.sasl import SCRAMP_NAMES
+from dcp.server.model.refused_error import RefusedError
+from dcp.wire.vocabulary import Status
 
 _SCRAM: Final = {name.encode(): scramp_name for name, scramp_name in SCRAMP_NAMES.items()}
 MECHANISMS: Final = b" ".join((*_SCRAM, b"PLAIN"))
@@ -42,15 +44,7 @@ class Challenge:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """Wrong user or password, unknown mechanism, or malformed message."""
-
-    reason: str
-    is_malformed: bool = False
-
-
-Outcome = Accepted | Challenge | Rejected
+Outcome = Accepted | Challenge
 
 
 class UserStore:
@@ -78,18 +72,23 @@ class UserStore:
     def certified(self, name: str) -> str | None:
         return name if name in self._passwords else None
 
-    def check_plain(self, payload: bytes) -> Outcome:
-        """Check the payload of PLAIN: ``authzid NUL user NUL password``."""
+    def check_plain(self, payload: bytes) -> str:
+        """Return the user in the payload of PLAIN: ``authzid NUL user NUL password``.
+
+        Raises RefusedError AUTH_ERROR for a wrong user or password, EINVAL for another payload.
+        """
         parts = payload.split(b"\0")
         if len(parts) != 3:
-            return Rejected(
-                "PLAIN: the payload is not authzid NUL user NUL password", is_malformed=True
+            raise RefusedError(
+                Status.EINVAL, "PLAIN: the payload is not authzid NUL user NUL password"
             )
         user = parts[1].decode("utf-8", "replace")
         known = self._passwords
         # An unknown user is compared, too: the time of the answer must not tell who exists.
         same = hmac.compare_digest(known.get(user, Secret("")).reveal().encode(), parts[2])
-        return Accepted(user) if same and user in known else Rejected("PLAIN")
+        if not same or user not in known:
+            raise RefusedError(Status.AUTH_ERROR, "PLAIN")
+        return user
 
     def scram_info(self, mechanism: bytes, user: str) -> tuple[bytes, bytes, bytes, int]:
         """Return salt, stored key, server key and iterations for ``user``.
@@ -115,7 +114,10 @@ def _salted(scramp_name: str, password: str) -> tuple[bytes, bytes, bytes, int]:
 
 
 class SaslConversation:
-    """One authentication on one connection: SASL_AUTH, then SASL_STEP if the mechanism is SCRAM."""
+    """One authentication on one connection: SASL_AUTH, then SASL_STEP if the mechanism is SCRAM.
+
+    Both raise RefusedError: AUTH_ERROR, or EINVAL for a malformed first message.
+    """
 
     def __init__(self, users: UserStore) -> None:
         self._users = users
@@ -126,10 +128,11 @@ class SaslConversation:
     def start(self, mechanism: bytes, payload: bytes) -> Outcome:
         self._server = None
         if mechanism == b"PLAIN":
-            return self._users.check_plain(payload)
+            return Accepted(self._users.check_plain(payload))
         if mechanism not in _SCRAM:
             name = mechanism.decode("utf-8", "replace")
-            return Rejected(f'Requested mechanism "{name}" is not supported')
+            text = f'Requested mechanism "{name}" is not supported'
+            raise RefusedError(Status.AUTH_ERROR, text)
         self._mechanism = mechanism
         server = ScramMechanism(_SCRAM[mechanism]).make_server(self._info_of)
         try:
@@ -137,18 +140,20 @@ class SaslConversation:
             self._server = server
             return Challenge(server.get_server_first().encode())
         except (ScramException, UnicodeDecodeError, ValueError):
-            return Rejected("SCRAM: the first message is malformed", is_malformed=True)
+            text = "SCRAM: the first message is malformed"
+            raise RefusedError(Status.EINVAL, text) from None
 
     def step(self, mechanism: bytes, payload: bytes) -> Outcome:
         # A conversation takes one SASL_STEP; a second one must begin with SASL_AUTH again.
         server, self._server = self._server, None
         if server is None or mechanism != self._mechanism:
-            return Rejected("SASL_STEP without a SASL_AUTH of the same mechanism")
+            text = "SASL_STEP without a SASL_AUTH of the same mechanism"
+            raise RefusedError(Status.AUTH_ERROR, text)
         try:
             server.set_client_final(payload.decode())
             return Accepted(self._user, server.get_server_final().encode())
         except (ScramException, UnicodeDecodeError, ValueError):
-            return Rejected("SCRAM")
+            raise RefusedError(Status.AUTH_ERROR, "SCRAM") from None
 
     def _info_of(self, user: str) -> tuple[bytes, bytes, bytes, int]:
         self._user = user

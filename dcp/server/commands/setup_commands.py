@@ -1,9 +1,10 @@
 """Commands that set up a connection: HELLO, SASL, bucket, cluster map, version, statistics."""
 
+from collections.abc import Callable
 from itertools import chain
 from typing import Final, cast
 
-from dcp.server.bucket.auth import MECHANISMS, Accepted, Challenge, Outcome, Rejected
+from dcp.server.bucket.auth import MECHANISMS, Accepted, Challenge, Outcome
 from dcp.server.commands.error_map import error_map
 from dcp.server.commands.manifest_commands import answer_refusal
 from dcp.server.commands.session import Access, CommandHandler, Handler, Session
@@ -68,25 +69,28 @@ def sasl_mechanisms(session: Session, frame: Frame, _: m.Body, __: float) -> Non
 def sasl_auth(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     # An earlier authentication is void from here on, even if this one fails.
     session.login.begin_authentication()
-    request = cast("m.Sasl", body)
-    _sasl_outcome(session, frame, session.login.sasl.start(request.mechanism, request.payload))
+    _converse(session, frame, body, session.login.sasl.start)
 
 
 def sasl_step(session: Session, frame: Frame, body: m.Body, _: float) -> None:
+    _converse(session, frame, body, session.login.sasl.step)
+
+
+def _converse(
+    session: Session, frame: Frame, body: m.Body, answer_of: Callable[[bytes, bytes], Outcome]
+) -> None:
     request = cast("m.Sasl", body)
-    _sasl_outcome(session, frame, session.login.sasl.step(request.mechanism, request.payload))
-
-
-def _sasl_outcome(session: Session, frame: Frame, outcome: Outcome) -> None:
+    try:
+        outcome = answer_of(request.mechanism, request.payload)
+    except RefusedError as refused:
+        session.refuse(frame, refused.status, str(refused))
+        return
     match outcome:
         case Accepted(user, payload):
             session.login.authenticated(user)
             session.reply(frame, m.SaslAnswer(payload))
         case Challenge(payload):
             session.reply(frame, m.SaslAnswer(payload), status=Status.AUTH_CONTINUE)
-        case Rejected(reason, is_malformed):
-            status = Status.EINVAL if is_malformed else Status.AUTH_ERROR
-            session.refuse(frame, status, reason)
 
 
 def _without_certificate(handler: Handler) -> Handler:

@@ -16,11 +16,12 @@ from http import HTTPStatus
 from typing import Final
 
 from dcp.records import plain
-from dcp.server.bucket.auth import Accepted, UserStore
+from dcp.server.bucket.auth import UserStore
 from dcp.server.bucket.bucket import Bucket
 from dcp.server.bucket.node_figures import ProcessFigures, ProducerFigures, node_exposition
 from dcp.server.commands.bucket_statistics import producer_figures
 from dcp.server.commands.dcp_statistics import connection_figures
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.node.http_messages import HttpRequest, HttpResponse
 
 MAP_SEPARATOR: Final = b"\n\n\n\n"
@@ -61,8 +62,11 @@ def user_of(authorization: str, users: UserStore) -> str | None:
         name, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
     except (binascii.Error, ValueError):
         return None
-    outcome = users.check_plain(b"\0%b\0%b" % (name, password))
-    return outcome.user if colon and isinstance(outcome, Accepted) else None
+    try:
+        user = users.check_plain(b"\0%b\0%b" % (name, password))
+    except RefusedError:
+        return None
+    return user if colon else None
 
 
 def _endpoint_of(segments: tuple[str, ...], bucket: str) -> "_Endpoint | None":
