@@ -51,7 +51,6 @@ class BucketStorage:
         self._record = _first_record(settings, random) if found is None else found
         self._manifests = ManifestTable(self._record.manifests)
         self._names = LogNames(self._record.logs, self._record.copy_logs, self._folder.logs())
-        self._saved: BucketRecord | None = None
         self._saved_numbers = _numbers_of(self._record)
         # Removing a large file can take as long as writing it; a failover must not wait for that.
         self._removals = ThreadPoolExecutor(1, "dcp-producer-removals")
@@ -122,12 +121,12 @@ class BucketStorage:
         number = self._manifests.number(manifest)
         # A copy can stand at a manifest that no active vbucket had, so the record may lack it.
         if number not in self._saved_numbers:
-            self._save(replace(self._saved or self._record, manifests=self._manifests.rows))
+            self._save(replace(self._record, manifests=self._manifests.rows))
         return number
 
     def _save(self, record: BucketRecord) -> None:
         self._folder.save(record)
-        self._record = self._saved = record
+        self._record = record
         self._saved_numbers = _numbers_of(record)
 
     def begin(self, map_: ServedClusterMap, vbuckets: list[Vbucket]) -> None:
@@ -146,20 +145,19 @@ class BucketStorage:
             found = self._record
             # A new revision, so that clients with the old map take this one.
             map_.reopen(found.owners, found.members, found.copies, found.map_rev + 1)
-        self._record = replace(self._record, starts=self._record.starts + 1, ended_at=None)
-        self.save(map_, self.manifest)
+        starts, record = self._record.starts + 1, self._record_of(map_, self._record.manifest)
+        self._save(replace(record, starts=starts, ended_at=None))
 
     def save(
         self,
         map_: ServedClusterMap,
         manifest: Manifest,
-        steps: Sequence[Step] = (),
-        held: Iterable[Vbucket] | None = None,
+        steps: Sequence[Step],
+        held: Sequence[Vbucket],
     ) -> None:
         """Save the map, the manifest and the steps to the manifest, if anything changed.
 
-        ``held`` are all vbuckets and copies; manifests that none of them names are forgotten. With
-        None, while the vbuckets are not open yet, no manifest is forgotten.
+        ``held`` are all vbuckets and copies; manifests that none of them names are forgotten.
 
         Raises:
             OSError: the folder cannot be written; the previous record stays.
@@ -167,9 +165,13 @@ class BucketStorage:
         wanted = [*(then for _, then in steps), manifest]
         for each in wanted:
             self._manifests.add(each)
-        if held is not None:
-            self._forget_manifests({self._manifests.number(each) for each in wanted}, list(held))
-        record = replace(
+        self._forget_manifests({self._manifests.number(each) for each in wanted}, held)
+        record = self._record_of(map_, self._manifests.number(manifest))
+        if record != self._record:
+            self._save(record)
+
+    def _record_of(self, map_: ServedClusterMap, manifest: int) -> BucketRecord:
+        return replace(
             self._record,
             nodes=map_.node_count,
             map_rev=map_.rev,
@@ -178,11 +180,9 @@ class BucketStorage:
             copies=map_.rows,
             logs=self._names.names,
             copy_logs=self._names.copies,
-            manifest=self._manifests.number(manifest),
+            manifest=manifest,
             manifests=self._manifests.rows,
         )
-        if record != self._saved:
-            self._save(record)
 
     def _forget_manifests(self, wanted: set[int], held: Sequence[Vbucket]) -> None:
         """Forget all manifests but these numbers and those in the history of a vbucket or copy."""
