@@ -155,7 +155,7 @@ class ClusterNodes:
     def refuse(self, node: int) -> None:
         """Close a node's ports; its connections go on."""
         self.bucket.map.require_node(node)
-        self.loop.call(self._nodes[node].refuse())
+        self.loop.call(now(self._nodes[node].close_ports))
 
     def hang(self, node: int) -> None:
         """Let a node stop reading and answering, with everything open."""

@@ -24,7 +24,7 @@ RunChannel = Callable[[Channel], None]
 class Node:
     """One node of the cluster, with ports of its own; methods run in the loop's thread.
 
-    It can fail on order: ``kill`` closes ports and connections, ``refuse`` only the ports, and
+    It can fail on order: ``kill`` closes ports and connections, ``close_ports`` only the ports, and
     ``hang`` leaves all open without reading. ``restore`` undoes each of them.
     """
 
@@ -144,12 +144,8 @@ class Node:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
 
-    async def refuse(self) -> None:
-        """Accept no new connections; open ones go on."""
-        self.close_ports()
-
     def close_ports(self) -> None:
-        """Close the ports, but keep them for this node."""
+        """Accept no new connections; open ones go on, and the ports stay this node's."""
         for listener in self._listeners:
             listener.close()
 
@@ -166,7 +162,7 @@ class Node:
         """Close ports and connections like ``kill``, but send the waiting answers first."""
         with self._bucket.lock:
             self.fall_silent()
-        await self.refuse()
+        self.close_ports()
         # The lists are copies: a ``restore`` meanwhile can let new clients in, which stay.
         clients, others = list(self._clients), list(self._http_clients)
         # A hanging node sends nothing, so there are no last answers to wait for.
@@ -175,7 +171,7 @@ class Node:
         await self._end([*clients, *others])
 
     async def kill(self) -> None:
-        await self.refuse()
+        self.close_ports()
         await self.drop_connections()
 
     def hang(self) -> None:
