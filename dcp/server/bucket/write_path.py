@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ParamSpec
 
 from dcp.server.bucket.compactor import compact
 from dcp.server.bucket.dcp_connections import DcpConnections
@@ -14,8 +13,6 @@ from dcp.server.model.refused_error import RefusedError
 from dcp.server.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.wire.vocabulary import Status
-
-P = ParamSpec("P")
 
 
 class WritePath:

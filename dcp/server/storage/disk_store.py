@@ -46,19 +46,15 @@ class StoredItem(NamedTuple):
 class VbucketStore:
     """A vbucket's items on disk in seqno order, and its newest state."""
 
-    def __init__(self, log: Log, vbucket: int) -> None:
-        self._log = log
-        self._vbucket = vbucket
-        self._is_closed = False
-
-    @classmethod
-    def open(cls, file: DiskFile, vbucket: int) -> "VbucketStore":
+    def __init__(self, file: DiskFile, vbucket: int) -> None:
         """Read the log of a vbucket; an absent file is an empty log.
 
         An incomplete batch of a crash is cut off. Raises DiskFormatError if the file is damaged, or
         is no log of this vbucket and format version.
         """
-        return cls(Log(file, vbucket), vbucket)
+        self._log = Log(file, vbucket)
+        self._vbucket = vbucket
+        self._is_closed = False
 
     @property
     def _contents(self) -> Contents:

@@ -59,7 +59,7 @@ class VbucketData:
         self._require_room: Callable[[], None] = lambda: None
         self._writes_behind = settings.writes_behind
         self._unwritten = UnwrittenBatches()
-        self._store = VbucketStore.open(file, vbucket)
+        self._store = VbucketStore(file, vbucket)
         self.memory = MemoryHistory(vbucket, settings.limits, base_seqno)
         self.newest = NewestVersions(vbucket, self._store, keeps_values=settings.keeps_values)
         self.disk = DiskHistory(

@@ -20,7 +20,7 @@ STEPS: list[Step] = [
     lambda store: store.cut(3),
     lambda store: store.write([item(4, replaces=2), item(6)], b"", snapshot_end=8),
 ]
-EMPTY = told(VbucketStore.open(MemoryFile(), 0))
+EMPTY = told(VbucketStore(MemoryFile(), 0))
 
 
 class CrashError(Exception):
@@ -38,7 +38,7 @@ class Log:
 @pytest.fixture(params=[False, True], ids=["as written", "compacted first"])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
     path = tmp_path / "written.vb"
-    store = VbucketStore.open(OsFile(path), 0)
+    store = VbucketStore(OsFile(path), 0)
     steps = STEPS
     if request.param:
         for step in STEPS[:2]:
@@ -63,12 +63,12 @@ def in_memory(data: bytes) -> MemoryFile:
 def test_a_truncated_log_holds_its_whole_batches(log: Log) -> None:
     for size in range(min(log.told_at), len(log.data) + 1):
         file = in_memory(log.data[:size])
-        store = VbucketStore.open(file, 0)
+        store = VbucketStore(file, 0)
         whole = max(end for end in log.told_at if end <= size)
         assert told(store) == log.told_at[whole]
         assert file.size_bytes == whole
         store.write(items([store.persisted_seqno + 1]), b"goes on")
-        assert told(VbucketStore.open(file, 0)) == told(store)
+        assert told(VbucketStore(file, 0)) == told(store)
 
 
 def test_a_flipped_bit_loses_the_last_batch_or_is_refused(log: Log) -> None:
@@ -79,9 +79,9 @@ def test_a_flipped_bit_loses_the_last_batch_or_is_refused(log: Log) -> None:
         file = in_memory(bytes(data))
         if place < ends[-2]:
             with pytest.raises(DiskFormatError, match="is damaged: found"):
-                VbucketStore.open(file, 0)
+                VbucketStore(file, 0)
             continue
-        store = VbucketStore.open(file, 0)
+        store = VbucketStore(file, 0)
         whole = max(end for end in ends if end <= place)
         assert told(store) == log.told_at[whole]
         assert file.size_bytes == whole
@@ -92,27 +92,27 @@ def test_less_than_a_file_header_is_no_log(tmp_path: Path, size: int) -> None:
     path = tmp_path / "0.vb"
     path.write_bytes(b"\0" * size)
     with pytest.raises(DiskFormatError, match=f"found {size} bytes, expected 40 or more: no log"):
-        VbucketStore.open(OsFile(path), 0)
+        VbucketStore(OsFile(path), 0)
 
 
 def test_a_batch_in_another_place_is_no_batch(tmp_path: Path) -> None:
     """What a disk kept of an earlier file must not be taken for a batch of this one."""
     path = tmp_path / "0.vb"
-    store = VbucketStore.open(OsFile(path), 0)
+    store = VbucketStore(OsFile(path), 0)
     STEPS[0](store)
     first = store.size_bytes
     STEPS[2](store)
     expected, data = told(store), path.read_bytes()
     path.write_bytes(data + data[first:])
-    assert told(VbucketStore.open(OsFile(path), 0)) == expected
+    assert told(VbucketStore(OsFile(path), 0)) == expected
     assert path.stat().st_size == len(data)
     path.write_bytes(data[:first])
-    store = VbucketStore.open(OsFile(path), 0)
+    store = VbucketStore(OsFile(path), 0)
     store.compact()
     compacted = told(store)
     assert store.size_bytes == first
     path.write_bytes(path.read_bytes() + data[first:])  # of the generation before
-    assert told(VbucketStore.open(OsFile(path), 0)) == compacted
+    assert told(VbucketStore(OsFile(path), 0)) == compacted
 
 
 class TornFile(MemoryFile):
@@ -141,7 +141,7 @@ def test_what_is_not_synced_is_there_whole_or_not_at_all(torn: int) -> None:
     kept, is_done = 0, False
     while not is_done:
         disk = TornFile()
-        store = VbucketStore.open(disk, 0)
+        store = VbucketStore(disk, 0)
         for step in STEPS[:torn]:
             step(store)
         before = told(store)
@@ -152,7 +152,7 @@ def test_what_is_not_synced_is_there_whole_or_not_at_all(torn: int) -> None:
         with pytest.raises(CrashError):
             STEPS[torn](store)
         disk.bytes_left = None
-        again = VbucketStore.open(disk, 0)
+        again = VbucketStore(disk, 0)
         if told(again) != before:
             STEPS[torn](store)
             assert told(again) == told(store)
@@ -195,7 +195,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def test_everything_is_synced_before_it_is_acknowledged(tmp_path: Path, disk: Disk) -> None:
-    store = VbucketStore.open(OsFile(tmp_path / "0.vb"), 0)
+    store = VbucketStore(OsFile(tmp_path / "0.vb"), 0)
 
     def replaced(size: int) -> list[str]:
         return [f"sync 0.vb.new {size}", "rename 0.vb.new to 0.vb", f"sync {tmp_path.name}"]
@@ -215,7 +215,7 @@ def test_a_crash_in_a_compaction_leaves_the_old_log_or_the_new(
     tmp_path: Path, disk: Disk, steps: int
 ) -> None:
     path = tmp_path / "0.vb"
-    store = VbucketStore.open(OsFile(path), 0)
+    store = VbucketStore(OsFile(path), 0)
     for step in STEPS:
         step(store)
     old = told(store)
@@ -227,23 +227,23 @@ def test_a_crash_in_a_compaction_leaves_the_old_log_or_the_new(
         else:
             store.compact(purge_up_to_seqno=4)
     disk.steps_left = 1000
-    again = VbucketStore.open(OsFile(path), 0)
+    again = VbucketStore(OsFile(path), 0)
     assert [found.name for found in tmp_path.iterdir()] == ["0.vb"]
     if steps < 2:
         assert told(again) == old
         again.compact(purge_up_to_seqno=4)
     assert seqnos_of(again, each_key_once=False) == [3, 4, 6]
-    assert told(VbucketStore.open(OsFile(path), 0)) == told(again)
+    assert told(VbucketStore(OsFile(path), 0)) == told(again)
 
 
 @pytest.mark.parametrize("steps", range(4))
 def test_a_crash_while_the_file_is_made(tmp_path: Path, disk: Disk, steps: int) -> None:
-    store = VbucketStore.open(OsFile(tmp_path / "0.vb"), 0)
+    store = VbucketStore(OsFile(tmp_path / "0.vb"), 0)
     disk.steps_left = steps
     with pytest.raises(CrashError):
         STEPS[0](store)
     disk.steps_left = 1000
-    again = VbucketStore.open(OsFile(tmp_path / "0.vb"), 0)
+    again = VbucketStore(OsFile(tmp_path / "0.vb"), 0)
     if again.persisted_seqno == 0:
         STEPS[0](again)
     assert seqnos_of(again) == [1, 2]

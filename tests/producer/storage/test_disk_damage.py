@@ -19,7 +19,7 @@ FILE_HEADER_BYTES = 40
 
 def _log_of_three(path: Path) -> list[int]:
     """Write three batches; return where each ends."""
-    store = VbucketStore.open(OsFile(path), 0)
+    store = VbucketStore(OsFile(path), 0)
     ends = []
     for seqno in (1, 2, 3):
         store.write(items([seqno]), b"state")
@@ -46,7 +46,7 @@ def test_a_log_that_is_damaged_before_its_last_batch_is_refused(tmp_path: Path) 
         message = rf"^{re.escape(str(path))}: the batch at byte {start} is damaged: found .*, "
         message += rf"expected .*, and another batch follows at byte {follows}; restore the folder"
         with pytest.raises(DiskFormatError, match=message):
-            VbucketStore.open(OsFile(path), 0)
+            VbucketStore(OsFile(path), 0)
         assert path.read_bytes() == damaged
     assert [each.name for each in tmp_path.iterdir()] == ["vb_0.log"]
 
@@ -61,7 +61,7 @@ def test_a_torn_last_batch_is_cut_off_in_silence(
         path.write_bytes(path.read_bytes()[:-1])
     else:
         _flip(path, ends[1] + 20)
-    assert seqnos_of(VbucketStore.open(OsFile(path), 0)) == [1, 2]
+    assert seqnos_of(VbucketStore(OsFile(path), 0)) == [1, 2]
     assert path.stat().st_size == ends[1]
     assert [each.name for each in tmp_path.iterdir()] == ["vb_0.log"]
     assert not caplog.messages

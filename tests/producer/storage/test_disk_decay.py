@@ -33,7 +33,7 @@ DISK_ONLY = int(StreamFlag.DISK_ONLY)
 
 def _written(file: OsFile) -> VbucketStore:
     """Batches of several items, some replaced in the same batch or in a later one."""
-    store = VbucketStore.open(file, 0)
+    store = VbucketStore(file, 0)
     store.write([item(seqno, size=9) for seqno in (1, 2, 3, 4)], b"state")
     store.write([item(5, 2), item(6, 5), item(8, size=300)], b"")
     store.write([item(9, 3, deleted_at=7), item(10)], b"another")
@@ -42,7 +42,7 @@ def _written(file: OsFile) -> VbucketStore:
 
 def _reopened(file: OsFile) -> VbucketStore:
     _written(file).close()
-    return VbucketStore.open(file, 0)
+    return VbucketStore(file, 0)
 
 
 def _cut(file: OsFile) -> VbucketStore:
@@ -141,10 +141,10 @@ def test_the_crc_behind_each_frame_does_not_depend_on_the_parts(
 
 def test_a_log_in_memory_is_read_without_a_check() -> None:
     file = MemoryFile()
-    store = VbucketStore.open(file, 0)
+    store = VbucketStore(file, 0)
     store.write([item(1), item(2)], b"")
     assert _by_seqno(store, [2, 1]) == {each: frame(item(each)) for each in (1, 2)}
-    assert not VbucketStore.open(file, 0).scan(0, each_key_once=True)._columns.crcs_behind.any()
+    assert not VbucketStore(file, 0).scan(0, each_key_once=True)._columns.crcs_behind.any()
 
 
 # --- in a cluster that runs

@@ -101,7 +101,7 @@ class Driven:
 
     def __init__(self, file: DiskFile, base: int) -> None:
         self.file = file
-        self.store = VbucketStore.open(file, 7)
+        self.store = VbucketStore(file, 7)
         self.model = Model()
         self.scans: list[tuple[Scan, list[tuple[int, bytes]]]] = []
         self.newest: dict[int, int] = {}
@@ -177,7 +177,7 @@ class Driven:
 
     def reopen(self) -> None:
         self.store.close()
-        self.store = VbucketStore.open(self.file, 7)
+        self.store = VbucketStore(self.file, 7)
 
     def check(self) -> None:
         store, model = self.store, self.model

@@ -27,7 +27,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> DiskFile:
 
 @pytest.fixture
 def store(file: DiskFile) -> VbucketStore:
-    return VbucketStore.open(file, 0)
+    return VbucketStore(file, 0)
 
 
 def write_runs(store: VbucketStore, *bounds: tuple[int, int]) -> None:
@@ -142,7 +142,7 @@ def test_a_closed_store_is_not_used(store: VbucketStore) -> None:
 
 
 def test_nothing_is_kept_of_keys_that_were_purged(store: VbucketStore) -> None:
-    fresh = VbucketStore.open(MemoryFile(), 0)
+    fresh = VbucketStore(MemoryFile(), 0)
     store.write([item(1), item(2, replaces=1, deleted_at=1), item(3)], b"")
     fresh.write([item(3)], b"")
     store.compact(purge_up_to_seqno=2)
@@ -182,7 +182,7 @@ def test_a_cut_may_bring_a_state_of_its_own(
     rewritten(store)
     store.write([], b"old")
     assert store.cut(seqno, state=b"new branch") == seqno
-    again = VbucketStore.open(file, 0)
+    again = VbucketStore(file, 0)
     assert (again.state, again.persisted_seqno) == (b"new branch", seqno)
 
 
@@ -192,7 +192,7 @@ def test_an_emptied_store_begins_anew(file: DiskFile, store: VbucketStore) -> No
     assert store.cut(1) == 0
     assert (store.purge_seqno, store.state) == (0, b"kept")
     write_runs(store, (1, 2))
-    again = VbucketStore.open(file, 0)
+    again = VbucketStore(file, 0)
     assert again.cut(1) == 1
     assert seqnos_of(again) == [1]
 
@@ -211,7 +211,7 @@ def test_no_descriptor_is_held_but_for_scans_of_a_replaced_file(tmp_path: Path) 
         return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- pathlib would open one more
 
     before = descriptors()
-    store = VbucketStore.open(OsFile(tmp_path / "0.vb"), 0)
+    store = VbucketStore(OsFile(tmp_path / "0.vb"), 0)
     rewritten(store)
     scans = [store.scan(0, each_key_once=False) for _ in range(3)]
     assert descriptors() == before
@@ -236,18 +236,18 @@ def test_a_file_that_is_no_log_of_ours_is_an_error(
     tmp_path: Path, place: int, byte: bytes, message: str
 ) -> None:
     path = tmp_path / "0.vb"
-    VbucketStore.open(OsFile(path), 0).write(items([1]), b"")
+    VbucketStore(OsFile(path), 0).write(items([1]), b"")
     data = path.read_bytes()
     path.write_bytes(data[:place] + byte + data[place + 1 :])
     with pytest.raises(DiskFormatError, match=message):
-        VbucketStore.open(OsFile(path), 0)
+        VbucketStore(OsFile(path), 0)
     assert path.stat().st_size == len(data)
 
 
 def test_the_file_of_another_vbucket_is_an_error(file: DiskFile, store: VbucketStore) -> None:
     store.write(items([1]), b"")
     with pytest.raises(DiskFormatError, match="found vbucket 0, expected 1"):
-        VbucketStore.open(file, 1)
+        VbucketStore(file, 1)
 
 
 def test_reading_beyond_the_end_of_a_file_is_an_error(file: DiskFile, store: VbucketStore) -> None:
@@ -280,7 +280,7 @@ class FullDisk(MemoryFile):
 @pytest.mark.parametrize("parts", range(4))
 def test_a_full_disk_leaves_the_store_as_it_was(parts: int) -> None:
     disk = FullDisk()
-    store = VbucketStore.open(disk, 0)
+    store = VbucketStore(disk, 0)
     rewritten(store)
     before = told(store)
     with store.scan(0, each_key_once=False) as scan:
@@ -298,7 +298,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(parts: int) -> None:
         assert store.cut(10) == 10
         store.compact()
         assert len(read_all(scan)) == 8
-    again = VbucketStore.open(disk, 0)
+    again = VbucketStore(disk, 0)
     assert told(again) == told(store)
     assert seqnos_of(again) == [2, 6, 7, 8, 9, 10]
 
@@ -308,7 +308,7 @@ def test_a_compaction_that_fails_leaves_one_file_and_a_store_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good_syncs: int
 ) -> None:
     file = OsFile(tmp_path / "0.vb")
-    store = VbucketStore.open(file, 0)
+    store = VbucketStore(file, 0)
     rewritten(store)
     before = told(store)
     syncs = iter([None] * good_syncs)
@@ -325,14 +325,14 @@ def test_a_compaction_that_fails_leaves_one_file_and_a_store_that_goes_on(
     assert [path.name for path in tmp_path.iterdir()] == ["0.vb"]
     write_runs(store, (9, 12))
     assert seqnos_of(store) == [2, 6, 7, 8, 9, 10, 11, 12]
-    assert told(VbucketStore.open(file, 0)) == told(store)
+    assert told(VbucketStore(file, 0)) == told(store)
 
 
 def test_a_scan_outlives_its_store(file: DiskFile, store: VbucketStore) -> None:
     rewritten(store)
     scan = store.scan(0, each_key_once=False)
     store.close()
-    VbucketStore.open(file, 0).compact()
+    VbucketStore(file, 0).compact()
     assert [seqno for seqno, _ in read_all(scan)] == list(range(1, 9))
 
 
@@ -346,7 +346,7 @@ def test_disk_snapshots_of_one_batch_are_apart(file: DiskFile, store: VbucketSto
     pending.run()
     assert told(store) == before
     pending.finish()
-    for each in (store, VbucketStore.open(file, 0)):
+    for each in (store, VbucketStore(file, 0)):
         assert [snapshot.end for snapshot in snapshots_of(each)] == [1, 2, 3, 4]
         assert each.state == b"state"
     assert store.cut(3) == 3

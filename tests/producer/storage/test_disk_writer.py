@@ -14,7 +14,7 @@ from tests.producer.disk_items import item, items, seqnos_of
 
 @pytest.fixture
 def store() -> VbucketStore:
-    return VbucketStore.open(MemoryFile(), 0)
+    return VbucketStore(MemoryFile(), 0)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_what_is_abandoned_is_never_written(store: VbucketStore, writer: DiskWri
     writer.abandon()
     begun.run()
     assert (store.size_bytes, writer.pending) == (0, None)
-    assert VbucketStore.open(MemoryFile(), 0).persisted_seqno == 0
+    assert VbucketStore(MemoryFile(), 0).persisted_seqno == 0
 
 
 @pytest.mark.parametrize("end", [PendingWrite.finish, PendingWrite.end, PendingWrite.give_up])

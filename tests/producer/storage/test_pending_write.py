@@ -42,7 +42,7 @@ def disk() -> Disk:
 
 @pytest.fixture
 def store(disk: Disk) -> VbucketStore:
-    store = VbucketStore.open(disk, 0)
+    store = VbucketStore(disk, 0)
     store.write([item(1), item(2, 1)], b"state")
     disk.writes = 0
     return store
@@ -103,7 +103,7 @@ def test_without_what_was_given_up_the_log_goes_on(
     assert (told(store), write.is_over) == (before, True)
     KINDS[kind](store).complete()
     assert store.state == b"new"
-    assert told(VbucketStore.open(disk, 0)) == told(store)
+    assert told(VbucketStore(disk, 0)) == told(store)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -187,7 +187,7 @@ def test_the_window_stops_it_anywhere(filled: ProducerCluster, connect: Connect)
 
 @given(st.sets(st.integers(1, 90), min_size=1, max_size=20), st.data())
 def test_a_scan_gives_any_of_its_frames(seqnos: set[int], data: st.DataObject) -> None:
-    store = VbucketStore.open(MemoryFile(), 0)
+    store = VbucketStore(MemoryFile(), 0)
     stored = items(sorted(seqnos))
     store.write(stored, b"")
     with store.scan(0, each_key_once=True) as scan:

@@ -82,7 +82,7 @@ def _versions(items: list[Any]) -> list[Version]:
 
 
 def _stored(versions: list[Version]) -> VbucketStore:
-    store = VbucketStore.open(MemoryFile(), 1)
+    store = VbucketStore(MemoryFile(), 1)
     store.write([stored_item(version, (), 0) for version in versions], b"")
     return store
 
