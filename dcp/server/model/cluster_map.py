@@ -11,10 +11,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from dcp.server.model.bucket_type import BucketType
-from dcp.server.model.placement import ABSENT, replicas_behind
 
+ABSENT: Final = -1
+"""In a map's row: a copy that has no node."""
 EPOCH: Final = 1
 _CAPABILITIES: Final = ("collections", "durableWrite", "cccp", "dcp", "nodesExt", "xattr")
+
+
+def replicas_behind(owner: int, members: Sequence[bool], count: int) -> list[int]:
+    """Return the nodes of ``count`` copies: the members after the owner, by number, as in a ring.
+
+    ``ABSENT`` fills the row if there are too few members.
+    """
+    nodes = len(members)
+    ring = ((owner + step) % nodes for step in range(1, nodes))
+    found = [node for node in ring if members[node]][:count]
+    return found + [ABSENT] * (count - len(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from dcp.errors import ConfigError
+from dcp.server.model.cluster_map import ABSENT
 from dcp.server.model.json_checks import (
     Check,
     is_flag,
@@ -21,7 +22,6 @@ from dcp.server.model.json_checks import (
     is_text,
 )
 from dcp.server.model.manifest_table import Row
-from dcp.server.model.placement import ABSENT
 from dcp.server.storage.log_names import is_log_name
 from dcp.wire.json_tree import json_tree
 

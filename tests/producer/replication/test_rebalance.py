@@ -14,8 +14,8 @@ from dcp.producer.admin_client import AdminClient, NodeStatus
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.kv_client import KvClient
 from dcp.producer.rebalance import even_owners
+from dcp.server.model.cluster_map import ABSENT, replicas_behind
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.placement import ABSENT, replicas_behind
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import EndReason, Opcode, Status, StreamFlag, VbucketState
