@@ -173,7 +173,7 @@ OPEN_CLASSES = frozenset(
         "dcp.protocol.state.ConnectionState",
         "dcp.relay.upstream_connection.ServerMessages",
         "dcp.server.model.counters.Counters",
-        "dcp.server.storage.state_on_disk.StateOnDisk",
+        "dcp.server.storage.saved_vbucket.StateOnDisk",
     }
 )
 

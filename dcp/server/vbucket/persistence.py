@@ -12,7 +12,7 @@ from dcp.server.storage.disk_history import DiskHistory
 from dcp.server.storage.disk_store import VbucketStore
 from dcp.server.storage.disk_writer import DiskWriter
 from dcp.server.storage.pending_write import PendingWrite
-from dcp.server.storage.state_on_disk import StateOnDisk
+from dcp.server.storage.saved_vbucket import StateOnDisk
 from dcp.server.storage.unwritten_batches import UnwrittenBatches, WriteBatch
 from dcp.server.vbucket.memory_history import MemoryHistory
 from dcp.server.vbucket.newest_versions import NewestVersions

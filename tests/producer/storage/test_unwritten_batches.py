@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.disk_history import ReceivedParts
-from dcp.server.storage.saved_vbucket import SavedVbucket
-from dcp.server.storage.state_on_disk import StateOnDisk
+from dcp.server.storage.saved_vbucket import SavedVbucket, StateOnDisk
 from dcp.server.storage.unwritten_batches import UnwrittenBatches
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
