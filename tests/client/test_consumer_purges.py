@@ -18,7 +18,6 @@ from dcp.server.model.manifest import Manifest
 from dcp.server.model.stream_filter import StreamFilter
 from dcp.server.streams.stream_request_value import parse_filter
 from dcp.types import SnapshotRange
-from dcp.wire.vocabulary import Status
 from tests.client.conftest import MakeCluster
 from tests.client.connecting import START
 from tests.client.consuming import consuming, settings, starts
@@ -34,7 +33,7 @@ def test_the_purge_seqno_goes_into_the_stream_request(
     fill(cluster, 20)
     asked: list[bytes] = []
 
-    def record(value: bytes, manifest: Manifest, **negotiated: bool) -> StreamFilter | Status:
+    def record(value: bytes, manifest: Manifest, **negotiated: bool) -> StreamFilter:
         asked.append(value)
         return parse_filter(value, manifest, **negotiated)
 

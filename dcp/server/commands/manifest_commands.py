@@ -40,8 +40,10 @@ def scope_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 
 
 def answer_refusal(session: Session, frame: Frame, refused: RefusedError) -> None:
-    """Answer a question that is refused; only EINVAL comes with its reason."""
-    if refused.status is Status.NOT_MY_VBUCKET:
+    """Answer a request that is refused; only EINVAL and EACCESS come with their reason."""
+    if refused.status is Status.EACCESS:
+        session.refuse_access(frame, refused.status, str(refused))
+    elif refused.status is Status.NOT_MY_VBUCKET:
         session.refuse_vbucket(frame)
     elif refused.status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
         refuse_unknown_id(session, frame, refused.status)

@@ -1,4 +1,4 @@
-"""Parses the JSON value of a stream request: a filter, or the status that rejects the request.
+"""Parses the JSON value of a stream request, which is a filter.
 
     collections   hexadecimal ids, as strings      not together with scope
     scope         a hexadecimal id, as a string
@@ -35,26 +35,23 @@ def parse_filter(
     collections: bool,
     stream_ids: bool = False,
     sync_writes: bool = False,
-) -> StreamFilter | Status:
-    """Return the filter in ``value``, or the status that rejects the request.
+) -> StreamFilter:
+    """Return the filter in ``value``; raise RefusedError if it is none.
 
     The client negotiated ``collections`` by HELLO, ``stream_ids`` and ``sync_writes`` by
     DCP_CONTROL. ``manifest`` belongs to the vbucket.
     """
-    try:
-        found = _parsed(value, manifest) if collections else _legacy(value, manifest)
-        if stream_ids is not (found.stream_id is not None):
-            raise RefusedError(Status.DCP_STREAM_ID_INVALID)
-    except RefusedError as refused:
-        return refused.status
+    found = _parsed(value, manifest) if collections else _legacy(value, manifest)
+    if stream_ids is not (found.stream_id is not None):
+        raise RefusedError(Status.DCP_STREAM_ID_INVALID)
     if sync_writes and found.kind in (FilterKind.COLLECTIONS, FilterKind.SCOPE):
-        return Status.NOT_SUPPORTED
+        raise RefusedError(Status.NOT_SUPPORTED)
     return replace(found, sync_writes=sync_writes)
 
 
 def _legacy(value: bytes, manifest: Manifest) -> StreamFilter:
     if value:
-        raise RefusedError(Status.EINVAL)
+        raise RefusedError(Status.EINVAL, "Request must not include value")
     if DEFAULT_ID not in manifest.collections:
         raise RefusedError(Status.UNKNOWN_COLLECTION)
     return LEGACY
@@ -63,6 +60,12 @@ def _legacy(value: bytes, manifest: Manifest) -> StreamFilter:
 def _parsed(value: bytes, manifest: Manifest) -> StreamFilter:
     if not value:
         return EVERYTHING
+    if len(value) > MOST_REQUEST_JSON_BYTES:
+        found, most = len(value), MOST_REQUEST_JSON_BYTES
+        raise RefusedError(
+            Status.EINVAL,
+            f"stream request value: found {found} bytes, expected at most {most}",
+        )
     try:
         tree = json_tree(value, MOST_REQUEST_JSON_BYTES)
     except ValueError:

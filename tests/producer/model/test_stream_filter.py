@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dcp.producer.manifest_changes import DropCollection, changed
 from dcp.server.model.manifest import Manifest
+from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.streams.stream_request_value import parse_filter
@@ -90,7 +91,7 @@ def _some(*ids: int) -> StreamFilter:
     ],
 )
 def test_values(value: bytes, expected: StreamFilter | Status) -> None:
-    assert parse_filter(value, MANIFEST, collections=True) == expected
+    assert _parsed(value, MANIFEST, collections=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_values(value: bytes, expected: StreamFilter | Status) -> None:
     ],
 )
 def test_values_with_stream_ids(value: bytes, expected: StreamFilter | Status) -> None:
-    assert parse_filter(value, MANIFEST, collections=True, stream_ids=True) == expected
+    assert _parsed(value, MANIFEST, collections=True, stream_ids=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_values_with_stream_ids(value: bytes, expected: StreamFilter | Status) -
 def test_values_of_clients_without_collections(
     value: bytes, manifest: Manifest, expected: StreamFilter | Status
 ) -> None:
-    assert parse_filter(value, manifest, collections=False) == expected
+    assert _parsed(value, manifest, collections=False) == expected
 
 
 @pytest.mark.parametrize(
@@ -142,16 +143,23 @@ def test_values_of_clients_without_collections(
 def test_values_on_connections_of_sync_writes(
     value: bytes, expected: StreamFilter | Status
 ) -> None:
-    assert parse_filter(value, MANIFEST, collections=True, sync_writes=True) == expected
+    assert _parsed(value, MANIFEST, collections=True, sync_writes=True) == expected
 
 
 @given(st.binary(max_size=40), st.booleans(), st.booleans())
 def test_any_value_has_an_answer(value: bytes, collections: bool, stream_ids: bool) -> None:
     for text in (value, json.dumps({"collections": [value.hex()], "sid": len(value)}).encode()):
-        found = parse_filter(text, MANIFEST, collections=collections, stream_ids=stream_ids)
+        found = _parsed(text, MANIFEST, collections=collections, stream_ids=stream_ids)
         if isinstance(found, StreamFilter):
             assert found.collections <= MANIFEST.collections.keys()
             assert (found.stream_id is None) is not stream_ids
+
+
+def _parsed(value: bytes, manifest: Manifest, **negotiated: bool) -> StreamFilter | Status:
+    try:
+        return parse_filter(value, manifest, **negotiated)
+    except RefusedError as refused:
+        return refused.status
 
 
 def _document(collection: int) -> Version:
