@@ -2,7 +2,6 @@
 
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
 from secrets import token_bytes, token_hex
 from typing import Any, Final
 
@@ -26,25 +25,6 @@ REPLICATION_USER: Final = "@replication"
 
 def _node_credentials() -> Credentials:
     return Credentials(REPLICATION_USER, Secret(token_hex(16)), SCRAM_MECHANISMS[:1])
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The user proved the password."""
-
-    user: str
-    payload: bytes = b""
-    """The server's final SCRAM message; empty for PLAIN."""
-
-
-@dataclass(frozen=True, slots=True)
-class Challenge:
-    """The client must answer ``payload`` with a SASL_STEP."""
-
-    payload: bytes
-
-
-Outcome = Accepted | Challenge
 
 
 class UserStore:
@@ -116,7 +96,9 @@ def _salted(scramp_name: str, password: str) -> tuple[bytes, bytes, bytes, int]:
 class SaslConversation:
     """One authentication on one connection: SASL_AUTH, then SASL_STEP if the mechanism is SCRAM.
 
-    Both raise RefusedError: AUTH_ERROR, or EINVAL for a malformed first message.
+    Both return the payload of the answer, with the user who proved the password. The user is None
+    if the client must answer with a SASL_STEP. Both raise RefusedError: AUTH_ERROR, or EINVAL for a
+    malformed first message.
     """
 
     def __init__(self, users: UserStore) -> None:
@@ -125,10 +107,10 @@ class SaslConversation:
         self._mechanism = b""
         self._user = ""
 
-    def start(self, mechanism: bytes, payload: bytes) -> Outcome:
+    def start(self, mechanism: bytes, payload: bytes) -> tuple[str | None, bytes]:
         self._server = None
         if mechanism == b"PLAIN":
-            return Accepted(self._users.check_plain(payload))
+            return self._users.check_plain(payload), b""
         if mechanism not in _SCRAM:
             name = mechanism.decode("utf-8", "replace")
             text = f'Requested mechanism "{name}" is not supported'
@@ -138,12 +120,12 @@ class SaslConversation:
         try:
             server.set_client_first(payload.decode())
             self._server = server
-            return Challenge(server.get_server_first().encode())
+            return None, server.get_server_first().encode()
         except (ScramException, UnicodeDecodeError, ValueError):
             text = "SCRAM: the first message is malformed"
             raise RefusedError(Status.EINVAL, text) from None
 
-    def step(self, mechanism: bytes, payload: bytes) -> Outcome:
+    def step(self, mechanism: bytes, payload: bytes) -> tuple[str | None, bytes]:
         # A conversation takes one SASL_STEP; a second one must begin with SASL_AUTH again.
         server, self._server = self._server, None
         if server is None or mechanism != self._mechanism:
@@ -151,7 +133,7 @@ class SaslConversation:
             raise RefusedError(Status.AUTH_ERROR, text)
         try:
             server.set_client_final(payload.decode())
-            return Accepted(self._user, server.get_server_final().encode())
+            return self._user, server.get_server_final().encode()
         except (ScramException, UnicodeDecodeError, ValueError):
             raise RefusedError(Status.AUTH_ERROR, "SCRAM") from None
 
