@@ -1,9 +1,11 @@
 """Commands about collections: the manifest, and the ids of collections and scopes."""
 
 import json
+from collections.abc import Callable
 from typing import Final, cast
 
 from dcp.server.commands.session import Access, CommandHandler, Session
+from dcp.server.model.manifest import Manifest
 from dcp.server.model.refused_error import RefusedError
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
@@ -17,22 +19,21 @@ def manifest(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def collection_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    path = cast("m.GetId", body).path.decode("utf-8", "replace")
-    held = session.bucket.manifest
-    try:
-        found = held.at(path).id
-    except RefusedError as refused:
-        answer_refusal(session, frame, refused)
-    else:
-        session.reply(frame, m.IdAnswer(held.uid, found))
+    _reply_id(session, frame, body, lambda held, path: held.at(path).id)
 
 
 def scope_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer the id of a scope by its name, or by a path that begins with it."""
+    _reply_id(session, frame, body, lambda held, path: held.scope(path.partition(".")[0]).id)
+
+
+def _reply_id(
+    session: Session, frame: Frame, body: m.Body, id_of: Callable[[Manifest, str], int]
+) -> None:
     path = cast("m.GetId", body).path.decode("utf-8", "replace")
     held = session.bucket.manifest
     try:
-        found = held.scope(path.partition(".")[0]).id
+        found = id_of(held, path)
     except RefusedError as refused:
         answer_refusal(session, frame, refused)
     else:
