@@ -1,9 +1,11 @@
 """One DCP stream of one vbucket: from disk if memory lacks something, then from memory.
 
-    BACKFILLING    until the backfill is sent; then IN_MEMORY
-    IN_MEMORY      until the stream ends, or low memory drops the cursor: then BACKFILLING again
-    ENDING         a STREAM_END must be sent
-    DEAD           closed
+    phase          event             next phase
+    BACKFILLING    BACKFILL_DONE     IN_MEMORY
+    IN_MEMORY      CURSOR_DROPPED    BACKFILLING
+    either         END               ENDING       (must send a STREAM_END)
+    either         DROP              DEAD         (closes without a message)
+    ENDING         END_SENT          DEAD
 
 A backfill sends everything on disk after the stream's seqno as one snapshot. When it opens, a
 cursor behind its end makes memory keep all later items. From memory, each look of the cursor is one
@@ -77,6 +79,25 @@ class ActiveStreamPhase(Enum):
     DEAD = "dead"
 
 
+class _Event(Enum):
+    BACKFILL_DONE = "backfill done"
+    CURSOR_DROPPED = "cursor dropped"
+    END = "end"
+    DROP = "drop"
+    END_SENT = "end sent"
+
+
+_NEXT: Final = {
+    (ActiveStreamPhase.BACKFILLING, _Event.BACKFILL_DONE): ActiveStreamPhase.IN_MEMORY,
+    (ActiveStreamPhase.IN_MEMORY, _Event.CURSOR_DROPPED): ActiveStreamPhase.BACKFILLING,
+    (ActiveStreamPhase.BACKFILLING, _Event.END): ActiveStreamPhase.ENDING,
+    (ActiveStreamPhase.IN_MEMORY, _Event.END): ActiveStreamPhase.ENDING,
+    (ActiveStreamPhase.BACKFILLING, _Event.DROP): ActiveStreamPhase.DEAD,
+    (ActiveStreamPhase.IN_MEMORY, _Event.DROP): ActiveStreamPhase.DEAD,
+    (ActiveStreamPhase.ENDING, _Event.END_SENT): ActiveStreamPhase.DEAD,
+}
+
+
 class ActiveStream:
     """An accepted stream. Statistics read many of its attributes."""
 
@@ -139,6 +160,9 @@ class ActiveStream:
             self.cursor, after_seqno, droppable=not self._settings.keeps_cursor
         )
 
+    def _on(self, event: _Event) -> None:
+        self.phase = _NEXT[self.phase, event]
+
     def is_of(self, data: VbucketData) -> bool:
         return self._data is data
 
@@ -170,14 +194,14 @@ class ActiveStream:
         """Return to the disk, because memory does not keep the next items."""
         self._has_cursor = False
         if self.phase is ActiveStreamPhase.IN_MEMORY:
-            self.phase = ActiveStreamPhase.BACKFILLING
+            self._on(_Event.CURSOR_DROPPED)
 
     def end(self, reason: EndReason, *, announce: bool) -> None:
         """Stop sending items; ``announce`` sends a STREAM_END."""
         if self.is_sending:
             self._reason = reason
             self._let_go()
-            self.phase = ActiveStreamPhase.ENDING if announce else ActiveStreamPhase.DEAD
+            self._on(_Event.END if announce else _Event.DROP)
 
     def _let_go(self) -> None:
         if self._snapshot is not None:
@@ -229,7 +253,7 @@ class ActiveStream:
                 return batch
         if self.phase is not ActiveStreamPhase.ENDING:
             return None
-        self.phase = ActiveStreamPhase.DEAD
+        self._on(_Event.END_SENT)
         return FrameBatch(self._frame(m.StreamEnd(self._reason), Opcode.DCP_STREAM_END))
 
     def _next_items(
@@ -292,7 +316,7 @@ class ActiveStream:
         snapshot.source.close()
         self._snapshot = None
         if self.phase is ActiveStreamPhase.BACKFILLING and self._has_cursor:
-            self.phase = ActiveStreamPhase.IN_MEMORY
+            self._on(_Event.BACKFILL_DONE)
 
     def _pass_by(self, source: MemoryItems, seqno: int) -> None:
         self._filter = source.filter_behind
@@ -339,7 +363,7 @@ class ActiveStream:
             if self._disk_only:
                 self.end(EndReason.OK, announce=True)
             else:
-                self.phase = ActiveStreamPhase.IN_MEMORY
+                self._on(_Event.BACKFILL_DONE)
             return None
         self._memory_flags = _FIRST_MEMORY
         checkpoints, self._open_end = self._data.checkpoints, None
