@@ -30,7 +30,7 @@ from typing import Final
 from dcp.errors import LakeError
 from dcp.lake.apply.clearing_rules import keeps_dropped_rows, with_events
 from dcp.lake.change_log.collection_events import CollectionEvent
-from dcp.lake.change_log.epochs import Fork, is_live, live_up_to
+from dcp.lake.change_log.epochs import Fork, live_up_to, newest_beginning
 from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, Role, RowRange, Undo
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.vbucket_state import VbucketProgress
@@ -78,13 +78,12 @@ class LogFacts:
         pending = self.state(version, vbucket).first_pending_round
         return pending or version.round_of(vbucket) + 1
 
-    def with_forks(self, found: Iterable[Fork]) -> "LogFacts":
-        forks = dict(self.forks)
-        for fork in found:
-            known = forks.get(fork.vbucket, ())
-            if fork not in known:
-                forks[fork.vbucket] = (*known, fork)
-        return replace(self, forks=forks)
+    def with_forks(self, found: Mapping[int, Iterable[Fork]]) -> "LogFacts":
+        forks = {
+            vbucket: tuple(dict.fromkeys((*self.forks.get(vbucket, ()), *each)))
+            for vbucket, each in found.items()
+        }
+        return replace(self, forks={**self.forks, **forks})
 
     def with_collection_events(self, found: Iterable[CollectionEvent]) -> "LogFacts":
         events = {vbucket: set(known) for vbucket, known in self.events.items()}
@@ -210,11 +209,12 @@ def no_slice(held: AppliedVersion) -> LogSlice:
 def is_on_live_branch(facts: LogFacts, version: AppliedVersion, vbucket: int) -> bool:
     """Return whether all that a version has of a vbucket is live at ``to_round``."""
     state, forks = facts.state(version, vbucket), facts.forks_after(version, vbucket)
-    return is_live(state.epoch, state.complete_seqno, facts.after[vbucket].epoch, forks)
+    is_known = state.epoch <= facts.after[vbucket].epoch
+    return is_known and state.complete_seqno <= live_up_to(state.epoch, forks)
 
 
 def _has_begun_anew(facts: LogFacts, version: AppliedVersion, vbucket: int) -> bool:
-    return any(fork.seqno == 0 for fork in facts.forks_after(version, vbucket))
+    return newest_beginning(facts.forks_after(version, vbucket)) is not None
 
 
 def _is_replaced(facts: LogFacts, vbucket: int, *, anew: bool) -> bool:
@@ -289,11 +289,10 @@ def _whole_beginning(facts: LogFacts, vbucket: int) -> Fork | None:
 
     Rows of an incomplete history would show a state that the source never had.
     """
-    anew = [fork for fork in facts.forks_after(facts.held, vbucket) if fork.seqno == 0]
-    # A vbucket may begin anew more than once; only the last beginning counts.
-    beginning = max(anew, key=lambda fork: fork.epoch)
-    is_whole = facts.after[vbucket].is_whole and beginning.round > facts.cleaned_round
-    return beginning if is_whole else None
+    beginning = newest_beginning(facts.forks_after(facts.held, vbucket))
+    is_whole = facts.after[vbucket].is_whole
+    is_left = beginning is not None and beginning.round > facts.cleaned_round
+    return beginning if is_whole and is_left else None
 
 
 def _stale(facts: LogFacts, vbucket: int) -> LogSlice:
@@ -311,11 +310,12 @@ def row_ranges(
     """
     ranges: list[RowRange] = []
     low = base.complete_seqno
+    old_forks = [fork for fork in forks if fork.epoch <= old.epoch]
     for epoch in range(base.epoch, new.epoch + 1):
         published = low
         if epoch <= old.epoch:
-            published = min(old.complete_seqno, live_up_to(epoch, old.epoch, forks))
-        live = min(new.complete_seqno, live_up_to(epoch, new.epoch, forks))
+            published = min(old.complete_seqno, live_up_to(epoch, old_forks))
+        live = min(new.complete_seqno, live_up_to(epoch, forks))
         # A row below both limits is kept. Between them it is undone, or fresh.
         for role, bottom, top in (
             (Role.KEPT, low, min(published, live)),
@@ -349,7 +349,8 @@ def oldest_pending_round(states: Iterable[VbucketProgress], otherwise: int) -> i
 
 def _require_consistent(old: VbucketProgress, new: VbucketProgress, forks: Sequence[Fork]) -> None:
     # A fork at 0 replaces all earlier rows, so the log need not have the epochs before it.
-    anew = max((fork.epoch for fork in forks if fork.seqno == 0), default=0)
+    beginning = newest_beginning(forks)
+    anew = 0 if beginning is None else beginning.epoch
     begun = {fork.epoch for fork in forks if fork.epoch >= anew}
     expected = set(range(max(anew, old.epoch + 1), new.epoch + 1))
     wayout = f"dcplake resync --vbuckets {new.vbucket} streams it again from the beginning"

@@ -19,7 +19,7 @@ from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import FEW, WHOLE, WINDOW, TableCommit, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.records import UNSTORED, plain, read
 
 
@@ -104,7 +104,7 @@ def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) ->
     not complete.
     """
     held = status.held
-    anew = (vb for vb, state in newest.items() if state.epoch > FIRST_EPOCH and not state.is_whole)
+    anew = (vb for vb, state in newest.items() if state.has_begun_again)
     return {**held.stale} | {vb: held.round_of(vb) for vb in anew}
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.change_log.epochs import Fork, dead_by_sql, forks_between
+from dcp.lake.change_log.epochs import Fork, dead_by_sql, forks_between, live_up_to
 from dcp.lake.config.settings import DroppedPolicy
 from dcp.lake.store.sql import integer_list, string
 from dcp.lake.tables.lake_tables import LakeTables
@@ -71,7 +71,8 @@ def is_undone(event: CollectionEvent, forks: Iterable[Fork]) -> bool:
     Streaming a vbucket again from its beginning undoes no event. The new history has the event too,
     or may have forgotten it.
     """
-    return any(fork.epoch > event.epoch and 0 < fork.seqno < event.seqno for fork in forks)
+    rollbacks = [fork for fork in forks if fork.seqno]
+    return event.seqno > live_up_to(event.epoch, rollbacks)
 
 
 def undone_by_sql(forks: str, event: str) -> str:
@@ -100,9 +101,7 @@ def kept_vbuckets(lake: LakeTables, to_round: int) -> dict[int, frozenset[int]]:
     events = defaultdict[tuple[int, int], list[CollectionEvent]](list)
     for event in collection_events(lake, collection_ids, 1, to_round, vbuckets):
         events[event.collection_id, event.vbucket].append(event)
-    forks = defaultdict[int, list[Fork]](list)
-    for fork in forks_between(lake, 0, to_round, {vbucket for _, vbucket in events}):
-        forks[fork.vbucket].append(fork)
+    forks = forks_between(lake, 0, to_round, {vbucket for _, vbucket in events})
     kept = defaultdict[int, set[int]](set)
     for (collection_id, vbucket), found in events.items():
         newest = newest_event(found, forks[vbucket])

@@ -7,6 +7,7 @@ are on dead branches.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,9 +22,8 @@ from dcp.types import U64_MAX
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """The start of an epoch: rows of earlier epochs above ``seqno`` are dead."""
+    """The start of a vbucket's epoch: rows of earlier epochs above ``seqno`` are dead."""
 
-    vbucket: int
     epoch: int
     seqno: int
     round: int
@@ -35,34 +35,22 @@ class Fork:
             raise ValueError(f"fork: found epoch {self.epoch}, expected one after {FIRST_EPOCH}")
 
 
-def live_up_to(epoch: int, newest_epoch: int, forks: Iterable[Fork]) -> int:
+def live_up_to(epoch: int, forks: Iterable[Fork]) -> int:
     """Return the newest live seqno of ``epoch``; ``forks`` belong to one vbucket."""
-    later = (fork.seqno for fork in forks if epoch < fork.epoch <= newest_epoch)
-    return min(later, default=U64_MAX)
+    return min((fork.seqno for fork in forks if fork.epoch > epoch), default=U64_MAX)
 
 
-def begun_anew(
-    rounds: Mapping[int, int], forks: Iterable[Fork], cleaned_round: int
-) -> frozenset[int]:
-    """Return the vbuckets whose history begins again at 0 after their round, complete in the log.
-
-    A beginning in a cleaned round may lack rows, so that its vbucket must begin once more.
-    """
-    return frozenset(
-        fork.vbucket
-        for fork in forks
-        if fork.seqno == 0
-        and fork.vbucket in rounds
-        and fork.round > max(rounds[fork.vbucket], cleaned_round)
-    )
+def newest_beginning(forks: Iterable[Fork]) -> Fork | None:
+    """Return the newest fork at 0; ``forks`` belong to one vbucket."""
+    return max((fork for fork in forks if not fork.seqno), key=attrgetter("epoch"), default=None)
 
 
-def is_live(epoch: int, seqno: int, newest_epoch: int, forks: Iterable[Fork]) -> bool:
-    return epoch <= newest_epoch and seqno <= live_up_to(epoch, newest_epoch, forks)
+IS_FORK_SQL: Final = f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL"
+"""True for a row that starts an epoch. The row of a rollback order has no seqno."""
 
 
 def dead_by_sql(fork: str, row: str) -> str:
-    """Return the SQL condition by which a fork kills a row of the same vbucket; see `is_live`.
+    """Return the SQL condition by which a fork kills a row of the same vbucket; see `live_up_to`.
 
     Both arguments are names of structs or tables with ``epoch`` and ``seqno``.
     """
@@ -71,18 +59,20 @@ def dead_by_sql(fork: str, row: str) -> str:
 
 def forks_between(
     lake: LakeTables, after_round: int, to_round: int, vbuckets: Collection[int]
-) -> list[Fork]:
+) -> dict[int, list[Fork]]:
+    """Return the forks of some vbuckets by vbucket, each vbucket's oldest first."""
+    forks: dict[int, list[Fork]] = {vbucket: [] for vbucket in vbuckets}
     if not vbuckets or after_round >= to_round:
-        return []
-    # A ``rollback`` row that starts an epoch has the epoch and its fork seqno. A row that only
-    # records the producer's order has no seqno.
+        return forks
     rows = lake.changes.rows(
         "DISTINCT vbucket, epoch, seqno, round, coalesce(detail, '') AS reason",
-        f"{is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL AND epoch > {FIRST_EPOCH} "
+        f"{IS_FORK_SQL} AND epoch > {FIRST_EPOCH} "
         f"AND round > {int(after_round)} AND round <= {int(to_round)} "
         f"AND vbucket IN ({integer_list(sorted(vbuckets))})",
     )
-    return sorted((read(Fork, row) for row in rows), key=lambda fork: (fork.vbucket, fork.epoch))
+    for row in sorted(rows, key=itemgetter("epoch")):
+        forks[row["vbucket"]].append(read(Fork, row))
+    return forks
 
 
 def rollback_rows(lake: LakeTables) -> list[dict[str, Any]]:
@@ -102,9 +92,8 @@ def live_complete_seqnos(
     forks = forks_between(lake, 0, to_round, forked)
     ranges = []
     for state in states:
-        own = [fork for fork in forks if fork.vbucket == state.vbucket]
         for epoch in range(FIRST_EPOCH, state.epoch + 1):
-            high = min(bounds[state.vbucket], live_up_to(epoch, state.epoch, own))
+            high = min(bounds[state.vbucket], live_up_to(epoch, forks.get(state.vbucket, ())))
             if high:
                 ranges.append(f"({state.vbucket}, {epoch}, {u64(high)})")
     if not ranges:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
 from dcp.lake.change_log.changes import newest_round, round_time
-from dcp.lake.change_log.epochs import first_rounds_after, forks_between
+from dcp.lake.change_log.epochs import first_rounds_after, forks_between, live_up_to
 from dcp.lake.change_log.last_contact import last_contact
 from dcp.lake.change_log.round_queries import reports_since, round_record, round_records
 from dcp.lake.monitor.run_watch import Health
@@ -261,11 +261,12 @@ def _reached_at(
     newest: int,
 ) -> dict[int, int]:
     """Return the seqnos that the states of a round had reached, as far as they are still live."""
-    reached = {vb: _reached(state) for vb, state in states.items()}
     forked = [vb for vb, state in states.items() if state.epoch != now[vb].epoch]
-    for fork in forks_between(lake, round_number, newest, forked):
-        reached[fork.vbucket] = min(reached[fork.vbucket], fork.seqno)
-    return reached
+    forks = forks_between(lake, round_number, newest, forked)
+    return {
+        vb: min(_reached(state), live_up_to(state.epoch, forks.get(vb, ())))
+        for vb, state in states.items()
+    }
 
 
 _PAGE: Final = "page.html"

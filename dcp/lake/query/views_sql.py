@@ -21,7 +21,7 @@ from dcp.lake.change_log.collection_events import (
     kept_sql,
     undone_by_sql,
 )
-from dcp.lake.change_log.epochs import dead_by_sql
+from dcp.lake.change_log.epochs import IS_FORK_SQL, dead_by_sql
 from dcp.lake.config.contracts import same_name_key
 from dcp.lake.config.json_paths import FieldName, Step
 from dcp.lake.receive.keys import ESCAPE_PREFIX
@@ -278,9 +278,7 @@ JOIN (SELECT e.vbucket, collection_id, min(round) FILTER (WHERE is_drop) AS drop
         max_by(is_drop, struct(epoch, seqno)) AS is_dropped
       FROM (SELECT vbucket, epoch, seqno, round, collection_id, {drop} AS is_drop
             FROM {changes_sql} WHERE {is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NOT NULL) e
-      LEFT JOIN (SELECT vbucket, collect_list(struct(epoch, seqno)) AS forks
-                 FROM {changes_sql} WHERE {is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL
-                 GROUP BY vbucket) b ON e.vbucket = b.vbucket
+      LEFT JOIN ({_forks(changes_sql)}) b ON e.vbucket = b.vbucket
       WHERE NOT coalesce({undone_by_sql("b.forks", "e")}, false)
       GROUP BY e.vbucket, collection_id) d
   ON d.collection_id = t.collection_id AND d.is_dropped
@@ -312,9 +310,7 @@ SELECT key, value, kind, died IS NULL AS is_live, died.round AS died_in_round,
 FROM (SELECT *, {cleared} AS cleared
       FROM (SELECT c.*, b.forks, d.ends, {died} AS died
             FROM {changes_sql} c
-            LEFT JOIN (SELECT vbucket, collect_list(struct(epoch, seqno, round)) AS forks
-                       FROM {changes_sql} WHERE {is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL
-                       GROUP BY vbucket) b ON c.vbucket = b.vbucket
+            LEFT JOIN ({_forks(changes_sql)}) b ON c.vbucket = b.vbucket
             LEFT JOIN (SELECT vbucket, collection_id,
                          collect_list(struct(seqno, round, epoch)) AS ends
                        FROM {changes_sql}
@@ -337,11 +333,10 @@ SELECT f.vbucket, f.epoch, f.seqno AS fork_seqno, f.round,
   max_by(o.rollback, o.round).to_seqno AS to_seqno,
   max_by(o.rollback, o.round).from_vb_uuid AS from_vb_uuid,
   max_by(o.rollback, o.round).failover_log AS server_failover_log
-FROM {changes_sql} f
+FROM (SELECT * FROM {changes_sql} WHERE {IS_FORK_SQL}) f
 LEFT JOIN {changes_sql} o
   ON o.{is_kind(RowKind.ROLLBACK)} AND o.seqno IS NULL AND o.vbucket = f.vbucket
     AND o.epoch = f.epoch - 1 AND o.round < f.round AND f.detail = '{RestartReason.ROLLBACK}'
-WHERE f.{is_kind(RowKind.ROLLBACK)} AND f.seqno IS NOT NULL
 GROUP BY f.vbucket, f.epoch, f.seqno, f.round, f.detail"""
 
 
@@ -404,6 +399,13 @@ def _newest_apply(changes_sql: str, replica: ReplicaTable, field: str) -> str:
     )
 
 
+def _forks(changes_sql: str) -> str:
+    """Return SELECT … of each vbucket's forks, an array of structs."""
+    return f"""
+SELECT vbucket, collect_list(struct(epoch, seqno, round)) AS forks
+FROM {changes_sql} WHERE {IS_FORK_SQL} GROUP BY vbucket"""
+
+
 def _live_rows(changes_sql: str, replica: ReplicaTable) -> str:
     """Return FROM … WHERE … for the live document rows (c) that the replica may lack.
 
@@ -433,24 +435,23 @@ def _bounds(changes_sql: str, replica: ReplicaTable) -> str:
     is_end = f"{ends_documents_sql(changes_sql)} AND collection_id = {replica.collection_id}"
     is_live = f"NOT exists(forks, f -> {dead_by_sql('f', 'e')})"
     return f"""
-SELECT vbucket, high, forks, must_go_back,
+SELECT vbucket, high, forks,
+  is_stale OR coalesce(exists(forks, f -> {dead_by_sql("f", "held")}), false) AS must_go_back,
   coalesce(array_max(transform(filter(ends, e -> e.seqno <= high AND {is_live}), e -> e.seqno)), 0)
     AS cleared_seqno
 FROM (SELECT vbucket,
         max_by(position.complete_seqno, round) FILTER (WHERE {is_kind(RowKind.POSITION)}) AS high,
+        max_by(struct(epoch, position.complete_seqno AS seqno), round)
+          FILTER (WHERE {is_kind(RowKind.POSITION)} AND round <= newest.to_round) AS held,
+        coalesce(exists(any_value(newest.stale_vbuckets), s -> s.vbucket = vbucket), false)
+          AS is_stale,
         collect_list(struct(epoch, seqno)) FILTER (WHERE {is_kind(RowKind.ROLLBACK)}) AS forks,
-        collect_list(struct(epoch, seqno)) FILTER (WHERE {is_kind(RowKind.SYSTEM_EVENT)}) AS ends,
-        coalesce(min(seqno) FILTER (WHERE {is_kind(RowKind.ROLLBACK)} AND round > newest.to_round)
-            < max_by(position.complete_seqno, round)
-              FILTER (WHERE {is_kind(RowKind.POSITION)} AND round <= newest.to_round), false)
-          OR coalesce(exists(any_value(newest.stale_vbuckets), s -> s.vbucket = vbucket), false)
-          AS must_go_back
+        collect_list(struct(epoch, seqno)) FILTER (WHERE {is_kind(RowKind.SYSTEM_EVENT)}) AS ends
       FROM (SELECT kind, vbucket, round, epoch, seqno, position,
               max_by(applied, IF({is_apply}, struct(round, applied.version), NULL)) OVER ()
                 AS newest
             FROM {changes_sql}
-            WHERE ({is_kind(RowKind.POSITION)} OR {is_kind(RowKind.ROLLBACK)} AND seqno IS NOT NULL
-                OR {is_end} OR {is_apply})
+            WHERE ({is_kind(RowKind.POSITION)} OR {IS_FORK_SQL} OR {is_end} OR {is_apply})
               AND round >= {_newest_apply(changes_sql, replica, "log_from_round")})
       WHERE vbucket IS NOT NULL
       GROUP BY vbucket)"""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from dcp.client.probe import ClusterView
 from dcp.errors import ConfigError
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.epochs import begun_anew, forks_between, live_complete_seqnos
+from dcp.lake.change_log.epochs import forks_between, live_complete_seqnos, newest_beginning
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import RollbackPolicy, Settings
 from dcp.lake.rounds.backfill_plan import BackfillPlan, BackfillStream
@@ -127,8 +127,12 @@ def _restarts_since(
     forks = forks_between(lake, min(rounds.values()), newest, rounds.keys())
     # If the beginning was cleaned, a table that has not applied it lacks rows and is stale.
     cleaned = cleaned_round(lake) if reason is RestartReason.STALE else 0
-    begun = begun_anew(rounds, forks, cleaned)
-    return {vbucket: Restart(reason) for vbucket in rounds if vbucket not in begun}
+    begun = {vbucket: newest_beginning(own) for vbucket, own in forks.items()}
+    return {
+        vbucket: Restart(reason)
+        for vbucket, number in rounds.items()
+        if (fork := begun[vbucket]) is None or fork.round <= max(number, cleaned)
+    }
 
 
 def ordered_restarts(

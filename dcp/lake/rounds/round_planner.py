@@ -16,11 +16,7 @@ from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.backfill_plan import BACKFILL_ROUND_SECONDS, BackfillStream
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
-from dcp.lake.tables.vbucket_state import (
-    FIRST_EPOCH,
-    Restart,
-    VbucketProgress,
-)
+from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -171,7 +167,7 @@ def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
     A vbucket that began at 0 again may be empty. It must be read to prove that, so that its old
     rows can go.
     """
-    if state.epoch > FIRST_EPOCH and not state.is_whole:
+    if state.has_begun_again:
         return True
     return target_seqno > max(state.caught_up_seqno, state.position.complete_seqno)
 

@@ -14,7 +14,7 @@ from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control
-from dcp.lake.change_log.epochs import forks_between
+from dcp.lake.change_log.epochs import forks_between, newest_beginning
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.backfill_plan import (
@@ -223,9 +223,9 @@ def progress_of(
     newest: int,
 ) -> BackfillProgress:
     forks = forks_between(lake, request.begun_round, newest, request.vbuckets)
-    newest_beginnings = {each.vbucket: each for each in forks if not each.seqno}
-    taken_over = {vb for vb, each in newest_beginnings.items() if each.reason in _OTHER_BEGINNINGS}
-    return BackfillProgress.of(request, states, newest_beginnings, taken_over)
+    begun = {vb: each for vb, own in forks.items() if (each := newest_beginning(own)) is not None}
+    taken_over = {vb for vb, each in begun.items() if each.reason in _OTHER_BEGINNINGS}
+    return BackfillProgress.of(request, states, begun, taken_over)
 
 
 def copies_of(

@@ -150,6 +150,11 @@ class VbucketProgress:
         """True if the rows up to ``complete_seqno`` are a state of the source, perhaps empty."""
         return self.complete_seqno > 0 or self.last_complete_round is not None
 
+    @property
+    def has_begun_again(self) -> bool:
+        """True if the vbucket began at 0 again, and the new history is not whole."""
+        return self.epoch > FIRST_EPOCH and not self.is_whole
+
     def starting_at(self, log: FailoverLog, seqno: int) -> "VbucketProgress":
         """Return the state of an unread vbucket that starts at ``seqno``.
 

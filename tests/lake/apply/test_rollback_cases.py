@@ -216,7 +216,7 @@ def test_a_marker_extended_on_resume_whose_first_end_was_never_complete(
     rounds.apply()
     cluster.crash_restart(cluster.vbucket_owner(0), lost_seqnos=2)
     follow(rounds)
-    [fork] = forks_between(rounds.driver.lake, 0, rounds.lake.round, [0])
+    [fork] = forks_between(rounds.driver.lake, 0, rounds.lake.round, [0])[0]
     assert fork.seqno == 2
     assert shown(rounds) == held(cluster)
 
@@ -406,7 +406,7 @@ def test_an_unknown_branch_is_retried_at_the_common_ancestor_first(
     assert shown(rounds) == held(cluster)
     orders = [row for row in rounds.lake.rows if row["kind"] == "rollback" and row["rollback"]]
     assert orders[-1]["rollback"]["to_seqno"] == 0
-    [fork] = forks_between(rounds.driver.lake, 0, rounds.lake.round, [0])
+    [fork] = forks_between(rounds.driver.lake, 0, rounds.lake.round, [0])[0]
     assert fork.seqno == 2
 
 

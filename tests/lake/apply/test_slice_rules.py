@@ -142,7 +142,7 @@ def test_roles(
     expected: list[tuple[int, int, int, Role]],
 ) -> None:
     at, held, to = (state_at(seqno, vbucket=4, epoch=epoch) for epoch, seqno in (base, old, new))
-    found = row_ranges(at, held, to, [Fork(4, epoch, seqno, 1) for epoch, seqno in forks])
+    found = row_ranges(at, held, to, [Fork(epoch, seqno, 1) for epoch, seqno in forks])
     assert found == [RowRange(4, *each) for each in expected]
 
 
@@ -175,14 +175,14 @@ def facts_of(
     """Return the facts of one vbucket, held at seqno 10 of round 1, for an apply to round 2."""
     states = {0: {}, 1: {0: state_at(10)}, 2: {0: new}}
     facts = LogFacts(HELD, 2, states=states, **more)
-    return facts.with_forks(forks).with_collection_events(events)
+    return facts.with_forks({0: forks}).with_collection_events(events)
 
 
 def slice_of(*ranges: RowRange, **more: Any) -> LogSlice:
     return LogSlice(ranges, **({"first_round": 2, "to_round": 2, "log_from_round": 2} | more))
 
 
-BELOW, ABOVE, ANEW = Fork(0, 1, 5, 2), Fork(0, 1, 12, 2), Fork(0, 1, 0, 2)
+BELOW, ABOVE, ANEW = Fork(1, 5, 2), Fork(1, 12, 2), Fork(1, 0, 2)
 WENT_ON, FORKED = state_of(0, 0, 20), state_of(0, 1, 20)
 INCOMPLETE = replace(FORKED, position=Position(7, 20, 0, 30, 0))
 FLUSH = CollectionEvent(0, 0, 0, 15, 2)
@@ -283,7 +283,7 @@ def test_the_base_is_the_newest_readable_version_on_the_live_branch(
     held, held_state = version_at(8, 10)
     states = {each.to_round: {0: state} for each, state in [*versions, (held, held_state)]}
     facts = LogFacts(held, 12, states=states | {12: {0: FORKED}}, unreadable=unreadable).with_forks(
-        [Fork(0, 1, 5, 11)]
+        {0: [Fork(1, 5, 11)]}
     )
     found = bases_among(facts, [0], [each for each, _ in versions])
     assert {vb: each.version for vb, each in found.items()} == ({} if base is None else {0: base})
@@ -330,7 +330,7 @@ def test_a_slice_asks_the_lake_no_more_for_many_vbuckets_than_for_one(
     answer("cleaned_round", lambda *_: 0)
     answer("round_records", records)
     for name in ("forks_between", "collection_events", "rounds_left", "history"):
-        answer(name, lambda *_: ())
+        answer(name, lambda *_: {})
     given: Any = SimpleNamespace(collection_id=0)
     counts = []
     for vbuckets in (1, 1024):

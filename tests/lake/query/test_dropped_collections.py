@@ -105,7 +105,7 @@ def test_a_drop_counts_in_each_vbucket_whose_live_history_has_it(spark: "SparkSe
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_verify_and_applies_find_a_kept_drop_where_the_view_tells_one(case: Case) -> None:
     places = [(each.get("event"), each["epoch"], each["seqno"]) for each in case.rows]
-    forks = [Fork(0, epoch, seqno, 1) for name, epoch, seqno in places if name is None]
+    forks = [Fork(epoch, seqno, 1) for name, epoch, seqno in places if name is None]
     events = [
         CollectionEvent(8, 0, epoch, seqno, 1, keeps=name == END)
         for name, epoch, seqno in places
@@ -116,7 +116,7 @@ def test_verify_and_applies_find_a_kept_drop_where_the_view_tells_one(case: Case
     assert (newest is not None and newest.keeps) == is_dropped
 
     last_epoch = max(each["epoch"] for each in case.rows)
-    again = [*forks, Fork(0, last_epoch + 1, 0, 2)]  # a history from 0 that tells nothing of it
+    again = [*forks, Fork(last_epoch + 1, 0, 2)]  # a history from 0 that tells nothing of it
     assert keeps_dropped_rows([], events, last_epoch, again) == is_dropped
 
 
