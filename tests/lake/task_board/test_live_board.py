@@ -22,7 +22,7 @@ from dcp.client.stats import ConnectionStats, StageStats, WindowStats
 from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
 from dcp.lake.config.settings import LakeSettings, Settings
-from dcp.lake.task_board.live_board import BoardWriter, TaskWatcher, live_board, read_board
+from dcp.lake.task_board.live_board import TaskWatcher, live_board, read_board
 from dcp.lake.task_board.live_folder import LiveFolder
 from dcp.lake.task_board.live_metrics import exposition
 from dcp.lake.task_board.task_stats import NodeStreams, TaskStats, connection_of
@@ -269,11 +269,9 @@ def test_a_board_that_cannot_be_written_stops_no_task(
     def broken() -> TaskStats:
         raise RuntimeError("a bug in what is shown")
 
-    writer = BoardWriter(place.make(), "task", broken)
-    writer.start()
-    sleep(0.7)
-    writer.close()
-    assert read_board(place) == []
+    with live_board(place, "task", broken):
+        sleep(0.7)
+        assert read_board(place) == []
 
 
 @pytest.fixture
