@@ -41,7 +41,7 @@ from dcp.lake.tables.round_record import Outcome, VbucketReport, states_to_batch
 from dcp.lake.tables.schema import RowKind
 from dcp.lake.tables.vbucket_state import RollbackOrder
 from dcp.lake.task_board.live_board import TaskWatcher, live_board
-from dcp.lake.task_board.task_stats import NodeStreams, TaskStats, connection_of
+from dcp.lake.task_board.task_stats import TaskStats, connection_of
 from dcp.protocol.events import (
     Event,
     FailoverLogReceived,
@@ -331,14 +331,12 @@ class TaskReceiver:
 
     def _stats(self) -> TaskStats:
         """Return the task's state; another thread calls this."""
-        streams: dict[NodeAddress, list[int]] = {}
+        in_snapshot: dict[NodeAddress, list[bool]] = {}
         still_open = list(self._open)
         for vbucket in still_open:
             result = self.results[vbucket]
             if result.node is not None:
-                counts = streams.setdefault(result.node, [0, 0])
-                counts[0] += 1
-                counts[1] += not result.position.is_complete
+                in_snapshot.setdefault(result.node, []).append(not result.position.is_complete)
         connections = self._consumer.stats()
         batch_bytes = self._access.flow_control.batch_bytes
         held_bytes = self._plan.windows.held_bytes
@@ -354,7 +352,7 @@ class TaskReceiver:
             rows=int(self._batches.counts.rows.sum()),
             bytes=self._flusher.taken_bytes,
             connections=tuple(
-                connection_of(each, stages, NodeStreams(*streams.get(each.node, ())), batch_bytes)
+                connection_of(each, stages, in_snapshot.get(each.node, ()), batch_bytes)
                 for each in connections
             ),
             stages=stages,
