@@ -15,13 +15,8 @@ from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.settings import Settings
-from dcp.lake.tables.collections import (
-    Collections,
-    ManifestCollection,
-    collections_in,
-    collections_of,
-)
-from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.tables.collections import Collections, collections_in, collections_of
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, replica_of
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.events import SystemEventReceived
 from dcp.suggestions import did_you_mean
@@ -68,7 +63,7 @@ class DocumentFilter:
             return replace(self, scopes={**self.scopes, meaning.scope_id: meaning.name.decode()})
         if isinstance(meaning, CollectionBegun) and meaning.scope_id in self.scopes:
             scope, name = self.scopes[meaning.scope_id], meaning.name.decode()
-            begun = ManifestCollection(scope, meaning.collection_id, name)
+            begun = replica_of(scope, name, meaning.collection_id)
             if self.names.get(begun.collection_id) != begun.names:  # each vbucket sends the event
                 return replace(self, names={**self.names, begun.collection_id: begun.names})
         return self
