@@ -9,7 +9,7 @@ from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.epochs import begun_anew, forks_between, live_complete_seqnos
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import RollbackPolicy, Settings
-from dcp.lake.rounds.backfill_plan import BackfillPlan, BackfillStream
+from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.rollback_plan import plan_rollback, rollback_target
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -39,12 +39,11 @@ class LakeState:
     def restart(self, vbucket: int) -> Restart | LeftOut | None:
         """Return a vbucket's restart, or why it cannot restart; None if its epoch goes on."""
         found = self.restarts.get(vbucket)
-        read = None if self.backfill is None else self.backfill.read(vbucket)
         if isinstance(found, LeftOut):
             return found
         if not self.document_filter.has_read(self.state(vbucket)):
             return Restart(RestartReason.FILTER)
-        begins = isinstance(read, BackfillStream) and read.begins_epoch
+        begins = self.backfill is not None and vbucket in self.backfill.beginning
         if found is None and begins and self.has_started(vbucket):
             return Restart(RestartReason.BACKFILL)
         # A vbucket that has not started has no rows to read again.
