@@ -1,6 +1,6 @@
 """Reads a lake's state: its vbuckets' positions, and the vbuckets that must begin a new epoch."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dcp.client.probe import ClusterView
@@ -89,13 +89,12 @@ def read_lake_state(
     lake: LakeTables,
     settings: Settings,
     stale: Mapping[int, int],
-    resyncs: Callable[[int], Mapping[int, int]],
+    resyncs: Mapping[int, int],
 ) -> LakeState:
     """Return a lake's state, with the restarts that its log, replicas and users ask for.
 
     ``stale`` maps vbuckets to the round as of which a replica holds them (`stale_vbuckets`).
-    ``resyncs`` takes the newest round. It returns, by vbucket, the round after which the vbucket
-    must begin again.
+    ``resyncs`` maps vbuckets to the round after which they must begin again.
     """
     newest = latest_round(lake)
     states = states_at(lake, newest)
@@ -104,7 +103,7 @@ def read_lake_state(
     restarts = ordered_restarts(lake, ordered, newest, policy)
     stale = {vbucket: number for vbucket, number in stale.items() if vbucket in states}
     # Later reasons override earlier ones.
-    for reason, rounds in ((RestartReason.STALE, stale), (RestartReason.RESYNC, resyncs(newest))):
+    for reason, rounds in ((RestartReason.STALE, stale), (RestartReason.RESYNC, resyncs)):
         restarts |= _restarts_since(lake, rounds, newest, reason)
     return LakeState(lake.identity.lake_id, newest, states, restarts)
 

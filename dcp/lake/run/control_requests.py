@@ -124,7 +124,7 @@ class Requests:
         elif is_damaged(lake):
             repair(lake, self._writer_id, only_in_log=self._only_in_log)
 
-    def resyncs(self, _: int) -> dict[int, int]:
+    def resyncs(self) -> dict[int, int]:
         """Return the vbuckets of begun requests, each with the round after which it begins anew."""
         actions = self._control.actions()
         self._begun = tuple(each for each in actions if each.state is ActionState.BEGUN)

@@ -201,9 +201,8 @@ def _preview_of(
     stale = stale_vbuckets(version for version in applied.values() if version is not None)
     document_filter = filter_of(lake, settings, cluster.manifest)
     actions, vbucket_count = Control(lake).actions(), lake.identity.vbucket_count
-    lake_state = read_lake_state(
-        lake, settings, stale, lambda newest: resyncs_of(actions, newest, vbucket_count)
-    )
+    resyncs = resyncs_of(actions, latest_round(lake), vbucket_count)
+    lake_state = read_lake_state(lake, settings, stale, resyncs)
     lake_state = replace(lake_state, document_filter=document_filter)
     plan = plan_round(lake_state, cluster, rounds, flow, slots)
     orders = orders_ahead(plan, access) if isinstance(plan, RoundPlan) else {}
