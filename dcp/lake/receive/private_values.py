@@ -81,9 +81,7 @@ def _refuse(_: bytes) -> None:
 
 
 class PrivateValues:
-    def __init__(
-        self, settings: PrivacySettings, kept_out: Mapping[str, frozenset[str]] | None = None
-    ) -> None:
+    def __init__(self, settings: PrivacySettings, kept_out: Mapping[str, frozenset[str]]) -> None:
         """Take the rules; read the key of hashes if a rule needs it.
 
         Args:
@@ -94,7 +92,7 @@ class PrivateValues:
             ConfigError: there is no key.
         """
         self._settings = settings
-        self._kept_out = kept_out or {}
+        self._kept_out = kept_out
         self._hashes: dict[int, frozenset[str]] = {}
         self._other_hashes = hashes_of(self._kept_out, self._kept_out)
         self._edits: dict[PrivateAction, Edit] = {
