@@ -37,16 +37,15 @@ from dcp.lake.apply.json_documents import (
 )
 from dcp.lake.apply.seen_values import Seen
 from dcp.lake.config.contracts import SCALARS, column_name, type_name
-from dcp.lake.config.json_paths import FieldName, Step, Wildcard
+from dcp.lake.config.json_paths import FieldName, Step, Wildcard, path_text
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.store.merge import MadeColumns, Merge
 from dcp.lake.tables.schema import TYPED
 from dcp.lake.tables.typed_columns import (
     DOC,
     VIOLATIONS,
-    JsonPath,
     TypedColumns,
-    paths_of,
+    scalars_of,
     table_type,
 )
 from dcp.wire.vocabulary import Datatype
@@ -224,7 +223,7 @@ class Together:
         self._is_strict = columns.tells_new_fields
         self._unexpected = "error" if self._is_strict else "ignore"
         self._learnt, self._next = 0, 1
-        self._has_times = any(path.kind == _TIME for path in paths_of(columns.document))
+        self._has_times = _TIME in scalars_of(columns.document).values()
         # pyarrow reads no maps from JSON. Fields with maps are read one by one.
         self._walks = {
             each.name: _of_type(
@@ -384,14 +383,14 @@ class Rules:
 
 def _of_type(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _Walk:
     """Return a function that converts values; with ``is_strict`` it also notes unknown fields."""
-    leaves = [(str(path), type_name(path.kind)) for path in paths_of(kind, steps)]
+    leaves = {path: type_name(each) for path, each in scalars_of(kind, steps).items()}
     make = _maker(kind, steps, is_strict=is_strict)
 
     def walk(value: Any, notes: _Notes) -> Any:
         try:
             return None if value is None else make(value, notes)
         except (ValueError, ArithmeticError):
-            for path, expected in leaves:
+            for path, expected in leaves.items():
                 _note(notes, path, value, expected)
             return None
 
@@ -417,8 +416,7 @@ def _maker(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _W
             made = {column: walk(content.get(name), notes) for column, name, walk in columns}
             for name, each in content.items() if is_strict else ():
                 if name not in walks and holds_value(each):
-                    path = JsonPath((*steps, FieldName(name)), pa.string())
-                    _note(notes, str(path), each, "no such field")
+                    _note(notes, path_text((*steps, FieldName(name))), each, "no such field")
             return made
 
         return make_object
