@@ -135,7 +135,7 @@ def ordered_restarts(
     bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
     complete = live_complete_seqnos(lake, ordered, bounds, newest)
     return {
-        state.vbucket: plan_rollback(state, [complete.get(state.vbucket, 0)], policy)
+        state.vbucket: plan_rollback(state, complete.get(state.vbucket, 0), policy)
         for state in ordered
     }
 
