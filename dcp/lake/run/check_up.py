@@ -19,7 +19,7 @@ from dcp.client.probe import ClusterView, SeedAnswer, probe_nodes
 from dcp.client.reactions import REFUSALS, Reaction, end_reason_name
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
-from dcp.errors import BucketError, DcplakeError, LakeError, NodeUnavailableError, SourceError
+from dcp.errors import BucketError, LakeError, NodeUnavailableError, SourceError
 from dcp.lake.adapters.opening import NeedsSparkError, opened_store, store_without_spark
 from dcp.lake.adapters.spark_table import no_table
 from dcp.lake.config.cloud_options import is_in_cloud
@@ -54,27 +54,21 @@ if TYPE_CHECKING:
 
 
 def open_dcp(opened: NodeConnection, tell: Tell) -> None:
-    set_up = SetUpCheck(opened.address, tell, is_first=False)
-    try:
+    with SetUpCheck(opened.address, tell, is_first=False) as set_up:
         opened.open(set_up.begin)
-    except DcplakeError as error:
-        set_up.fail(error)
-        raise
-    assert set_up.progress is not None
-    progress = set_up.progress
-    wanted = {name for name, term in CONTROL_TERMS.items() if term.asked == ALWAYS}
-    lacking = (wanted - progress.accepted_controls) | set(progress.refused_controls)
-    # Most buckets have no history, by their owners' choice: nothing to warn of.
-    refused = refused_controls(sorted(lacking - {CHANGE_STREAMS}))
-    finding = Finding()
-    finding.say(
-        f"opened at {opened.address} as {opened.name}",
-        node=str(opened.address),
-        name=opened.name,
-        refused=refused,
-    )
-    finding.warnings.extend(costs_of(refused))
-    set_up.end(finding)
+        assert set_up.progress is not None
+        progress = set_up.progress
+        wanted = {name for name, term in CONTROL_TERMS.items() if term.asked == ALWAYS}
+        lacking = (wanted - progress.accepted_controls) | set(progress.refused_controls)
+        # Most buckets have no history, by their owners' choice: nothing to warn of.
+        refused = refused_controls(sorted(lacking - {CHANGE_STREAMS}))
+        set_up.finding.say(
+            f"opened at {opened.address} as {opened.name}",
+            node=str(opened.address),
+            name=opened.name,
+            refused=refused,
+        )
+        set_up.finding.warnings.extend(costs_of(refused))
 
 
 def try_stream(
@@ -252,26 +246,21 @@ def _ask_cluster(access: SourceAccess, remembered: Remembered, tell: Tell) -> Se
         credentials: Credentials,
         known: RememberedNodes | None,
     ) -> SeedAnswer:
-        set_up = SetUpCheck(node, told, is_first=True)
-        try:
+        with SetUpCheck(node, told, is_first=True) as set_up:
             found, manifest = ask_node(node, connection, credentials, known, set_up.begin)
-        except DcplakeError as error:
-            set_up.fail(error)
-            raise
-        collections, finding = len(replicas_of(manifest)), Finding()
-        finding.say(
-            f"{found.bucket!r}, uuid {found.bucket_uuid or '(not told)'}, "
-            f"vbuckets: {found.vbucket_count}, collections: {collections}",
-            uuid=found.bucket_uuid,
-            vbuckets=found.vbucket_count,
-            collections=collections,
-        )
-        if known is not None:
-            finding.warnings.append(
-                "no seed answers, but a node that the lake remembers does: put nodes of this "
-                "cluster into source.seeds"
+            collections = len(replicas_of(manifest))
+            set_up.finding.say(
+                f"{found.bucket!r}, uuid {found.bucket_uuid or '(not told)'}, "
+                f"vbuckets: {found.vbucket_count}, collections: {collections}",
+                uuid=found.bucket_uuid,
+                vbuckets=found.vbucket_count,
+                collections=collections,
             )
-        set_up.end(finding)
+            if known is not None:
+                set_up.finding.warnings.append(
+                    "no seed answers, but a node that the lake remembers does: put nodes of this "
+                    "cluster into source.seeds"
+                )
         return found, manifest
 
     with attempts(tell) as told:
