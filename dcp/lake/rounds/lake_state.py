@@ -173,11 +173,5 @@ def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> 
         LakeError: the cluster is another one, or the bucket was created again: its uuid or number
             of vbuckets differs.
     """
-    found = replace(
-        lake.identity,
-        bucket=bucket,
-        bucket_uuid=cluster.map.bucket_uuid,
-        vbucket_count=cluster.map.vbucket_count,
-        cluster_uuid=cluster.map.cluster_uuid,
-    )
+    found = replace(lake.identity.in_cluster(cluster.map), bucket=bucket)
     lake.identity.require_same(found, str(lake.location))

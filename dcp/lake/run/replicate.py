@@ -156,16 +156,9 @@ def apply_pending(settings: Settings, *, observer: Observer) -> list[AppliedVers
 
 
 def open_or_create(store: LakeStore, settings: Settings, cluster: ClusterView) -> LakeTables:
-    identity = LakeIdentity(
-        lake_id=uuid4().hex,
-        bucket=settings.source.bucket,
-        bucket_uuid=cluster.map.bucket_uuid,
-        vbucket_count=cluster.map.vbucket_count,
-        cluster_uuid=cluster.map.cluster_uuid,
-    )
     return create_lake(
         store,
-        identity,
+        LakeIdentity(uuid4().hex, settings.source.bucket).in_cluster(cluster.map),
         horizon_hours=settings.lake.horizon_hours,
         deletion_vectors=settings.lake.deletion_vectors,
         nodes=remembered_text(cluster.map, tls=settings.source.connection_string().tls),
