@@ -39,7 +39,7 @@ from dcp.lake.run.set_up_check import Finding, SetUpCheck, Tell, attempts, check
 from dcp.lake.run.store_check import try_store
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.collections import replicas_of
-from dcp.lake.tables.document_filter import DocumentFilter, filter_of
+from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.lake_tables import CHANGES_TABLE, DOCS, find_lake
 from dcp.printable import number_ranges
 from dcp.protocol import events as e
@@ -383,7 +383,7 @@ def _look_at_lake(
             location.refuse_place_in_table()
             _refuse_remains(store)
             refuse_unknown_names(settings, cluster, None)
-            DocumentFilter.resolve(settings.filter, cluster.manifest, privacy=settings.privacy)
+            filter_of(None, settings, cluster.manifest)
             finding.say(f"{location}: none yet, the first run makes it")
             return
         require_same_bucket(lake, cluster, settings.source.bucket)

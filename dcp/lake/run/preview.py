@@ -40,7 +40,7 @@ from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import collections_in, collections_of
-from dcp.lake.tables.document_filter import DocumentFilter, filter_of
+from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import (
     Restart,
@@ -178,9 +178,7 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
             return _preview_of(lake, settings, cluster, access, without_effect)
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     refuse_unknown_names(settings, cluster, None)
-    document_filter = DocumentFilter.resolve(
-        settings.filter, cluster.manifest, privacy=settings.privacy
-    )
+    document_filter = filter_of(None, settings, cluster.manifest)
     lake_state = LakeState(NEW_LAKE, 0, document_filter=document_filter)
     outlook = Outlook(without_effect=without_effect)
     return replace(plan_round(lake_state, cluster, rounds, flow, slots), outlook=outlook)

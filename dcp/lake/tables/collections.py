@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dcp.errors import RemoteProtocolError
+from dcp.errors import ConfigError, RemoteProtocolError
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, known_replicas, replica_of
+from dcp.suggestions import did_you_mean
 from dcp.wire.json_tree import json_tree
 
 
@@ -22,6 +23,13 @@ class Collections:
     @property
     def names(self) -> set[str]:
         return {name for each in self.all for name in each.names} | set(self.scopes.values())
+
+    def unknown(self, setting: str, name: str) -> ConfigError:
+        names = self.names
+        return ConfigError(
+            f"{setting}: found {name!r}{did_you_mean(name, names)}, expected "
+            f"scopes or collections of the bucket: {', '.join(sorted(names))}"
+        )
 
 
 _DEFAULT_ALONE: Final = Collections({0: "_default"}, (DOCS,))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Final
 
-from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.settings import Settings
@@ -19,7 +18,6 @@ from dcp.lake.tables.collections import Collections, collections_in, collections
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, replica_of
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.events import SystemEventReceived
-from dcp.suggestions import did_you_mean
 from dcp.wire.system_event import CollectionBegun, ScopeCreated
 from dcp.wire.xattr import TRANSACTION_NAME
 
@@ -107,15 +105,21 @@ class DocumentFilter:
         return cls(rules, collections.scopes, names, fingerprint, privacy)
 
 
-def filter_of(lake: LakeTables, settings: Settings, manifest: bytes | None) -> DocumentFilter:
+def filter_of(
+    lake: LakeTables | None, settings: Settings, manifest: bytes | None
+) -> DocumentFilter:
     """Return the filter and privacy rules for a lake, whose collections may have been dropped.
+
+    ``lake`` is None if there is none yet.
 
     Raises:
         ConfigError: see `DocumentFilter.resolve`.
     """
-    return DocumentFilter.resolve(
-        settings.filter, manifest, lambda: collections_in(lake).names, settings.privacy
-    )
+
+    def gone() -> Collection[str]:
+        return () if lake is None else collections_in(lake).names
+
+    return DocumentFilter.resolve(settings.filter, manifest, gone, settings.privacy)
 
 
 EVERYTHING: Final = DocumentFilter(FilterSettings(exclude_keys="", system_xattrs=True))
@@ -148,7 +152,4 @@ def _refuse_unknown(
     known = gone() if unknown else ()
     for name in unknown:
         if name not in known:
-            raise ConfigError(
-                f"{setting}: found {name!r}{did_you_mean(name, names)}, expected "
-                f"scopes or collections of the bucket: {', '.join(sorted(names))}"
-            )
+            raise collections.unknown(setting, name)
