@@ -98,6 +98,7 @@ _TEMPORARY: Final = re.compile(r"\..*\.(?:tmp|dcplake-probe)")
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace(TablePlace):
+    is_remote = True
     url: str
     way: Mapping[str, str] = field(repr=False, compare=False)
     """Options to access the store. They name the places of secrets, but hold none."""
@@ -110,10 +111,6 @@ class ObjectPlace(TablePlace):
 
     def __str__(self) -> str:
         return self.url
-
-    @property
-    def folder(self) -> None:
-        return
 
     @property
     def options(self) -> dict[str, str]:
