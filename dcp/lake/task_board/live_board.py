@@ -89,14 +89,9 @@ _LARGEST_BYTES: Final = 4 * 2**20
 
 
 @contextmanager
-def live_board(
-    place: LiveFolder | None, name: str, stats: Callable[[], TaskStats]
-) -> Iterator[None]:
-    """Show a task on its lake's board while it runs, if the lake has a board.
-
-    The board's thread calls ``stats``.
-    """
-    if place is None or (file := _new_file(place, name)) is None:
+def live_board(place: LiveFolder, name: str, stats: Callable[[], TaskStats]) -> Iterator[None]:
+    """Show a task on its lake's board while it runs. The board's thread calls ``stats``."""
+    if (file := _new_file(place, name)) is None:
         yield
         return
     ended = threading.Event()
