@@ -92,12 +92,12 @@ class TaskStats(Record):
     stages: tuple[StageStats, ...] = ()
     gate_seconds: Mapping[str, float] = field(default_factory=dict)
     """By stage: how long, in all, full windows waited for it."""
-    windows: WindowPlan | None = None
+    windows: WindowPlan = field(kw_only=True)
     """The driver planned these for the executor."""
     resident_bytes: int = 0
-    """The process's memory; 0: not known."""
+    """The process's memory."""
     bound_bytes: int = 0
-    """The most memory by the formula of docs/reference/memory.md; 0: not known."""
+    """The most memory by the formula of docs/reference/memory.md."""
     undecodable_values: int = 0
     """Values that were kept as sent."""
     format: int = FORMAT

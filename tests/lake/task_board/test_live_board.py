@@ -380,7 +380,7 @@ def test_a_window_that_waits_for_its_acknowledgement_is_shown_as_any_other() -> 
     freed = replace(READY, taken_bytes=5000, given_bytes=5000, released_bytes=5000)
     waits = connection_of(freed, (), [])
     looked = TaskWatcher(
-        lambda: TaskStats("dcplake-0a1b2c3d-r7-t2.0", 7, connections=(waits,))
+        lambda: TaskStats("dcplake-0a1b2c3d-r7-t2.0", 7, connections=(waits,), windows=SHARED)
     ).stats()
     stats = replace(looked, seconds=10.0, gate_seconds={"acknowledgement": 4.0})
     assert [each.gate for each in stats.connections] == ["acknowledgement"]
@@ -413,7 +413,7 @@ def test_two_that_look_at_once_count_the_time_once() -> None:
         together.wait(0.3)
         inside.pop()
         told = connection_of(READY, STAGES, ONE_INSIDE)
-        return TaskStats("task", 7, rows=120, bytes=9000, connections=(told,))
+        return TaskStats("task", 7, rows=120, bytes=9000, connections=(told,), windows=SHARED)
 
     watched = TaskWatcher(state)
     all_stats: list[TaskStats] = []
