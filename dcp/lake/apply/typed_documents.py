@@ -36,7 +36,7 @@ from dcp.lake.apply.json_documents import (
     whole_match,
 )
 from dcp.lake.apply.seen_values import Seen
-from dcp.lake.config.contracts import SCALARS, column_name, type_name
+from dcp.lake.config.contracts import SCALARS, ContractMode, column_name, type_name
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard, path_text
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.store.merge import MadeColumns, Merge
@@ -220,14 +220,14 @@ class Together:
     def __init__(self, columns: TypedColumns, *, evolves: bool = False) -> None:
         self.seen = Seen().expect(columns.document)
         self._columns, self._evolves = columns, evolves
-        self._is_strict = columns.tells_new_fields
+        self._is_strict = columns.mode.tells_new_fields
         self._unexpected = "error" if self._is_strict else "ignore"
         self._learnt, self._next = 0, 1
         self._has_times = _TIME in scalars_of(columns.document).values()
         # pyarrow reads no maps from JSON. Fields with maps are read one by one.
         self._walks = {
             each.name: _of_type(
-                each.type, (FieldName(each.name),), is_strict=columns.tells_new_fields
+                each.type, (FieldName(each.name),), is_strict=columns.mode.tells_new_fields
             )
             for each in columns.document
             if _has_map(each.type)
@@ -355,8 +355,8 @@ _Walk = Callable[[Any, _Notes], Any]
 
 class Rules:
     def __init__(self, columns: TypedColumns) -> None:
-        self._tells = columns.tells_violations
-        self._walk = _of_type(columns.document, (), is_strict=columns.tells_new_fields)
+        self._tells = columns.mode is not ContractMode.IGNORE
+        self._walk = _of_type(columns.document, (), is_strict=columns.mode.tells_new_fields)
 
     def no_object(self, datatype: int | None, value: bytes) -> list[dict[str, str]] | None:
         found = f"{len(value)} bytes that are no JSON"

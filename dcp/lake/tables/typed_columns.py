@@ -99,9 +99,7 @@ class TypedColumns:
     """The type of documents, with the names of `Contract.document`."""
     fingerprint: str
     """Identifies the contract of these columns."""
-    tells_violations: bool = True
-    tells_new_fields: bool = False
-    """If true, a field without a column is a violation."""
+    mode: ContractMode
 
     @property
     def schema(self) -> pa.Schema:
@@ -174,6 +172,4 @@ def changed_arrays(properties: Mapping[str, str], contract: Contract) -> dict[st
 
 
 def typed_columns(contract: Contract) -> TypedColumns:
-    tells = contract.mode is not ContractMode.IGNORE
-    new_fields = contract.mode.tells_new_fields
-    return TypedColumns(contract.document, fingerprint_of(contract), tells, new_fields)
+    return TypedColumns(contract.document, fingerprint_of(contract), contract.mode)

@@ -27,7 +27,7 @@ NONE = pa.struct([])
 
 
 def evolved(known: pa.StructType, *documents: bytes) -> pa.StructType:
-    columns = TypedColumns(known, "", tells_new_fields=True)
+    columns = TypedColumns(known, "", ContractMode.FREEZE)
     flags = pa.array([int(Datatype.JSON)] * len(documents), pa.int32())
     rows = {"datatype": flags, "value": pa.array(documents, pa.binary())}
     return grown(known, see_documents(columns, [pa.RecordBatch.from_pydict(rows)]))
