@@ -8,7 +8,6 @@ store (`dcp.lake.run.store_check`). It starts Spark only if nothing else can rea
 
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -135,33 +134,30 @@ def _refusal(event: e.Event, where: str, cure: str) -> SourceError | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedSource:
-    """The findings about a source whose steps all succeeded."""
-
-    settings: Settings
-    connection: ConnectionSettings
-    credentials: Credentials
-    cluster: ClusterView
-
-
-def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
-    """Check every step from the settings that ``load`` returns to the first rows of a vbucket.
-
-    Raises:
-        DcplakeError: the first step that fails; ``tell`` got it before.
-    """
+def check_settings(load: Callable[[], Settings], tell: Tell) -> Settings:
+    """Check and return the settings that ``load`` returns; see `check_source`."""
     with checking("configuration", tell) as finding:
         settings = load()
-        access, source = source_access(settings), settings.source
-        connection, credentials = access.consumer.connection, source.credentials()
+        source, connection = settings.source, source_access(settings).consumer.connection
+        credentials = source.credentials()
         if connection.tls is not None:
             connection.tls.context()
         finding.say(
             f"bucket {source.bucket!r} at {', '.join(source.seeds)}, {credentials.who}"
             f"{_whence(source)}, {'no TLS' if connection.tls is None else 'TLS'}"
         )
-    remembered = remembered_nodes(store_without_spark(settings), source.bucket)
+    return settings
+
+
+def check_source(settings: Settings, tell: Tell) -> ClusterView:
+    """Check every step from the seeds to the first rows of a vbucket.
+
+    Raises:
+        DcplakeError: the first step that fails; ``tell`` got it before.
+    """
+    access = source_access(settings)
+    connection, credentials = access.consumer.connection, access.source.credentials()
+    remembered = remembered_nodes(store_without_spark(settings), access.source.bucket)
     found, manifest = _ask_cluster(access, remembered, tell)
     with checking("cluster map", tell) as finding:
         _look_at_map(found, settings, connection, finding)
@@ -180,7 +176,7 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
             try_stream(opened, vbucket, high_seqno, patience_seconds, cure, finding)
     finally:
         opened.close()
-    return CheckedSource(settings, connection, credentials, cluster)
+    return cluster
 
 
 def _whence(source: SourceSettings) -> str:
@@ -336,7 +332,7 @@ def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
 # --- the lake
 
 
-def check_lake(source: CheckedSource, tell: Tell) -> None:
+def check_lake(settings: Settings, cluster: ClusterView, tell: Tell) -> None:
     """Check that the configured place has no lake, or a lake of this bucket that fits the settings.
 
     Raises:
@@ -345,7 +341,6 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
             overwrites files.
         ConfigError: a run would refuse the names of collections, or the lake's start.
     """
-    settings, cluster = source.settings, source.cluster
     store = store_without_spark(settings)
     location = store.location
     root = location.root  # a catalog would be asked where the table is
