@@ -30,7 +30,6 @@ from dcp.lake.receive.column_editor import ColumnEditor
 from dcp.lake.receive.document_columns import StoredDocuments
 from dcp.lake.receive.json_editor import Edit, JsonEditor, drop
 from dcp.lake.receive.keys import key_columns, matching
-from dcp.lake.spark.task_errors import TaskError
 from dcp.wire.columns import DataColumns
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import TRANSACTION_NAME
@@ -143,7 +142,7 @@ class PrivateValues:
         """Return decoded documents without the private values.
 
         Raises:
-            TaskError: a value cannot be parsed, and ``privacy.unparsable`` is fail.
+            QualityError: a value cannot be parsed, and ``privacy.unparsable`` is fail.
         """
         collection_ids = stored.columns.collection_id
         for collection_id in np.unique(collection_ids).tolist():
@@ -253,13 +252,11 @@ class PrivateValues:
                 return text
             case Unparsable.FAIL:
                 place = f"vbucket {columns.vbucket[row]} seqno {columns.seqno[row]}"
-                raise TaskError(
-                    QualityError(
-                        f"{place}, collection {columns.collection_id[row]:#x}: found a value that "
-                        "cannot be parsed, expected JSON, as [privacy] has rules for it and "
-                        "privacy.unparsable is fail; set it to drop or keep, or change the "
-                        "document at the source"
-                    )
+                raise QualityError(
+                    f"{place}, collection {columns.collection_id[row]:#x}: found a value that "
+                    "cannot be parsed, expected JSON, as [privacy] has rules for it and "
+                    "privacy.unparsable is fail; set it to drop or keep, or change the "
+                    "document at the source"
                 )
         return None
 

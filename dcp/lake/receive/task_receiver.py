@@ -18,7 +18,6 @@ import pyarrow as pa
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
-from dcp.errors import AuthenticationError, BucketError, ConfigError
 from dcp.lake.change_log.applied import applied_to_batch
 from dcp.lake.change_log.collection_events import begin_text, policies_to_batch
 from dcp.lake.change_log.stop_points import reached
@@ -35,7 +34,7 @@ from dcp.lake.rounds.observer import RoundProgress, StreamProgress
 from dcp.lake.rounds.rollback_plan import start_seqno_on
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult
-from dcp.lake.spark.task_errors import TaskError
+from dcp.lake.spark.task_errors import carried_errors
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.round_record import Outcome, VbucketReport, states_to_batch
 from dcp.lake.tables.schema import RowKind
@@ -71,7 +70,7 @@ class TaskReceiver:
         """Asks nothing of the source yet.
 
         Raises:
-            TaskError: the password, or the key of hashes, is not on this machine.
+            ConfigError: the password, or the key of hashes, is not on this machine.
         """
         self._plan = plan
         self._round = round_number
@@ -82,11 +81,8 @@ class TaskReceiver:
         self._policy = StopPolicy(
             budget, access.quiet_seconds, access.consumer.node_deadline_seconds
         )
-        try:
-            self._consumer = task_consumer(plan, access, name)
-            private = private_values(plan, access)
-        except ConfigError as error:
-            raise TaskError(error) from None
+        self._consumer = task_consumer(plan, access, name)
+        private = private_values(plan, access)
         self.results = {
             stream.vbucket: StreamResult(stream, self._consumer.position) for stream in plan.streams
         }
@@ -113,7 +109,7 @@ class TaskReceiver:
         """Yield the rows of all streams, then status and position rows.
 
         Raises:
-            TaskError: as for ``stream``.
+            AuthenticationError, BucketError, QualityError: see `stream`.
         """
         yield from self.stream()
         yield from self._closing_rows()
@@ -129,7 +125,8 @@ class TaskReceiver:
         """Yield the streams' rows, without status and position rows.
 
         Raises:
-            TaskError: user, password or bucket were refused, as `Consumer.next` says.
+            AuthenticationError, BucketError: refused, as `Consumer.next` says.
+            QualityError: see `PrivateValues.taken_out`.
         """
         watcher = TaskWatcher(self._stats)
         try:
@@ -138,8 +135,6 @@ class TaskReceiver:
                 sample = watcher.stats()
                 for result in self.results.values():
                     result.window_full, result.gate = sample.window_full_share, sample.top_gate
-        except (AuthenticationError, BucketError) as error:
-            raise TaskError(error) from None
         finally:
             self._consumer.close()
 
@@ -412,8 +407,9 @@ def task_function(
 
     def receive(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _return_freed_memory()
-        for batch in indices:
-            for index in batch.column(0).to_pylist():
+        numbers = (index for batch in indices for index in batch.column(0).to_pylist())
+        with carried_errors():
+            for index in numbers:
                 of_task = f"{name}-t{index}.{_attempt()}"
                 receiver = TaskReceiver(tasks[index], round_number, budget, access, of_task)
                 for rows in rows_of(receiver):
