@@ -68,7 +68,7 @@ class DocumentFilter:
 
     def has_table(self, replica: ReplicaTable) -> bool:
         """Return whether the lake has this table: ``docs`` always, others if wanted."""
-        return replica == DOCS or self.is_wanted.get(replica.collection_id, True)
+        return replica == DOCS or self.rules.wants(replica.names)
 
     def has_read(self, state: VbucketProgress) -> bool:
         """Return whether all rows of a vbucket passed this filter, from its start seqno on."""
