@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.lake.change_log.applied import ReplicaStatus, applied_at, applied_of, heartbeat_content
+from dcp.lake.config.flow_control_settings import WindowPlan
 from dcp.lake.query.cuts import Cut
 from dcp.lake.query.rollbacks import DocumentState
 from dcp.lake.rounds.round_report import RoundReport
@@ -131,7 +132,9 @@ def test_a_row_of_an_older_lake_gives_new_fields_their_defaults() -> None:
     older = told | {"caught_up_seqno": None, "fruitless_rollbacks": None}
     del older["start_seqno"]
     assert read(VbucketProgress, older) == VbucketProgress.beginning(3)
-    task = TaskStats.from_json({"format": 2, "task": "t", "round": 1, "gate_seconds": None})
+    windows = plain(WindowPlan("static", 0, 1, 10, 10))
+    sample = {"format": 2, "task": "t", "round": 1, "gate_seconds": None, "windows": windows}
+    task = TaskStats.from_json(sample)
     assert task.gate_seconds == {}
     left_out = VbucketReport.parse(7, '{"outcome": "left_out", "reason": "x", "largest_bytes": 0}')
     assert (left_out.outcome, left_out.rows, left_out.reason) == (Outcome.LEFT_OUT, 0, "x")

@@ -11,7 +11,8 @@ from dcp.errors import DcplakeError
 from dcp.printable import printable
 
 if TYPE_CHECKING:
-    from dcp.lake.run.check_up import CheckedSource
+    from dcp.client.probe import ClusterView
+    from dcp.lake.config.settings import Settings
     from dcp.lake.run.set_up_check import CheckedStep, Finding, Tell
 
 EPILOG: Final = """\
@@ -32,12 +33,13 @@ def run(
     json: Annotated[bool, Option("--json", help="one JSON object per step")] = False,
 ) -> int:
     """Try each step, and print it when it is over."""
-    from dcp.lake.run.check_up import check_lake, check_source
+    from dcp.lake.run.check_up import check_lake, check_settings, check_source
 
     tell = _tell_json if json else _tell
-    source = check_source(lambda: settings_from(config, lake, overrides), tell)
-    _check_clock(source, tell)
-    check_lake(source, tell)
+    settings = check_settings(lambda: settings_from(config, lake, overrides), tell)
+    cluster = check_source(settings, tell)
+    _check_clock(settings, cluster, tell)
+    check_lake(settings, cluster, tell)
     return 0
 
 
@@ -51,29 +53,29 @@ def _tell_json(step: "CheckedStep") -> None:
     say_json(step.to_json())
 
 
-def _check_clock(source: "CheckedSource", tell: "Tell") -> None:
+def _check_clock(settings: "Settings", cluster: "ClusterView", tell: "Tell") -> None:
     """Compare the clocks; a node that does not tell its time to this user is no failure."""
     from dcp.lake.run.set_up_check import checking
 
     with checking("clock", tell) as finding:
         try:
-            _compare_clocks(source, finding)
+            _compare_clocks(settings, cluster, finding)
         except DcplakeError as error:
             finding.say(f"not told: {error}")
 
 
-def _compare_clocks(source: "CheckedSource", finding: "Finding") -> None:
+def _compare_clocks(settings: "Settings", cluster: "ClusterView", finding: "Finding") -> None:
     """Compare a node's clock, of which it tells whole seconds, with this machine's.
 
     Raises:
         SourceError: the node does not tell.
     """
     from dcp.cli.views.server_statistics import signed_in, stat_number
+    from dcp.lake.receive.source_access import source_access
 
-    node = str(source.cluster.map.addresses[0])
-    with signed_in(
-        node, source.connection, source.credentials, _CLOCK_TIMEOUT_SECONDS
-    ) as connection:
+    node, way = str(cluster.map.addresses[0]), source_access(settings).consumer.connection
+    credentials = settings.source.credentials()
+    with signed_in(node, way, credentials, _CLOCK_TIMEOUT_SECONDS) as connection:
         before = time()
         told = stat_number(connection.statistics(""), "time")
         after = time()

@@ -28,12 +28,12 @@ def run(
     ],
 ) -> int:
     """Write, and say how it is used."""
-    from dcp.lake.spark.environment_archive import write_environment_archive
+    from dcp.lake.spark.environment_archive import python_of_archive, write_environment_archive
 
-    made = write_environment_archive(file)
+    packages = write_environment_archive(file)
     say(
-        f"{file}: {len(made.packages)} packages, dcplake and Delta's jars,"
-        f" {made.size_bytes:,} bytes, for a cluster whose machines have {made.python}\n"
+        f"{file}: {len(packages)} packages, dcplake and Delta's jars,"
+        f" {file.stat().st_size:,} bytes, for a cluster whose machines have {python_of_archive()}\n"
         f"spark-submit --archives {file}#environment"
         " --conf spark.pyspark.python=./environment/bin/python"
         f" --conf spark.pyspark.driver.python={sys.executable} JOB"

@@ -105,7 +105,7 @@ def _shares(samples: Sequence[TaskStats]) -> list[str]:
         f"{count_text(sample.windows.connections, 'connection')} of the executor windows of "
         f"{size_text(sample.windows.windows_bytes)} in all"
         for sample in samples
-        if sample.windows is not None and sample.windows.policy not in ("none", "static")
+        if sample.windows.policy not in ("none", "static")
     ]
 
 

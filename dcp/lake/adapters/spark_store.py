@@ -148,7 +148,7 @@ class SparkStore:
     @property
     def is_remote(self) -> bool:
         table = self.table(_CHANGES)
-        return isinstance(table, FileTable) and table.place.folder is None
+        return isinstance(table, FileTable) and table.place.is_remote
 
     def note(self, name: str, content: bytes) -> None:
         if (located := self._located(_CHANGES)) is None:

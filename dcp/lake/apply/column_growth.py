@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dcp.lake.apply.seen_values import MOST_DIGITS, NUMBERS, Seen, most_digits
 from dcp.lake.config.contracts import column_name, refusal_of, same_name_key
-from dcp.lake.tables.typed_columns import paths_of
+from dcp.lake.tables.typed_columns import scalars_of
 
 MOST_COLUMNS: Final = 1000
 """Further fields get no column. If names are data, a contract can say so (``.*``)."""
@@ -25,7 +25,7 @@ def grown(
     With ``adds``, new fields become columns and numbers widen. With ``keeps_empty``, the type also
     has the fields that never hold a value, as pyarrow reads them.
     """
-    room = MOST_COLUMNS - sum(1 for _ in paths_of(document))
+    room = MOST_COLUMNS - len(scalars_of(document))
     return _Growth(room, adds, keeps_empty).of_object(document, seen)
 
 
@@ -51,7 +51,7 @@ class _Growth:
                 kind = replace(self).of_new(each)
                 if kind is not None:
                     fields[name] = pa.field(name, kind)
-                    self.room -= sum(1 for _ in paths_of(kind))
+                    self.room -= len(scalars_of(kind))
                     break
         return pa.struct([*fields.values(), *self.empty(fields, seen)])
 

@@ -36,17 +36,16 @@ from dcp.lake.apply.json_documents import (
     whole_match,
 )
 from dcp.lake.apply.seen_values import Seen
-from dcp.lake.config.contracts import SCALARS, column_name, type_name
-from dcp.lake.config.json_paths import FieldName, Step, Wildcard
+from dcp.lake.config.contracts import SCALARS, ContractMode, column_name, type_name
+from dcp.lake.config.json_paths import FieldName, Step, Wildcard, path_text
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.store.merge import MadeColumns, Merge
 from dcp.lake.tables.schema import TYPED
 from dcp.lake.tables.typed_columns import (
     DOC,
     VIOLATIONS,
-    JsonPath,
     TypedColumns,
-    paths_of,
+    scalars_of,
     table_type,
 )
 from dcp.wire.vocabulary import Datatype
@@ -221,14 +220,14 @@ class Together:
     def __init__(self, columns: TypedColumns, *, evolves: bool = False) -> None:
         self.seen = Seen().expect(columns.document)
         self._columns, self._evolves = columns, evolves
-        self._is_strict = columns.tells_new_fields
+        self._is_strict = columns.mode.tells_new_fields
         self._unexpected = "error" if self._is_strict else "ignore"
         self._learnt, self._next = 0, 1
-        self._has_times = any(path.kind == _TIME for path in paths_of(columns.document))
+        self._has_times = _TIME in scalars_of(columns.document).values()
         # pyarrow reads no maps from JSON. Fields with maps are read one by one.
         self._walks = {
             each.name: _of_type(
-                each.type, (FieldName(each.name),), is_strict=columns.tells_new_fields
+                each.type, (FieldName(each.name),), is_strict=columns.mode.tells_new_fields
             )
             for each in columns.document
             if _has_map(each.type)
@@ -356,8 +355,8 @@ _Walk = Callable[[Any, _Notes], Any]
 
 class Rules:
     def __init__(self, columns: TypedColumns) -> None:
-        self._tells = columns.tells_violations
-        self._walk = _of_type(columns.document, (), is_strict=columns.tells_new_fields)
+        self._tells = columns.mode is not ContractMode.IGNORE
+        self._walk = _of_type(columns.document, (), is_strict=columns.mode.tells_new_fields)
 
     def no_object(self, datatype: int | None, value: bytes) -> list[dict[str, str]] | None:
         found = f"{len(value)} bytes that are no JSON"
@@ -384,14 +383,14 @@ class Rules:
 
 def _of_type(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _Walk:
     """Return a function that converts values; with ``is_strict`` it also notes unknown fields."""
-    leaves = [(str(path), type_name(path.kind)) for path in paths_of(kind, steps)]
+    leaves = {path: type_name(each) for path, each in scalars_of(kind, steps).items()}
     make = _maker(kind, steps, is_strict=is_strict)
 
     def walk(value: Any, notes: _Notes) -> Any:
         try:
             return None if value is None else make(value, notes)
         except (ValueError, ArithmeticError):
-            for path, expected in leaves:
+            for path, expected in leaves.items():
                 _note(notes, path, value, expected)
             return None
 
@@ -417,8 +416,7 @@ def _maker(kind: pa.DataType, steps: tuple[Step, ...], *, is_strict: bool) -> _W
             made = {column: walk(content.get(name), notes) for column, name, walk in columns}
             for name, each in content.items() if is_strict else ():
                 if name not in walks and holds_value(each):
-                    path = JsonPath((*steps, FieldName(name)), pa.string())
-                    _note(notes, str(path), each, "no such field")
+                    _note(notes, path_text((*steps, FieldName(name))), each, "no such field")
             return made
 
         return make_object

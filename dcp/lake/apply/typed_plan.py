@@ -22,8 +22,8 @@ from dcp.lake.tables.typed_columns import (
     changed_arrays,
     document_type_of,
     has_names_twice,
-    paths_of,
     refuse_own_columns,
+    scalars_of,
     typed_columns,
 )
 from dcp.suggestions import did_you_mean
@@ -103,7 +103,7 @@ def with_documents(plan: TypedPlan, columns: TypedColumns, seen: Seen) -> TypedP
 
 
 def _values(columns: TypedColumns) -> set[tuple[str, str]]:
-    return {(str(path), spark_type(path.kind)) for path in paths_of(columns.document)}
+    return {(path, spark_type(kind)) for path, kind in scalars_of(columns.document).items()}
 
 
 class ContractBook:

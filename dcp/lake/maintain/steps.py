@@ -25,7 +25,7 @@ from dcp.lake.maintain.horizon_guard import (
 )
 from dcp.lake.maintain.work import MaintenanceWork, StepReport
 from dcp.lake.tables.history import history
-from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, HorizonLoss, loss
+from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, loss
 from dcp.lake.tables.lake_tables import LakeTables, replicas_in
 
 if TYPE_CHECKING:
@@ -145,10 +145,8 @@ STEPS: Final[Mapping[str, Callable[[MaintenanceWork], Iterator[StepReport]]]] = 
 }
 
 
-def _refusal(
-    kept_seconds: float, horizon: Horizon, losses: Sequence[HorizonLoss], now: datetime
-) -> str:
-    lost = "; ".join(str(each) for each in losses) or "no version that there is now"
+def _refusal(kept_seconds: float, horizon: Horizon, losses: Sequence[str], now: datetime) -> str:
+    lost = "; ".join(losses) or "no version that there is now"
     since = datetime.fromtimestamp(now.timestamp() - kept_seconds, UTC)
     return (
         f"--retain-hours: found {kept_seconds / HOUR_SECONDS:g}, expected the horizon of {horizon} "

@@ -1,12 +1,26 @@
-"""Converts whole numpy columns to the Arrow types of the lake's tables."""
+"""Converts whole columns between numpy and the Arrow types of the lake's tables."""
 
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.lake.tables.schema import U64
+
+Mask = NDArray[np.bool_]
+
+
+def mask_of(column: pa.BooleanArray) -> Mask:
+    mask: Mask = column.to_numpy(zero_copy_only=False)
+    return mask
+
+
+def byte_lengths(column: pa.Array) -> NDArray[np.int64]:
+    """Return the size of each text or binary; 0 for null."""
+    lengths: NDArray[np.int64] = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
+    return lengths
 
 
 def u64_column(values: NDArray[np.uint64]) -> pa.Array:
@@ -17,7 +31,7 @@ def u64_column(values: NDArray[np.uint64]) -> pa.Array:
 
 
 def integer_column(
-    values: NDArray[Any], kind: pa.DataType, present: NDArray[np.bool_] | None = None
+    values: NDArray[Any], kind: pa.DataType, present: Mask | None = None
 ) -> pa.Array:
     mask = None if present is None or present.all() else ~present
     return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind, mask=mask)
@@ -27,7 +41,7 @@ def constant_column(value: Any, kind: pa.DataType, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), rows)
 
 
-def nullified(column: pa.Array, present: NDArray[np.bool_]) -> pa.Array:
+def nullified(column: pa.Array, present: Mask) -> pa.Array:
     """Return a column without nulls as one with nulls for rows outside ``present``; copies no
     values.
     """

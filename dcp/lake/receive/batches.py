@@ -18,7 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dcp.lake.receive.arrow_columns import constant_column, integer_column, nullified, u64_column
+from dcp.lake.receive.arrow_columns import (
+    constant_column,
+    integer_column,
+    mask_of,
+    nullified,
+    u64_column,
+)
 from dcp.lake.receive.document_columns import (
     StoredDocuments,
     inflated_bytes,
@@ -107,7 +113,7 @@ class VbucketCounts:
         np.maximum.at(self.largest_bytes, which, np.maximum.reduceat(document_bytes, starts))
         for column, counts in ((key_bytes, self.escaped_keys), (detail, self.undecodable_values)):
             if column.null_count < len(column):
-                is_set = column.is_valid().to_numpy(zero_copy_only=False)
+                is_set = mask_of(column.is_valid())
                 np.add.at(counts, vbuckets[is_set], 1)
 
     def of(self, vbucket: int) -> dict[str, int]:
@@ -347,7 +353,7 @@ def _values(columns: DataColumns) -> pa.BinaryArray:
     is_mutation = columns.opcode == Opcode.DCP_MUTATION
     if is_mutation.all():
         return columns.value
-    filled = pc.greater(pc.binary_length(columns.value), 0).to_numpy(zero_copy_only=False)
+    filled = mask_of(pc.greater(pc.binary_length(columns.value), 0))
     return nullified(columns.value, is_mutation | filled)
 
 

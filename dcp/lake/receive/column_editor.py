@@ -24,13 +24,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.lake.config.json_paths import FieldName, Step
+from dcp.lake.receive.arrow_columns import Mask, byte_lengths, mask_of
 from dcp.lake.receive.json_editor import Edit
 from dcp.wire.binary_column import octets_of, offsets_of, segments
 
 Places = NDArray[np.int64]
 Octets = NDArray[np.uint8]
-Rows = NDArray[np.bool_]
-"""A mask."""
 
 _BLOCK_BYTES: Final = 2**18  # what is made of a block stays in the processor's cache
 _ROWS_AT_ONCE: Final = 256
@@ -100,7 +99,7 @@ class ColumnEditor:
                 found[names] = edit
         return cls(found)
 
-    def edited(self, texts: pa.BinaryArray) -> tuple[pa.BinaryArray, Rows]:
+    def edited(self, texts: pa.BinaryArray) -> tuple[pa.BinaryArray, Mask]:
         """Return the edited texts, and the mask of unchanged texts that need another editor.
 
         Those have a name with an escape, a name twice, or an array on the path to a member, or are
@@ -114,7 +113,7 @@ class ColumnEditor:
             return texts, is_left
         bounds = found.bounds
         sizes = np.diff(bounds)
-        np.add.at(sizes, rows, _lengths(new) - (ends - begins))
+        np.add.at(sizes, rows, byte_lengths(new) - (ends - begins))
         cuts = np.stack([begins, ends], axis=1).ravel()
         parts = segments(octets_of(texts), np.concatenate([bounds[:1], cuts, bounds[-1:]]))
         is_cut = np.zeros(len(parts), np.bool_)
@@ -124,7 +123,7 @@ class ColumnEditor:
         ends = offsets_of(edited)[0] + np.concatenate([[0], np.cumsum(sizes)])
         return segments(octets_of(edited), ends), is_left
 
-    def _values(self, texts: pa.BinaryArray, is_left: Rows) -> list[list[bytes]]:
+    def _values(self, texts: pa.BinaryArray, is_left: Mask) -> list[list[bytes]]:
         """Return each member's value in each text, empty if it is not there.
 
         Texts that are no JSON, or of another shape, are added to ``is_left``.
@@ -175,7 +174,7 @@ class ColumnEditor:
 class _Texts:
     """The texts of a column, and what is found in them."""
 
-    def __init__(self, texts: pa.BinaryArray, is_left: Rows) -> None:
+    def __init__(self, texts: pa.BinaryArray, is_left: Mask) -> None:
         self.array = np.frombuffer(octets_of(texts), np.uint8)
         self.bounds = offsets_of(texts)
         self.is_left = is_left
@@ -312,7 +311,7 @@ def _in_order(
     rows, begins, ends = rows[order], begins[order], ends[order]
     replacements = replacements.take(pa.array(order))
     if replacements.null_count:
-        which = np.flatnonzero(replacements.is_null().to_numpy(zero_copy_only=False))
+        which = np.flatnonzero(mask_of(replacements.is_null()))
         starts = np.concatenate([each.names for each in found])[order[which]]
         begins[which], ends[which] = _with_commas(texts, starts, ends[which])
         replacements = replacements.fill_null(b"")
@@ -347,7 +346,7 @@ def _is_plain(name: str) -> bool:
     return _BETWEEN_STRINGS.isdisjoint(octets := _between_quotes(name)) and _BACKSLASH not in octets
 
 
-def _true(mask: Rows) -> Places:
+def _true(mask: Mask) -> Places:
     """Return the places of the true values, of which there are few.
 
     The size of the mask must be a multiple of that of a word.
@@ -363,11 +362,6 @@ def _with_empty(texts: pa.BinaryArray) -> pa.BinaryArray:
     """Return an empty text before each text, and one behind all."""
     bounds = offsets_of(texts)
     return segments(octets_of(texts), np.repeat(bounds, 2))
-
-
-def _lengths(texts: pa.BinaryArray) -> Places:
-    lengths: Places = pc.binary_length(texts).to_numpy().astype(np.int64)
-    return lengths
 
 
 def _struct(paths: list[tuple[str, ...]]) -> tuple[Any, dict[tuple[str, ...], str]]:

@@ -35,7 +35,7 @@ from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import Idle, TaskPlan, left_out_lines
 from dcp.lake.rounds.round_planner import plan_round
-from dcp.lake.tables.document_filter import DocumentFilter
+from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind, spark_ddl
 from dcp.setting_keys import shown_settings
@@ -157,9 +157,7 @@ class DcpReader(DataSourceReader):
         """
         cluster = query_cluster(self._access)
         rounds = self._settings.round
-        document_filter = DocumentFilter.resolve(
-            self._settings.filter, cluster.manifest, privacy=self._settings.privacy
-        )
+        document_filter = filter_of(None, self._settings, cluster.manifest)
         lake_state = LakeState("read", _NO_ROUND, document_filter=document_filter)
         flow = self._access.flow_control
         plan = plan_round(lake_state, cluster, rounds, flow, slots=0)

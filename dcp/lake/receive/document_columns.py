@@ -13,14 +13,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dcp.errors import FrameError
+from dcp.lake.receive.arrow_columns import Mask, byte_lengths, mask_of
 from dcp.wire.columns import DataColumns
 from dcp.wire.documents import Document, decode_document
 from dcp.wire.snappy import inflate_column, inflated_lengths
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype
 from dcp.wire.xattr import is_hidden, xattrs_json
 from dcp.wire.xattr_columns import split_column
-
-Mask = NDArray[np.bool_]
 
 _JSON: Final = np.uint8(Datatype.JSON)
 _SNAPPY: Final = np.uint8(Datatype.SNAPPY)
@@ -41,9 +40,9 @@ class StoredDocuments:
     @property
     def document_bytes(self) -> NDArray[np.int64]:
         """The size of each document: of its frame, or of value and xattrs if they are larger."""
-        lengths = _lengths(self.columns.value)
+        lengths = byte_lengths(self.columns.value)
         if self.xattrs.null_count < len(self.xattrs):
-            lengths += _lengths(self.xattrs)
+            lengths += byte_lengths(self.xattrs)
         found: NDArray[np.int64] = np.maximum(lengths, self.columns.frame_bytes)
         return found
 
@@ -57,7 +56,7 @@ def inflated_bytes(columns: DataColumns) -> NDArray[np.int64]:
     """Return the length of each value without Snappy, by the value's own header."""
     told = inflated_lengths(columns.value)
     is_told = (columns.datatype & _SNAPPY > 0) & (told >= 0)
-    return np.where(is_told, told, _lengths(columns.value))
+    return np.where(is_told, told, byte_lengths(columns.value))
 
 
 def stored_documents(columns: DataColumns, *, system_xattrs: bool = True) -> StoredDocuments:
@@ -70,18 +69,18 @@ def stored_documents(columns: DataColumns, *, system_xattrs: bool = True) -> Sto
         return StoredDocuments(columns, nothing, nothing)
     datatype = columns.datatype
     is_odd = datatype & ~_KNOWN > 0
-    is_filled = ~is_odd & (_lengths(columns.value) > 0)  # else it has no layers
+    is_filled = ~is_odd & (byte_lengths(columns.value) > 0)  # else it has no layers
     value, xattrs = columns.value, nothing
     is_snappy = is_filled & (datatype & _SNAPPY > 0)
     if is_snappy.any():
         value = _replaced(value, is_snappy, inflate_column(_chosen(value, is_snappy)))
-        is_odd |= _is_null(value)
+        is_odd |= mask_of(value.is_null())
     has_xattrs = is_filled & ~is_odd & (datatype & _XATTR > 0)
     if has_xattrs.any():
         split = split_column(_chosen(value, has_xattrs), system_xattrs=system_xattrs)
         value = _replaced(value, has_xattrs, split.bodies)
         xattrs = _replaced(nothing, has_xattrs, split.xattrs)
-        is_odd |= _is_null(value)
+        is_odd |= mask_of(value.is_null())
     datatype = np.where(is_odd, datatype, datatype & _JSON)
     stored = StoredDocuments(replace(columns, datatype=datatype, value=value), xattrs, nothing)
     return _one_by_one(columns, stored, is_odd, system_xattrs) if is_odd.any() else stored
@@ -130,16 +129,6 @@ def _xattrs(document: Document, *, system_xattrs: bool) -> str | None:
 
 def _chosen(column: pa.Array, rows: Mask) -> pa.Array:
     return column if rows.all() else column.filter(pa.array(rows))
-
-
-def _lengths(column: pa.Array) -> NDArray[np.int64]:
-    lengths: NDArray[np.int64] = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
-    return lengths
-
-
-def _is_null(column: pa.Array) -> Mask:
-    found: Mask = column.is_null().to_numpy(zero_copy_only=False)
-    return found
 
 
 def _replaced(column: pa.Array, rows: Mask, replacements: pa.Array) -> pa.Array:

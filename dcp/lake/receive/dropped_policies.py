@@ -10,11 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
-from dcp.errors import ConfigError
 from dcp.lake.config.settings import DroppedPolicy, PolicySettings
 from dcp.lake.tables.collections import Collections
 from dcp.protocol.events import SystemEventReceived
-from dcp.suggestions import did_you_mean
 from dcp.wire.system_event import CollectionBegun, CollectionEnded, CollectionFlushed
 from dcp.wire.vocabulary import SystemEventKind
 
@@ -61,12 +59,8 @@ class DroppedPolicies:
         Raises:
             ConfigError: there is such a name. ``collections`` are the present ones.
         """
-        names = collections.names
         for name in sorted(rules.dropped_collections.keys() - self.met):
-            raise ConfigError(
-                f"policy.dropped_collections: found {name!r}{did_you_mean(name, names)}, expected "
-                f"scopes or collections of the bucket: {', '.join(sorted(names))}"
-            )
+            raise collections.unknown("policy.dropped_collections", name)
 
 
 _KINDS: Final = frozenset(map(int, SystemEventKind))

@@ -28,22 +28,22 @@ def drop(values: Sequence[bytes]) -> list[None]:
 
 
 @dataclass(slots=True, eq=False)
-class _Node:
+class _EditNode:
     """The edits at and below one place."""
 
     edit: Edit | None = None
-    names: dict[str, "_Node"] = field(default_factory=dict)
-    values: "_Node | None" = None
+    names: dict[str, "_EditNode"] = field(default_factory=dict)
+    values: "_EditNode | None" = None
     """Below all values of an object."""
-    elements: "_Node | None" = None
+    elements: "_EditNode | None" = None
 
-    def at(self, step: Step) -> "_Node":
+    def at(self, step: Step) -> "_EditNode":
         if isinstance(step, FieldName):
-            return self.names.setdefault(step.name, _Node())
+            return self.names.setdefault(step.name, _EditNode())
         if step is Wildcard.ELEMENTS:
-            self.elements = self.elements or _Node()
+            self.elements = self.elements or _EditNode()
             return self.elements
-        self.values = self.values or _Node()
+        self.values = self.values or _EditNode()
         return self.values
 
 
@@ -51,7 +51,7 @@ class JsonEditor:
     """Edits JSON texts by fixed paths. An edit of a whole value covers edits of its parts."""
 
     def __init__(self, edits: Mapping[tuple[Step, ...], Edit]) -> None:
-        self._root = _Node()
+        self._root = _EditNode()
         for steps, edit in edits.items():
             node = self._root
             for step in steps:
@@ -70,7 +70,7 @@ class JsonEditor:
             raise ValueError(f"found no JSON that can be read ({error})") from None
 
 
-def _edited(text: bytes | msgspec.Raw, nodes: list[_Node]) -> bytes | None:
+def _edited(text: bytes | msgspec.Raw, nodes: list[_EditNode]) -> bytes | None:
     """Make the edits of several nodes in one pass. The first node with an edit of the whole covers
     all.
     """
@@ -95,7 +95,7 @@ def _edited(text: bytes | msgspec.Raw, nodes: list[_Node]) -> bytes | None:
     return plain
 
 
-def _with_elements(nodes: list[_Node]) -> list[_Node]:
+def _with_elements(nodes: list[_EditNode]) -> list[_EditNode]:
     """Add the nodes of ``[*]``: a value that is no array counts as its only element."""
     found = nodes
     while more := _known([node.elements for node in found if node.elements not in found]):
@@ -103,7 +103,7 @@ def _with_elements(nodes: list[_Node]) -> list[_Node]:
     return found
 
 
-def _known(nodes: Iterable[_Node | None]) -> list[_Node]:
+def _known(nodes: Iterable[_EditNode | None]) -> list[_EditNode]:
     """Return each node once, without None."""
     return list({id(node): node for node in nodes if node is not None}.values())
 

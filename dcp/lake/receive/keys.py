@@ -15,6 +15,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dcp.lake.receive.arrow_columns import Mask, mask_of
+
 ESCAPE_PREFIX: Final = "\\x"
 _ESCAPE_BYTES: Final = ESCAPE_PREFIX.encode()
 
@@ -47,3 +49,8 @@ def key_columns(keys: pa.BinaryArray) -> tuple[pa.StringArray, pa.BinaryArray]:
         for key, text in zip(raw, strings, strict=True)
     ]
     return pa.array(strings, pa.string()), pa.array(kept, pa.binary())
+
+
+def matching(keys: pa.Array, expression: str) -> Mask:
+    """Return the mask of keys in which a regular expression is found; a null is no key."""
+    return mask_of(pc.match_substring_regex(keys, expression).fill_null(False))

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from dcp.errors import QualityError
 from dcp.lake.change_log.erase_request import hashes_of, key_hash
@@ -26,17 +25,14 @@ from dcp.lake.config.privacy_settings import (
     PrivateAction,
     Unparsable,
 )
+from dcp.lake.receive.arrow_columns import Mask, mask_of
 from dcp.lake.receive.column_editor import ColumnEditor
 from dcp.lake.receive.document_columns import StoredDocuments
 from dcp.lake.receive.json_editor import Edit, JsonEditor, drop
-from dcp.lake.receive.keys import key_columns
-from dcp.lake.spark.task_errors import TaskError
+from dcp.lake.receive.keys import key_columns, matching
 from dcp.wire.columns import DataColumns
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import TRANSACTION_NAME
-
-Rows = NDArray[np.bool_]
-"""A mask."""
 
 _JSON: Final = int(Datatype.JSON)
 _QUOTE: Final = ord('"')
@@ -83,15 +79,8 @@ def _refuse(_: bytes) -> None:
     raise ValueError
 
 
-def _finds(keys: pa.Array, expression: str) -> Rows:
-    found = pc.match_substring_regex(keys, expression).fill_null(False)
-    return np.asarray(found.to_numpy(zero_copy_only=False))
-
-
 class PrivateValues:
-    def __init__(
-        self, settings: PrivacySettings, kept_out: Mapping[str, frozenset[str]] | None = None
-    ) -> None:
+    def __init__(self, settings: PrivacySettings, kept_out: Mapping[str, frozenset[str]]) -> None:
         """Take the rules; read the key of hashes if a rule needs it.
 
         Args:
@@ -102,7 +91,7 @@ class PrivateValues:
             ConfigError: there is no key.
         """
         self._settings = settings
-        self._kept_out = kept_out or {}
+        self._kept_out = kept_out
         self._hashes: dict[int, frozenset[str]] = {}
         self._other_hashes = hashes_of(self._kept_out, self._kept_out)
         self._edits: dict[PrivateAction, Edit] = {
@@ -153,7 +142,7 @@ class PrivateValues:
         """Return decoded documents without the private values.
 
         Raises:
-            TaskError: a value cannot be parsed, and ``privacy.unparsable`` is fail.
+            QualityError: a value cannot be parsed, and ``privacy.unparsable`` is fail.
         """
         collection_ids = stored.columns.collection_id
         for collection_id in np.unique(collection_ids).tolist():
@@ -164,7 +153,7 @@ class PrivateValues:
                 stored = self._edited(stored, rules, collection_ids == collection_id)
         return stored
 
-    def _kept(self, stored: StoredDocuments, hashes: frozenset[str], rows: Rows) -> StoredDocuments:
+    def _kept(self, stored: StoredDocuments, hashes: frozenset[str], rows: Mask) -> StoredDocuments:
         """Return the documents, those of kept-out keys without values and xattrs."""
         keys = key_columns(stored.columns.key)[0].filter(pa.array(rows)).to_pylist()
         found = np.zeros(len(rows), np.bool_)
@@ -175,12 +164,12 @@ class PrivateValues:
         return replace(stored, xattrs=_nulled(stored.xattrs, found))
 
     def _edited(
-        self, stored: StoredDocuments, rules: _CollectionRules, rows: Rows
+        self, stored: StoredDocuments, rules: _CollectionRules, rows: Mask
     ) -> StoredDocuments:
         if rules.keys:
             keys, as_sent = key_columns(stored.columns.key)
             for expression, edit in rules.keys:
-                found = _finds(keys, expression) | _finds(as_sent, expression)
+                found = matching(keys, expression) | matching(as_sent, expression)
                 stored = self._with_documents(stored, rows & found, edit)
                 stored = replace(stored, xattrs=_nulled(stored.xattrs, rows & found))
                 rows = rows & ~found
@@ -194,7 +183,7 @@ class PrivateValues:
         return stored
 
     def _with_documents(
-        self, stored: StoredDocuments, rows: Rows, edit: _TextEdit
+        self, stored: StoredDocuments, rows: Mask, edit: _TextEdit
     ) -> StoredDocuments:
         columns = stored.columns
         rows = rows & (pc.binary_length(columns.value).to_numpy() > 0)
@@ -202,7 +191,7 @@ class PrivateValues:
             return stored
         value, is_lost = self._values(columns, rows, edit)
         if value.null_count:
-            is_gone = value.is_null().to_numpy(zero_copy_only=False)
+            is_gone = mask_of(value.is_null())
             datatype = np.where(is_gone, np.uint8(0), columns.datatype)
             columns = replace(columns, datatype=datatype)
             value = value.fill_null(b"")
@@ -210,9 +199,9 @@ class PrivateValues:
         return replace(stored, columns=columns, detail=_told(stored.detail, is_lost))
 
     def _with_xattrs(
-        self, stored: StoredDocuments, rows: Rows, edit: _TextEdit, below: frozenset[Step]
+        self, stored: StoredDocuments, rows: Mask, edit: _TextEdit, below: frozenset[Step]
     ) -> StoredDocuments:
-        rows = rows & stored.xattrs.is_valid().to_numpy(zero_copy_only=False)
+        rows = rows & mask_of(stored.xattrs.is_valid())
         if not rows.any():
             return stored
 
@@ -226,8 +215,8 @@ class PrivateValues:
         return replace(stored, xattrs=xattrs, detail=_told(stored.detail, is_lost))
 
     def _values(
-        self, columns: DataColumns, rows: Rows, edit: _TextEdit
-    ) -> tuple[pa.BinaryArray, Rows]:
+        self, columns: DataColumns, rows: Mask, edit: _TextEdit
+    ) -> tuple[pa.BinaryArray, Mask]:
         """Return all values after the edits (null: dropped), and the mask of rows dropped
         unparsed.
         """
@@ -263,20 +252,18 @@ class PrivateValues:
                 return text
             case Unparsable.FAIL:
                 place = f"vbucket {columns.vbucket[row]} seqno {columns.seqno[row]}"
-                raise TaskError(
-                    QualityError(
-                        f"{place}, collection {columns.collection_id[row]:#x}: found a value that "
-                        "cannot be parsed, expected JSON, as [privacy] has rules for it and "
-                        "privacy.unparsable is fail; set it to drop or keep, or change the "
-                        "document at the source"
-                    )
+                raise QualityError(
+                    f"{place}, collection {columns.collection_id[row]:#x}: found a value that "
+                    "cannot be parsed, expected JSON, as [privacy] has rules for it and "
+                    "privacy.unparsable is fail; set it to drop or keep, or change the "
+                    "document at the source"
                 )
         return None
 
 
 def _edited_at_once(
-    columns: DataColumns, rows: Rows, editor: ColumnEditor
-) -> tuple[pa.BinaryArray, Rows]:
+    columns: DataColumns, rows: Mask, editor: ColumnEditor
+) -> tuple[pa.BinaryArray, Mask]:
     """Return the values after the edits that the editor could make, and the mask of those rows."""
     rows = rows & (columns.datatype <= _JSON)
     chosen = columns.value if rows.all() else columns.value.filter(pa.array(rows))
@@ -290,11 +277,11 @@ def _edited_at_once(
     return pc.replace_with_mask(columns.value, pa.array(rows), edited), is_done
 
 
-def _told(detail: pa.StringArray, is_lost: Rows) -> pa.StringArray:
+def _told(detail: pa.StringArray, is_lost: Mask) -> pa.StringArray:
     return pc.if_else(pa.array(is_lost), DROPPED, detail) if is_lost.any() else detail
 
 
-def _nulled(column: pa.Array, rows: Rows) -> pa.Array:
+def _nulled(column: pa.Array, rows: Mask) -> pa.Array:
     if not rows.any():
         return column
     return pc.if_else(pa.array(rows), pa.scalar(None, column.type), column)

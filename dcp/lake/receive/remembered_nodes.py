@@ -40,12 +40,7 @@ class RememberedNodes:
         Raises:
             NodeUnavailableError: the node has another bucket.
         """
-        theirs = replace(
-            self.identity,
-            bucket_uuid=found.bucket_uuid,
-            vbucket_count=found.vbucket_count,
-            cluster_uuid=found.cluster_uuid,
-        )
+        theirs = self.identity.in_cluster(found)
         if difference := self.identity.difference(theirs):
             raise NodeUnavailableError(
                 f"{self.connection_string}, which the lake remembers: found {difference} "

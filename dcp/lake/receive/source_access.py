@@ -5,7 +5,7 @@ If no seed answers, dcplake asks the nodes that the lake remembers.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
@@ -45,9 +45,8 @@ class SourceAccess:
     """The driver finds nodes by its seeds, tasks by their plan."""
     flow_control: FlowControlSettings
     quiet_seconds: float
-    dropped: DroppedPolicies = field(default_factory=DroppedPolicies)
-    live: LiveFolder | None = None
-    """The folder of the tasks' live files; None: they write none."""
+    dropped: DroppedPolicies
+    live: LiveFolder
 
     def of_bucket(self, bucket_uuid: str) -> "SourceAccess":
         """Return the same access for one bucket; it refuses a new bucket of the same name."""

@@ -27,9 +27,10 @@ machine that slept, has left data unread. Parts of a large document are no silen
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 from dcp.client.addresses import NodeAddress
+from dcp.client.consumer import Consumer
 from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.tables.round_record import Outcome
 from dcp.wire.vocabulary import SnapshotFlag
@@ -50,19 +51,6 @@ class TaskBudget:
 
 UNLIMITED: Final = TaskBudget(target_bytes=2**62, target_seconds=7 * 86400.0)
 """For reads that are all or nothing: they end with their targets, or with a failure."""
-
-
-class ConsumerStreams(Protocol):
-    def is_streaming(self, vbucket: int) -> bool: ...
-
-    def trouble(self, vbucket: int) -> str:
-        """Return why a vbucket has no stream; empty only while its stream is open."""
-
-    def part_heard(self, node: NodeAddress) -> tuple[int, float] | None:
-        """Return the vbucket of the node's last message in parts, and the time."""
-
-    def request_high_seqnos(self, node: NodeAddress) -> bool:
-        """Ask for the node's high seqnos; False without a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +151,7 @@ class StopPolicy:
     # What follows
 
     def out_of_budget(
-        self, results: Iterable[StreamResult], streams: ConsumerStreams, round_number: int
+        self, results: Iterable[StreamResult], consumer: Consumer, round_number: int
     ) -> Iterator[VbucketStop]:
         """Yield the end of each open vbucket when the budget is used up.
 
@@ -173,7 +161,7 @@ class StopPolicy:
         for result in results:
             vbucket = result.plan.vbucket
             reason = detail = ""
-            if trouble := streams.trouble(vbucket):
+            if trouble := consumer.trouble(vbucket):
                 reason, detail = "no stream", trouble
             elif result.position.seqno == result.plan.state.position.seqno:
                 is_silent = self._silent_seconds(vbucket) >= self._ask_after_seconds
@@ -182,9 +170,7 @@ class StopPolicy:
                     reason, detail = self._standstill(result)
             yield VbucketStop(vbucket, Outcome.BUDGET, reason, detail)
 
-    def stops(
-        self, results: Iterable[StreamResult], streams: ConsumerStreams
-    ) -> Iterator[VbucketStop]:
+    def stops(self, results: Iterable[StreamResult], consumer: Consumer) -> Iterator[VbucketStop]:
         """Yield the vbuckets that end at this moment; ask the nodes of silent ones for their high
         seqnos.
 
@@ -194,14 +180,14 @@ class StopPolicy:
             return
         self._judges_at = self._listened_seconds + LONGEST_WAIT_SECONDS
         for node, told in self._nodes.items():
-            part = streams.part_heard(node)
+            part = consumer.part_heard(node)
             if part is not None and part != told.part_heard and part[0] in self._streams:
                 told.part_heard = part
                 self._hear(node, part[0])
         asked_nodes: dict[NodeAddress, None] = {}
         for result in results:
             vbucket = result.plan.vbucket
-            if result.node is None or not streams.is_streaming(vbucket):
+            if result.node is None or not consumer.is_streaming(vbucket):
                 continue
             silent_seconds = self._silent_seconds(vbucket)
             if silent_seconds < self._ask_after_seconds:
@@ -213,7 +199,7 @@ class StopPolicy:
             else:
                 yield VbucketStop(vbucket, Outcome.STOPPED, *self._standstill(result))
         for node in asked_nodes:
-            self._ask(node, streams)
+            self._ask(node, consumer)
 
     def _is_caught_up(self, result: StreamResult) -> bool:
         assert result.node is not None, "it has a stream"
@@ -262,11 +248,11 @@ class StopPolicy:
         snapshot = f"of a snapshot that ends at {position.snap_end}"
         return "waiting for snapshot end", f"{nothing} {snapshot}, and {holds}"
 
-    def _ask(self, node: NodeAddress, streams: ConsumerStreams) -> None:
+    def _ask(self, node: NodeAddress, consumer: Consumer) -> None:
         """Ask again only after the time for an answer: answers may wait behind data."""
         asked = self._nodes[node]
         since_seconds = self._listened_seconds - asked.asked_at
-        if since_seconds >= self._ask_after_seconds and streams.request_high_seqnos(node):
+        if since_seconds >= self._ask_after_seconds and consumer.request_high_seqnos(node):
             asked.asked_at = self._listened_seconds
             asked.unanswered_since = min(asked.unanswered_since, asked.asked_at)
 

@@ -18,7 +18,6 @@ import pyarrow as pa
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer_events import VbucketStopped
 from dcp.client.delivery import Delivery
-from dcp.errors import AuthenticationError, BucketError, ConfigError
 from dcp.lake.change_log.applied import applied_to_batch
 from dcp.lake.change_log.collection_events import begin_text, policies_to_batch
 from dcp.lake.change_log.stop_points import reached
@@ -35,13 +34,13 @@ from dcp.lake.rounds.observer import RoundProgress, StreamProgress
 from dcp.lake.rounds.rollback_plan import start_seqno_on
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult
-from dcp.lake.spark.task_errors import TaskError
+from dcp.lake.spark.task_errors import carried_errors
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.round_record import Outcome, VbucketReport, states_to_batch
 from dcp.lake.tables.schema import RowKind
 from dcp.lake.tables.vbucket_state import RollbackOrder
 from dcp.lake.task_board.live_board import TaskWatcher, live_board
-from dcp.lake.task_board.task_stats import NodeStreams, TaskStats, connection_of
+from dcp.lake.task_board.task_stats import TaskStats, connection_of
 from dcp.protocol.events import (
     Event,
     FailoverLogReceived,
@@ -71,7 +70,7 @@ class TaskReceiver:
         """Asks nothing of the source yet.
 
         Raises:
-            TaskError: the password, or the key of hashes, is not on this machine.
+            ConfigError: the password, or the key of hashes, is not on this machine.
         """
         self._plan = plan
         self._round = round_number
@@ -82,11 +81,8 @@ class TaskReceiver:
         self._policy = StopPolicy(
             budget, access.quiet_seconds, access.consumer.node_deadline_seconds
         )
-        try:
-            self._consumer = task_consumer(plan, access, name)
-            private = private_values(plan, access)
-        except ConfigError as error:
-            raise TaskError(error) from None
+        self._consumer = task_consumer(plan, access, name)
+        private = private_values(plan, access)
         self.results = {
             stream.vbucket: StreamResult(stream, self._consumer.position) for stream in plan.streams
         }
@@ -113,7 +109,7 @@ class TaskReceiver:
         """Yield the rows of all streams, then status and position rows.
 
         Raises:
-            TaskError: as for ``stream``.
+            AuthenticationError, BucketError, QualityError: see `stream`.
         """
         yield from self.stream()
         yield from self._closing_rows()
@@ -129,7 +125,8 @@ class TaskReceiver:
         """Yield the streams' rows, without status and position rows.
 
         Raises:
-            TaskError: user, password or bucket were refused, as `Consumer.next` says.
+            AuthenticationError, BucketError: refused, as `Consumer.next` says.
+            QualityError: see `PrivateValues.taken_out`.
         """
         watcher = TaskWatcher(self._stats)
         try:
@@ -138,8 +135,6 @@ class TaskReceiver:
                 sample = watcher.stats()
                 for result in self.results.values():
                     result.window_full, result.gate = sample.window_full_share, sample.top_gate
-        except (AuthenticationError, BucketError) as error:
-            raise TaskError(error) from None
         finally:
             self._consumer.close()
 
@@ -331,14 +326,12 @@ class TaskReceiver:
 
     def _stats(self) -> TaskStats:
         """Return the task's state; another thread calls this."""
-        streams: dict[NodeAddress, list[int]] = {}
+        in_snapshot: dict[NodeAddress, list[bool]] = {}
         still_open = list(self._open)
         for vbucket in still_open:
             result = self.results[vbucket]
             if result.node is not None:
-                counts = streams.setdefault(result.node, [0, 0])
-                counts[0] += 1
-                counts[1] += not result.position.is_complete
+                in_snapshot.setdefault(result.node, []).append(not result.position.is_complete)
         connections = self._consumer.stats()
         batch_bytes = self._access.flow_control.batch_bytes
         held_bytes = self._plan.windows.held_bytes
@@ -354,7 +347,7 @@ class TaskReceiver:
             rows=int(self._batches.counts.rows.sum()),
             bytes=self._flusher.taken_bytes,
             connections=tuple(
-                connection_of(each, stages, NodeStreams(*streams.get(each.node, ())), batch_bytes)
+                connection_of(each, stages, in_snapshot.get(each.node, ()), batch_bytes)
                 for each in connections
             ),
             stages=stages,
@@ -414,8 +407,9 @@ def task_function(
 
     def receive(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _return_freed_memory()
-        for batch in indices:
-            for index in batch.column(0).to_pylist():
+        numbers = (index for batch in indices for index in batch.column(0).to_pylist())
+        with carried_errors():
+            for index in numbers:
                 of_task = f"{name}-t{index}.{_attempt()}"
                 receiver = TaskReceiver(tasks[index], round_number, budget, access, of_task)
                 for rows in rows_of(receiver):

@@ -17,10 +17,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from dcp.lake.receive.arrow_columns import Mask
 from dcp.lake.receive.dropped_policies import collection_of
-from dcp.lake.receive.keys import key_columns
+from dcp.lake.receive.keys import key_columns, matching
 from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.protocol.events import SnapshotStarted, SystemEventReceived
@@ -82,27 +82,20 @@ class WantedRows:
         collection_id = collection_of(event)
         return collection_id is None or self._is_wanted.get(collection_id, True)
 
-    def _passes(self, columns: DataColumns) -> NDArray[np.bool_]:
+    def _passes(self, columns: DataColumns) -> Mask:
         rules = self._rules
         unwanted = [each for each, is_wanted in self._is_wanted.items() if not is_wanted]
         passes = ~np.isin(columns.collection_id, unwanted)
         if rules.include_keys or rules.exclude_keys:
             keys, _ = key_columns(columns.key)
             if rules.include_keys:
-                passes &= _found(keys, rules.include_keys)
+                passes &= matching(keys, rules.include_keys)
             if rules.exclude_keys:
-                passes &= ~_found(keys, rules.exclude_keys)
+                passes &= ~matching(keys, rules.exclude_keys)
         return passes
 
 
-def _found(keys: pa.StringArray, expression: str) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = pc.match_substring_regex(keys, expression).to_numpy(
-        zero_copy_only=False
-    )
-    return found
-
-
-def _deleted(columns: DataColumns, rows: NDArray[np.bool_]) -> DataColumns:
+def _deleted(columns: DataColumns, rows: Mask) -> DataColumns:
     if not rows.any():
         return columns
     value = pc.if_else(pa.array(rows), pa.scalar(b"", pa.binary()), columns.value)

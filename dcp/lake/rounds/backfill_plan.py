@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, left_out_lines
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, Restart, VbucketProgress
 from dcp.records import Record
 
 if TYPE_CHECKING:
@@ -156,26 +156,28 @@ def is_new(state: VbucketProgress) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillStream:
-    node: NodeAddress
-    high_seqno: int
-    begins_epoch: bool
-
-
-@dataclass(frozen=True, slots=True)
 class BackfillPlan:
     """A backfill's part of a round."""
 
     source: BackfillSource
-    streams: Mapping[int, BackfillStream]
+    copies: Mapping[int, "VbucketHolder"]
+    """By vbucket, the copy that its stream reads."""
+    beginning: frozenset[int] = frozenset()
+    """The vbuckets of `copies` that begin with this round."""
     left_out: Mapping[int, LeftOut] = field(default_factory=dict)
     """Vbuckets that no stream may read in this round."""
     waiting_for: Mapping[int, LeftOut] = field(default_factory=dict)
     """Vbuckets that cannot begin, with the reason. Their active nodes stream them as usual."""
 
-    def read(self, vbucket: int) -> BackfillStream | LeftOut | None:
-        """Return the backfill's stream, or why nobody may read the vbucket; None: not its own."""
-        return self.streams.get(vbucket) or self.left_out.get(vbucket)
+    def read(self, vbucket: int, restart: Restart | None) -> "VbucketHolder | LeftOut | None":
+        """Return the copy to read, or why nobody may read the vbucket; None: its active node.
+
+        The active node also streams a vbucket that has begun and must restart for another reason: a
+        replica may lack published rows.
+        """
+        if restart is not None and vbucket not in self.beginning:
+            return None
+        return self.copies.get(vbucket) or self.left_out.get(vbucket)
 
 
 def plan_backfill(
@@ -189,7 +191,8 @@ def plan_backfill(
 
     A vbucket without a state has never been read. ``copies`` are the readable copies of each.
     """
-    streams: dict[int, BackfillStream] = {}
+    chosen: dict[int, VbucketHolder] = {}
+    beginning: set[int] = set()
     left_out: dict[int, LeftOut] = {}
     waiting_for: dict[int, LeftOut] = {}
     seqnos = 0
@@ -200,7 +203,7 @@ def plan_backfill(
         if copy is None:
             left_out[vbucket] = _no_copy(vbucket, request.source)
             continue
-        streams[vbucket] = BackfillStream(copy.node, copy.high_seqno, begins_epoch=False)
+        chosen[vbucket] = copy
         seqnos += max(0, copy.high_seqno - state.position.seqno)
     for vbucket in sorted(progress.waiting):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
@@ -208,9 +211,10 @@ def plan_backfill(
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
         elif not seqnos or seqnos + found.high_seqno <= SEQNOS_OF_A_ROUND:
-            streams[vbucket] = BackfillStream(found.node, found.high_seqno, begins_epoch=True)
+            chosen[vbucket] = found
+            beginning.add(vbucket)
             seqnos += found.high_seqno
-    return BackfillPlan(request.source, streams, left_out, waiting_for)
+    return BackfillPlan(request.source, chosen, frozenset(beginning), left_out, waiting_for)
 
 
 def copy_to_begin_with(

@@ -1,6 +1,6 @@
 """Reads a lake's state: its vbuckets' positions, and the vbuckets that must begin a new epoch."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dcp.client.probe import ClusterView
@@ -9,7 +9,7 @@ from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.epochs import forks_between, live_complete_seqnos, newest_beginning
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import RollbackPolicy, Settings
-from dcp.lake.rounds.backfill_plan import BackfillPlan, BackfillStream
+from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.rollback_plan import plan_rollback, rollback_target
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -39,12 +39,11 @@ class LakeState:
     def restart(self, vbucket: int) -> Restart | LeftOut | None:
         """Return a vbucket's restart, or why it cannot restart; None if its epoch goes on."""
         found = self.restarts.get(vbucket)
-        read = None if self.backfill is None else self.backfill.read(vbucket)
         if isinstance(found, LeftOut):
             return found
         if not self.document_filter.has_read(self.state(vbucket)):
             return Restart(RestartReason.FILTER)
-        begins = isinstance(read, BackfillStream) and read.begins_epoch
+        begins = self.backfill is not None and vbucket in self.backfill.beginning
         if found is None and begins and self.has_started(vbucket):
             return Restart(RestartReason.BACKFILL)
         # A vbucket that has not started has no rows to read again.
@@ -90,13 +89,12 @@ def read_lake_state(
     lake: LakeTables,
     settings: Settings,
     stale: Mapping[int, int],
-    resyncs: Callable[[int], Mapping[int, int]],
+    resyncs: Mapping[int, int],
 ) -> LakeState:
     """Return a lake's state, with the restarts that its log, replicas and users ask for.
 
     ``stale`` maps vbuckets to the round as of which a replica holds them (`stale_vbuckets`).
-    ``resyncs`` takes the newest round. It returns, by vbucket, the round after which the vbucket
-    must begin again.
+    ``resyncs`` maps vbuckets to the round after which they must begin again.
     """
     newest = latest_round(lake)
     states = states_at(lake, newest)
@@ -105,7 +103,7 @@ def read_lake_state(
     restarts = ordered_restarts(lake, ordered, newest, policy)
     stale = {vbucket: number for vbucket, number in stale.items() if vbucket in states}
     # Later reasons override earlier ones.
-    for reason, rounds in ((RestartReason.STALE, stale), (RestartReason.RESYNC, resyncs(newest))):
+    for reason, rounds in ((RestartReason.STALE, stale), (RestartReason.RESYNC, resyncs)):
         restarts |= _restarts_since(lake, rounds, newest, reason)
     return LakeState(lake.identity.lake_id, newest, states, restarts)
 
@@ -141,7 +139,7 @@ def ordered_restarts(
     bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
     complete = live_complete_seqnos(lake, ordered, bounds, newest)
     return {
-        state.vbucket: plan_rollback(state, [complete.get(state.vbucket, 0)], policy)
+        state.vbucket: plan_rollback(state, complete.get(state.vbucket, 0), policy)
         for state in ordered
     }
 
@@ -179,11 +177,5 @@ def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> 
         LakeError: the cluster is another one, or the bucket was created again: its uuid or number
             of vbuckets differs.
     """
-    found = replace(
-        lake.identity,
-        bucket=bucket,
-        bucket_uuid=cluster.map.bucket_uuid,
-        vbucket_count=cluster.map.vbucket_count,
-        cluster_uuid=cluster.map.cluster_uuid,
-    )
+    found = replace(lake.identity.in_cluster(cluster.map), bucket=bucket)
     lake.identity.require_same(found, str(lake.location))

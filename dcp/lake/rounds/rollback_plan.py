@@ -9,7 +9,6 @@ always share history. The first retry is therefore at their newest common ancest
 (kv_engine's own replication does the same, ``dcp/passive_stream.cc``.)
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,12 +31,12 @@ class RollbackTarget:
 
 
 def plan_rollback(
-    state: VbucketProgress, complete_seqnos: Iterable[int], policy: RollbackPolicy
+    state: VbucketProgress, complete_seqno: int, policy: RollbackPolicy
 ) -> Restart | LeftOut:
     """Return where a vbucket with a rollback order restarts, or why it cannot.
 
-    ``complete_seqnos`` are snapshot ends that were reached on its live history. The function
-    ignores those above the target.
+    ``complete_seqno`` is the newest snapshot end on its live history up to the `rollback_target`; 0
+    without one.
     """
     if (order := state.order) is None:
         raise ValueError(f"vbucket {state.vbucket}: found no rollback order, expected one")
@@ -49,8 +48,7 @@ def plan_rollback(
             f"dcplake resync --vbuckets {state.vbucket} (dcplake plan shows how much that reads)",
         )
     target = rollback_target(state, policy)
-    complete = (each for each in complete_seqnos if each <= target.seqno)
-    seqno = max([state.started_below(target.seqno), *complete])
+    seqno = max(state.started_below(target.seqno), complete_seqno)
     vb_uuid = target.log.uuid_at(seqno) if seqno and target.log is not None else 0
     is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
     # A producer that has purged tombstones orders a rollback to 0 if a consumer resumes below the

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.rounds.backfill_plan import BACKFILL_ROUND_SECONDS, BackfillStream
+from dcp.lake.rounds.backfill_plan import BACKFILL_ROUND_SECONDS
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
-from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import VbucketProgress
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -101,13 +101,13 @@ def _planned(
         return skip.get(vbucket, restart)
     state, high_seqno = lake_state.restarted(vbucket, restart), cluster.high_seqnos.get(vbucket)
     backfill = lake_state.backfill
-    read = None if backfill is None else backfill.read(vbucket)
+    read = None if backfill is None else backfill.read(vbucket, restart)
     if not has_started and goal is not None:
         log = cluster.failover_logs.get(vbucket)
         goal = None if log is None else high_seqno
         if log is not None and high_seqno is not None:
             state = state.starting_at(log, high_seqno)  # the round records this start
-    elif has_started and read is not None and not _begins_otherwise(read, restart):
+    elif has_started and read is not None:
         if isinstance(read, LeftOut):
             return read
         return StreamPlan(state, read.node, read.high_seqno, restart, is_backfill=True)
@@ -126,15 +126,6 @@ def _planned(
         detail = f"{node} did not tell its high seqno, or its branch"
         return LeftOut(vbucket, "no high seqno", detail)
     return StreamPlan(state, node, goal, restart)
-
-
-def _begins_otherwise(read: BackfillStream | LeftOut, restart: Restart | None) -> bool:
-    """Return whether a vbucket of a backfill must restart for another reason than the backfill.
-
-    Then the task streams it from its active node: a replica may lack published rows.
-    """
-    has_begun = isinstance(read, LeftOut) or not read.begins_epoch
-    return has_begun and restart is not None
 
 
 def _shares(streams: Sequence[StreamPlan], slots: int, wanted: int) -> list[tuple[StreamPlan, ...]]:

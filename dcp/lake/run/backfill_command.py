@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dcp.client.probe import ClusterView
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
@@ -27,9 +27,6 @@ from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.store.lock import LakeLockedError
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.printable import number_ranges
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _LOOK_SECONDS: Final = 1.0
 
@@ -61,7 +58,6 @@ def backfill(
     *,
     observer: Observer | None = None,
     stop: threading.Event | None = None,
-    spark: "SparkSession | None" = None,
 ) -> Action:
     """Rebuild vbuckets, or go on with the open backfill, and return its outcome.
 
@@ -78,7 +74,7 @@ def backfill(
 
     def drive() -> Action:
         long = wish.is_large
-        with driving(settings, "dcplake backfill", told, stopped, spark, long, check) as (
+        with driving(settings, "dcplake backfill", told, stopped, long, check=check) as (
             driver,
             cluster,
         ):
@@ -88,7 +84,7 @@ def backfill(
             return control.action(action.id)
 
     def wait_for_driver() -> Action:
-        with opened_lake(settings, spark) as lake:
+        with opened_lake(settings) as lake:
             control = Control(lake)
             action = _own(lake, control, wish)
             while action.is_open:
@@ -112,7 +108,7 @@ def backfill(
     raise StoppedError("the backfill was asked to stop; it stays open, and any run goes on with it")
 
 
-def cancel_backfill(settings: Settings, spark: "SparkSession | None" = None) -> Action:
+def cancel_backfill(settings: Settings) -> Action:
     """Ask the lake's driver to end the open backfill.
 
     The driver reads vbuckets that have begun to their end, from the active nodes. The others stay
@@ -121,7 +117,7 @@ def cancel_backfill(settings: Settings, spark: "SparkSession | None" = None) -> 
     Raises:
         ConfigError: no backfill is open.
     """
-    with opened_lake(settings, spark) as lake:
+    with opened_lake(settings) as lake:
         control = Control(lake)
         action = _open_backfill(control)
         if action is None:

@@ -8,7 +8,6 @@ store (`dcp.lake.run.store_check`). It starts Spark only if nothing else can rea
 
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +18,7 @@ from dcp.client.probe import ClusterView, SeedAnswer, probe_nodes
 from dcp.client.reactions import REFUSALS, Reaction, end_reason_name
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
-from dcp.errors import BucketError, DcplakeError, LakeError, NodeUnavailableError, SourceError
+from dcp.errors import BucketError, LakeError, NodeUnavailableError, SourceError
 from dcp.lake.adapters.opening import NeedsSparkError, opened_store, store_without_spark
 from dcp.lake.adapters.spark_table import no_table
 from dcp.lake.config.cloud_options import is_in_cloud
@@ -39,7 +38,7 @@ from dcp.lake.run.set_up_check import Finding, SetUpCheck, Tell, attempts, check
 from dcp.lake.run.store_check import try_store
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.collections import replicas_of
-from dcp.lake.tables.document_filter import DocumentFilter, filter_of
+from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.lake_tables import CHANGES_TABLE, DOCS, find_lake
 from dcp.printable import number_ranges
 from dcp.protocol import events as e
@@ -54,75 +53,63 @@ if TYPE_CHECKING:
 
 
 def open_dcp(opened: NodeConnection, tell: Tell) -> None:
-    set_up = SetUpCheck(opened.address, tell, is_first=False)
-    try:
+    with SetUpCheck(opened.address, tell, is_first=False) as set_up:
         opened.open(set_up.begin)
-    except DcplakeError as error:
-        set_up.fail(error)
-        raise
-    assert set_up.progress is not None
-    progress = set_up.progress
-    wanted = {name for name, term in CONTROL_TERMS.items() if term.asked == ALWAYS}
-    lacking = (wanted - progress.accepted_controls) | set(progress.refused_controls)
-    # Most buckets have no history, by their owners' choice: nothing to warn of.
-    refused = refused_controls(sorted(lacking - {CHANGE_STREAMS}))
-    finding = Finding()
-    finding.say(
-        f"opened at {opened.address} as {opened.name}",
-        node=str(opened.address),
-        name=opened.name,
-        refused=refused,
-    )
-    finding.warnings.extend(costs_of(refused))
-    set_up.end(finding)
-
-
-@dataclass(frozen=True, slots=True)
-class WantedStream:
-    vbucket: int
-    high_seqno: int
-    node: str
-    deadline: float
-    """In the time of ``time.monotonic``."""
-
-    def __str__(self) -> str:
-        return f"vbucket {self.vbucket} at {self.node}"
+        assert set_up.progress is not None
+        progress = set_up.progress
+        wanted = {name for name, term in CONTROL_TERMS.items() if term.asked == ALWAYS}
+        lacking = (wanted - progress.accepted_controls) | set(progress.refused_controls)
+        # Most buckets have no history, by their owners' choice: nothing to warn of.
+        refused = refused_controls(sorted(lacking - {CHANGE_STREAMS}))
+        set_up.finding.say(
+            f"opened at {opened.address} as {opened.name}",
+            node=str(opened.address),
+            name=opened.name,
+            refused=refused,
+        )
+        set_up.finding.warnings.extend(costs_of(refused))
 
 
 def try_stream(
-    connection: NodeConnection, wanted: WantedStream, cure: str, finding: Finding
+    connection: NodeConnection,
+    vbucket: int,
+    high_seqno: int,
+    patience_seconds: float,
+    cure: str,
+    finding: Finding,
 ) -> None:
     """Stream a vbucket from its beginning until it brings a row or proves empty.
 
     Raises:
         BucketError: the user may not read the documents; the message says ``cure``.
         SourceError: the node refuses the stream, or ends it.
-        NodeUnavailableError: nothing comes until the deadline, or the connection is lost.
+        NodeUnavailableError: nothing comes in time, or the connection is lost.
     """
-    connection.open_stream(wanted.vbucket, Position.beginning())
+    deadline, where = monotonic() + patience_seconds, f"vbucket {vbucket} at {connection.address}"
+    connection.open_stream(vbucket, Position.beginning())
     told: list[str] = []
     while True:
-        delivery = connection.next(max(0.0, wanted.deadline - monotonic()))
+        delivery = connection.next(max(0.0, deadline - monotonic()))
         if delivery is None:
             raise NodeUnavailableError(
-                f"{wanted}: found no rows in time, expected those of a snapshot up to seqno "
-                f"{wanted.high_seqno}; look at the node (of a relay: is its group complete?), or "
+                f"{where}: found no rows in time, expected those of a snapshot up to seqno "
+                f"{high_seqno}; look at the node (of a relay: is its group complete?), or "
                 "give it longer (round.node_deadline_seconds)"
             )
         delivery.release()
         for event in delivery.events:
-            if (error := _refusal(event, wanted, cure)) is not None:
+            if (error := _refusal(event, where, cure)) is not None:
                 raise error
             match event:
                 case e.StreamOpened(failover_log=log):
                     branches = [[f"{each.vb_uuid:016x}", each.seqno] for each in log.entries]
-                    told.append(f"{wanted}, high seqno {wanted.high_seqno}")
+                    told.append(f"{where}, high seqno {high_seqno}")
                     told.append(f"branch {branches[0][0]} of {len(branches)}")
-                    finding.facts.update(vbucket=wanted.vbucket, failover_log=branches)
-                    finding.facts["high_seqno"] = wanted.high_seqno
+                    finding.facts.update(vbucket=vbucket, failover_log=branches)
+                    finding.facts["high_seqno"] = high_seqno
                 case e.SnapshotStarted(snapshot=snapshot):
                     told.append(f"first snapshot {snapshot.start}-{snapshot.end}")
-        is_idle = bool(told) and not wanted.high_seqno
+        is_idle = bool(told) and not high_seqno
         if is_idle or any(isinstance(event, _PROGRESS) for event in delivery.events):
             finding.say(", ".join([*told, *(["idle"] if is_idle else [])]))
             return
@@ -132,48 +119,45 @@ _PROGRESS: Final = (e.Items, e.SystemEventReceived, e.SnapshotCompleted, e.Strea
 """These events prove that the stream works."""
 
 
-def _refusal(event: e.Event, wanted: WantedStream, cure: str) -> SourceError | None:
+def _refusal(event: e.Event, where: str, cure: str) -> SourceError | None:
     match event:
         case e.StreamRejected():
-            return SourceError(f"{wanted}: {event.detail}")
+            return SourceError(f"{where}: {event.detail}")
         case e.StreamEnded():
             reason = end_reason_name(event.reason)
-            return SourceError(f"{wanted}: found the stream ended: {reason}, expected its rows")
+            return SourceError(f"{where}: found the stream ended: {reason}, expected its rows")
         case e.StreamRefused():
-            told = f"{wanted}: DCP_STREAM_REQ: found {describe_status(event.status)}"
+            told = f"{where}: DCP_STREAM_REQ: found {describe_status(event.status)}"
             if REFUSALS.get(event.status) is Reaction.FAIL_BUCKET:
                 return BucketError(f"{told}, {cure}")
             return SourceError(f"{told}, expected success")
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedSource:
-    """The findings about a source whose steps all succeeded."""
-
-    settings: Settings
-    connection: ConnectionSettings
-    credentials: Credentials
-    cluster: ClusterView
-
-
-def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
-    """Check every step from the settings that ``load`` returns to the first rows of a vbucket.
-
-    Raises:
-        DcplakeError: the first step that fails; ``tell`` got it before.
-    """
+def check_settings(load: Callable[[], Settings], tell: Tell) -> Settings:
+    """Check and return the settings that ``load`` returns; see `check_source`."""
     with checking("configuration", tell) as finding:
         settings = load()
-        access, source = source_access(settings), settings.source
-        connection, credentials = access.consumer.connection, source.credentials()
+        source, connection = settings.source, source_access(settings).consumer.connection
+        credentials = source.credentials()
         if connection.tls is not None:
             connection.tls.context()
         finding.say(
             f"bucket {source.bucket!r} at {', '.join(source.seeds)}, {credentials.who}"
             f"{_whence(source)}, {'no TLS' if connection.tls is None else 'TLS'}"
         )
-    remembered = remembered_nodes(store_without_spark(settings), source.bucket)
+    return settings
+
+
+def check_source(settings: Settings, tell: Tell) -> ClusterView:
+    """Check every step from the seeds to the first rows of a vbucket.
+
+    Raises:
+        DcplakeError: the first step that fails; ``tell`` got it before.
+    """
+    access = source_access(settings)
+    connection, credentials = access.consumer.connection, access.source.credentials()
+    remembered = remembered_nodes(store_without_spark(settings), access.source.bucket)
     found, manifest = _ask_cluster(access, remembered, tell)
     with checking("cluster map", tell) as finding:
         _look_at_map(found, settings, connection, finding)
@@ -186,12 +170,13 @@ def check_source(load: Callable[[], Settings], tell: Tell) -> CheckedSource:
     try:
         open_dcp(opened, tell)
         with checking("stream", tell) as finding:
-            deadline = monotonic() + settings.round.node_deadline_seconds
-            wanted = WantedStream(vbucket, cluster.high_seqnos[vbucket], str(node), deadline)
-            try_stream(opened, wanted, bucket_cure(found.bucket, credentials), finding)
+            cure = bucket_cure(found.bucket, credentials)
+            patience_seconds = settings.round.node_deadline_seconds
+            high_seqno = cluster.high_seqnos[vbucket]
+            try_stream(opened, vbucket, high_seqno, patience_seconds, cure, finding)
     finally:
         opened.close()
-    return CheckedSource(settings, connection, credentials, cluster)
+    return cluster
 
 
 def _whence(source: SourceSettings) -> str:
@@ -257,26 +242,21 @@ def _ask_cluster(access: SourceAccess, remembered: Remembered, tell: Tell) -> Se
         credentials: Credentials,
         known: RememberedNodes | None,
     ) -> SeedAnswer:
-        set_up = SetUpCheck(node, told, is_first=True)
-        try:
+        with SetUpCheck(node, told, is_first=True) as set_up:
             found, manifest = ask_node(node, connection, credentials, known, set_up.begin)
-        except DcplakeError as error:
-            set_up.fail(error)
-            raise
-        collections, finding = len(replicas_of(manifest)), Finding()
-        finding.say(
-            f"{found.bucket!r}, uuid {found.bucket_uuid or '(not told)'}, "
-            f"vbuckets: {found.vbucket_count}, collections: {collections}",
-            uuid=found.bucket_uuid,
-            vbuckets=found.vbucket_count,
-            collections=collections,
-        )
-        if known is not None:
-            finding.warnings.append(
-                "no seed answers, but a node that the lake remembers does: put nodes of this "
-                "cluster into source.seeds"
+            collections = len(replicas_of(manifest))
+            set_up.finding.say(
+                f"{found.bucket!r}, uuid {found.bucket_uuid or '(not told)'}, "
+                f"vbuckets: {found.vbucket_count}, collections: {collections}",
+                uuid=found.bucket_uuid,
+                vbuckets=found.vbucket_count,
+                collections=collections,
             )
-        set_up.end(finding)
+            if known is not None:
+                set_up.finding.warnings.append(
+                    "no seed answers, but a node that the lake remembers does: put nodes of this "
+                    "cluster into source.seeds"
+                )
         return found, manifest
 
     with attempts(tell) as told:
@@ -352,7 +332,7 @@ def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
 # --- the lake
 
 
-def check_lake(source: CheckedSource, tell: Tell) -> None:
+def check_lake(settings: Settings, cluster: ClusterView, tell: Tell) -> None:
     """Check that the configured place has no lake, or a lake of this bucket that fits the settings.
 
     Raises:
@@ -361,7 +341,6 @@ def check_lake(source: CheckedSource, tell: Tell) -> None:
             overwrites files.
         ConfigError: a run would refuse the names of collections, or the lake's start.
     """
-    settings, cluster = source.settings, source.cluster
     store = store_without_spark(settings)
     location = store.location
     root = location.root  # a catalog would be asked where the table is
@@ -399,7 +378,7 @@ def _look_at_lake(
             location.refuse_place_in_table()
             _refuse_remains(store)
             refuse_unknown_names(settings, cluster, None)
-            DocumentFilter.resolve(settings.filter, cluster.manifest, privacy=settings.privacy)
+            filter_of(None, settings, cluster.manifest)
             finding.say(f"{location}: none yet, the first run makes it")
             return
         require_same_bucket(lake, cluster, settings.source.bucket)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from dcp.errors import ConfigError, FencedError, LakeError
 from dcp.lake.adapters.opening import opened_lake
@@ -35,9 +35,6 @@ from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.printable import number_ranges, numbers_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _LOG: Final = logging.getLogger(__name__)
 
 ACTIONS: Final = (BACKFILL, ERASE, PAUSE, RESUME, RESYNC)
@@ -45,12 +42,7 @@ _LASTING: Final = (ERASE, RESYNC)
 """A driver begins these before a round, and answers them after it."""
 
 
-def ask(
-    settings: Settings,
-    action: str,
-    vbuckets: Collection[int] | None = None,
-    spark: "SparkSession | None" = None,
-) -> Action:
+def ask(settings: Settings, action: str, vbuckets: Collection[int] | None = None) -> Action:
     """Write a request without options. The lake's driver need not run at this moment.
 
     Raises:
@@ -59,7 +51,7 @@ def ask(
     """
     ranges = None if vbuckets is None else number_ranges(vbuckets)
     wanted = Action.requested(action, ranges, {})
-    with opened_lake(settings, spark) as lake, lake.read_once():
+    with opened_lake(settings) as lake, lake.read_once():
         vbuckets_of(wanted.vbuckets, lake.identity.vbucket_count)
         Control(lake).write(wanted, ActionState.REQUESTED)
     return wanted
@@ -124,7 +116,7 @@ class Requests:
         elif is_damaged(lake):
             repair(lake, self._writer_id, only_in_log=self._only_in_log)
 
-    def resyncs(self, _: int) -> dict[int, int]:
+    def resyncs(self) -> dict[int, int]:
         """Return the vbuckets of begun requests, each with the round after which it begins anew."""
         actions = self._control.actions()
         self._begun = tuple(each for each in actions if each.state is ActionState.BEGUN)

@@ -371,7 +371,9 @@ class Driver:
         if self._settings.apply.when == ApplyWhen.NEVER:  # somebody else applies, meanwhile too
             self._applier.read_statuses()
         lake_state = replace(
-            read_lake_state(self.lake, self._settings, self._applier.stale, self._requests.resyncs),
+            read_lake_state(
+                self.lake, self._settings, self._applier.stale, self._requests.resyncs()
+            ),
             backfill=self._backfills.next(cluster),
             document_filter=document_filter,
             waiting=self._waiting_vbuckets.waiting(monotonic()),

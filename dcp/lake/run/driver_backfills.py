@@ -161,8 +161,8 @@ class DriverBackfills:
         stuck = {**plan.waiting_for, **plan.left_out, **counts.failures}
         left = [stuck[vb] for vb in sorted(stuck) if vb not in progress.done]
         reading = sum(
-            max(0, stream.high_seqno - states[vb].position.seqno)
-            for vb, stream in plan.streams.items()
+            max(0, copy.high_seqno - states[vb].position.seqno)
+            for vb, copy in plan.copies.items()
             if vb in progress.reading and vb in states
         )
         # What waits will be read from its beginning: at most what the lake has.

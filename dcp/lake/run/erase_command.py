@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dcp.errors import ConfigError
 from dcp.lake.adapters.opening import opened_lake
@@ -19,9 +18,6 @@ from dcp.lake.maintain.document_removal import (
     unknown_collection,
 )
 from dcp.lake.tables.lake_tables import LakeTables
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def erasure_from_file(file: Path, collection: str, *, keeps_out: bool = False) -> Erasure:
@@ -47,11 +43,7 @@ def erasure_from_file(file: Path, collection: str, *, keeps_out: bool = False) -
 
 
 def ask_erasure(
-    settings: Settings,
-    erasure: Erasure,
-    *,
-    dry_run: bool = False,
-    spark: "SparkSession | None" = None,
+    settings: Settings, erasure: Erasure, *, dry_run: bool = False
 ) -> tuple[FoundDocuments, Action | None]:
     """Write the request. Return the rows with the price of their erasure, and the request.
 
@@ -62,7 +54,7 @@ def ask_erasure(
             the source, and ``keeps_out`` is not set.
         LakeError: there is no lake.
     """
-    with opened_lake(settings, spark) as lake, lake.read_once():
+    with opened_lake(settings) as lake, lake.read_once():
         _require_known(lake, erasure)
         newest = latest_round(lake)
         found = find_documents(lake, erasure, newest, states_at(lake, newest))
@@ -75,9 +67,7 @@ def ask_erasure(
         return found, action
 
 
-def check_erased(
-    settings: Settings, erasure: Erasure, spark: "SparkSession | None" = None
-) -> FileSearch:
+def check_erased(settings: Settings, erasure: Erasure) -> FileSearch:
     """Search every data file of the lake for documents.
 
     Of keys that a request keeps out, only values count.
@@ -86,7 +76,7 @@ def check_erased(
         ConfigError: the lake has no such collection.
         LakeError: there is no lake.
     """
-    with opened_lake(settings, spark) as lake:
+    with opened_lake(settings) as lake:
         _require_known(lake, erasure)
         all_kept = kept_out(Control(lake).actions()).get(erasure.collection, frozenset())
         kept = erasure.key_hashes & all_kept

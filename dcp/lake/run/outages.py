@@ -1,7 +1,8 @@
 """Decides which failures a run survives, and for how long."""
 
+from collections.abc import Mapping
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from dcp.errors import (
     AuthenticationError,
@@ -24,27 +25,21 @@ replaced one after the other: a process that has read an old and a new one keeps
 """
 
 
-class _Patience(NamedTuple):
-    awaited: str
-    """What the run waits for, in the words of its log lines."""
-    kinds: tuple[type[DcplakeError], ...]
-    is_endless: bool = False
-    """False: the run survives these errors for `REFUSED_SECONDS`."""
+_AWAITED: Final[Mapping[type[DcplakeError], str]] = {
+    SecretError: "the file of a secret to be replaced",
+    AuthenticationError: "the cluster to take user, password and bucket",
+    BucketError: "the cluster to take user, password and bucket",
+    StoreRefusedError: "the object store to take the keys",
+    StoreUnavailableError: "the object store",
+    SourceError: "the cluster",
+    RemoteProtocolError: "the cluster",
+}
+"""What a run waits for after an error, in the words of its log lines. The first match counts."""
 
-
-_REFUSALS: Final = (
-    _Patience("the file of a secret to be replaced", (SecretError,)),
-    _Patience("the cluster to take user, password and bucket", (AuthenticationError, BucketError)),
-    _Patience("the object store to take the keys", (StoreRefusedError,)),
-)
-_STORE: Final = _Patience("the object store", (StoreUnavailableError,))
+_REFUSALS: Final = (SecretError, AuthenticationError, BucketError, StoreRefusedError)
+"""Every run survives these for `REFUSED_SECONDS`."""
 _CLUSTER: Final = (SourceError, RemoteProtocolError)
-_BOUNDED: Final = (*_REFUSALS, _STORE)
-_ENDLESS: Final = (
-    *_REFUSALS,
-    _STORE._replace(is_endless=True),
-    _Patience("the cluster", _CLUSTER, is_endless=True),
-)
+"""Unless they are refusals, only a run without an end survives these."""
 
 
 class Outages:
@@ -71,10 +66,10 @@ class Outages:
             Exception: the failure, if it is of another kind.
         """
         error = failure if isinstance(failure, DcplakeError) else known_error(failure)
-        for each in _ENDLESS if is_endless else _BOUNDED:
-            if isinstance(error, each.kinds):
-                self._count(error, is_endless=each.is_endless)
-                return f"{each.awaited}: {error}"
+        for kind, awaited in _AWAITED.items():
+            if isinstance(error, kind) and (is_endless or kind not in _CLUSTER):
+                self._count(error, is_endless=is_endless and kind not in _REFUSALS)
+                return f"{awaited}: {error}"
         raise failure
 
     def _count(self, error: DcplakeError, *, is_endless: bool) -> None:

@@ -40,7 +40,7 @@ from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.collections import collections_in, collections_of
-from dcp.lake.tables.document_filter import DocumentFilter, filter_of
+from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import (
     Restart,
@@ -178,9 +178,7 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
             return _preview_of(lake, settings, cluster, access, without_effect)
     rounds, flow, slots = settings.round, settings.flow_control, slots_of(settings.spark.master)
     refuse_unknown_names(settings, cluster, None)
-    document_filter = DocumentFilter.resolve(
-        settings.filter, cluster.manifest, privacy=settings.privacy
-    )
+    document_filter = filter_of(None, settings, cluster.manifest)
     lake_state = LakeState(NEW_LAKE, 0, document_filter=document_filter)
     outlook = Outlook(without_effect=without_effect)
     return replace(plan_round(lake_state, cluster, rounds, flow, slots), outlook=outlook)
@@ -201,9 +199,8 @@ def _preview_of(
     stale = stale_vbuckets(version for version in applied.values() if version is not None)
     document_filter = filter_of(lake, settings, cluster.manifest)
     actions, vbucket_count = Control(lake).actions(), lake.identity.vbucket_count
-    lake_state = read_lake_state(
-        lake, settings, stale, lambda newest: resyncs_of(actions, newest, vbucket_count)
-    )
+    resyncs = resyncs_of(actions, latest_round(lake), vbucket_count)
+    lake_state = read_lake_state(lake, settings, stale, resyncs)
     lake_state = replace(lake_state, document_filter=document_filter)
     plan = plan_round(lake_state, cluster, rounds, flow, slots)
     orders = orders_ahead(plan, access) if isinstance(plan, RoundPlan) else {}

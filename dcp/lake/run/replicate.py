@@ -67,7 +67,10 @@ def run(
 
     with (
         stopping(stop, settings.round) as stopped,
-        driving(settings, "dcplake run", observer, stopped, spark, is_long) as (driver, cluster),
+        driving(settings, "dcplake run", observer, stopped, is_long, spark=spark) as (
+            driver,
+            cluster,
+        ),
     ):
         return driver.once(cluster, stopped) if once else driver.continuously(stopped)
 
@@ -96,9 +99,10 @@ def driving(
     command: str,
     observer: Observer | None,
     stop: threading.Event,
-    spark: "SparkSession | None",
     is_long: Callable[[Mapping[int, int]], bool],
+    *,
     check: Callable[[ClusterView], object] = lambda _: None,
+    spark: "SparkSession | None" = None,
 ) -> Iterator[tuple[Driver, ClusterView]]:
     """Drive the lake within the context; make it if it is missing.
 
@@ -128,9 +132,7 @@ def driving(
             yield driver, cluster
 
 
-def apply_pending(
-    settings: Settings, *, observer: Observer, spark: "SparkSession | None" = None
-) -> list[AppliedVersion]:
+def apply_pending(settings: Settings, *, observer: Observer) -> list[AppliedVersion]:
     """Bring every replica table to the newest round, whatever ``apply.when`` says.
 
     It does not need the cluster, unless ``policy.persist_to`` asks for the seqnos on disks.
@@ -146,7 +148,7 @@ def apply_pending(
     """
     settings = replace(settings, apply=replace(settings.apply, when=ApplyWhen.EVERY_ROUND.value))
     with (
-        opened_lake(settings, spark, writer="dcplake apply") as lake,
+        opened_lake(settings, writer="dcplake apply") as lake,
         lake.read_once(),
         closing(Driver(lake, settings, source_access(settings), observer)) as driver,
     ):
@@ -154,16 +156,9 @@ def apply_pending(
 
 
 def open_or_create(store: LakeStore, settings: Settings, cluster: ClusterView) -> LakeTables:
-    identity = LakeIdentity(
-        lake_id=uuid4().hex,
-        bucket=settings.source.bucket,
-        bucket_uuid=cluster.map.bucket_uuid,
-        vbucket_count=cluster.map.vbucket_count,
-        cluster_uuid=cluster.map.cluster_uuid,
-    )
     return create_lake(
         store,
-        identity,
+        LakeIdentity(uuid4().hex, settings.source.bucket).in_cluster(cluster.map),
         horizon_hours=settings.lake.horizon_hours,
         deletion_vectors=settings.lake.deletion_vectors,
         nodes=remembered_text(cluster.map, tls=settings.source.connection_string().tls),

@@ -3,10 +3,11 @@
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from time import monotonic
+from types import TracebackType
 from typing import Annotated, Any, Final
 
 from dcp.client.addresses import NodeAddress
@@ -63,9 +64,13 @@ def checking(name: str, tell: Tell) -> Iterator[Finding]:
     try:
         yield finding
     except DcplakeError as error:
-        tell(CheckedStep(name, StepState.FAILED, round(monotonic() - begun, 3), str(error)))
+        tell(_failed(name, begun, error))
         raise
     tell(finding.checked(name, begun))
+
+
+def _failed(name: str, begun: float, error: DcplakeError) -> CheckedStep:
+    return CheckedStep(name, StepState.FAILED, round(monotonic() - begun, 3), str(error))
 
 
 @contextmanager
@@ -106,8 +111,11 @@ _DCP: Final = "DCP"
 """The steps VERSION, DCP_OPEN and the controls."""
 
 
-class SetUpCheck:
-    """Reports the steps of one connection's set-up, each when the next one begins."""
+class SetUpCheck(AbstractContextManager["SetUpCheck"]):
+    """Reports the steps of one connection's set-up, each when the next one begins.
+
+    The block sets the connection up. `finding` is that of the last step, which ends with the block.
+    """
 
     def __init__(self, node: NodeAddress, tell: Tell, *, is_first: bool) -> None:
         """``is_first``: report the steps before DCP, too. Later connections repeat those."""
@@ -116,6 +124,7 @@ class SetUpCheck:
         self._is_first = is_first
         self._name = ""
         self._begun = monotonic()
+        self.finding = Finding()
         self.progress: bootstrap.BootstrapProgress | None = None
 
     def begin(self, step: SetUpStep) -> None:
@@ -129,12 +138,16 @@ class SetUpCheck:
                     self._tell(finding.checked(self._name, self._begun))
             self._name, self._begun = name, monotonic()
 
-    def end(self, finding: Finding) -> None:
-        self._tell(finding.checked(self._name, self._begun))
-
-    def fail(self, error: DcplakeError) -> None:
-        seconds = round(monotonic() - self._begun, 3)
-        self._tell(CheckedStep(self._name, StepState.FAILED, seconds, str(error)))
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._tell(self.finding.checked(self._name, self._begun))
+        elif isinstance(error, DcplakeError):
+            self._tell(_failed(self._name, self._begun, error))
 
 
 def _describe(line: str, step: SetUpStep, node: NodeAddress, finding: Finding) -> None:

@@ -9,7 +9,6 @@ import sys
 import sysconfig
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from io import BytesIO
@@ -31,16 +30,15 @@ _OF_THE_CLUSTER: Final = frozenset({"pyspark", "py4j"})
 _Required = tuple[str, frozenset[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentArchive:
-    packages: tuple[str, ...]
-    python: Path
-    """The archive needs this Python at the same path wherever it is unpacked."""
-    size_bytes: int
+def python_of_archive() -> Path:
+    """Return the Python that an archive needs at the same path wherever it is unpacked."""
+    return Path(sys.executable).resolve()
 
 
-def write_environment_archive(path: Path) -> EnvironmentArchive:
+def write_environment_archive(path: Path) -> list[str]:
     """Write this Python's environment as a gzipped tar file, completely or not at all.
+
+    Returns the names of its packages.
 
     Raises:
         SetupError: a package is missing or does not list its files, the jars cannot be fetched, or
@@ -53,12 +51,11 @@ def write_environment_archive(path: Path) -> EnvironmentArchive:
     files = {site / name: source for name, source in _files_of(packages.values())}
     files |= {site / name: source for name, source in _own_files()}
     files |= {Path("share", "dcplake", "jars", jar.name): jar for jar in delta_jars()}
-    python = Path(sys.executable).resolve()
     try:
         with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as draft:
             new = Path(draft.name)
             try:
-                _write(draft, python, files)
+                _write(draft, files)
                 new.chmod(0o644)
                 new.replace(path)
             except BaseException:
@@ -69,10 +66,11 @@ def write_environment_archive(path: Path) -> EnvironmentArchive:
             f"{path}: cannot write it: {error.strerror or error}; expected a file in a folder that"
             " is there, that this user can write to, and that has room for some 200 MB"
         ) from error
-    return EnvironmentArchive(tuple(sorted(packages)), python, path.stat().st_size)
+    return list(packages)
 
 
-def _write(file: IO[bytes], python: Path, files: Mapping[Path, Path]) -> None:
+def _write(file: IO[bytes], files: Mapping[Path, Path]) -> None:
+    python = python_of_archive()
     settings = f"home = {python.parent}\ninclude-system-site-packages = false\n".encode()
     # Links to a checkout or to another environment would break elsewhere, so they become files.
     with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1, dereference=True) as archive:

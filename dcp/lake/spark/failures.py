@@ -35,8 +35,8 @@ from dcp.lake.store.failures import (
 )
 from dcp.lake.store.table import CommitConflictError, MissingVersionError
 
-_JVM_SECONDS: Final = 10.0
-"""A JVM whose connections are closed may take so many seconds to end."""
+JVM_SECONDS: Final = 10.0
+"""A JVM may take so many seconds to end, because it removes files."""
 
 CONFLICT: Final = re.compile(r"\[?(DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)[\w.]*)")
 """Delta's error conditions if another commit came first; the statement wrote nothing."""
@@ -291,7 +291,7 @@ def _ended_jvm(failure: BaseException) -> int | None:
         if not is_ending and not any(map(_is_lost_connection, _chain(failure))):
             continue
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_JVM_SECONDS)
+            process.wait(JVM_SECONDS)
         code = process.poll()
         if code is not None:
             return code

@@ -27,7 +27,7 @@ from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.spark_master import local_master, slots_of
 from dcp.lake.config.storage_options import S3A_CLASS
 from dcp.lake.spark.beside import is_connect, is_same, make_active, session_beside
-from dcp.lake.spark.failures import innermost, start_cause, watch_jvm
+from dcp.lake.spark.failures import JVM_SECONDS, innermost, start_cause, watch_jvm
 from dcp.lake.spark.jvm_environment import environment, jvm_variables, set_language
 from dcp.lake.spark.launch_properties import launch_properties, write_log4j_properties
 from dcp.lake.spark.leftovers import kept_log, remove_empty_warehouse_at_exit, temporary_log_file
@@ -60,9 +60,6 @@ _started: list[SparkSession] = []
 
 _starting: Final = threading.Event()
 """Set while `is_starting`."""
-
-_JVM_SECONDS: Final = 10.0
-"""A JVM may take so many seconds to end, because it removes files."""
 
 
 def build_session(
@@ -183,7 +180,7 @@ def end_session(session: SparkSession) -> None:
         gateway.shutdown()
         process.stdin.close()  # this ends the JVM
     try:
-        process.wait(_JVM_SECONDS)
+        process.wait(JVM_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
     SparkContext._gateway = SparkContext._jvm = None

@@ -6,6 +6,8 @@ as a marked line of JSON, from which the driver makes the same error again.
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from dcp import errors
@@ -20,6 +22,14 @@ class TaskError(Exception):
 
     def __init__(self, error: DcplakeError) -> None:
         super().__init__(_MARK + json.dumps({"type": type(error).__name__, "message": str(error)}))
+
+
+@contextmanager
+def carried_errors() -> Iterator[None]:
+    try:
+        yield
+    except DcplakeError as error:
+        raise TaskError(error) from None
 
 
 def original_error(told: str) -> DcplakeError | None:

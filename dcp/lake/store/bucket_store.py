@@ -27,23 +27,28 @@ _KEYS_LAST: Final = timedelta(seconds=30)
 """Keys from files and profiles are read again after this time."""
 
 
-class _Bucket:
+class BucketAccess:
     """An object store of this process. obstore calls it for new keys when the last ones expire."""
 
     # obstore asks for new keys only after the last ones have expired.
     refresh_threshold = timedelta(0)
 
     def __init__(self, url: str, way: Mapping[str, str]) -> None:
-        self._url = url
+        self.url = url
         self._way = way
         self._last: dict[str, str] = {}
         self._fixed = _CONDITIONS if url.startswith("s3://") else {}
 
     def options(self) -> dict[str, str]:
+        """Return the options with the present secrets.
+
+        Raises:
+            SecretError: a secret's file is unreadable or empty, and there are no earlier options.
+        """
         # A file that somebody replaces may be empty or missing for a moment, so that the last valid
         # options or keys stay in use.
         try:
-            found = {**self._fixed, **with_secrets(self._url, self._way)}
+            found = {**self._fixed, **with_secrets(self.url, self._way)}
         except SecretError:
             if not self._last:
                 raise
@@ -65,6 +70,7 @@ class _Bucket:
 
     @cached_property
     def store(self) -> "ObjectStore":
+        """The open store. The first access raises like `options`."""
         from obstore import store  # a lake on this machine does not need it
 
         config = self.options()
@@ -78,7 +84,7 @@ class _Bucket:
             config.pop(name, None)
         open_store: Any = store.from_url  # its type hints demand the options of one kind of store
         opened: ObjectStore = open_store(
-            self._url,
+            self.url,
             config=config,
             client_options=client,
             retry_config=retry,
@@ -87,26 +93,11 @@ class _Bucket:
         return opened
 
 
-def bucket_store(url: str, way: Mapping[str, str]) -> "ObjectStore":
-    """Return the store of a bucket's URL; ``way`` has its options, and names its secrets.
-
-    Raises:
-        SecretError: see `bucket_options`.
-    """
-    return _bucket(url, tuple(sorted(way.items()))).store
-
-
-def bucket_options(url: str, way: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a bucket's URL with its present secrets.
-
-    If a secret's file becomes unreadable, the last valid options stay in use.
-
-    Raises:
-        SecretError: a secret's file is unreadable or empty, and there are no earlier options.
-    """
-    return _bucket(url, tuple(sorted(way.items()))).options()
+def bucket_of(url: str, way: Mapping[str, str]) -> BucketAccess:
+    """Return the bucket of a URL; ``way`` has its options, and names its secrets."""
+    return _bucket(url, tuple(sorted(way.items())))
 
 
 @lru_cache(_MOST_OPEN)
-def _bucket(url: str, way: tuple[tuple[str, str], ...]) -> _Bucket:
-    return _Bucket(url, dict(way))
+def _bucket(url: str, way: tuple[tuple[str, str], ...]) -> BucketAccess:
+    return BucketAccess(url, dict(way))

@@ -255,7 +255,7 @@ def _refuse_missing(place: TablePlace, files: Sequence[DataFile]) -> None:
         if found != file.size_bytes:
             elsewhere = (
                 ""
-                if place.folder is None
+                if place.is_remote
                 else "executors on other machines must have lake.root at the same path, and "
             )
             raise LakeError(

@@ -31,15 +31,12 @@ _commit_locks: Final[dict[str, Lock]] = {}
 
 @dataclass(frozen=True, slots=True)
 class FolderPlace(TablePlace):
+    is_remote = False
     path: Path
 
     @property
     def uri(self) -> str:
         return str(self.path)
-
-    @property
-    def folder(self) -> Path:
-        return self.path
 
     def has_delta_log(self) -> bool:
         """Return whether the log has a visible file.

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.memory import MEBIBYTE, UPLOAD_PARTS
 from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
-from dcp.lake.store.bucket_store import bucket_options, bucket_store
+from dcp.lake.store.bucket_store import BucketAccess, bucket_of
 from dcp.lake.store.failures import NO_BUCKET
 from dcp.lake.store.place import (
     DELTA_LOG,
@@ -98,6 +98,7 @@ _TEMPORARY: Final = re.compile(r"\..*\.(?:tmp|dcplake-probe)")
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlace(TablePlace):
+    is_remote = True
     url: str
     way: Mapping[str, str] = field(repr=False, compare=False)
     """Options to access the store. They name the places of secrets, but hold none."""
@@ -112,22 +113,18 @@ class ObjectPlace(TablePlace):
         return self.url
 
     @property
-    def folder(self) -> None:
-        return
-
-    @property
     def options(self) -> dict[str, str]:
-        """Reads the secrets at each access; raises like `bucket_options`."""
-        return bucket_options(self._bucket, self.way)
+        """Reads the secrets at each access; raises like `BucketAccess.options`."""
+        return self._bucket.options()
 
     @property
-    def _bucket(self) -> str:
+    def _bucket(self) -> BucketAccess:
         scheme, bucket, _ = parts_of(self.url)
-        return f"{scheme}://{bucket}"
+        return bucket_of(f"{scheme}://{bucket}", self.way)
 
     @property
     def _store(self) -> "ObjectStore":
-        return bucket_store(self._bucket, self.way)
+        return self._bucket.store
 
     def _path(self, *names: str) -> str:
         return "/".join((parts_of(self.url).path, *names))
@@ -206,7 +203,7 @@ class ObjectPlace(TablePlace):
         return True
 
     def trial(self) -> StoreTrial:
-        where = self._bucket
+        where = self._bucket.url
         if "endpoint" in self.way:
             where += f" at {self.way['endpoint']}"
         return StoreTrial(self._store, self._path(DELTA_LOG), where)

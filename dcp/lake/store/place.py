@@ -10,8 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -42,14 +41,12 @@ class TablePlace(ABC):
     Methods raise the errors of delta-rs or the store unchanged.
     """
 
-    @property
-    @abstractmethod
-    def uri(self) -> str: ...
+    is_remote: ClassVar[bool]
+    """True if each access costs a request to an object store."""
 
     @property
     @abstractmethod
-    def folder(self) -> Path | None:
-        """The table's folder; None in an object store."""
+    def uri(self) -> str: ...
 
     @property
     def options(self) -> dict[str, str] | None:

@@ -78,8 +78,8 @@ class RememberedTables:
     state. Only one thread at a time reads a table.
     """
 
-    def __init__(self, cached_reads: CachedReads | None = None) -> None:
-        self.cached_reads = cached_reads or CachedReads()
+    def __init__(self) -> None:
+        self.cached_reads = CachedReads()
         self._tables: dict[str, RememberedTable] = {}
         self._absent: dict[str, int] = {}
         self._reading: dict[str, Lock] = {}

@@ -7,36 +7,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dcp.errors import RemoteProtocolError
+from dcp.errors import ConfigError, RemoteProtocolError
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, known_replicas, replica_of
+from dcp.suggestions import did_you_mean
 from dcp.wire.json_tree import json_tree
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestCollection:
-    scope: str
-    collection_id: int
-    collection: str
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """The names for it in settings: its scope's, which other collections share, and its own."""
-        return self.scope, f"{self.scope}.{self.collection}"
 
 
 @dataclass(frozen=True, slots=True)
 class Collections:
     scopes: Mapping[int, str]
-    all: tuple[ManifestCollection, ...]
+    """Scope names by id."""
+    all: tuple[ReplicaTable, ...]
+    """Each collection with its replica table, which need not exist."""
 
     @property
     def names(self) -> set[str]:
         return {name for each in self.all for name in each.names} | set(self.scopes.values())
 
+    def unknown(self, setting: str, name: str) -> ConfigError:
+        names = self.names
+        return ConfigError(
+            f"{setting}: found {name!r}{did_you_mean(name, names)}, expected "
+            f"scopes or collections of the bucket: {', '.join(sorted(names))}"
+        )
 
-_DEFAULT_ALONE: Final = Collections(
-    {0: "_default"}, (ManifestCollection("_default", DOCS.collection_id, "_default"),)
-)
+
+_DEFAULT_ALONE: Final = Collections({0: "_default"}, (DOCS,))
 
 
 def collections_of(manifest: bytes | None) -> Collections:
@@ -50,7 +46,7 @@ def collections_of(manifest: bytes | None) -> Collections:
     try:
         scopes = _list(json_tree(manifest), "scopes")
         found = [
-            ManifestCollection(_name(scope), _id(collection), _name(collection))
+            replica_of(_name(scope), _name(collection), _id(collection))
             for scope in scopes
             for collection in _list(scope, "collections")
         ]
@@ -68,11 +64,7 @@ def collections_of(manifest: bytes | None) -> Collections:
 
 
 def collections_in(lake: LakeTables) -> Collections:
-    found = []
-    for replica in known_replicas(lake):
-        scope, _, collection = replica.collection.partition(".")
-        found.append(ManifestCollection(scope, replica.collection_id, collection))
-    return Collections({}, tuple(found))
+    return Collections({}, known_replicas(lake))
 
 
 def replicas_of(manifest: bytes | None) -> tuple[ReplicaTable, ...]:
@@ -81,12 +73,8 @@ def replicas_of(manifest: bytes | None) -> tuple[ReplicaTable, ...]:
     Raises:
         RemoteProtocolError: the manifest is malformed.
     """
-    found = (
-        replica_of(each.scope, each.collection, each.collection_id)
-        for each in collections_of(manifest).all
-    )
-    others = sorted((each for each in found if each != DOCS), key=lambda each: each.collection_id)
-    return (DOCS, *others)
+    others = (each for each in collections_of(manifest).all if each != DOCS)
+    return (DOCS, *sorted(others, key=lambda each: each.collection_id))
 
 
 def _name(value: Any) -> str:

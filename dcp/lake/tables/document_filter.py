@@ -11,20 +11,13 @@ from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
 from typing import Final
 
-from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.settings import Settings
-from dcp.lake.tables.collections import (
-    Collections,
-    ManifestCollection,
-    collections_in,
-    collections_of,
-)
-from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.tables.collections import Collections, collections_in, collections_of
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, replica_of
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.events import SystemEventReceived
-from dcp.suggestions import did_you_mean
 from dcp.wire.system_event import CollectionBegun, ScopeCreated
 from dcp.wire.xattr import TRANSACTION_NAME
 
@@ -68,14 +61,14 @@ class DocumentFilter:
             return replace(self, scopes={**self.scopes, meaning.scope_id: meaning.name.decode()})
         if isinstance(meaning, CollectionBegun) and meaning.scope_id in self.scopes:
             scope, name = self.scopes[meaning.scope_id], meaning.name.decode()
-            begun = ManifestCollection(scope, meaning.collection_id, name)
+            begun = replica_of(scope, name, meaning.collection_id)
             if self.names.get(begun.collection_id) != begun.names:  # each vbucket sends the event
                 return replace(self, names={**self.names, begun.collection_id: begun.names})
         return self
 
     def has_table(self, replica: ReplicaTable) -> bool:
         """Return whether the lake has this table: ``docs`` always, others if wanted."""
-        return replica == DOCS or self.is_wanted.get(replica.collection_id, True)
+        return replica == DOCS or self.rules.wants(replica.names)
 
     def has_read(self, state: VbucketProgress) -> bool:
         """Return whether all rows of a vbucket passed this filter, from its start seqno on."""
@@ -112,15 +105,21 @@ class DocumentFilter:
         return cls(rules, collections.scopes, names, fingerprint, privacy)
 
 
-def filter_of(lake: LakeTables, settings: Settings, manifest: bytes | None) -> DocumentFilter:
+def filter_of(
+    lake: LakeTables | None, settings: Settings, manifest: bytes | None
+) -> DocumentFilter:
     """Return the filter and privacy rules for a lake, whose collections may have been dropped.
+
+    ``lake`` is None if there is none yet.
 
     Raises:
         ConfigError: see `DocumentFilter.resolve`.
     """
-    return DocumentFilter.resolve(
-        settings.filter, manifest, lambda: collections_in(lake).names, settings.privacy
-    )
+
+    def gone() -> Collection[str]:
+        return () if lake is None else collections_in(lake).names
+
+    return DocumentFilter.resolve(settings.filter, manifest, gone, settings.privacy)
 
 
 EVERYTHING: Final = DocumentFilter(FilterSettings(exclude_keys="", system_xattrs=True))
@@ -153,7 +152,4 @@ def _refuse_unknown(
     known = gone() if unknown else ()
     for name in unknown:
         if name not in known:
-            raise ConfigError(
-                f"{setting}: found {name!r}{did_you_mean(name, names)}, expected "
-                f"scopes or collections of the bucket: {', '.join(sorted(names))}"
-            )
+            raise collections.unknown(setting, name)

@@ -81,29 +81,19 @@ def version_at(commits: Sequence[TableCommit], moment: datetime) -> TableCommit 
     return next((commit for commit in commits if commit.time <= moment), None)
 
 
-@dataclass(frozen=True, slots=True)
-class HorizonLoss:
-    """The versions that a shorter retention than the horizon would lose, oldest first."""
-
-    table: str
-    versions: tuple[TableCommit, ...]
-
-    def __str__(self) -> str:
-        first, last = self.versions[0], self.versions[-1]
-        words = f"{len(self.versions)} versions of {self.table} ({first.version} to {last.version}"
-        rounds = [int(commit.ours["to_round"]) for commit in self.versions if commit.is_apply]
-        return words + (f", rounds {rounds[0]} to {rounds[-1]})" if rounds else ")")
-
-
 def loss(
     table: str, commits: Sequence[TableCommit], horizon: Horizon, kept_seconds: float, now: datetime
-) -> HorizonLoss | None:
-    """Return the versions that a rollback would miss if only ``kept_seconds`` were kept.
+) -> str:
+    """Name the versions that a rollback would miss if only ``kept_seconds`` were kept.
 
-    They were replaced within the horizon, but longer ago than ``kept_seconds``. ``commits`` come
-    newest first.
+    They were replaced within the horizon, but longer ago than ``kept_seconds``. The text is empty
+    if there are none. ``commits`` come newest first.
     """
     begin, end = horizon.start(now), now - timedelta(seconds=kept_seconds)
     # A version is replaced at the time of the next newer commit.
     lost = [older for newer, older in pairwise(commits) if begin < newer.time <= end]
-    return HorizonLoss(table, tuple(reversed(lost))) if lost else None
+    if not lost:
+        return ""
+    words = f"{len(lost)} versions of {table} ({lost[-1].version} to {lost[0].version}"
+    rounds = [int(commit.ours["to_round"]) for commit in lost if commit.is_apply]
+    return words + (f", rounds {rounds[-1]} to {rounds[0]})" if rounds else ")")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import pyarrow as pa
 
+from dcp.client.cluster_map import ClusterMap
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.contracts import DEFAULT_COLLECTION
 from dcp.lake.store.lake_store import LakeStore
@@ -49,6 +50,15 @@ class LakeIdentity:
     vbucket_count: Annotated[int, "dcplake.vbuckets"] = 0
     cluster_uuid: Annotated[str, "dcplake.clusterUuid"] = ""
     """Empty if the server did not send it at that time; Couchbase before 7.6 does not."""
+
+    def in_cluster(self, found: ClusterMap) -> "LakeIdentity":
+        """Return the identity that the lake would have if it held the bucket of this map."""
+        return replace(
+            self,
+            bucket_uuid=found.bucket_uuid,
+            vbucket_count=found.vbucket_count,
+            cluster_uuid=found.cluster_uuid,
+        )
 
     def difference(self, other: "LakeIdentity") -> str:
         """Return the first field in which another bucket differs; empty if it is the same bucket.
@@ -132,6 +142,11 @@ class ReplicaTable:
     collection_id: int
     collection: str = field(default="", compare=False)
     """``scope.collection``, also after a drop; the table's name may be shortened."""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Its collection's names in settings: the scope's, which others share, and its own."""
+        return self.collection.partition(".")[0], self.collection
 
 
 DOCS: Final = ReplicaTable("docs", 0, DEFAULT_COLLECTION)

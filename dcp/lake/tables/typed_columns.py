@@ -28,28 +28,18 @@ _ARRAY: Final = "dcplake.array."
 """The prefix of table properties that name the views of arrays, and the arrays' paths."""
 
 
-@dataclass(frozen=True, slots=True)
-class JsonPath:
-    """A path in documents, and the contract's type for the value there."""
-
-    steps: tuple[Step, ...]
-    kind: pa.DataType
-
-    def __str__(self) -> str:
-        return path_text(self.steps)
-
-
-def paths_of(kind: pa.DataType, above: tuple[Step, ...] = ()) -> Iterator[JsonPath]:
-    """Yield the paths of a document type that lead to scalar values, in order."""
+def scalars_of(kind: pa.DataType, above: tuple[Step, ...] = ()) -> dict[str, pa.DataType]:
+    """Return the scalar types in a document type by their paths, in order."""
     if pa.types.is_struct(kind):
+        found: dict[str, pa.DataType] = {}
         for field in kind:
-            yield from paths_of(field.type, (*above, FieldName(field.name)))
-    elif pa.types.is_map(kind):
-        yield from paths_of(kind.item_type, (*above, Wildcard.VALUES))
-    elif pa.types.is_list(kind):
-        yield from paths_of(kind.value_type, (*above, Wildcard.ELEMENTS))
-    else:
-        yield JsonPath(above, kind)
+            found |= scalars_of(field.type, (*above, FieldName(field.name)))
+        return found
+    if pa.types.is_map(kind):
+        return scalars_of(kind.item_type, (*above, Wildcard.VALUES))
+    if pa.types.is_list(kind):
+        return scalars_of(kind.value_type, (*above, Wildcard.ELEMENTS))
+    return {path_text(above): kind}
 
 
 _STORED: Final = {
@@ -109,9 +99,7 @@ class TypedColumns:
     """The type of documents, with the names of `Contract.document`."""
     fingerprint: str
     """Identifies the contract of these columns."""
-    tells_violations: bool = True
-    tells_new_fields: bool = False
-    """If true, a field without a column is a violation."""
+    mode: ContractMode
 
     @property
     def schema(self) -> pa.Schema:
@@ -184,6 +172,4 @@ def changed_arrays(properties: Mapping[str, str], contract: Contract) -> dict[st
 
 
 def typed_columns(contract: Contract) -> TypedColumns:
-    tells = contract.mode is not ContractMode.IGNORE
-    new_fields = contract.mode.tells_new_fields
-    return TypedColumns(contract.document, fingerprint_of(contract), tells, new_fields)
+    return TypedColumns(contract.document, fingerprint_of(contract), contract.mode)

@@ -16,7 +16,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time
@@ -88,55 +88,48 @@ _UNFINISHED: Final = ".task.new"
 _LARGEST_BYTES: Final = 4 * 2**20
 
 
-class BoardWriter:
-    def __init__(self, folder: Path, name: str, stats: Callable[[], TaskStats]) -> None:
-        """The writer's thread calls ``stats``."""
-        self._file = folder / f"{name}-{os.getpid()}{_SUFFIX}"
-        self._stats = stats
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._main, name="dcp-live-board", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        self._ended.set()
-        self._thread.join(2 * WRITE_SECONDS)
-        with suppress(OSError):
-            self._file.unlink(missing_ok=True)
-
-    def _main(self) -> None:
-        while not self._ended.wait(WRITE_SECONDS):
-            try:
-                self._write()
-            except Exception as error:  # nobody's work may suffer from being watched
-                _LOG.debug("live board %s: %r", self._file, error)
-
-    def _write(self) -> None:
-        new = self._file.with_suffix(".new")
-        new.write_text(json.dumps(self._stats().to_json()))
-        if self._ended.is_set():
-            new.unlink()
-        else:
-            new.replace(self._file)
-
-
 @contextmanager
-def live_board(
-    place: LiveFolder | None, name: str, stats: Callable[[], TaskStats]
-) -> Iterator[None]:
-    """Show a task on its lake's board while it runs, if the lake has a board."""
-    with ExitStack() as writers:
-        if place is not None:
-            try:
-                folder = place.make()
-                _sweep(folder)
-                writer = BoardWriter(folder, name, stats)
-                writer.start()
-                writers.callback(writer.close)
-            except (ConfigError, OSError) as error:
-                _LOG.warning("live board: %s: what this task sees is shown nowhere", error)
+def live_board(place: LiveFolder, name: str, stats: Callable[[], TaskStats]) -> Iterator[None]:
+    """Show a task on its lake's board while it runs. The board's thread calls ``stats``."""
+    if (file := _new_file(place, name)) is None:
         yield
+        return
+    ended = threading.Event()
+    writer = threading.Thread(
+        target=_keep_written, args=(file, stats, ended), name="dcp-live-board", daemon=True
+    )
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join(2 * WRITE_SECONDS)
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
+
+
+def _new_file(place: LiveFolder, name: str) -> Path | None:
+    """Return the path of a task's file in a swept folder; None if there can be no folder."""
+    try:
+        folder = place.make()
+        _sweep(folder)
+    except (ConfigError, OSError) as error:
+        _LOG.warning("live board: %s: what this task sees is shown nowhere", error)
+        return None
+    return folder / f"{name}-{os.getpid()}{_SUFFIX}"
+
+
+def _keep_written(file: Path, stats: Callable[[], TaskStats], ended: threading.Event) -> None:
+    new = file.with_suffix(".new")
+    while not ended.wait(WRITE_SECONDS):
+        try:
+            new.write_text(json.dumps(stats().to_json()))
+            if ended.is_set():
+                new.unlink()
+            else:
+                new.replace(file)
+        except Exception as error:  # nobody's work may suffer from being watched
+            _LOG.debug("live board %s: %r", file, error)
 
 
 def read_board(place: LiveFolder) -> list[TaskStats]:

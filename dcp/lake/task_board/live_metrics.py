@@ -57,13 +57,11 @@ def _samples(stats: TaskStats) -> Iterator[Sample]:
     yield Sample("dcplake_task_open_vbuckets", task, stats.open_vbuckets)
     yield Sample("dcplake_task_round", task, stats.round)
     yield Sample("dcplake_task_resident_bytes", task, stats.resident_bytes)
-    if stats.bound_bytes:
-        yield Sample("dcplake_task_memory_bound_bytes", task, stats.bound_bytes)
-    if stats.windows is not None:
-        yield Sample("window_policy", task | {"policy": stats.windows.policy}, 1)
-        yield Sample("window_quota_bytes", task, stats.windows.quota_bytes)
-        yield Sample("window_connections", task, stats.windows.connections)
-        yield Sample("window_shared_bytes", task, stats.windows.windows_bytes)
+    yield Sample("dcplake_task_memory_bound_bytes", task, stats.bound_bytes)
+    yield Sample("window_policy", task | {"policy": stats.windows.policy}, 1)
+    yield Sample("window_quota_bytes", task, stats.windows.quota_bytes)
+    yield Sample("window_connections", task, stats.windows.connections)
+    yield Sample("window_shared_bytes", task, stats.windows.windows_bytes)
     for stage in stats.stages:
         yield from _of_stage(stage, task)
     shared = {stage.name for stage in stats.stages}

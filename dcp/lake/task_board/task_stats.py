@@ -19,7 +19,7 @@ for work, what is before it waits for it.
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time
 from typing import Final
@@ -92,12 +92,12 @@ class TaskStats(Record):
     stages: tuple[StageStats, ...] = ()
     gate_seconds: Mapping[str, float] = field(default_factory=dict)
     """By stage: how long, in all, full windows waited for it."""
-    windows: WindowPlan | None = None
+    windows: WindowPlan = field(kw_only=True)
     """The driver planned these for the executor."""
     resident_bytes: int = 0
-    """The process's memory; 0: not known."""
+    """The process's memory."""
     bound_bytes: int = 0
-    """The most memory by the formula of docs/reference/memory.md; 0: not known."""
+    """The most memory by the formula of docs/reference/memory.md."""
     undecodable_values: int = 0
     """Values that were kept as sent."""
     format: int = FORMAT
@@ -137,16 +137,16 @@ class TaskStats(Record):
             raise ValueError(f"expected a sample of a task: {error!r}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStreams:
-    streaming: int = 0
-    in_snapshot: int = 0
-
-
 def connection_of(
-    stats: ConnectionStats, behind: Iterable[StageStats], streams: NodeStreams, batch_bytes: int = 0
+    stats: ConnectionStats,
+    behind: Iterable[StageStats],
+    in_snapshot: Sequence[bool],
+    batch_bytes: int = 0,
 ) -> Connection:
-    """All connections of the task share ``behind``. ``batch_bytes`` 0: no known limit."""
+    """All connections of the task share ``behind``. ``batch_bytes`` 0: no known limit.
+
+    ``in_snapshot`` tells of each open stream whether it stands inside a snapshot.
+    """
     own = (
         StageStats("frame", stats.longest_bytes, stats.unfinished_bytes),
         StageStats("handover", stats.held_limit_bytes, stats.received_bytes - stats.taken_bytes),
@@ -160,7 +160,7 @@ def connection_of(
     return Connection(
         node=str(stats.node),
         name=stats.name,
-        waits_for=_waits_for(stats, gate, streams)[:_LONGEST_TEXT],
+        waits_for=_waits_for(stats, gate, in_snapshot)[:_LONGEST_TEXT],
         gate=gate,
         window=stats.window,
         stages=own if stats.name else (),
@@ -169,7 +169,7 @@ def connection_of(
         acknowledged_bytes=stats.acknowledged_bytes,
         acks=stats.acks,
         stream_window_bytes=stats.stream_window_bytes,
-        stream_windows=streams.streaming if stats.stream_window_bytes else 0,
+        stream_windows=len(in_snapshot) if stats.stream_window_bytes else 0,
         full_stream_windows=stats.full_stream_windows,
     )
 
@@ -182,7 +182,7 @@ def gating_stage(stages: Iterable[StageStats]) -> str:
     return next((gate for gate in WAITED_FOR if gate in used), "acknowledgement")
 
 
-def _waits_for(stats: ConnectionStats, gate: str, streams: NodeStreams) -> str:
+def _waits_for(stats: ConnectionStats, gate: str, in_snapshot: Sequence[bool]) -> str:
     if not stats.name:
         return f"reconnecting: {stats.error or 'not tried yet'}"
     if not stats.is_ready:
@@ -194,6 +194,6 @@ def _waits_for(stats: ConnectionStats, gate: str, streams: NodeStreams) -> str:
         return f"{WAITED_FOR[gate]} (buffer full)"
     if stats.quiet_seconds is not None and stats.quiet_seconds < READING_SECONDS:
         return "reading"
-    if not streams.streaming:
+    if not in_snapshot:
         return "a stream"
-    return "the end of a snapshot" if streams.in_snapshot else "new changes"
+    return "the end of a snapshot" if any(in_snapshot) else "new changes"

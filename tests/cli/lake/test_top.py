@@ -24,6 +24,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.seed_lookup import HttpAnswer
 from dcp.client.settings import ConnectionSettings
+from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.producer.cluster import ProducerCluster
@@ -191,7 +192,9 @@ def test_names_that_a_server_tells_as_they_are_move_no_cursor() -> None:
 
 def test_what_a_server_refuses_with_moves_no_cursor() -> None:
     waits_for = "reconnecting: refused: \x1b[2J\nlake: fine"
-    look = TaskStats("t0", 1, "host", 1, 0.0, connections=(Connection("node:1", "", waits_for),))
+    windows = WindowPlan.of(FlowControlSettings(), 1)
+    waiting = Connection("node:1", "", waits_for)
+    look = TaskStats("t0", 1, "host", 1, 0.0, connections=(waiting,), windows=windows)
     told = connection_lines([look])
     assert len(told) == 2
     assert all(line.isprintable() for line in told)

@@ -169,7 +169,7 @@ def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:
     stop = threading.Event()
     with (
         pytest.MonkeyPatch.context() as patch,
-        lake_run.driving(settings, "a run", None, stop, None, lambda _: False) as (driver, _),
+        lake_run.driving(settings, "a run", None, stop, lambda _: False) as (driver, _),
     ):
         patch.setattr(opening, "session", lambda *_, **__: pytest.fail("Spark"))
         driver.poll(driver.apply_newest, stop)

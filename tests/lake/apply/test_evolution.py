@@ -17,7 +17,7 @@ from dcp.lake.tables.typed_columns import (
     TypedColumns,
     document_type_of,
     fingerprint_of,
-    paths_of,
+    scalars_of,
     table_type,
 )
 from dcp.wire.vocabulary import Datatype
@@ -27,7 +27,7 @@ NONE = pa.struct([])
 
 
 def evolved(known: pa.StructType, *documents: bytes) -> pa.StructType:
-    columns = TypedColumns(known, "", tells_new_fields=True)
+    columns = TypedColumns(known, "", ContractMode.FREEZE)
     flags = pa.array([int(Datatype.JSON)] * len(documents), pa.int32())
     rows = {"datatype": flags, "value": pa.array(documents, pa.binary())}
     return grown(known, see_documents(columns, [pa.RecordBatch.from_pydict(rows)]))
@@ -149,12 +149,12 @@ def _evolved(content: dict[str, Any]) -> pa.StructType:
 @pytest.mark.parametrize("over", [0, 1])
 def test_as_many_fields_become_columns_at_any_depth(levels: tuple[str, ...], over: int) -> None:
     found = _evolved(_objects(*levels, fields=MOST_COLUMNS + over))
-    assert sum(1 for _ in paths_of(found)) == MOST_COLUMNS
+    assert len(scalars_of(found)) == MOST_COLUMNS
 
 
 def test_what_is_in_a_field_that_gets_no_column_takes_no_room() -> None:
     found = _evolved({"a b": _objects(fields=MOST_COLUMNS), **_objects(fields=MOST_COLUMNS)})
-    assert sum(1 for _ in paths_of(found)) == MOST_COLUMNS
+    assert len(scalars_of(found)) == MOST_COLUMNS
     assert found.get_field_index("a b") < 0
 
 

@@ -10,7 +10,7 @@ from dcp.lake.apply.column_growth import grown
 from dcp.lake.apply.json_documents import parse_object
 from dcp.lake.apply.seen_values import Seen
 from dcp.lake.apply.typed_documents import typed_arrays
-from dcp.lake.config.contracts import load_contracts
+from dcp.lake.config.contracts import ContractMode, load_contracts
 from dcp.lake.query.infer import propose_contract
 from dcp.lake.tables.typed_columns import TypedColumns
 from dcp.wire.json_text import is_json
@@ -38,7 +38,7 @@ def test_they_fit_the_contract_that_is_proposed_for_them(known: Known, tmp_path:
     assert not proposed.others
     (tmp_path / "a.toml").write_text(str(proposed))
     [contract] = load_contracts(str(tmp_path)).values()
-    columns = TypedColumns(contract.document, "", tells_new_fields=True)
+    columns = TypedColumns(contract.document, "", ContractMode.FREEZE)
     assert typed(columns, documents) == (list(known.docs), [{}] * len(documents))
 
 
@@ -48,7 +48,7 @@ def test_they_fit_the_columns_that_evolve_from_them(known: Known) -> None:
     seen = Seen().expect(NONE)
     for document in documents:
         seen.add(parse_object(document))
-    columns = TypedColumns(grown(NONE, seen), "", tells_new_fields=True)
+    columns = TypedColumns(grown(NONE, seen), "", ContractMode.FREEZE)
     made, told = typed(columns, documents)
     assert told == [{}] * len(documents)
     for doc, document in zip(made, documents, strict=True):

@@ -21,6 +21,7 @@ from dcp.lake.apply.merge_plan import (
 from dcp.lake.apply.slice_rules import no_slice
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
 from dcp.lake.change_log.touched_keys import MERGE_SOURCE, RowPlace, Touched
+from dcp.lake.config.contracts import ContractMode
 from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, RowRange, Undo
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 from dcp.lake.tables.typed_columns import TypedColumns
@@ -129,7 +130,7 @@ def test_a_key_without_a_live_row_gets_the_older_one_or_is_deleted() -> None:
     ]
 
 
-TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), fingerprint="f")
+TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), "f", ContractMode.EVOLVE)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 from math import inf
+from typing import cast
 
 import pytest
 
 from dcp.client.addresses import NodeAddress
+from dcp.client.consumer import Consumer
 from dcp.lake.receive.stop_policy import LONGEST_WAIT_SECONDS, StopPolicy, TaskBudget, VbucketStop
 from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.rounds.stream_result import StreamResult
@@ -84,7 +86,7 @@ class Task:
                 self.policy.answered(self.streams.asked[-1], self.held)
                 self.answers_at = inf
             questions = len(self.streams.asked)
-            found = list(self.policy.stops(self.results, self.streams))
+            found = list(self.policy.stops(self.results, cast("Consumer", self.streams)))
             if len(self.streams.asked) > questions:
                 self.answers_at = self.now + 1.0
             ended = {each.vbucket for each in found}
@@ -93,7 +95,8 @@ class Task:
         return stops
 
     def out_of_budget(self, round_number: int = 1) -> list[VbucketStop]:
-        return list(self.policy.out_of_budget(self.results, self.streams, round_number))
+        consumer = cast("Consumer", self.streams)
+        return list(self.policy.out_of_budget(self.results, consumer, round_number))
 
 
 def test_silence_alone_ends_nothing_and_an_answer_does() -> None:

@@ -16,7 +16,6 @@ from dcp.lake.rounds.backfill_plan import (
     BackfillPlan,
     BackfillProgress,
     BackfillRequest,
-    BackfillStream,
     plan_backfill,
 )
 from dcp.lake.rounds.lake_state import LakeState
@@ -89,11 +88,11 @@ def test_a_published_vbucket_begins_where_nothing_of_it_would_go_back(
     plan = planned(asked, progress, states, view(branch=branch), {0: copies})
     assert not plan.left_out
     if node is None:
-        assert not plan.streams
+        assert not plan.copies
         assert plan.waiting_for[0].reason == reason
     else:
-        high = max(each.high_seqno for each in copies if each.node == node)
-        assert plan.streams == {0: BackfillStream(node, high, begins_epoch=True)}
+        best = max((each for each in copies if each.node == node), key=lambda each: each.high_seqno)
+        assert (plan.copies, plan.beginning) == ({0: best}, frozenset({0}))
 
 
 def test_what_has_begun_is_read_on_from_the_fullest_copy_or_left_out() -> None:
@@ -105,11 +104,11 @@ def test_what_has_begun_is_read_on_from_the_fullest_copy_or_left_out() -> None:
     assert progress == BackfillProgress(frozenset({1}), frozenset({0}), frozenset())
     copies = {0: [copy(FIRST, 60, log(OLD)), copy(SECOND, 70, log(NEW))]}
     plan = planned(asked, progress, states, view(2, branch=log(OLD)), copies)
-    assert plan.streams == {0: BackfillStream(SECOND, 70, begins_epoch=False)}
+    assert (plan.copies, plan.beginning) == ({0: copies[0][1]}, frozenset())
     assert plan.waiting_for[1].reason == "no replica"
     plan = planned(asked, progress, states, view(2), {1: [copy(FIRST, 80)]})
     assert plan.left_out[0].reason == "no replica"
-    assert plan.streams == {1: BackfillStream(FIRST, 80, begins_epoch=True)}
+    assert (plan.copies, plan.beginning) == ({1: copy(FIRST, 80)}, frozenset({1}))
 
 
 def test_a_new_lake_is_read_at_once_and_no_active_node_is_asked_for_what_has_no_replica() -> None:
@@ -117,7 +116,7 @@ def test_a_new_lake_is_read_at_once_and_no_active_node_is_asked_for_what_has_no_
     progress = BackfillProgress.of(asked, {}, begun=())
     large = SEQNOS_OF_A_ROUND * 3
     plan = planned(asked, progress, {}, view(2, large), {0: [copy(FIRST, large)]})
-    assert plan.streams == {0: BackfillStream(FIRST, large, begins_epoch=False)}
+    assert (plan.copies, plan.beginning) == ({0: copy(FIRST, large)}, frozenset())
     assert plan.left_out[1].reason == "no replica"
     whole = plan_round(
         LakeState("lake-1", 0, backfill=plan),
@@ -139,10 +138,10 @@ def test_a_round_begins_as_many_as_its_seqnos_allow_and_one_at_least() -> None:
     progress = BackfillProgress.of(asked, states, begun=())
     copies = {vb: [copy(FIRST, high)] for vb, high in enumerate(highs)}
     plan = planned(asked, progress, states, view(5), copies)
-    assert list(plan.streams) == [0, 2, 3]
+    assert list(plan.copies) == [0, 2, 3]
     only = request(1)
     plan = planned(only, BackfillProgress.of(only, states, ()), states, view(5), copies)
-    assert list(plan.streams) == [1]
+    assert list(plan.copies) == [1]
 
 
 def test_an_ordered_rollback_is_followed_before_a_vbucket_begins() -> None:
@@ -151,7 +150,7 @@ def test_an_ordered_rollback_is_followed_before_a_vbucket_begins() -> None:
     progress = BackfillProgress.of(asked, {0: state}, begun=())
     plan = planned(asked, progress, {0: state}, view(), {0: [copy(FIRST, 100)]})
     assert plan.waiting_for[0].reason == "rollback pending"
-    assert not plan.streams
+    assert not plan.copies
 
 
 @pytest.mark.parametrize("slots", [0, 1, 2, 8])

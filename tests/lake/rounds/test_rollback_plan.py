@@ -33,10 +33,18 @@ def ordered(
     return state.ordered(RollbackOrder(seqno, to, uuid if seqno else 0, theirs))
 
 
+def planned(
+    state: VbucketProgress, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
+) -> Restart | LeftOut:
+    target = rollback_target(state, policy)
+    newest = max((each for each in complete if each <= target.seqno), default=0)
+    return plan_rollback(state, newest, policy)
+
+
 def followed(
     state: VbucketProgress, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
 ) -> VbucketProgress:
-    restart = plan_rollback(state, complete, policy)
+    restart = planned(state, complete, policy)
     assert isinstance(restart, Restart) and restart.reason is RestartReason.ROLLBACK
     return state.restarted(restart)
 
@@ -136,7 +144,7 @@ def test_a_rollback_without_progress_is_tried_once_more_then_reported() -> None:
     again = followed(state, [80])
     assert (again.position.seqno, again.fruitless_rollbacks) == (80, 1)
     assert state.order is not None
-    reported = plan_rollback(again.ordered(state.order), [80], RollbackPolicy.REWRITE)
+    reported = planned(again.ordered(state.order), [80])
     assert isinstance(reported, LeftOut)
     assert reported.reason == "rollback without progress"
     assert "dcplake resync --vbuckets 5" in reported.detail
@@ -173,7 +181,7 @@ def test_a_server_that_orders_rollbacks_for_ever_is_reported_in_the_end() -> Non
     state = ordered(100, 100, log((C, 90), (B, 50), (A, 0)), log((D, 0)))
     requests = 0
     complete = [20, 50, 70, 95, 100]
-    while isinstance(found := plan_rollback(state, complete, RollbackPolicy.REWRITE), Restart):
+    while isinstance(found := planned(state, complete), Restart):
         requests += 1
         assert requests <= 6
         order = RollbackOrder(found.seqno, found.seqno, found.vb_uuid, log((D, 0)))
@@ -186,7 +194,7 @@ def test_resync_goes_to_the_beginning_and_fail_goes_nowhere() -> None:
     begun = followed(state, [80], RollbackPolicy.RESYNC)
     assert begun.position == Position.beginning()
     assert not begun.is_whole
-    stays = plan_rollback(state, [80], RollbackPolicy.FAIL)
+    stays = planned(state, [80], RollbackPolicy.FAIL)
     assert isinstance(stays, LeftOut)
     assert "from seqno 100" in stays.detail
     assert "policy.rollback" in stays.detail

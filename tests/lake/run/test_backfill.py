@@ -148,7 +148,7 @@ def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
             host.wait_for(held)
             held.unlink()
             cluster.failover(0)
-            action = backfill(settings, wish, observer=observer, spark=spark)
+            action = backfill(settings, wish, observer=observer)
             # Unless the run had carried out the one that was begun: then this is another.
             assert action.state is ActionState.DONE
             assert {each.state for each in control.actions()} == {ActionState.DONE}

@@ -157,14 +157,14 @@ def test_a_driver_killed_at_each_step_of_an_erasure(
     change(cluster)
     run(settings, once=True, spark=spark)
     erasure = Erasure(DOCS.collection, frozenset({key_hash("key-3")}))
-    ask_erasure(settings, erasure, spark=spark)
+    ask_erasure(settings, erasure)
     for step, left in copies_at(ERASE_STEPS, host, settings, tmp_path).items():
         print(f"step {step}")
         run(left, once=True, spark=spark)
         lake = lake_of(left, spark)
         [action] = Control(lake).actions()
         assert action.state is ActionState.DONE
-        assert check_erased(left, erasure, spark=spark).found == {}
+        assert check_erased(left, erasure).found == {}
         require_as_the_bucket(lake, cluster)
 
 

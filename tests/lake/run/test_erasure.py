@@ -322,9 +322,9 @@ def test_no_file_of_a_lake_has_an_erased_document(
     checked = {"table": DOCS.name, "success": True, "samples": samples}
     quality = ensure_ledger(lake_of(settings, spark), QUALITY_TABLE)
     quality.append(pa.Table.from_pylist([checked], schema=QUALITY), {})
-    documents, action = ask_erasure(settings, erasure("key-7"), spark=spark)
+    documents, action = ask_erasure(settings, erasure("key-7"))
     assert documents.rows[AUDIT_TABLE] == 1
-    assert set(check_erased(settings, erasure("key-7"), spark=spark).found) == {
+    assert set(check_erased(settings, erasure("key-7")).found) == {
         "changes",
         "docs",
         AUDIT_TABLE,
@@ -332,7 +332,7 @@ def test_no_file_of_a_lake_has_an_erased_document(
     }
     run(settings, once=True, spark=spark)
     assert answer(settings, action).state is ActionState.DONE, answer(settings, action)
-    assert check_erased(settings, erasure("key-7"), spark=spark).found == {}
+    assert check_erased(settings, erasure("key-7")).found == {}
     require_nowhere(tmp_path / "lake", secret.decode())
     lake = lake_of(settings, spark)
     [left] = lake.table(QUALITY_TABLE).rows("samples", "true")

@@ -230,9 +230,9 @@ def test_only_a_request_that_a_driver_has_begun_lets_vbuckets_begin_anew(tmp_pat
         wrong = Action.requested(RESYNC, "1", {"an": "option"})
         control.write(wrong, ActionState.REQUESTED)
         lake = lake_of(settings)
-        assert requests.resyncs(latest_round(lake)) == {}
+        assert requests.resyncs() == {}
         assert resyncs_of(control.actions(), 7, VBUCKETS) == {1: 7, 2: 7}, "as the driver will"
         requests.carry_out()
-        assert requests.resyncs(9) == {1: 1, 2: 1}
+        assert requests.resyncs() == {1: 1, 2: 1}
         states = {each.id: each.state for each in control.actions()}
         assert states == {asked.id: ActionState.BEGUN, wrong.id: ActionState.REFUSED}

@@ -97,8 +97,8 @@ def test_a_driver_ends_no_request_that_another_one_began_as_it_planned(
     older, real = rounds.driver, Requests.resyncs
     rounds.restart()
 
-    def meanwhile(requests: Requests, newest: int) -> dict[int, int]:
-        found = real(requests, newest)
+    def meanwhile(requests: Requests) -> dict[int, int]:
+        found = real(requests)
         monkeypatch.setattr(Requests, "resyncs", real)
         asked(rounds, RESYNC, "0")
         begin(rounds)

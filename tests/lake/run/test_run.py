@@ -158,11 +158,11 @@ def test_the_lake_remembers_nodes_for_when_its_only_seed_is_gone(tmp_path: Path)
             vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)
         }
         steps: list[CheckedStep] = []
-        check_source(lambda: settings, steps.append)
+        check_source(settings, steps.append)
         assert [each.state for each in steps if each.name == "TCP"] == ["warning", "ok"]
         steps.clear()
         no_name = replace(settings, source=replace(settings.source, seeds=("gone.invalid",)))
-        check_source(lambda: no_name, steps.append)
+        check_source(no_name, steps.append)
         resolved = [each.state for each in steps if each.name == "name resolution"]
         assert resolved == ["warning", "ok"]
         encrypted = replace(settings, source=replace(settings.source, tls=True))

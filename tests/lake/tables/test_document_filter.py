@@ -60,7 +60,7 @@ def test_names(include: tuple[str, ...], exclude: tuple[str, ...], wanted: set[i
     assert {each for each, is_wanted in found.is_wanted.items() if is_wanted} == wanted
     assert found.is_wanted.keys() == {DEFAULT, C, D, E}
     assert found.has_table(DOCS), "the default collection's table is always there"
-    assert found.has_table(ReplicaTable("docs__s__c__8", C)) is (C in wanted)
+    assert found.has_table(ReplicaTable("docs__s__c__8", C, "s.c")) is (C in wanted)
 
 
 def test_no_filter_is_none_at_all() -> None:
