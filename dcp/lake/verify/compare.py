@@ -39,7 +39,7 @@ from dcp.lake.verify.frames import (
     source_digests,
     unpinned_vbuckets,
 )
-from dcp.lake.verify.keys import ALL_EQUAL, KeyComparison, KeysCompared
+from dcp.lake.verify.keys import ALL_EQUAL, KeysCompared, compare_keys
 from dcp.lake.verify.report import DEFAULT_KEYS, TableCompared, VerifyReport
 from dcp.lake.verify.source_reader import ShowPass, SourceReader
 from dcp.lake.verify.stream import StreamEnding, metadata_access
@@ -157,7 +157,7 @@ def _compare(
     differing = reader.readable(differing_vbuckets(pins, found, held))
     if not differing:
         return tables, ALL_EQUAL
-    return tables, KeyComparison(reader, wanted).compare(statuses, pins, differing, keys)
+    return tables, compare_keys(reader, wanted, statuses, pins, differing, keys)
 
 
 Digests = Mapping[tuple[int, int], tuple[int, int, int]]

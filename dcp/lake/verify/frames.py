@@ -25,9 +25,6 @@ from dcp.lake.verify.stream import SOURCE_ROWS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from dcp.lake.tables.lake_tables import LakeTables
-
-
 Pins = Mapping[ReplicaTable, Mapping[int, int]]
 """By replica, the complete seqno of each vbucket to compare."""
 
@@ -151,7 +148,7 @@ COMPARED: Final = (
 
 
 def replica_rows(
-    lake: "LakeTables", statuses: Mapping[ReplicaTable, ReplicaStatus], vbuckets: Collection[int]
+    lake: LakeTables, statuses: Mapping[ReplicaTable, ReplicaStatus], vbuckets: Collection[int]
 ) -> "DataFrame":
     """Return the rows of the replicas' versions, at least one, in some vbuckets."""
     narrowed = len(vbuckets) < lake.identity.vbucket_count
