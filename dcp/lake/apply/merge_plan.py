@@ -76,32 +76,6 @@ def commit_reason(
     return CommitReason.COLUMNS if typed.rewrites and has_rows else CommitReason.NONE
 
 
-class RowSource(StrEnum):
-    """The process that reads the rows of an apply, and the reason."""
-
-    DRIVER = "this process reads the rows"
-    SPARK_FINDS_KEYS = "Spark finds the rows: they are many, or only the table has their keys"
-    SPARK_FOR_BYTES = "Spark reads the rows: they have too many bytes for this process"
-    SPARK_FOR_LARGE = "Spark reads the rows: a document may be large"
-
-
-def row_source(
-    touched: Touched | None, *, exceeds_budget: bool = False, largest_bytes: int = 0
-) -> RowSource:
-    """Return who reads the rows, by what is known so far.
-
-    ``exceeds_budget``: rows that were read have too many bytes. ``largest_bytes`` is the size of
-    the largest document in the rounds of the rows.
-    """
-    if touched is None:
-        return RowSource.SPARK_FINDS_KEYS
-    if exceeds_budget:
-        return RowSource.SPARK_FOR_BYTES
-    if largest_bytes > LARGE_DOCUMENT_BYTES:
-        return RowSource.SPARK_FOR_LARGE
-    return RowSource.DRIVER
-
-
 def merged_rows(touched: Touched, newest: pa.Table, olds: Sequence[pa.Table]) -> pa.Table:
     """Return a row for each touched key: its newest live one, the older version's, or a deletion.
 

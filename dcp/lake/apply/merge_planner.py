@@ -3,7 +3,7 @@
 1. Which rows are due, and from which base: `dcp.lake.apply.slice_rules` (its result: `LogSlice`).
 2. Which columns: `typed_plan`; with `evolve`, documents may add some (`TypedPlan`).
 3. Whether the table gets a commit: `commit_reason`.
-4. Who reads the rows, this process or Spark: `row_source`.
+4. Who reads the rows, this process or Spark: `_rows`.
 
 The log shows each decision at level DEBUG.
 """
@@ -16,15 +16,14 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.apply.merge_plan import (
+    LARGE_DOCUMENT_BYTES,
     ROW_BUDGET,
     CommitReason,
     MergePlan,
     RowBudget,
-    RowSource,
     commit_reason,
     merged_rows,
     pays_to_name,
-    row_source,
 )
 from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.apply.slice_rules import oldest_pending_round
@@ -83,8 +82,7 @@ def plan_merge(
     _LOG.debug("%s: %s; %s; %s; %s", replica.name, log_slice, touched, typed, reason)
     if reason is CommitReason.NONE:
         return None
-    source, rows = _rows(lake, replica, touched, olds, log_version, budget.bytes)
-    _LOG.debug("%s: %s", replica.name, source)
+    rows = _rows(lake, replica, touched, olds, log_version, budget.bytes)
     without_repeats: frozenset[int] = frozenset()
     if rows is None:
         without_repeats = vbuckets_without_repeats(lake.changes, log_version, log_slice)
@@ -143,23 +141,27 @@ def _rows(
     olds: Sequence[pa.Table | None],
     log_version: int,
     most_bytes: int,
-) -> tuple[RowSource, pa.Table | None]:
-    """Return who reads the rows, and the rows if this process has read them.
-
-    A source that is known early saves the reads after it.
-    """
+) -> pa.Table | None:
+    """Return the rows if this process reads them; None if Spark does. The log says why."""
     small = [each for each in olds if each is not None]
-    source = row_source(touched, exceeds_budget=len(small) < len(olds))
-    if touched is None or source is not RowSource.DRIVER:
-        return source, None
-    if touched.rounds:
-        source = row_source(touched, largest_bytes=largest_document_bytes(lake, touched.rounds))
-    if source is not RowSource.DRIVER:
-        return source, None
-    newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
-    if newest is None:
-        return row_source(touched, exceeds_budget=True), None
-    return source, merged_rows(touched, newest, small)
+    fits = len(small) == len(olds)
+    why = "they have too many bytes for this process"
+    if touched is None:
+        why = "they are many, or only the table has their keys"
+    elif fits and _may_be_large(lake, touched):
+        why = "a document may be large"
+    elif fits:
+        newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
+        if newest is not None:
+            _LOG.debug("%s: this process reads the rows", replica.name)
+            return merged_rows(touched, newest, small)
+    _LOG.debug("%s: Spark reads the rows: %s", replica.name, why)
+    return None
+
+
+def _may_be_large(lake: LakeTables, touched: Touched) -> bool:
+    rounds = touched.rounds
+    return bool(rounds) and largest_document_bytes(lake, rounds) > LARGE_DOCUMENT_BYTES
 
 
 def _names_keys(lake: LakeTables, replica: ReplicaTable, touched: Touched | None) -> bool:

@@ -1,22 +1,18 @@
 """The decisions of an apply as functions of facts, without Spark or tables, and their texts."""
 
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from dcp.lake.apply.merge_plan import (
     EMPTY_ROUNDS,
-    LARGE_DOCUMENT_BYTES,
     TABLE_BYTES_BY_NAMED_KEY,
     CommitReason,
     MergePlan,
-    RowSource,
     commit_reason,
     merged_rows,
     pays_to_name,
-    row_source,
 )
 from dcp.lake.apply.slice_rules import no_slice
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
@@ -76,23 +72,6 @@ def test_a_table_without_an_apply_gets_other_columns_only_if_the_log_has_rows(
 ) -> None:
     due = commit_reason(HELD, log_slice, Touched(), OTHER_COLUMNS, is_applied=False)
     assert due is expected
-
-
-@pytest.mark.parametrize(
-    ("keys", "facts", "expected"),
-    [
-        (ONE_KEY, {}, RowSource.DRIVER),
-        (Touched(), {"largest_bytes": LARGE_DOCUMENT_BYTES}, RowSource.DRIVER),
-        (None, {}, RowSource.SPARK_FINDS_KEYS),
-        (None, {"exceeds_budget": True}, RowSource.SPARK_FINDS_KEYS),
-        (ONE_KEY, {"exceeds_budget": True}, RowSource.SPARK_FOR_BYTES),
-        (ONE_KEY, {"largest_bytes": LARGE_DOCUMENT_BYTES + 1}, RowSource.SPARK_FOR_LARGE),
-    ],
-)
-def test_spark_reads_rows_that_are_many_or_large(
-    keys: Touched | None, facts: dict[str, Any], expected: RowSource
-) -> None:
-    assert row_source(keys, **facts) is expected
 
 
 @pytest.mark.parametrize(
@@ -170,7 +149,6 @@ TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), fingerp
             "2 typed fields, all rows rewritten",
         ),
         (CommitReason.NONE, "it waits for further rounds"),
-        (RowSource.DRIVER, "this process reads the rows"),
         (
             MergePlan(HELD, 0, NEXT, ONE_KEY, since_version=3, log_version=9),
             "apply docs: round 7 -> 8, 1 changed keys in 1 vbuckets, 1 without a live row, by hash "
