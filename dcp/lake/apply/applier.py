@@ -283,7 +283,7 @@ class Applier:
         self._note(version)
         # The audit compares the two newest versions, so it must precede the next apply.
         if version.undone:
-            keys = None if plan.touched is None else plan.touched.keys
+            keys = plan.touched.keys if plan.touched else ()
             write_audit(lake, replica_status(lake, replica), keys)
         self._observer.applied(version)
         self._compact(lake, replica.name)
