@@ -18,7 +18,6 @@ from typing import Final, get_type_hints
 
 from dcp.client.settings import ReachSettings, RetrySettings, check_group_tag
 from dcp.errors import ConfigError, SecretError
-from dcp.lake.config.cloud_options import checked_cloud_options, is_in_cloud
 from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.lake_root import checked_root, is_on_s3, local_root
@@ -28,6 +27,7 @@ from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.secret_files import read_account, read_secret
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.config.storage_options import checked_options
+from dcp.lake.config.store_options import checked_cloud_options, is_in_cloud
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED, ConnectionString
 from dcp.setting_keys import Section, key

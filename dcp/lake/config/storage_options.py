@@ -13,10 +13,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from dcp.errors import ConfigError, SecretError
-from dcp.lake.config.cloud_options import is_in_cloud
 from dcp.lake.config.lake_root import S3_SCHEMES, parts_of
 from dcp.lake.config.secret_files import read_secret
-from dcp.lake.config.store_options import IN_FILES, PATIENCE, S3
+from dcp.lake.config.store_options import IN_FILES, PATIENCE, S3, is_in_cloud
 
 KEYS: Final = S3.in_files
 """Key, secret and token of the caller; all but the first are secrets."""
