@@ -1,11 +1,8 @@
-"""Options of a command that are settings: names, types, bounds and words come from the setting.
-
-Options that are no settings come in groups: a dataclass whose fields are options.
-"""
+"""Options of a command that are settings: names, types, bounds and words come from the setting."""
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -21,8 +18,7 @@ Run = Callable[..., int]
 def takes_settings(section: type[Section]) -> Callable[[Run], Run]:
     """Give a command an option for each setting of the section that names one (``key``).
 
-    The command gets the settings' values by their names, as its parameter ``settings``. A parameter
-    whose type is a dataclass is a group: each field of the dataclass is an option of the command.
+    The command gets the settings' values by their names, as its parameter ``settings``.
     """
     types = get_type_hints(section)
     of_settings = [
@@ -32,32 +28,20 @@ def takes_settings(section: type[Section]) -> Callable[[Run], Run]:
     ]
 
     def with_settings(run: Run) -> Run:
-        made: dict[str, Callable[..., Any]] = {}
-        options: dict[str, list[inspect.Parameter]] = {}
+        parameters: list[inspect.Parameter] = []
         for name, own in inspect.signature(run).parameters.items():
-            if name == "settings":
-                made[name], options[name] = dict, of_settings
-            elif isinstance(group := own.annotation, type) and is_dataclass(group):
-                made[name], options[name] = group, _options_of(group)
-            else:
-                options[name] = [own]
+            parameters += of_settings if name == "settings" else [own]
 
         @wraps(run)
         def command(**values: Any) -> int:
-            for name, make in made.items():
-                values[name] = make(**{each.name: values.pop(each.name) for each in options[name]})
-            return run(**values)
+            settings = {each.name: values.pop(each.name) for each in of_settings}
+            return run(settings=settings, **values)
 
-        signature = inspect.Signature([each for of_one in options.values() for each in of_one])
+        signature = inspect.Signature(parameters)
         command.__signature__ = signature  # type: ignore[attr-defined]  # typer reads it
         return command
 
     return with_settings
-
-
-def _options_of(group: Any) -> list[inspect.Parameter]:
-    types = get_type_hints(group, include_extras=True)
-    return [_parameter(each, types[each.name]) for each in fields(group)]
 
 
 def _parameter(source: Field[Any], annotation: Any) -> inspect.Parameter:
