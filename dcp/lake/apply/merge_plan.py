@@ -76,7 +76,7 @@ def commit_reason(
     return CommitReason.COLUMNS if typed.rewrites and has_rows else CommitReason.NONE
 
 
-def merged_rows(touched: Touched, newest: pa.Table, olds: Sequence[pa.Table]) -> pa.Table:
+def rows_to_merge(touched: Touched, newest: pa.Table, olds: Sequence[pa.Table]) -> pa.Table:
     """Return a row for each touched key: its newest live one, the older version's, or a deletion.
 
     ``newest`` has the rows of the log, ``olds`` those of older versions, all as `MERGE_SOURCE`.

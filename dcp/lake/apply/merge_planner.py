@@ -22,8 +22,8 @@ from dcp.lake.apply.merge_plan import (
     MergePlan,
     RowBudget,
     commit_reason,
-    merged_rows,
     pays_to_name,
+    rows_to_merge,
 )
 from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.apply.slice_rules import oldest_pending_round
@@ -154,7 +154,7 @@ def _rows(
         newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
         if newest is not None:
             _LOG.debug("%s: this process reads the rows", replica.name)
-            return merged_rows(touched, newest, small)
+            return rows_to_merge(touched, newest, small)
     _LOG.debug("%s: Spark reads the rows: %s", replica.name, why)
     return None
 

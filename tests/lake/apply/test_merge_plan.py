@@ -11,8 +11,8 @@ from dcp.lake.apply.merge_plan import (
     CommitReason,
     MergePlan,
     commit_reason,
-    merged_rows,
     pays_to_name,
+    rows_to_merge,
 )
 from dcp.lake.apply.slice_rules import no_slice
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
@@ -100,7 +100,7 @@ def test_a_key_without_a_live_row_gets_the_older_one_or_is_deleted() -> None:
     place = RowPlace(9, 0, 8)
     touched = Touched({(1, "gone"): None, (1, "new"): place, (1, "old"): None})
     # "new" has a row in the older version as well, since a restored vbucket was read whole.
-    found = merged_rows(touched, rows(("new", b"2")), [rows(("old", b"1"), ("new", b"1"))])
+    found = rows_to_merge(touched, rows(("new", b"2")), [rows(("old", b"1"), ("new", b"1"))])
     assert [(row["key"], row["value"], row["deleted"]) for row in found.to_pylist()] == [
         ("new", b"2", False),
         ("old", b"1", False),
