@@ -202,7 +202,7 @@ def cloud_way(
     root: str,
     given: Mapping[str, str],
     spark: Mapping[str, str],
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> dict[str, str] | None:
     """Return options that lead delta-rs and obstore to a root, without secrets.
 
@@ -212,9 +212,8 @@ def cloud_way(
     Raises:
         ConfigError: as `StoreOptions.checked`.
     """
-    around = os.environ if environment is None else environment
     options = CLOUDS[parts_of(root).scheme]
     by_connector = any(key.startswith(options.connector) for key in spark)
-    if not given and (by_connector or not options.are_in(around)):
+    if not given and (by_connector or not options.are_in(environment)):
         return None
     return {**PATIENCE, **options.checked(given)}
