@@ -15,7 +15,6 @@ from dcp.errors import ConfigError, LakeError
 from dcp.lake.apply.json_documents import parse_object
 from dcp.lake.apply.seen_values import (
     BEYOND_DOUBLE,
-    MOST_DIGITS,
     NUMBERS,
     NUMERIC_TEXT,
     PARTIAL_DATE,
@@ -24,7 +23,13 @@ from dcp.lake.apply.seen_values import (
     Seen,
     most_digits,
 )
-from dcp.lake.config.contracts import load_contracts, refusal_of, require_collection, same_name_key
+from dcp.lake.config.contracts import (
+    MOST_DIGITS,
+    load_contracts,
+    refusal_of,
+    require_collection,
+    same_name_key,
+)
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard, path_text
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.tables.lake_tables import LakeTables, replicas_in
