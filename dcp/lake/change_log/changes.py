@@ -78,10 +78,10 @@ def round_time(
     return next((commit.time for commit in commits if commit.round == round_number), None)
 
 
-def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None = None) -> None:
+def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit]) -> None:
     """Raise LakeError if somebody else changed rows of ``changes``.
 
-    ``commits`` are its newest commits, if the caller has them. The function reads more if needed.
+    ``commits`` are its newest commits. The function reads more if needed.
     """
     found = history_until(lake.changes, is_conclusive, commits)
     refuse_tampering(str(lake.location), lake.changes_sql, found)
