@@ -103,21 +103,16 @@ def pays_to_name(touched: Touched, table_bytes: int, vbucket_count: int) -> bool
 class MergePlan:
     held: AppliedVersion
     """The state of the table in the version that the plan was made on."""
-    collection_id: int
     log_slice: LogSlice
     touched: Touched | None = field(repr=False)
     """Empty if the apply only moves the table's round on. None: Spark finds the keys."""
     since_version: int
     """The version of the table's newest apply or RESTORE; the transaction id counts from it."""
-    log_version: int
-    """The version of ``changes`` to read. A cleaning during the apply cannot take rows from it."""
-    names_keys: bool = False
-    rows: pa.Table | None = field(default=None, repr=False, compare=False)
-    """The rows to merge, in the columns of `dcp.lake.change_log.touched_keys.MERGE_SOURCE`.
-    None: there are many, and Spark reads them by a query.
+    rows: pa.Table | LogRows = field(repr=False, compare=False)
+    """The rows to merge, in the columns of `dcp.lake.change_log.touched_keys.MERGE_SOURCE`; or
+    where Spark reads them.
     """
-    without_repeats: frozenset[int] = frozenset()
-    """Vbuckets in which each key has one row, so that the query need not pick the newest."""
+    names_keys: bool = False
     is_first: bool = False
     """No commit has changed a row of the table, so it is empty."""
     typed: TypedPlan = UNTYPED
@@ -132,13 +127,10 @@ class MergePlan:
     def vbuckets(self) -> tuple[int, ...]:
         return self.log_slice.vbuckets if self.touched is None else self.touched.vbuckets
 
-    def merge(self, changes_sql: str) -> Merge:
+    def merge(self) -> Merge:
         typed = self.typed
-        log_rows = LogRows(
-            changes_sql, self.log_version, self.collection_id, self.log_slice, self.without_repeats
-        )
         return Merge(
-            rows=log_rows if self.rows is None else self.rows,
+            rows=self.rows,
             held_version=self.held.version,
             vbuckets=self.vbuckets,
             largest_bytes=self.largest_bytes,

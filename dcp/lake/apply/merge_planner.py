@@ -3,7 +3,7 @@
 1. Which rows are due, and from which base: `dcp.lake.apply.slice_rules` (its result: `LogSlice`).
 2. Which columns: `typed_plan`; with `evolve`, documents may add some (`TypedPlan`).
 3. Whether the table gets a commit: `commit_reason`.
-4. Who reads the rows, this process or Spark: `_rows`.
+4. Who reads the rows, this process or Spark: `_few_rows`.
 
 The log shows each decision at level DEBUG.
 """
@@ -42,6 +42,7 @@ from dcp.lake.change_log.touched_keys import (
 from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.store.log_slice import LogSlice
+from dcp.lake.store.merge import LogRows
 from dcp.lake.store.table import Table
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
@@ -82,23 +83,20 @@ def plan_merge(
     _LOG.debug("%s: %s; %s; %s; %s", replica.name, log_slice, touched, typed, reason)
     if reason is CommitReason.NONE:
         return None
-    rows = _rows(lake, replica, touched, olds, log_version, budget.bytes)
-    without_repeats: frozenset[int] = frozenset()
+    rows = _few_rows(lake, replica, touched, olds, log_version, budget.bytes)
     if rows is None:
-        without_repeats = vbuckets_without_repeats(lake.changes, log_version, log_slice)
+        repeatless = vbuckets_without_repeats(lake.changes, log_version, log_slice)
+        rows = LogRows(lake.changes_sql, log_version, replica.collection_id, log_slice, repeatless)
     rounds = range(log_slice.first_round, log_slice.to_round + 1)
     # The log has the sizes of its own documents, but not of those in older table versions.
     reads_table = log_slice.restored or typed.rewrites
     plan = MergePlan(
         held=status.held,
-        collection_id=replica.collection_id,
         log_slice=log_slice,
         touched=touched,
         names_keys=_names_keys(lake, replica, touched),
         rows=rows,
-        without_repeats=without_repeats,
         since_version=status.since_version,
-        log_version=log_version,
         is_first=status.commit_history.since() == -1,
         typed=typed,
         largest_bytes=DOCUMENT_BYTES if reads_table else largest_document_bytes(lake, rounds),
@@ -134,7 +132,7 @@ def _rows_due(
             return log_slice, touched, olds
 
 
-def _rows(
+def _few_rows(
     lake: LakeTables,
     replica: ReplicaTable,
     touched: Touched | None,
@@ -188,7 +186,6 @@ def plan_erasure(
     """
     status = replica_status(lake, replica)
     status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
-    log_version = history(lake.changes)[0].version
     table = lake.table(replica.name)
     rows = _rows_to_erase(table, erasure)
     keys = zip(rows["vbucket"].to_pylist(), rows["key"].to_pylist(), strict=True)
@@ -196,12 +193,10 @@ def plan_erasure(
     is_applied = status.applied is not None
     plan = MergePlan(
         held=status.held,
-        collection_id=replica.collection_id,
         log_slice=LogSlice((), to_round, to_round, pending_from),
         touched=Touched(dict.fromkeys(sorted(keys))),
         rows=rows,
         since_version=status.since_version,
-        log_version=log_version,
         is_first=status.commit_history.since() == -1,
         typed=typed_plan(table.columns(), contract, is_applied=is_applied),
     )
@@ -229,10 +224,10 @@ def _with_columns(lake: LakeTables, plan: MergePlan) -> MergePlan:
     columns = plan.typed.columns
     if columns is None:
         return plan
-    if plan.rows is not None and not plan.typed.rewrites:
+    if isinstance(plan.rows, pa.Table) and not plan.typed.rewrites:
         seen = see_documents(columns, plan.rows.to_batches())
     else:
-        merge = replace(plan.merge(lake.changes_sql), made=None)
+        merge = replace(plan.merge(), made=None)
         seen = see_written(lake.store, plan.held.table, merge, columns)
     wider = replace(plan, typed=with_documents(plan.typed, columns, seen))
     if wider.typed.rewrites and not plan.typed.rewrites:

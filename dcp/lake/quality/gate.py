@@ -11,6 +11,7 @@ from dcp.lake.apply.merge_plan import MergePlan
 from dcp.lake.config.settings import INSTALLED_SUITE
 from dcp.lake.quality.report import CheckScope, QualityReport, write_results
 from dcp.lake.quality.suite import QualitySuite, load_suite
+from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.lake_tables import LakeTables
 
 _LOG = logging.getLogger(__name__)
@@ -69,8 +70,10 @@ def check_plan(lake: LakeTables, plan: MergePlan, suite: QualitySuite) -> Qualit
     from dcp.lake.quality.check import RowsToCheck, check_version, complete_positions
 
     held = plan.held.after(plan.log_slice)
-    row_bytes = inf if plan.rows is None else plan.rows.nbytes / max(1, plan.rows.num_rows)
-    merge = replace(plan.merge(lake.changes_sql), rewrites=False)  # what stays was checked
+    row_bytes = inf
+    if not isinstance(plan.rows, LogRows):
+        row_bytes = plan.rows.nbytes / max(1, plan.rows.num_rows)
+    merge = replace(plan.merge(), rewrites=False)  # what stays was checked
     with written_rows(lake.spark, lake.table_sql(plan.held.table), merge) as source:
         rows = RowsToCheck(
             held=held,

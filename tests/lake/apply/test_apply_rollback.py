@@ -150,7 +150,7 @@ def require_spark_chooses_the_same(log: ForkingLog) -> LogSlice | None:
     plan = plan_merge(log.tables, DOCS, log.lake.round, RowBudget(rows=0))
     if plan is None:
         return None
-    rows = plan.merge(log.tables.changes_sql).rows
+    rows = plan.rows
     assert isinstance(rows, LogRows)
     docs = log.tables.store.table(DOCS.name)
     assert isinstance(docs, MemoryTable)

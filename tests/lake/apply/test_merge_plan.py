@@ -150,7 +150,7 @@ TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), fingerp
         ),
         (CommitReason.NONE, "it waits for further rounds"),
         (
-            MergePlan(HELD, 0, NEXT, ONE_KEY, since_version=3, log_version=9),
+            MergePlan(HELD, NEXT, ONE_KEY, since_version=3, rows=MERGE_SOURCE.empty_table()),
             "apply docs: round 7 -> 8, 1 changed keys in 1 vbuckets, 1 without a live row, by hash "
             "join, reading rounds 8 to 8: 0 ranges of rows in 0 vbuckets",
         ),
