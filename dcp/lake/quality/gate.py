@@ -25,21 +25,16 @@ class QualityGate:
     check.
     """
 
-    def __init__(self, suite: QualitySuite | None) -> None:
-        self._suite = suite
-        self._withheld: dict[str, QualityReport] = {}
-
-    @classmethod
-    def of_setting(cls, gate: str) -> "QualityGate":
-        """Return the gate for a value of ``quality.gate``; an empty one has no suite.
+    def __init__(self, gate: str) -> None:
+        """Read the suite that a value of ``quality.gate`` names; an empty one names none.
 
         Raises:
             ConfigError: there is no such suite, or it cannot be read.
             SetupError: Great Expectations is missing.
         """
-        if not gate:
-            return cls(None)
-        return cls(load_suite(None if gate == INSTALLED_SUITE else Path(gate)))
+        file = None if gate == INSTALLED_SUITE else Path(gate)
+        self._suite = load_suite(file) if gate else None
+        self._withheld: dict[str, QualityReport] = {}
 
     def may_publish(self, lake: LakeTables, plan: MergePlan) -> bool:
         if self._suite is None:
