@@ -17,8 +17,7 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
-from dcp.lake.tables.schema import CHANGES, spark_ddl
-from dcp.lake.verify.stream import SOURCE_ROWS
+from dcp.lake.tables.schema import CHANGES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -223,6 +222,3 @@ def differences(
 
 def _pins(spark: "SparkSession", pins: Pins) -> "DataFrame":
     return spark.createDataFrame(pins_table(pins)).hint("broadcast")
-
-
-SOURCE_DDL: Final = spark_ddl(SOURCE_ROWS)

@@ -14,9 +14,9 @@ from dcp.lake.rounds.round_plan import Idle, LeftOut, TaskPlan
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.tables.schema import spark_ddl
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.lake.verify.frames import SOURCE_DDL
-from dcp.lake.verify.stream import StreamEnding, read_function
+from dcp.lake.verify.stream import SOURCE_ROWS, StreamEnding, read_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -84,7 +84,8 @@ class SourceReader:
         ):
             read = read_function(self.lake.identity.lake_id, tasks, self._access, progress)
             count = len(tasks)
-            source = self.lake.spark.range(0, count, 1, max(1, count)).mapInArrow(read, SOURCE_DDL)
+            numbers = self.lake.spark.range(0, count, 1, max(1, count))
+            source = numbers.mapInArrow(read, spark_ddl(SOURCE_ROWS))
             with spark_errors("verify failed in Spark"):
                 return question(source)
 
