@@ -141,8 +141,8 @@ class MemoryTable:
     def transaction_version(self, app_id: str) -> int | None:
         return self._seen.newest.transactions.get(app_id)
 
-    def columns(self) -> pa.Schema:
-        return self._seen.newest.columns
+    def columns(self, version: int | None = None) -> pa.Schema:
+        return self._at(version).columns
 
     def commits(self, limit: int) -> list[dict[str, Any]]:
         return [each.told() for each in self._seen.versions[: -limit - 1 : -1]]

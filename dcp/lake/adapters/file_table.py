@@ -159,8 +159,8 @@ class FileTable(SparkTable):
         return self._stored().transaction_version(app_id)
 
     @_or_spark
-    def columns(self) -> pa.Schema:
-        return pa.schema(self._stored().schema().to_arrow())
+    def columns(self, version: int | None = None) -> pa.Schema:
+        return pa.schema(self._stored(version).schema().to_arrow())
 
     @_or_spark
     def commits(self, limit: int) -> list[dict[str, Any]]:

@@ -204,11 +204,11 @@ class SparkTable:
         """Return the table as delta-rs has read it; None if only Spark can read it."""
         return None
 
-    def columns(self) -> pa.Schema:
+    def columns(self, version: int | None = None) -> pa.Schema:
         from pyspark.sql.pandas.types import to_arrow_schema  # only if Spark is needed
 
         with self._there() as spark:
-            schema = spark.sql(f"SELECT * FROM {self.sql} LIMIT 0").schema
+            schema = spark.sql(f"SELECT * FROM {at_version(self.sql, version)} LIMIT 0").schema
         return pa.schema(
             column.with_metadata({name: str(told) for name, told in each.metadata.items()})
             for column, each in zip(to_arrow_schema(schema, timezone="UTC"), schema, strict=True)

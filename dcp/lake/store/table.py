@@ -73,8 +73,8 @@ class Table(Protocol):
         None if there is none, or if only Spark can read the table, since Spark does not return it.
         """
 
-    def columns(self) -> pa.Schema:
-        """Return the columns of the newest version, in the table's order.
+    def columns(self, version: int | None = None) -> pa.Schema:
+        """Return the columns of a version, or of the newest one, in the table's order.
 
         A field's metadata contains the column's comment.
         """

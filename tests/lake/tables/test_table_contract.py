@@ -128,6 +128,7 @@ def test_rows_are_found_by_condition_and_by_query(new_table: NewTable, table: Ta
     wanted = pa.schema([("key", pa.string()), ("vbucket", pa.int64())])
     assert table.query(named, wanted).to_pylist() == [{"key": "it's", "vbucket": 1}]
     assert table.query(named, wanted, 0) == wanted.empty_table()
+    assert table.columns(0) == COLUMNS
     with pytest.raises(MissingVersionError, match="version 99"):
         table.query(named, wanted, 99)
 
