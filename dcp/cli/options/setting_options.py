@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 from typer import Option
 
-from dcp.cli.options.values import byte_count_option, number_option, seconds_option
+from dcp.cli.options.values import number_option, seconds_option
 from dcp.setting_keys import Section
 
 Run = Callable[..., int]
@@ -61,7 +61,7 @@ def _option_of_kind(kind: Any, setting: Field[Any]) -> Any:
     text, least, most = (setting.metadata[name] for name in ("text", "least", "most"))
     meaning = (text[0].lower() + text[1:]).removesuffix(".")
     if setting.metadata["unit"] == "bytes":
-        return byte_count_option(meaning, least, most)
+        return number_option(meaning, least, most, is_bytes=True)
     if setting.metadata["unit"] == "seconds":
         return seconds_option(meaning)
     if kind in (Path, Path | None):
