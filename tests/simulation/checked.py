@@ -24,7 +24,7 @@ def rows_checked(told: Callable[[], None]) -> Iterator[None]:
     def check_plan(lake: LakeTables, plan: MergePlan, suite: QualitySuite) -> QualityReport:
         assert isinstance(lake.store, MemoryStore)
         table = lake.store.table(plan.held.table)
-        values = table.written(plan.merge(lake.changes_sql))["value"].to_pylist()
+        values = table.written(plan.merge())["value"].to_pylist()
         bad = values.count(BAD)
         if bad:
             told()

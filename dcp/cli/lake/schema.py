@@ -1,7 +1,6 @@
 """``dcplake schema``: contracts of typed columns."""
 
-from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from typer import Argument, Option
 
@@ -15,12 +14,8 @@ into the folder that apply.contracts_folder names (--out does), and change it as
 (docs/howto/typed-columns.md)."""
 
 
-class _Action(StrEnum):
-    INFER = "infer"
-
-
 def run(
-    action: Annotated[_Action, Argument(help="infer: propose a contract")],
+    action: Annotated[Literal["infer"], Argument(help="infer: propose a contract")],
     collection: Annotated[
         str, Argument(help="the collection, as inventory.hotel")
     ] = "_default._default",
@@ -39,7 +34,7 @@ def run(
     from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.query.infer import infer_contract, place_of_new_contract
 
-    assert action is _Action.INFER
+    assert action == "infer"
     settings = settings_from(config, lake, overrides)
     folder = settings.apply.contracts_folder
     place = place_of_new_contract(folder, collection) if out else None

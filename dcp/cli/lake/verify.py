@@ -1,6 +1,7 @@
 """``dcplake verify``: compares the replica tables with the bucket, and tells by its exit code."""
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
@@ -8,10 +9,8 @@ from typer import Option
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.options.values import vbucket_ranges
 from dcp.cli.terminal.output import say, say_json
-from dcp.cli.terminal.progress import ProgressDisplay
 from dcp.cli.views.seqno_progress import seqno_display
 from dcp.lake.verify.report import DEFAULT_KEYS
-from dcp.lake.verify.source_reader import VerifyObserver
 
 if TYPE_CHECKING:
     from dcp.lake.rounds.observer import RoundProgress
@@ -46,7 +45,7 @@ def run(
         settings_from(config, lake, overrides),
         vbuckets=vbuckets,
         keys=keys,
-        observer=BarOfPasses() if sys.stderr.isatty() else None,
+        show_pass=_bar,
     )
     if json:
         say_json(report.to_json())
@@ -57,21 +56,10 @@ def run(
     return 0
 
 
-class BarOfPasses(VerifyObserver):
-    """Shows a bar while the source is read."""
-
-    def __init__(self) -> None:
-        self._shown: ProgressDisplay | None = None
-
-    def reading(
-        self, pass_name: str, vbuckets: int, seqnos: int, progress: "RoundProgress | None"
-    ) -> None:
-        """Show the bar."""
-        backlog = f"{vbuckets} vbuckets, {seqnos:,} seqnos"
-        self._shown = seqno_display(pass_name, backlog, seqnos, progress)
-        self._shown.start()
-
-    def ended(self) -> None:
-        """Take it away."""
-        if self._shown is not None:
-            self._shown.stop()
+def _bar(
+    pass_name: str, vbuckets: int, seqnos: int, progress: "RoundProgress | None"
+) -> AbstractContextManager[object]:
+    if not sys.stderr.isatty():
+        return nullcontext()
+    backlog = f"{vbuckets} vbuckets, {seqnos:,} seqnos"
+    return seqno_display(pass_name, backlog, seqnos, progress)

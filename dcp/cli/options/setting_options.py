@@ -1,18 +1,15 @@
-"""Options of a command that are settings: names, types, bounds and words come from the setting.
-
-Options that are no settings come in groups: a dataclass whose fields are options.
-"""
+"""Options of a command that are settings: names, types, bounds and words come from the setting."""
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from typer import Option
 
-from dcp.cli.options.values import byte_count_option, number_option, seconds_option
+from dcp.cli.options.values import number_option, seconds_option
 from dcp.setting_keys import Section
 
 Run = Callable[..., int]
@@ -21,8 +18,7 @@ Run = Callable[..., int]
 def takes_settings(section: type[Section]) -> Callable[[Run], Run]:
     """Give a command an option for each setting of the section that names one (``key``).
 
-    The command gets the settings' values by their names, as its parameter ``settings``. A parameter
-    whose type is a dataclass is a group: each field of the dataclass is an option of the command.
+    The command gets the settings' values by their names, as its parameter ``settings``.
     """
     types = get_type_hints(section)
     of_settings = [
@@ -32,32 +28,20 @@ def takes_settings(section: type[Section]) -> Callable[[Run], Run]:
     ]
 
     def with_settings(run: Run) -> Run:
-        made: dict[str, Callable[..., Any]] = {}
-        options: dict[str, list[inspect.Parameter]] = {}
+        parameters: list[inspect.Parameter] = []
         for name, own in inspect.signature(run).parameters.items():
-            if name == "settings":
-                made[name], options[name] = dict, of_settings
-            elif isinstance(group := own.annotation, type) and is_dataclass(group):
-                made[name], options[name] = group, _options_of(group)
-            else:
-                options[name] = [own]
+            parameters += of_settings if name == "settings" else [own]
 
         @wraps(run)
         def command(**values: Any) -> int:
-            for name, make in made.items():
-                values[name] = make(**{each.name: values.pop(each.name) for each in options[name]})
-            return run(**values)
+            settings = {each.name: values.pop(each.name) for each in of_settings}
+            return run(settings=settings, **values)
 
-        signature = inspect.Signature([each for of_one in options.values() for each in of_one])
+        signature = inspect.Signature(parameters)
         command.__signature__ = signature  # type: ignore[attr-defined]  # typer reads it
         return command
 
     return with_settings
-
-
-def _options_of(group: Any) -> list[inspect.Parameter]:
-    types = get_type_hints(group, include_extras=True)
-    return [_parameter(each, types[each.name]) for each in fields(group)]
 
 
 def _parameter(source: Field[Any], annotation: Any) -> inspect.Parameter:
@@ -77,7 +61,7 @@ def _option_of_kind(kind: Any, setting: Field[Any]) -> Any:
     text, least, most = (setting.metadata[name] for name in ("text", "least", "most"))
     meaning = (text[0].lower() + text[1:]).removesuffix(".")
     if setting.metadata["unit"] == "bytes":
-        return byte_count_option(meaning, least, most)
+        return number_option(meaning, least, most, is_bytes=True)
     if setting.metadata["unit"] == "seconds":
         return seconds_option(meaning)
     if kind in (Path, Path | None):

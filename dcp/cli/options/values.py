@@ -35,25 +35,15 @@ def name(text: str) -> str:
     return text
 
 
-def byte_count_option(meaning: str, least: int = 0, most: int | None = None) -> Any:
-    """Return an option whose value is a size in bytes."""
-    return number_option(meaning, least, most, metavar="BYTES", kind="a number of bytes")
-
-
-def number_option(
-    meaning: str,
-    least: int,
-    most: int | None,
-    *,
-    metavar: str = "N",
-    kind: str = "a whole number",
-) -> Any:
-    """Return an option whose value is a whole number in these bounds."""
+def number_option(meaning: str, least: int, most: int | None, *, is_bytes: bool = False) -> Any:
+    """Return an option whose value is a whole number in these bounds, perhaps of bytes."""
 
     def parse(value: str | int) -> int:
         text = str(value)
         if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-            meant = bytes_meant(text) if metavar == "BYTES" else ""
+            meant, kind = "", "a whole number"
+            if is_bytes:
+                meant, kind = bytes_meant(text), "a number of bytes"
             raise BadParameter(
                 f"found {text!r}{meant}, expected {kind}, up to {_MOST_DIGITS} digits"
             )
@@ -62,7 +52,7 @@ def number_option(
             raise BadParameter(f"found {text}, expected {bounds}")
         return int(text)
 
-    return Option(parser=parse, metavar=metavar, help=meaning)
+    return Option(parser=parse, metavar="BYTES" if is_bytes else "N", help=meaning)
 
 
 def seconds_option(meaning: str) -> Any:

@@ -53,9 +53,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         return f"{stored:,} documents, {rate(stored, monotonic() - begun)}"
 
     size_bytes = file.stat().st_size
-    shown = display(f"loading {file}", size_bytes, "bytes", lambda: (read_bytes, told()))
-    shown.start()
-    try:
+    with display(f"loading {file}", size_bytes, "bytes", lambda: (read_bytes, told())):
         stored = load_jsonl(
             seeds.split(","),
             file,
@@ -65,7 +63,5 @@ def run(  # noqa: PLR0913  (an argument for each option)
             rule=KeyRule(key_field, key_template, collection),
             progress=note,
         )
-    finally:
-        shown.stop()
     say(f"{stored:,} documents stored in bucket {bucket!r}, {rate(stored, monotonic() - begun)}")
     return 0

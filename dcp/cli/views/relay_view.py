@@ -6,9 +6,10 @@ are asked at once, in threads that nobody waits for beyond a deadline: the statu
 fails, nor takes long, for what its source does.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Thread
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -18,9 +19,11 @@ from dcp.cli.views.server_statistics import signed_in
 from dcp.client.addresses import NodeAddress
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, NodeUnavailableError, SourceError
+from dcp.lake.apply.thread import in_thread
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import connection_settings
 from dcp.printable import printable
+from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials
 from dcp.records import Record, read
 from dcp.relay.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
@@ -65,58 +68,39 @@ def ask_source(settings: Settings, deadline_seconds: float = _DEADLINE_SECONDS) 
     except DcplakeError as error:
         return SourceReport(trouble=str(error))
     connection = connection_settings(source, settings.flow_control)
-    questions = [
-        _Question(NodeAddress(*address), connection, credentials, deadline_seconds)
-        for address in place.addresses[:_MOST_SEEDS]
+    seeds = [str(NodeAddress(*address)) for address in place.addresses[:_MOST_SEEDS]]
+    until = monotonic() + deadline_seconds
+    answers = [
+        in_thread(partial(_ask, each, connection, credentials, deadline_seconds)) for each in seeds
     ]
-    return _first_answer(questions, monotonic() + deadline_seconds)
+    for each in answers:
+        with suppress(TimeoutError):
+            report = each.result(max(0.0, until - monotonic()))
+            if not report.trouble:
+                return report
+    if answers[0].done():
+        return answers[0].result()
+    return SourceReport(trouble=f"{seeds[0]}: no answer in time")
 
 
-def _first_answer(questions: Sequence["_Question"], until: float) -> SourceReport:
-    """Return what the first seed in order says that answers; else why the first does not."""
-    for each in questions:
-        each.start()
-    for each in questions:
-        each.join(max(0.0, until - monotonic()))
-        if (report := each.report) is not None and not report.trouble:
-            return report
-    first = questions[0]
-    return first.report or SourceReport(trouble=f"{first.seed}: no answer in time")
+def _ask(
+    seed: str, settings: ConnectionSettings, credentials: Credentials, timeout_seconds: float
+) -> SourceReport:
+    """Ask one seed; whatever goes wrong is the report."""
+    try:
+        with signed_in(seed, settings, credentials, timeout_seconds) as connection:
+            return SourceReport(seed, _relay_figures(connection))
+    except (DcplakeError, OSError, ValueError) as error:  # names that cannot be looked up, too
+        return SourceReport(trouble=str(error))
 
 
-class _Question(Thread):
-    """One seed, asked; ``report`` is there when it answered, or cannot."""
-
-    def __init__(
-        self,
-        address: NodeAddress,
-        settings: ConnectionSettings,
-        credentials: Credentials,
-        timeout_seconds: float,
-    ) -> None:
-        self.seed = str(address)
-        super().__init__(name=f"status-{self.seed}", daemon=True)
-        self.report: SourceReport | None = None
-        self._settings, self._credentials = settings, credentials
-        self._timeout_seconds = timeout_seconds
-
-    def run(self) -> None:
-        """Ask; whatever goes wrong is the report."""
-        try:
-            self.report = SourceReport(self.seed, self._ask())
-        except (DcplakeError, OSError, ValueError) as error:  # names that cannot be looked up, too
-            self.report = SourceReport(trouble=str(error))
-
-    def _ask(self) -> RelayFigures | None:
-        with signed_in(
-            self.seed, self._settings, self._credentials, self._timeout_seconds
-        ) as connection:
-            try:
-                return read(RelayFigures, json_tree(connection.statistics("relay")["relay"]))
-            except NodeUnavailableError:
-                raise
-            except (SourceError, AttributeError, KeyError, TypeError, ValueError):
-                return None  # no relay, or one of another version
+def _relay_figures(connection: KvConnection) -> RelayFigures | None:
+    try:
+        return read(RelayFigures, json_tree(connection.statistics("relay")["relay"]))
+    except NodeUnavailableError:
+        raise
+    except (SourceError, AttributeError, KeyError, TypeError, ValueError):
+        return None  # no relay, or one of another version
 
 
 def _relay_lines(node: str, relay: RelayFigures) -> Iterator[str]:

@@ -1,13 +1,13 @@
 """Prints the progress of a run: lines and bars for people, JSON for machines."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from dcp.cli.terminal.output import say, say_json
-from dcp.cli.terminal.progress import ProgressDisplay
 from dcp.cli.views.seqno_progress import seqno_display
 from dcp.lake.rounds.backfill_plan import BackfillReport
 from dcp.lake.rounds.observer import NEXT_ROUND, Observer, RoundProgress
@@ -42,7 +42,7 @@ class PlainObserver(Observer):
     """Prints one line per step, and of a long round how far it is."""
 
     def __init__(self) -> None:
-        self._shown: ProgressDisplay | None = None
+        self._shown = ExitStack()
         self._idle = _Repeated()
         self._trouble = _Repeated()
         self._backfill = _Repeated()
@@ -51,8 +51,7 @@ class PlainObserver(Observer):
         """Show the round under way."""
         backlog = sum(task.backlog for task in plan.tasks)
         told = f"{len(plan.streams)} vbuckets, {backlog:,} seqnos behind"
-        self._shown = seqno_display(f"round {plan.round}", told, backlog, progress)
-        self._shown.start()
+        self._shown.enter_context(seqno_display(f"round {plan.round}", told, backlog, progress))
 
     def committed(self, report: RoundReport) -> None:
         """Print what a round brought."""
@@ -61,8 +60,7 @@ class PlainObserver(Observer):
 
     def ended(self) -> None:
         """Tell no more of a round, also where it failed."""
-        if self._shown is not None:
-            self._shown.stop()
+        self._shown.close()
 
     def backfill(self, report: BackfillReport) -> None:
         """Print how far a backfill is."""

@@ -1,15 +1,16 @@
 """Progress of the streams while Spark works."""
 
+from contextlib import AbstractContextManager
 from time import monotonic
 
-from dcp.cli.terminal.progress import ProgressDisplay, display
+from dcp.cli.terminal.progress import display
 from dcp.lake.rounds.observer import RoundProgress
 
 
 def seqno_display(
     name: str, backlog: str, seqnos: int, progress: RoundProgress | None
-) -> ProgressDisplay:
-    """Return what shows how far the streams called ``name`` are, of so many seqnos.
+) -> AbstractContextManager[object]:
+    """Return a context that shows how far the streams called ``name`` are, of so many seqnos.
 
     Where the tasks are on other machines there is no progress to show until they are done: then a
     terminal shows the backlog, in words, and the time.

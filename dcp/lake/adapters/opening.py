@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 from dcp.errors import ConfigError, LakeError, StoppedError
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.spark_table import StartSpark
-from dcp.lake.config.cloud_options import cloud_way, is_in_cloud
 from dcp.lake.config.lake_root import is_on_s3, local_root
 from dcp.lake.config.memory import MEBIBYTE, direct_memory_options, heap_bytes
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.config.storage_options import LOG_STORE, options_of_delta_rs, s3a_settings
+from dcp.lake.config.store_options import cloud_way, is_in_cloud
 from dcp.lake.spark.beside import note_settings
 from dcp.lake.spark.hadoop import log_store_of
 from dcp.lake.spark.jvm_environment import refuse_language

@@ -5,7 +5,7 @@ and always restored.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import pyarrow as pa
@@ -49,29 +49,25 @@ _MISSING_VERSION: Final = (
 )
 
 
-@contextmanager
 def fenced(
     spark: SparkSession,
     transaction: Transaction,
     metadata: Mapping[str, Any],
-    also: Mapping[str, str] | None = None,
-) -> Iterator[None]:
+    also: Mapping[str, str],
+) -> AbstractContextManager[None]:
     """Fence the statements in the block by ``transaction``, which must be above the last one.
 
     A statement with an outdated version does nothing and raises nothing: read the commit back. The
-    source of a MERGE is not materialised, so it must return the same rows every time. ``also`` are
-    further settings for these statements. Raises the errors of `delta_errors`.
+    source of a MERGE is not materialised, so it must return the same rows every time. For the rest
+    see `described`.
     """
     app_id, version = transaction
-    settings = {
+    fence = {
         _DELTA + "write.txnAppId": app_id,
         _DELTA + "write.txnVersion": str(version),
-        _DELTA + "commitInfo.userMetadata": metadata_json(metadata),
         _DELTA + "merge.materializeSource": "none",
-        **(also or {}),
     }
-    with delta_errors(), session_settings_for_a_while(spark, settings):
-        yield
+    return described(spark, metadata, {**fence, **also})
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.apply.thread import in_thread
 from dcp.lake.apply.typed_plan import ContractBook
 from dcp.lake.change_log.applied import replica_status, shown_stale
-from dcp.lake.change_log.changes import newest_round, round_time
+from dcp.lake.change_log.changes import round_time
 from dcp.lake.change_log.erase_request import Erasure
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.stop_points import reached
@@ -48,8 +48,6 @@ class Pending:
 def is_apply_due(settings: ApplySettings, pending: Pending) -> bool:
     if pending.takes_back:
         return True
-    if pending.rows == 0:
-        return False
     match settings.when:
         case ApplyWhen.EVERY_ROUND:
             return True
@@ -61,31 +59,25 @@ def is_apply_due(settings: ApplySettings, pending: Pending) -> bool:
 
 
 def pending_of(
-    lake: LakeTables,
-    replica: ReplicaTable,
-    to_round: int | None = None,
-    now: datetime | None = None,
-) -> Pending:
-    """Return the changes that an apply up to ``to_round`` (default: the newest) would publish.
+    lake: LakeTables, replica: ReplicaTable, to_round: int, now: datetime | None = None
+) -> Pending | None:
+    """Return the changes that an apply up to ``to_round`` would publish; None if there are none.
 
     A row counts once its snapshot is complete, even if an earlier apply passed the row's round.
     ``age_seconds`` belongs to the first pending round. It is infinite if Delta's history has
     forgotten that round: the log keeps twice the horizon.
     """
-    newest_commits = history(lake.changes)
-    if to_round is None:
-        to_round = newest_round(lake, newest_commits)
     status = replica_status(lake, replica)
     log_slice = SliceReader(lake, replica, status).slice_to_publish(to_round)
     if log_slice.undone or log_slice.cleared or log_slice.stale != status.held.stale:
         return Pending(0, 0, 0.0, takes_back=True)
     if not log_slice.has_work:
-        return Pending(0, 0, 0.0)
+        return None
     pending_rows, first_round = count_rows(lake.changes, replica.collection_id, log_slice)
     if first_round is None:
-        return Pending(0, 0, 0.0)
+        return None
     [counted] = lake.table(replica.name).rows("count(*) AS found", "true")
-    time = round_time(lake, first_round, newest_commits)
+    time = round_time(lake, first_round, history(lake.changes))
     now = now or datetime.now(UTC)
     age_seconds = _NO_AGE if time is None else (now - time).total_seconds()
     return Pending(pending_rows, counted["found"], age_seconds)
@@ -261,7 +253,7 @@ class Applier:
         # Counting pending rows costs queries, so only the rules that need the count pay for it.
         if not force and self._rule.when != ApplyWhen.EVERY_ROUND:
             pending = pending_of(lake, replica, to_round)
-            if pending.rows or pending.takes_back:
+            if pending is not None:
                 if not is_apply_due(self._rule, pending):
                     return None
             elif self._rounds_behind(replica, to_round) < EMPTY_ROUNDS:
@@ -283,7 +275,7 @@ class Applier:
         self._note(version)
         # The audit compares the two newest versions, so it must precede the next apply.
         if version.undone:
-            keys = None if plan.touched is None else plan.touched.keys
+            keys = plan.touched.keys if plan.touched else ()
             write_audit(lake, replica_status(lake, replica), keys)
         self._observer.applied(version)
         self._compact(lake, replica.name)

@@ -24,9 +24,7 @@ from dcp.lake.tables.schema import AUDIT, CHANGES, DOCUMENT_STATE, REPLICA, RowK
 from dcp.lake.tables.vbucket_state import VbucketProgress
 
 
-def write_audit(
-    lake: LakeTables, status: ReplicaStatus, keys: Collection[str] | None = None
-) -> None:
+def write_audit(lake: LakeTables, status: ReplicaStatus, keys: Collection[str] = ()) -> None:
     """Write the audit of a table's newest apply, unless it exists or the apply took nothing back.
 
     ``keys``, if given, are all keys that the apply touched; the audit then reads no others.
@@ -49,23 +47,24 @@ def write_audit(
         return
     table = ensure_ledger(lake, AUDIT_TABLE)
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
-    audited = Audited(applied, commit.time, states_left(lake, applied.from_round), keys)
+    states = states_left(lake, applied.from_round)
     for is_last in (False, True):
         try:
-            relations = _relations(lake, audited)
-            views = _few_rows(relations, audited)
+            relations = _relations(lake, applied, keys)
+            views = _few_rows(relations, keys)
             names = {
                 name: each.sql() if views is None else name for name, each in relations.items()
             }
+            query = audit_sql(names, applied, commit.time, states)
             transaction = app_id, applied.version
-            table.append_found(audit_sql(names, audited), views or {}, transaction, metadata)
+            table.append_found(query, views or {}, transaction, metadata)
             reached("audit.committed")
         except MissingVersionError:
             if is_last:
                 raise
             # VACUUM has deleted the version that an undone flush or drop went back to. Without it,
             # the audit lacks keys that the version held and that were written again at once.
-            audited = replace(audited, applied=replace(applied, revived=()))
+            applied = replace(applied, revived=())
         except CommitConflictError:
             if is_last:
                 raise
@@ -73,16 +72,6 @@ def write_audit(
             return
         # Another driver committed in the same moment. If it wrote this audit, Delta skips the
         # retry.
-
-
-@dataclass(frozen=True, slots=True)
-class Audited:
-    applied: AppliedVersion
-    time: datetime
-    states: Mapping[int, VbucketProgress]
-    """The vbuckets' states in the round that the table held before the apply."""
-    keys: Collection[str] | None = None
-    """All keys that the apply touched, if they are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +96,18 @@ class _Relation:
         return f"({' UNION ALL '.join(found)})"
 
 
-def _relations(lake: LakeTables, audited: Audited) -> dict[str, _Relation]:
+def _relations(
+    lake: LakeTables, applied: AppliedVersion, keys: Collection[str]
+) -> dict[str, _Relation]:
     """Return the relations that the audit compares, by the names of their views.
 
     They are the old and new rows of the undone vbuckets, and the published deletions of the rounds
     that the apply read. If the apply undid a flush or drop, the keys that it had ended come too.
     """
-    applied = audited.applied
     table = lake.table(applied.table)
     chosen = one_of("vbucket", (each.vbucket for each in applied.undone))
 
     def of_keys(columns: pa.Schema, condition: str) -> Statement:
-        keys = audited.keys or ()
         return lambda name, text: (
             f"SELECT {', '.join(map(quoted, columns.names))} FROM {name} WHERE {condition}"
             + (f" AND key IN ({', '.join(map(text, keys))})" if keys else "")
@@ -146,10 +135,12 @@ def _relations(lake: LakeTables, audited: Audited) -> dict[str, _Relation]:
     return relations
 
 
-def _few_rows(relations: Mapping[str, _Relation], audited: Audited) -> dict[str, pa.Table] | None:
+def _few_rows(
+    relations: Mapping[str, _Relation], keys: Collection[str]
+) -> dict[str, pa.Table] | None:
     tables = (relations[name].table for name in (_BEFORE, _DELETIONS))
     # Without keys, the queries read whole tables, so their sizes decide first.
-    if not audited.keys and any(each.size().bytes > ROW_BUDGET.bytes for each in tables):
+    if not keys and any(each.size().bytes > ROW_BUDGET.bytes for each in tables):
         return None
     found: dict[str, pa.Table] = {}
     for name, relation in relations.items():
@@ -159,8 +150,15 @@ def _few_rows(relations: Mapping[str, _Relation], audited: Audited) -> dict[str,
     return found
 
 
-def audit_sql(relations: Mapping[str, str], audited: Audited) -> str:
+def audit_sql(
+    relations: Mapping[str, str],
+    applied: AppliedVersion,
+    time: datetime,
+    states: Mapping[int, VbucketProgress],
+) -> str:
     """Return the query for the keys that an apply took back, given SQL for each relation.
+
+    ``time`` is the apply's; ``states`` are the vbuckets' in the round that the table held before.
 
     An old row was undone if it lies above the fork. A key that only the new rows have was deleted
     on the dead branch in two cases: its row lies at or below the fork, or the log has a published
@@ -173,24 +171,22 @@ def audit_sql(relations: Mapping[str, str], audited: Audited) -> str:
     an older one. A key that only the new rows have was deleted on the dead branch if its row lies
     at or below the last read seqno.
     """
-    applied = audited.applied
     undone = ", ".join(
         f"({each.vbucket}, CAST({each.version} AS BIGINT), {u64(each.fork_seqno)})"
         for each in applied.undone
     )
     positions = ", ".join(
         f"({vbucket}, {state.epoch}, {u64(state.complete_seqno)})"
-        for vbucket, state in sorted(audited.states.items())
+        for vbucket, state in sorted(states.items())
     )
     # VALUES needs a row; no vbucket has this number.
     positions = positions or f"(-1, -1, {u64(0)})"
-    time = audited.time.astimezone(UTC)
     values = {
         "table": string(applied.table),
         "version": f"CAST({applied.version} AS BIGINT)",
         "restored_version": "u.version",
         "round": f"CAST({applied.to_round} AS BIGINT)",
-        "time": f"TIMESTAMP '{time:%Y-%m-%d %H:%M:%S.%f}Z'",
+        "time": f"TIMESTAMP '{time.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}Z'",
         "vbucket": "u.vbucket",
         "fork_seqno": "u.fork_seqno",
         "key": "coalesce(b.key, a.key)",

@@ -6,8 +6,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.seen_values import MOST_DIGITS, NUMBERS, Seen, most_digits
-from dcp.lake.config.contracts import column_name, refusal_of, same_name_key
+from dcp.lake.apply.seen_values import NUMBERS, Seen, most_digits
+from dcp.lake.config.contracts import MOST_DIGITS, column_name, refusal_of, same_name_key
 from dcp.lake.tables.typed_columns import scalars_of
 
 MOST_COLUMNS: Final = 1000

@@ -14,6 +14,7 @@ from dcp.lake.apply.typed_plan import ColumnChange
 from dcp.lake.change_log.applied import applied_of, conclusive_history
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.store.lake_store import NewRows
+from dcp.lake.store.merge import LogRows
 from dcp.lake.store.table import CommitConflictError, Table
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
@@ -80,9 +81,9 @@ def first_rows(lake: LakeTables, plan: MergePlan) -> NewRows | None:
     does not change columns.
     """
     changes_columns = plan.typed.change in (ColumnChange.EXTEND, ColumnChange.REWRITE)
-    if not plan.is_first or plan.rows is not None or changes_columns:
+    if not plan.is_first or not isinstance(plan.rows, LogRows) or changes_columns:
         return None
-    return lake.store.first_rows(plan.held.table, plan.merge(lake.changes_sql))
+    return lake.store.first_rows(plan.held.table, plan.merge())
 
 
 def _checked_history(lake: LakeTables, plan: MergePlan) -> CommitHistory:
@@ -120,8 +121,7 @@ def _commit(
     transaction = f"{lake.identity.lake_id}:{plan.held.table}", plan.since_version + 1
     try:
         if first is None:
-            merge = plan.merge(lake.changes_sql)
-            lake.table(plan.held.table).merge(merge, transaction, metadata)
+            lake.table(plan.held.table).merge(plan.merge(), transaction, metadata)
         else:
             first.append(lambda: plan.held.version, transaction, metadata)
         reached("apply.committed")

@@ -76,33 +76,7 @@ def commit_reason(
     return CommitReason.COLUMNS if typed.rewrites and has_rows else CommitReason.NONE
 
 
-class RowSource(StrEnum):
-    """The process that reads the rows of an apply, and the reason."""
-
-    DRIVER = "this process reads the rows"
-    SPARK_FINDS_KEYS = "Spark finds the rows: they are many, or only the table has their keys"
-    SPARK_FOR_BYTES = "Spark reads the rows: they have too many bytes for this process"
-    SPARK_FOR_LARGE = "Spark reads the rows: a document may be large"
-
-
-def row_source(
-    touched: Touched | None, *, exceeds_budget: bool = False, largest_bytes: int = 0
-) -> RowSource:
-    """Return who reads the rows, by what is known so far.
-
-    ``exceeds_budget``: rows that were read have too many bytes. ``largest_bytes`` is the size of
-    the largest document in the rounds of the rows.
-    """
-    if touched is None:
-        return RowSource.SPARK_FINDS_KEYS
-    if exceeds_budget:
-        return RowSource.SPARK_FOR_BYTES
-    if largest_bytes > LARGE_DOCUMENT_BYTES:
-        return RowSource.SPARK_FOR_LARGE
-    return RowSource.DRIVER
-
-
-def merged_rows(touched: Touched, newest: pa.Table, olds: Sequence[pa.Table]) -> pa.Table:
+def rows_to_merge(touched: Touched, newest: pa.Table, olds: Sequence[pa.Table]) -> pa.Table:
     """Return a row for each touched key: its newest live one, the older version's, or a deletion.
 
     ``newest`` has the rows of the log, ``olds`` those of older versions, all as `MERGE_SOURCE`.
@@ -129,21 +103,16 @@ def pays_to_name(touched: Touched, table_bytes: int, vbucket_count: int) -> bool
 class MergePlan:
     held: AppliedVersion
     """The state of the table in the version that the plan was made on."""
-    collection_id: int
     log_slice: LogSlice
     touched: Touched | None = field(repr=False)
     """Empty if the apply only moves the table's round on. None: Spark finds the keys."""
     since_version: int
     """The version of the table's newest apply or RESTORE; the transaction id counts from it."""
-    log_version: int
-    """The version of ``changes`` to read. A cleaning during the apply cannot take rows from it."""
-    names_keys: bool = False
-    rows: pa.Table | None = field(default=None, repr=False, compare=False)
-    """The rows to merge, in the columns of `dcp.lake.change_log.touched_keys.MERGE_SOURCE`.
-    None: there are many, and Spark reads them by a query.
+    rows: pa.Table | LogRows = field(repr=False, compare=False)
+    """The rows to merge, in the columns of `dcp.lake.change_log.touched_keys.MERGE_SOURCE`; or
+    where Spark reads them.
     """
-    without_repeats: frozenset[int] = frozenset()
-    """Vbuckets in which each key has one row, so that the query need not pick the newest."""
+    names_keys: bool = False
     is_first: bool = False
     """No commit has changed a row of the table, so it is empty."""
     typed: TypedPlan = UNTYPED
@@ -158,13 +127,10 @@ class MergePlan:
     def vbuckets(self) -> tuple[int, ...]:
         return self.log_slice.vbuckets if self.touched is None else self.touched.vbuckets
 
-    def merge(self, changes_sql: str) -> Merge:
+    def merge(self) -> Merge:
         typed = self.typed
-        log_rows = LogRows(
-            changes_sql, self.log_version, self.collection_id, self.log_slice, self.without_repeats
-        )
         return Merge(
-            rows=log_rows if self.rows is None else self.rows,
+            rows=self.rows,
             held_version=self.held.version,
             vbuckets=self.vbuckets,
             largest_bytes=self.largest_bytes,

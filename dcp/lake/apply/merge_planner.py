@@ -3,7 +3,7 @@
 1. Which rows are due, and from which base: `dcp.lake.apply.slice_rules` (its result: `LogSlice`).
 2. Which columns: `typed_plan`; with `evolve`, documents may add some (`TypedPlan`).
 3. Whether the table gets a commit: `commit_reason`.
-4. Who reads the rows, this process or Spark: `row_source`.
+4. Who reads the rows, this process or Spark: `_few_rows`.
 
 The log shows each decision at level DEBUG.
 """
@@ -16,15 +16,14 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.apply.merge_plan import (
+    LARGE_DOCUMENT_BYTES,
     ROW_BUDGET,
     CommitReason,
     MergePlan,
     RowBudget,
-    RowSource,
     commit_reason,
-    merged_rows,
     pays_to_name,
-    row_source,
+    rows_to_merge,
 )
 from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.apply.slice_rules import oldest_pending_round
@@ -43,6 +42,7 @@ from dcp.lake.change_log.touched_keys import (
 from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.store.log_slice import LogSlice
+from dcp.lake.store.merge import LogRows
 from dcp.lake.store.table import Table
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
@@ -83,24 +83,20 @@ def plan_merge(
     _LOG.debug("%s: %s; %s; %s; %s", replica.name, log_slice, touched, typed, reason)
     if reason is CommitReason.NONE:
         return None
-    source, rows = _rows(lake, replica, touched, olds, log_version, budget.bytes)
-    _LOG.debug("%s: %s", replica.name, source)
-    without_repeats: frozenset[int] = frozenset()
+    rows = _few_rows(lake, replica, touched, olds, log_version, budget.bytes)
     if rows is None:
-        without_repeats = vbuckets_without_repeats(lake.changes, log_version, log_slice)
+        repeatless = vbuckets_without_repeats(lake.changes, log_version, log_slice)
+        rows = LogRows(lake.changes_sql, log_version, replica.collection_id, log_slice, repeatless)
     rounds = range(log_slice.first_round, log_slice.to_round + 1)
     # The log has the sizes of its own documents, but not of those in older table versions.
     reads_table = log_slice.restored or typed.rewrites
     plan = MergePlan(
         held=status.held,
-        collection_id=replica.collection_id,
         log_slice=log_slice,
         touched=touched,
         names_keys=_names_keys(lake, replica, touched),
         rows=rows,
-        without_repeats=without_repeats,
         since_version=status.since_version,
-        log_version=log_version,
         is_first=status.commit_history.since() == -1,
         typed=typed,
         largest_bytes=DOCUMENT_BYTES if reads_table else largest_document_bytes(lake, rounds),
@@ -136,30 +132,34 @@ def _rows_due(
             return log_slice, touched, olds
 
 
-def _rows(
+def _few_rows(
     lake: LakeTables,
     replica: ReplicaTable,
     touched: Touched | None,
     olds: Sequence[pa.Table | None],
     log_version: int,
     most_bytes: int,
-) -> tuple[RowSource, pa.Table | None]:
-    """Return who reads the rows, and the rows if this process has read them.
-
-    A source that is known early saves the reads after it.
-    """
+) -> pa.Table | None:
+    """Return the rows if this process reads them; None if Spark does. The log says why."""
     small = [each for each in olds if each is not None]
-    source = row_source(touched, exceeds_budget=len(small) < len(olds))
-    if touched is None or source is not RowSource.DRIVER:
-        return source, None
-    if touched.rounds:
-        source = row_source(touched, largest_bytes=largest_document_bytes(lake, touched.rounds))
-    if source is not RowSource.DRIVER:
-        return source, None
-    newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
-    if newest is None:
-        return row_source(touched, exceeds_budget=True), None
-    return source, merged_rows(touched, newest, small)
+    fits = len(small) == len(olds)
+    why = "they have too many bytes for this process"
+    if touched is None:
+        why = "they are many, or only the table has their keys"
+    elif fits and _may_be_large(lake, touched):
+        why = "a document may be large"
+    elif fits:
+        newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
+        if newest is not None:
+            _LOG.debug("%s: this process reads the rows", replica.name)
+            return rows_to_merge(touched, newest, small)
+    _LOG.debug("%s: Spark reads the rows: %s", replica.name, why)
+    return None
+
+
+def _may_be_large(lake: LakeTables, touched: Touched) -> bool:
+    rounds = touched.rounds
+    return bool(rounds) and largest_document_bytes(lake, rounds) > LARGE_DOCUMENT_BYTES
 
 
 def _names_keys(lake: LakeTables, replica: ReplicaTable, touched: Touched | None) -> bool:
@@ -186,7 +186,6 @@ def plan_erasure(
     """
     status = replica_status(lake, replica)
     status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
-    log_version = history(lake.changes)[0].version
     table = lake.table(replica.name)
     rows = _rows_to_erase(table, erasure)
     keys = zip(rows["vbucket"].to_pylist(), rows["key"].to_pylist(), strict=True)
@@ -194,12 +193,10 @@ def plan_erasure(
     is_applied = status.applied is not None
     plan = MergePlan(
         held=status.held,
-        collection_id=replica.collection_id,
         log_slice=LogSlice((), to_round, to_round, pending_from),
         touched=Touched(dict.fromkeys(sorted(keys))),
         rows=rows,
         since_version=status.since_version,
-        log_version=log_version,
         is_first=status.commit_history.since() == -1,
         typed=typed_plan(table.columns(), contract, is_applied=is_applied),
     )
@@ -227,10 +224,10 @@ def _with_columns(lake: LakeTables, plan: MergePlan) -> MergePlan:
     columns = plan.typed.columns
     if columns is None:
         return plan
-    if plan.rows is not None and not plan.typed.rewrites:
+    if isinstance(plan.rows, pa.Table) and not plan.typed.rewrites:
         seen = see_documents(columns, plan.rows.to_batches())
     else:
-        merge = replace(plan.merge(lake.changes_sql), made=None)
+        merge = replace(plan.merge(), made=None)
         seen = see_written(lake.store, plan.held.table, merge, columns)
     wider = replace(plan, typed=with_documents(plan.typed, columns, seen))
     if wider.typed.rewrites and not plan.typed.rewrites:

@@ -12,13 +12,11 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from dcp.lake.apply.json_documents import day_of, micros_of, partial_day_of
-from dcp.lake.config.contracts import MOST_LEVELS, same_name_key
+from dcp.lake.config.contracts import MOST_DIGITS, MOST_LEVELS, same_name_key
 from dcp.lake.config.json_paths import FieldName
 
 MOST_FIELDS: Final = 100_000
 """Further fields are ignored: objects whose names are data may have any number."""
-
-MOST_DIGITS: Final = 38
 
 NUMBERS: Final = ("int", "bigint", "decimal(38,0)", "double")
 """Kinds of numbers: integers by the narrowest type that holds them, and all other numbers."""

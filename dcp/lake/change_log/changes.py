@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dcp.errors import DcplakeError, FencedError, LakeError, StoreUnavailableError
 from dcp.lake.change_log.stop_points import reached
-from dcp.lake.change_log.tampering import is_conclusive, log_tampering, refuse_tampering
+from dcp.lake.change_log.tampering import is_conclusive, refuse_tampering
 from dcp.lake.spark.failures import known_error
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.store.table import CommitConflictError
@@ -78,13 +78,13 @@ def round_time(
     return next((commit.time for commit in commits if commit.round == round_number), None)
 
 
-def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit] | None = None) -> None:
+def refuse_tampered_log(lake: LakeTables, commits: Sequence[TableCommit]) -> None:
     """Raise LakeError if somebody else changed rows of ``changes``.
 
-    ``commits`` are its newest commits, if the caller has them. The function reads more if needed.
+    ``commits`` are its newest commits. The function reads more if needed.
     """
     found = history_until(lake.changes, is_conclusive, commits)
-    refuse_tampering(str(lake.location), lake.changes_sql, log_tampering(found))
+    refuse_tampering(str(lake.location), lake.changes_sql, found)
 
 
 def commits_of_driver(lake: LakeTables, writer_id: str) -> Sequence[TableCommit]:

@@ -30,6 +30,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dcp.errors import ConfigError
+from dcp.lake.config.filter_settings import NAME
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard, json_path, path_text
 from dcp.lake.config.toml_file import read_toml
 from dcp.suggestions import did_you_mean
@@ -74,10 +75,9 @@ _VIEW: Final = re.compile("(?=.{1,100}$)[A-Za-z](?:_?[A-Za-z0-9])*")
 """The names of other collections' views follow ``__``."""
 _NO_VIEW: Final = "live"
 """Taken: every table has a view ``docs_live``."""
-_NAME: Final = "[A-Za-z0-9_%-]{1,251}"
-_COLLECTION: Final = re.compile(rf"{_NAME}\.{_NAME}")
+_COLLECTION: Final = re.compile(rf"{NAME}\.{NAME}")
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
-_MOST_DIGITS: Final = 38
+MOST_DIGITS: Final = 38
 MOST_LEVELS: Final = 50
 """Steps of a path: Arrow's types have no more than 64 levels."""
 
@@ -349,11 +349,11 @@ def _scalar(path: str, kind: Any, where: str) -> pa.DataType:
     decimal = _DECIMAL.fullmatch(kind) if isinstance(kind, str) else None
     if decimal is not None:
         precision, scale = int(decimal[1]), int(decimal[2])
-        if 1 <= precision <= _MOST_DIGITS and scale <= precision:
+        if 1 <= precision <= MOST_DIGITS and scale <= precision:
             return pa.decimal128(precision, scale)
     raise ConfigError(
         f"{where}: columns: {path}: found {kind!r}, expected one of {', '.join(SCALARS)}, "
-        f"decimal(p,s) of up to {_MOST_DIGITS} digits"
+        f"decimal(p,s) of up to {MOST_DIGITS} digits"
     )
 
 

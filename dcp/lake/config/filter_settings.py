@@ -12,8 +12,10 @@ from typing import Final
 from dcp.errors import ConfigError
 from dcp.setting_keys import Section, key
 
-_NAME: Final = "[A-Za-z0-9_%-]{1,251}"
-_SCOPE_OR_COLLECTION: Final = re.compile(rf"{_NAME}(\.{_NAME})?")
+NAME: Final = "[A-Za-z0-9_%-]{1,251}"
+"""The pattern of a scope's or a collection's name."""
+
+_SCOPE_OR_COLLECTION: Final = re.compile(rf"{NAME}(\.{NAME})?")
 _NS: Final = 1_000_000_000
 
 

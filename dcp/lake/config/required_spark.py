@@ -5,12 +5,6 @@ Pure: `dcp.lake.spark.session` sets them in every session in which dcplake works
 
 from typing import Final
 
-PARQUET_IN_LIST: Final = 200
-"""The longest IN list for Parquet's reader, which serialises it recursively as a chain of ORs.
-
-At 1,000 it overflowed the stack of a task, which ends the whole JVM.
-"""
-
 REQUIRED_SPARK: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -37,7 +31,9 @@ REQUIRED_SPARK: Final = {
     # A file that is gone or damaged ends the statement: its rows would be missing.
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
-    "spark.sql.parquet.pushdown.inFilterThreshold": str(PARQUET_IN_LIST),
+    # Parquet's reader serialises an IN list recursively, as a chain of ORs. At 1,000 it overflowed
+    # the stack of a task, which ends the whole JVM.
+    "spark.sql.parquet.pushdown.inFilterThreshold": "200",
     # A MERGE writes the columns that the table has.
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
     # A version is needed until the rollback horizon has passed since it was superseded.

@@ -18,7 +18,6 @@ from typing import Final, get_type_hints
 
 from dcp.client.settings import ReachSettings, RetrySettings, check_group_tag
 from dcp.errors import ConfigError, SecretError
-from dcp.lake.config.cloud_options import checked_cloud_options, is_in_cloud
 from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.lake_root import checked_root, is_on_s3, local_root
@@ -28,6 +27,7 @@ from dcp.lake.config.required_spark import REQUIRED_SPARK
 from dcp.lake.config.secret_files import read_account, read_secret
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.config.storage_options import checked_options
+from dcp.lake.config.store_options import checked_cloud_options, is_in_cloud
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED, ConnectionString
 from dcp.setting_keys import Section, key
@@ -113,11 +113,10 @@ class SourceSettings(ReachSettings):
         """
         return ConnectionString.parse(self.seeds, tls=self.tls)
 
-    def credentials(self, environment: Mapping[str, str] | None = None) -> Credentials:
+    def credentials(self, environment: Mapping[str, str] = os.environ) -> Credentials:
         """Return user and password, as files and environment hold them at this moment.
 
-        PLAIN is allowed on encrypted and local connections, or by the settings. ``environment``
-        defaults to this process's.
+        PLAIN is allowed on encrypted and local connections, or by the settings.
 
         Raises:
             ConfigError: no user is named; else as for ``password``.
@@ -137,7 +136,7 @@ class SourceSettings(ReachSettings):
         mechanisms = ALL_MECHANISMS if is_private else SCRAM_MECHANISMS
         return Credentials(username, Secret(password), mechanisms)
 
-    def password(self, environment: Mapping[str, str] | None = None) -> str:
+    def password(self, environment: Mapping[str, str] = os.environ) -> str:
         """Read the password from its file or variable, on the machine of this process.
 
         Raises:
@@ -150,7 +149,7 @@ class SourceSettings(ReachSettings):
                 is_empty = "the first line of the file is empty"
                 raise SecretError(self._missing("password_file", is_empty))
             return first_line
-        found = (os.environ if environment is None else environment).get(self.password_env)
+        found = environment.get(self.password_env)
         # Who wrote the password itself there does not find it in a log.
         shown = re.fullmatch("[A-Z_][A-Z0-9_]*", self.password_env)
         name = self.password_env if shown else "that it names"

@@ -2,8 +2,13 @@
 
 The names are those of delta-rs and Polars. A secret is given by a file, whose option has ``_file``
 behind the secret's name; no message says a value, which may be a secret by a mistake.
+
+delta-rs and Polars take missing options of the clouds, Google's and Azure's, from the environment,
+as the clouds' own tools do. Spark's connectors have jars and settings of their own, in
+``[spark.conf]``. `dcp.lake.config.storage_options` knows more of S3.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dcp.errors import ConfigError
+from dcp.lake.config.lake_root import parts_of
 from dcp.suggestions import did_you_mean
 
 RETRIES: Final = "max_retries"
@@ -181,3 +187,33 @@ AZURE: Final = StoreOptions(
 CLOUDS: Final = MappingProxyType({"gs": GOOGLE, "az": AZURE, "abfs": AZURE, "abfss": AZURE})
 
 IN_FILES: Final = (*S3.in_files, *GOOGLE.in_files, *AZURE.in_files)
+
+
+def is_in_cloud(root: str) -> bool:
+    return parts_of(root).scheme in CLOUDS
+
+
+def checked_cloud_options(root: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return options by their plain names; raises as `StoreOptions.checked`."""
+    return CLOUDS[parts_of(root).scheme].checked(given)
+
+
+def cloud_way(
+    root: str,
+    given: Mapping[str, str],
+    spark: Mapping[str, str],
+    environment: Mapping[str, str] = os.environ,
+) -> dict[str, str] | None:
+    """Return options that lead delta-rs and obstore to a root, without secrets.
+
+    None if only Spark knows the way. Options come first. Without any, settings of Spark's connector
+    come before the environment, which may be about another store.
+
+    Raises:
+        ConfigError: as `StoreOptions.checked`.
+    """
+    options = CLOUDS[parts_of(root).scheme]
+    by_connector = any(key.startswith(options.connector) for key in spark)
+    if not given and (by_connector or not options.are_in(environment)):
+        return None
+    return {**PATIENCE, **options.checked(given)}

@@ -92,9 +92,8 @@ class HorizonGuard:
         self._newest: dict[str, datetime] = {}
         self._has_looked = False
 
-    def check(self) -> bool:
-        """Keep the horizon of ``changes``, the first time of all tables; return whether it got a
-        heartbeat.
+    def check(self) -> None:
+        """Keep the horizon of ``changes``, the first time of all tables.
 
         Raises:
             LakeError: somebody changed rows of ``changes``, or restored an older state.
@@ -102,7 +101,7 @@ class HorizonGuard:
         if not self._has_looked:
             self._first_look()
             self._has_looked = True
-        return self.look_at(None, self._lake)
+        self.look_at(None, self._lake)
 
     def _first_look(self) -> None:
         lake, now, replicas = self._lake, datetime.now(UTC), replicas_in(self._lake)
@@ -117,9 +116,8 @@ class HorizonGuard:
                 _LOG.warning("%s: %s", lake.location, vacuum)
         keep_retention(lake, replicas, self._horizon)
 
-    def look_at(self, replica: ReplicaTable | None, lake: LakeTables) -> bool:
-        """Keep the horizon of a replica, or of ``changes`` for None; return whether it got a
-        heartbeat.
+    def look_at(self, replica: ReplicaTable | None, lake: LakeTables) -> None:
+        """Keep the horizon of a replica, or of ``changes`` for None.
 
         The thread that applies to a replica calls this in its own session. It reads the newest
         version's age only if that version may be old.
@@ -127,13 +125,11 @@ class HorizonGuard:
         table = CHANGES_TABLE if replica is None else replica.name
         begin = datetime.now(UTC) - timedelta(seconds=self._horizon.heartbeat_seconds)
         if table in self._newest and self._newest[table] > begin:
-            return False
+            return
         self._newest[table] = newest_commit_time(lake, table)
-        if self._newest[table] > begin:
-            return False
-        is_ours = beat(lake, replica)
-        self._newest[table] = newest_commit_time(lake, table)
-        return is_ours
+        if self._newest[table] <= begin:
+            beat(lake, replica)
+            self._newest[table] = newest_commit_time(lake, table)
 
 
 def newest_commit_time(lake: LakeTables, table: str) -> datetime:

@@ -81,7 +81,6 @@ class RunServer:
                 f"--http {address}: cannot listen there: {error.strerror}; expected a free port of"
                 " this machine: stop what has it, or name another"
             ) from None
-        self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="dcplake-http", daemon=True

@@ -11,6 +11,7 @@ from dcp.lake.apply.merge_plan import MergePlan
 from dcp.lake.config.settings import INSTALLED_SUITE
 from dcp.lake.quality.report import CheckScope, QualityReport, write_results
 from dcp.lake.quality.suite import QualitySuite, load_suite
+from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.lake_tables import LakeTables
 
 _LOG = logging.getLogger(__name__)
@@ -24,21 +25,16 @@ class QualityGate:
     check.
     """
 
-    def __init__(self, suite: QualitySuite | None) -> None:
-        self._suite = suite
-        self._withheld: dict[str, QualityReport] = {}
-
-    @classmethod
-    def of_setting(cls, gate: str) -> "QualityGate":
-        """Return the gate for a value of ``quality.gate``; an empty one has no suite.
+    def __init__(self, gate: str) -> None:
+        """Read the suite that a value of ``quality.gate`` names; an empty one names none.
 
         Raises:
             ConfigError: there is no such suite, or it cannot be read.
             SetupError: Great Expectations is missing.
         """
-        if not gate:
-            return cls(None)
-        return cls(load_suite(None if gate == INSTALLED_SUITE else Path(gate)))
+        file = None if gate == INSTALLED_SUITE else Path(gate)
+        self._suite = load_suite(file) if gate else None
+        self._withheld: dict[str, QualityReport] = {}
 
     def may_publish(self, lake: LakeTables, plan: MergePlan) -> bool:
         if self._suite is None:
@@ -69,8 +65,10 @@ def check_plan(lake: LakeTables, plan: MergePlan, suite: QualitySuite) -> Qualit
     from dcp.lake.quality.check import RowsToCheck, check_version, complete_positions
 
     held = plan.held.after(plan.log_slice)
-    row_bytes = inf if plan.rows is None else plan.rows.nbytes / max(1, plan.rows.num_rows)
-    merge = replace(plan.merge(lake.changes_sql), rewrites=False)  # what stays was checked
+    row_bytes = inf
+    if not isinstance(plan.rows, LogRows):
+        row_bytes = plan.rows.nbytes / max(1, plan.rows.num_rows)
+    merge = replace(plan.merge(), rewrites=False)  # what stays was checked
     with written_rows(lake.spark, lake.table_sql(plan.held.table), merge) as source:
         rows = RowsToCheck(
             held=held,

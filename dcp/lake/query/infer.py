@@ -15,7 +15,6 @@ from dcp.errors import ConfigError, LakeError
 from dcp.lake.apply.json_documents import parse_object
 from dcp.lake.apply.seen_values import (
     BEYOND_DOUBLE,
-    MOST_DIGITS,
     NUMBERS,
     NUMERIC_TEXT,
     PARTIAL_DATE,
@@ -24,7 +23,13 @@ from dcp.lake.apply.seen_values import (
     Seen,
     most_digits,
 )
-from dcp.lake.config.contracts import load_contracts, refusal_of, require_collection, same_name_key
+from dcp.lake.config.contracts import (
+    MOST_DIGITS,
+    load_contracts,
+    refusal_of,
+    require_collection,
+    same_name_key,
+)
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard, path_text
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.tables.lake_tables import LakeTables, replicas_in
@@ -201,11 +206,10 @@ def propose_contract(collection: str, documents: Iterable[tuple[str, bytes]]) ->
         content = parse_object(document)
         root.add(content, place=(key, "$"))
         others += content is None
-    proposal = _Proposal([], [])
-    proposal.add(root, (), "")
-    return ProposedContract(
-        collection, read, others, tuple(proposal.columns), tuple(proposal.mixed)
-    )
+    found = [*_proposed(root, (), "")]
+    columns = tuple(each for each in found if isinstance(each, ProposedColumn))
+    mixed = tuple(each for each in found if isinstance(each, MixedKinds))
+    return ProposedContract(collection, read, others, columns, mixed)
 
 
 def _is_map(seen: Seen) -> bool:
@@ -214,26 +218,23 @@ def _is_map(seen: Seen) -> bool:
     return len(seen.fields) > _MAP_FIELDS and told < most
 
 
-@dataclass(frozen=True, slots=True)
-class _Proposal:
-    columns: list[ProposedColumn]
-    mixed: list[MixedKinds]
-
-    def add(self, seen: Seen, steps: tuple[Step, ...], alias: str) -> None:
-        """Propose columns for the values at a path; ``alias`` belongs to the path's last field."""
-        total, path = seen.kinds.total(), path_text(steps)
-        if (mixed := _mixed(path, seen)) is not None:
-            self.mixed.append(mixed)
-        before = len(self.columns)
-        below = [*_below(seen, total, is_top=not steps)]
-        for step, each, its_alias in below:
-            is_field = isinstance(step, FieldName)
-            self.add(each, (*steps, step), its_alias if is_field else alias)
-            if is_field and alias and before < len(self.columns):
-                self.columns.insert(before, ProposedColumn(path, "", alias, 0, {}))
-                alias = ""
-        if not below and total and steps:
-            self.columns.append(_column(path, seen, total, alias))
+def _proposed(
+    seen: Seen, steps: tuple[Step, ...], alias: str
+) -> Iterator[ProposedColumn | MixedKinds]:
+    """Yield the columns for the values at a path; ``alias`` belongs to the path's last field."""
+    total, path = seen.kinds.total(), path_text(steps)
+    if (mixed := _mixed(path, seen)) is not None:
+        yield mixed
+    below = [*_below(seen, total, is_top=not steps)]
+    for step, each, its_alias in below:
+        is_field = isinstance(step, FieldName)
+        found = [*_proposed(each, (*steps, step), its_alias if is_field else alias)]
+        if is_field and alias and any(isinstance(one, ProposedColumn) for one in found):
+            yield ProposedColumn(path, "", alias, 0, {})
+            alias = ""
+        yield from found
+    if not below and total and steps:
+        yield _column(path, seen, total, alias)
 
 
 def _column(path: str, seen: Seen, total: int, alias: str) -> ProposedColumn:

@@ -174,5 +174,4 @@ def _warnings(
         yield f"table {table}: found {found}, expected the horizon of {horizon}"
     now = datetime.now(UTC)
     for replica, status in replicas.items():
-        for short in short_vacuums(replica.name, status.commit_history.commits, horizon, now):
-            yield str(short)
+        yield from short_vacuums(replica.name, status.commit_history.commits, horizon, now)

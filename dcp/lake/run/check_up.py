@@ -21,8 +21,8 @@ from dcp.client.settings import ConnectionSettings
 from dcp.errors import BucketError, LakeError, NodeUnavailableError, SourceError
 from dcp.lake.adapters.opening import NeedsSparkError, opened_store, store_without_spark
 from dcp.lake.adapters.spark_table import no_table
-from dcp.lake.config.cloud_options import is_in_cloud
 from dcp.lake.config.settings import Settings, SourceSettings
+from dcp.lake.config.store_options import is_in_cloud
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_nodes
 from dcp.lake.receive.source_access import (
     Remembered,

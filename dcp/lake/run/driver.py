@@ -153,7 +153,7 @@ class Driver:
         self._ensured: set[ReplicaTable] = set()
         self._report = RunReport()
         self._guard = HorizonGuard(lake, Horizon.of_hours(settings.lake.horizon_hours))
-        self._gate = QualityGate.of_setting(settings.quality.gate)
+        self._gate = QualityGate(settings.quality.gate)
         self._applier = Applier(
             lake,
             settings.apply,

@@ -13,6 +13,7 @@ what it holds, so the source is never older than what it is compared with, unles
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -38,9 +39,9 @@ from dcp.lake.verify.frames import (
     source_digests,
     unpinned_vbuckets,
 )
-from dcp.lake.verify.keys import ALL_EQUAL, KeyComparison, KeysCompared
+from dcp.lake.verify.keys import ALL_EQUAL, KeysCompared, compare_keys
 from dcp.lake.verify.report import DEFAULT_KEYS, TableCompared, VerifyReport
-from dcp.lake.verify.source_reader import SourceReader, VerifyObserver
+from dcp.lake.verify.source_reader import ShowPass, SourceReader
 from dcp.lake.verify.stream import StreamEnding, metadata_access
 from dcp.printable import number_ranges
 from dcp.records import read
@@ -54,7 +55,7 @@ def verify(
     *,
     vbuckets: Collection[int] | None = None,
     keys: int = DEFAULT_KEYS,
-    observer: VerifyObserver | None = None,
+    show_pass: ShowPass = lambda *_: nullcontext(),
     spark: "SparkSession | None" = None,
 ) -> VerifyReport:
     """Compare the lake's replicas with the bucket; reads all metadata of the bucket.
@@ -63,7 +64,7 @@ def verify(
         settings: all sections.
         vbuckets: the vbuckets to compare; None means all.
         keys: the number of differing keys to list (all are counted).
-        observer: gets the progress of each pass.
+        show_pass: shows each pass while the source is read.
         spark: the session to use; None builds or takes over one.
 
     Raises:
@@ -90,9 +91,7 @@ def verify(
         kept = kept_vbuckets(lake, newest)
         document_filter = filter_of(lake, settings, cluster.manifest)
         lake_state = filtered_lake_state(lake, document_filter)
-        reader = SourceReader(
-            lake, settings, access, probe, lake_state, observer or VerifyObserver()
-        )
+        reader = SourceReader(lake, settings, access, probe, lake_state, show_pass)
         reader.leave_out(
             [
                 LeftOut(state.vbucket, "rollback", f"{state.order}, which the next run follows")
@@ -158,7 +157,7 @@ def _compare(
     differing = reader.readable(differing_vbuckets(pins, found, held))
     if not differing:
         return tables, ALL_EQUAL
-    return tables, KeyComparison(reader, wanted).compare(statuses, pins, differing, keys)
+    return tables, compare_keys(reader, wanted, statuses, pins, differing, keys)
 
 
 Digests = Mapping[tuple[int, int], tuple[int, int, int]]

@@ -9,24 +9,18 @@ from collections.abc import Collection, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import pyarrow as pa
 
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
 from dcp.lake.change_log.round_queries import states_at
-from dcp.lake.receive.arrow_columns import integer_column, u64_column
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
-from dcp.lake.tables.schema import spark_ddl
-from dcp.lake.verify.stream import SOURCE_ROWS
+from dcp.lake.tables.schema import CHANGES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from dcp.lake.tables.lake_tables import LakeTables
-
 
 Pins = Mapping[ReplicaTable, Mapping[int, int]]
 """By replica, the complete seqno of each vbucket to compare."""
@@ -79,20 +73,23 @@ def unpinned_vbuckets(wanted: Mapping[ReplicaTable, Collection[int]], pins: Pins
     ]
 
 
+_PINS: Final = pa.schema(
+    [
+        *map(CHANGES.field, ("collection_id", "vbucket")),
+        ("complete_seqno", CHANGES.field("seqno").type),
+    ]
+)
+
+
 def pins_table(pins: Pins) -> pa.Table:
     entries = [
         (replica.collection_id, vbucket, seqno)
         for replica, seqnos in pins.items()
         for vbucket, seqno in seqnos.items()
     ]
-    collections, vbuckets, seqnos = zip(*entries, strict=True) if entries else ((), (), ())
-    return pa.table(
-        {
-            "collection_id": integer_column(np.array(collections, np.int64), pa.int64()),
-            "vbucket": integer_column(np.array(vbuckets, np.int32), pa.int32()),
-            "complete_seqno": u64_column(np.array(seqnos, np.uint64)),
-        }
-    )
+    columns = zip(*entries, strict=True) if entries else ((), (), ())
+    arrays = [pa.array(*each) for each in zip(columns, _PINS.types, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=_PINS)
 
 
 _VBUCKET: Final = ["collection_id", "vbucket"]
@@ -151,7 +148,7 @@ COMPARED: Final = (
 
 
 def replica_rows(
-    lake: "LakeTables", statuses: Mapping[ReplicaTable, ReplicaStatus], vbuckets: Collection[int]
+    lake: LakeTables, statuses: Mapping[ReplicaTable, ReplicaStatus], vbuckets: Collection[int]
 ) -> "DataFrame":
     """Return the rows of the replicas' versions, at least one, in some vbuckets."""
     narrowed = len(vbuckets) < lake.identity.vbucket_count
@@ -225,6 +222,3 @@ def differences(
 
 def _pins(spark: "SparkSession", pins: Pins) -> "DataFrame":
     return spark.createDataFrame(pins_table(pins)).hint("broadcast")
-
-
-SOURCE_DDL: Final = spark_ddl(SOURCE_ROWS)

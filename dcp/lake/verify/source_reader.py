@@ -1,6 +1,7 @@
 """Reads vbuckets of the source for a verification, and notes those that could not be compared."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,9 +14,9 @@ from dcp.lake.rounds.round_plan import Idle, LeftOut, TaskPlan
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.tables.schema import spark_ddl
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.lake.verify.frames import SOURCE_DDL
-from dcp.lake.verify.stream import StreamEnding, read_function
+from dcp.lake.verify.stream import SOURCE_ROWS, StreamEnding, read_function
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,16 +24,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class VerifyObserver:
-    """Base class of verification observers: ignores each pass. Methods must return quickly."""
+ShowPass = Callable[[str, int, int, RoundProgress | None], AbstractContextManager[object]]
+"""Shows a pass while the context is open.
 
-    def reading(
-        self, pass_name: str, vbuckets: int, seqnos: int, progress: RoundProgress | None
-    ) -> None:
-        """Streams begin; ``progress``, if known, shows their progress."""
-
-    def ended(self) -> None:
-        """The pass has ended, with or without success."""
+The arguments are its name, the numbers of its vbuckets and seqnos, and its progress, if known.
+"""
 
 
 class SourceReader:
@@ -48,7 +44,7 @@ class SourceReader:
         access: SourceAccess,
         probe: Callable[[], ClusterView],
         lake_state: LakeState,
-        observer: VerifyObserver,
+        show_pass: ShowPass,
     ) -> None:
         """``probe`` asks the cluster; ``lake_state`` gives the vbuckets' starts and the filter."""
         self.lake = lake
@@ -57,7 +53,7 @@ class SourceReader:
         self._settings = settings
         self._access = access
         self._probe = probe
-        self._observer = observer
+        self._show_pass = show_pass
         self._starts = {
             vbucket: replace(
                 VbucketProgress.beginning(vbucket),
@@ -80,18 +76,18 @@ class SourceReader:
         cluster = self._probe()
         require_same_bucket(self.lake, cluster, self._settings.source.bucket)
         tasks = self._plan(cluster, vbuckets)
-        with round_progress(is_local=self.lake.store.slots > 0) as progress:
-            streams = sum(len(task.streams) for task in tasks)
-            backlog = sum(task.backlog for task in tasks)
-            self._observer.reading(pass_name, streams, backlog, progress)
+        streams = sum(len(task.streams) for task in tasks)
+        backlog = sum(task.backlog for task in tasks)
+        with (
+            round_progress(is_local=self.lake.store.slots > 0) as progress,
+            self._show_pass(pass_name, streams, backlog, progress),
+        ):
             read = read_function(self.lake.identity.lake_id, tasks, self._access, progress)
             count = len(tasks)
-            source = self.lake.spark.range(0, count, 1, max(1, count)).mapInArrow(read, SOURCE_DDL)
-            try:
-                with spark_errors("verify failed in Spark"):
-                    return question(source)
-            finally:
-                self._observer.ended()
+            numbers = self.lake.spark.range(0, count, 1, max(1, count))
+            source = numbers.mapInArrow(read, spark_ddl(SOURCE_ROWS))
+            with spark_errors("verify failed in Spark"):
+                return question(source)
 
     def leave_out(self, vbuckets: Collection[LeftOut]) -> None:
         for left in vbuckets:

@@ -10,11 +10,9 @@ PROGRAM = f"""
 from time import sleep
 from dcp.cli.terminal.output import say
 from dcp.cli.terminal.progress import display
-bar = display("[b]round 7", 200, "seqnos", lambda: (50, "1.0 MB/s"))
-bar.start()
-sleep(1.5)
-say({LINE!r})
-bar.stop()
+with display("[b]round 7", 200, "seqnos", lambda: (50, "1.0 MB/s")):
+    sleep(1.5)
+    say({LINE!r})
 """
 
 

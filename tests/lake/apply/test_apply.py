@@ -13,6 +13,7 @@ from dcp.lake.apply.merge_plan import RowBudget
 from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import replica_status, unindexed_applied
 from dcp.lake.change_log.touched_keys import Touched
+from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, ensure_replicas
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, apply_pending, documents_of, read_documents
@@ -124,7 +125,7 @@ def test_every_way_to_apply_publishes_the_same(
             if plan is None:
                 continue
             assert plan.method == ("key literals" if names else "hash join")
-            assert (plan.rows is None) == (budget != RowBudget())
+            assert isinstance(plan.rows, LogRows) == (budget != RowBudget())
             run_apply(lake, plan, "w")
     apply_pending(lake, [DOCS], model.round, "w")
     assert_every_version_exact(lake, model)

@@ -113,7 +113,7 @@ def test_every_version_and_docs_live_are_exact_over_forks(
             assert (plan is None) == (in_memory is None)
             if plan is not None:
                 run_apply(lake, plan, "w")
-                keys = plan.touched.keys if plan.touched and number % 2 else None
+                keys = plan.touched.keys if plan.touched and number % 2 else ()
                 write_audit(lake, replica_status(lake, DOCS), keys)
                 write_audit(lake, replica_status(lake, DOCS))  # once only
         assert found_in(asked(log.tables, "SELECT * FROM docs_live")) == live(log)
@@ -150,7 +150,7 @@ def require_spark_chooses_the_same(log: ForkingLog) -> LogSlice | None:
     plan = plan_merge(log.tables, DOCS, log.lake.round, RowBudget(rows=0))
     if plan is None:
         return None
-    rows = plan.merge(log.tables.changes_sql).rows
+    rows = plan.rows
     assert isinstance(rows, LogRows)
     docs = log.tables.store.table(DOCS.name)
     assert isinstance(docs, MemoryTable)

@@ -13,6 +13,7 @@ from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.merge_plan import MergePlan, RowBudget
 from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.store.file_commit import commit_files
+from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, open_lake
 from dcp.lake.tables.schema import REPLICA
@@ -36,7 +37,7 @@ def first_plan(lake: LakeTables, model: LogModel) -> MergePlan:
     for _ in range(2):
         model.commit(model.next_round())
     plan = plan_merge(lake, DOCS, model.round, NOTHING)
-    assert plan is not None and plan.is_first and plan.rows is None
+    assert plan is not None and plan.is_first and isinstance(plan.rows, LogRows)
     return plan
 
 

@@ -17,6 +17,7 @@ from dcp.lake.apply.merge_plan import MergePlan, RowBudget
 from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.run.replicate import run
+from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -59,7 +60,7 @@ def test_what_is_taken_as_it_is_has_each_key_once(
     ) -> MergePlan | None:
         large = plan_merge(lake, replica, to_round, NOTHING)
         if large is not None:
-            require_no_key_twice(lake, large)
+            require_no_key_twice(lake, log_rows(large))
             plans.append(large)
         return plan_merge(lake, replica, to_round)
 
@@ -72,8 +73,8 @@ def test_what_is_taken_as_it_is_has_each_key_once(
     )
     write(cluster, random, 450)
     run(settings, once=True)
-    assert all(plan.without_repeats == set(plan.log_slice.vbuckets) for plan in plans)
-    assert {vb for plan in plans for vb in plan.without_repeats} == set(range(VBUCKETS))
+    assert all(log_rows(plan).without_repeats == set(plan.log_slice.vbuckets) for plan in plans)
+    assert {vb for plan in plans for vb in log_rows(plan).without_repeats} == set(range(VBUCKETS))
     assert any(plan.log_slice.first_round < plan.to_round for plan in plans), "in parts"
     cluster.snapshot_cut_after(random.randrange(5, 40))
     write(cluster, random, 200)
@@ -87,7 +88,7 @@ def test_what_is_taken_as_it_is_has_each_key_once(
         writing.join()
     run(settings, once=True)
     assert require_every_version_exact(lake_of(settings), cluster) >= 3
-    assert any(plan.without_repeats < set(plan.log_slice.vbuckets) for plan in plans)
+    assert any(log_rows(plan).without_repeats < set(plan.log_slice.vbuckets) for plan in plans)
 
 
 @pytest.mark.slow
@@ -117,7 +118,7 @@ def test_spark_takes_some_vbuckets_as_they_are_and_chooses_in_others(
     run(replace(settings, apply=ApplySettings(when="never")), once=True, spark=spark)
     cluster.set(first[0], b"2")  # a second snapshot of this vbucket alone
     run(settings, once=True, spark=spark)
-    assert [(len(plan.log_slice.vbuckets), plan.without_repeats) for plan in plans] == [
+    assert [(len(plan.log_slice.vbuckets), log_rows(plan).without_repeats) for plan in plans] == [
         (VBUCKETS, frozenset(range(VBUCKETS))),
         (2, frozenset({1})),
     ]
@@ -129,14 +130,19 @@ def write_until(stop: Event, cluster: ProducerCluster, random: Random) -> None:
         write(cluster, random, 1)
 
 
-def require_no_key_twice(lake: LakeTables, plan: MergePlan) -> None:
-    ranges = [each for each in plan.log_slice.ranges if each.vbucket in plan.without_repeats]
+def log_rows(plan: MergePlan) -> LogRows:
+    assert isinstance(plan.rows, LogRows)
+    return plan.rows
+
+
+def require_no_key_twice(lake: LakeTables, rows: LogRows) -> None:
+    ranges = [each for each in rows.log_slice.ranges if each.vbucket in rows.without_repeats]
     if ranges:
-        chosen = partial(rows_sql, collection_id=plan.collection_id, log_slice=plan.log_slice)
-        rows = lake.changes.query(
+        chosen = partial(rows_sql, collection_id=rows.collection_id, log_slice=rows.log_slice)
+        found = lake.changes.query(
             lambda name, _: f"SELECT c.vbucket, c.key {chosen(name, ranges=ranges)}",
             PLACES,
-            plan.log_version,
+            rows.log_version,
         ).to_pylist()
-        places = [tuple(row.values()) for row in rows]
+        places = [tuple(row.values()) for row in found]
         assert len(places) == len(set(places))

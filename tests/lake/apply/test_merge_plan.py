@@ -1,22 +1,18 @@
 """The decisions of an apply as functions of facts, without Spark or tables, and their texts."""
 
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from dcp.lake.apply.merge_plan import (
     EMPTY_ROUNDS,
-    LARGE_DOCUMENT_BYTES,
     TABLE_BYTES_BY_NAMED_KEY,
     CommitReason,
     MergePlan,
-    RowSource,
     commit_reason,
-    merged_rows,
     pays_to_name,
-    row_source,
+    rows_to_merge,
 )
 from dcp.lake.apply.slice_rules import no_slice
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
@@ -80,23 +76,6 @@ def test_a_table_without_an_apply_gets_other_columns_only_if_the_log_has_rows(
 
 
 @pytest.mark.parametrize(
-    ("keys", "facts", "expected"),
-    [
-        (ONE_KEY, {}, RowSource.DRIVER),
-        (Touched(), {"largest_bytes": LARGE_DOCUMENT_BYTES}, RowSource.DRIVER),
-        (None, {}, RowSource.SPARK_FINDS_KEYS),
-        (None, {"exceeds_budget": True}, RowSource.SPARK_FINDS_KEYS),
-        (ONE_KEY, {"exceeds_budget": True}, RowSource.SPARK_FOR_BYTES),
-        (ONE_KEY, {"largest_bytes": LARGE_DOCUMENT_BYTES + 1}, RowSource.SPARK_FOR_LARGE),
-    ],
-)
-def test_spark_reads_rows_that_are_many_or_large(
-    keys: Touched | None, facts: dict[str, Any], expected: RowSource
-) -> None:
-    assert row_source(keys, **facts) is expected
-
-
-@pytest.mark.parametrize(
     ("keys", "table_bytes", "expected"),
     [
         (ONE_KEY, 8 * TABLE_BYTES_BY_NAMED_KEY, True),
@@ -122,7 +101,7 @@ def test_a_key_without_a_live_row_gets_the_older_one_or_is_deleted() -> None:
     place = RowPlace(9, 0, 8)
     touched = Touched({(1, "gone"): None, (1, "new"): place, (1, "old"): None})
     # "new" has a row in the older version as well, since a restored vbucket was read whole.
-    found = merged_rows(touched, rows(("new", b"2")), [rows(("old", b"1"), ("new", b"1"))])
+    found = rows_to_merge(touched, rows(("new", b"2")), [rows(("old", b"1"), ("new", b"1"))])
     assert [(row["key"], row["value"], row["deleted"]) for row in found.to_pylist()] == [
         ("new", b"2", False),
         ("old", b"1", False),
@@ -171,9 +150,8 @@ TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), "f", Co
             "2 typed fields, all rows rewritten",
         ),
         (CommitReason.NONE, "it waits for further rounds"),
-        (RowSource.DRIVER, "this process reads the rows"),
         (
-            MergePlan(HELD, 0, NEXT, ONE_KEY, since_version=3, log_version=9),
+            MergePlan(HELD, NEXT, ONE_KEY, since_version=3, rows=MERGE_SOURCE.empty_table()),
             "apply docs: round 7 -> 8, 1 changed keys in 1 vbuckets, 1 without a live row, by hash "
             "join, reading rounds 8 to 8: 0 ranges of rows in 0 vbuckets",
         ),

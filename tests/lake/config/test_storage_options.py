@@ -9,7 +9,6 @@ import pytest
 
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.adapters import opening
-from dcp.lake.config.cloud_options import checked_cloud_options, cloud_way
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.config.storage_options import (
@@ -19,7 +18,7 @@ from dcp.lake.config.storage_options import (
     s3a_settings,
     with_secrets,
 )
-from dcp.lake.config.store_options import PATIENCE
+from dcp.lake.config.store_options import PATIENCE, checked_cloud_options, cloud_way
 
 ROOT = "s3://bucket/lake"
 SECRET = "secret/of+a/key"

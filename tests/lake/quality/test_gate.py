@@ -115,4 +115,4 @@ def test_a_gate_sees_what_does_not_fit_a_contract(tmp_path: Path) -> None:
 
 def test_a_gate_without_a_suite_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.json: cannot read the suite"):
-        QualityGate.of_setting(str(tmp_path / "none.json"))
+        QualityGate(str(tmp_path / "none.json"))

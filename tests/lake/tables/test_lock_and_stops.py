@@ -191,7 +191,6 @@ def test_an_error_crosses_spark_as_itself() -> None:
 @pytest.mark.parametrize(
     ("rule", "pending", "due"),
     [
-        (ApplySettings(), Pending(0, 10, 0), False),
         (ApplySettings(), Pending(1, 10, 0), True),
         (ApplySettings(when="pending_fraction", pending_fraction=0.1), Pending(9, 100, 99), False),
         (ApplySettings(when="pending_fraction", pending_fraction=0.1), Pending(10, 100, 0), True),

@@ -32,7 +32,6 @@ from dcp.lake.verify.frames import (
     differences,
 )
 from dcp.lake.verify.report import VerifyReport
-from dcp.lake.verify.source_reader import VerifyObserver
 from dcp.lake.verify.stream import SOURCE_ROWS
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -216,7 +215,7 @@ def test_what_is_a_difference(spark: "SparkSession") -> None:
     assert {key[:2] for key in kinds} == {(0, 0), (8, 0), (None, 0), (None, 2)}
 
 
-class Hooks(VerifyObserver):
+class Hooks:
     """Does something when a look begins or ends, and remembers the looks."""
 
     def __init__(
@@ -228,19 +227,19 @@ class Hooks(VerifyObserver):
         self.seqnos: list[int] = []
         self._begin = begin
         self._end = end
-        self._progress: RoundProgress | None = None
 
-    def reading(
-        self, pass_name: str, vbuckets: int, seqnos: int, progress: RoundProgress | None
-    ) -> None:
+    @contextmanager
+    def __call__(
+        self, pass_name: str, vbuckets: int, _: int, progress: RoundProgress | None
+    ) -> Iterator[None]:
         self.looks.append((pass_name, vbuckets))
-        self._progress = progress
         self._begin(len(self.looks))
-
-    def ended(self) -> None:
-        if self._progress is not None:
-            self.seqnos.append(self._progress.total().seqnos)
-        self._end(len(self.looks))
+        try:
+            yield
+        finally:
+            if progress is not None:
+                self.seqnos.append(progress.total().seqnos)
+            self._end(len(self.looks))
 
 
 def key_in(cluster: ProducerCluster, vbucket: int, number: int = 0) -> str:
@@ -251,7 +250,7 @@ def key_in(cluster: ProducerCluster, vbucket: int, number: int = 0) -> str:
 def test_an_equal_lake_takes_one_look_without_values(world: World) -> None:
     hooks = Hooks()
     sent_before = world.cluster.counters().bytes_sent
-    found = world.verify(observer=hooks)
+    found = world.verify(show_pass=hooks)
     assert world.cluster.counters().bytes_sent - sent_before < DOCUMENTS * VALUE_BYTES / 10
     assert (found.result, found.suspects, found.differing) == ("equal", 0, 0)
     assert found.error() is None
@@ -282,7 +281,7 @@ def test_changes_by_hand_are_found_key_by_key(
     rows = world.store.table("docs").kept.newest.rows.to_pylist()
     put_rows(location.path("docs"), pa.Table.from_pylist(tamper(rows), REPLICA))
     hooks = Hooks()
-    found = verify(world.settings, spark=spark, observer=hooks)
+    found = verify(world.settings, spark=spark, show_pass=hooks)
     config = world.folder / "dcplake.toml"
     seeds = ", ".join(f'"{seed}"' for seed in world.cluster.seeds)
     config.write_text(
@@ -333,7 +332,7 @@ def test_a_change_that_was_taken_back_meanwhile_is_none(world: World) -> None:
             if look == 2:
                 until_taken_back.close()
 
-        found = world.verify(observer=Hooks(end=take_back))
+        found = world.verify(show_pass=Hooks(end=take_back))
     assert (found.result, found.suspects, found.differing) == ("equal", 1, 0)
 
 
@@ -347,7 +346,7 @@ def test_what_changes_meanwhile_and_what_waits_is_no_difference(world: World) ->
 
     change(0)  # waits for a run
     hooks = Hooks(begin=change)
-    found = world.verify(observer=hooks)
+    found = world.verify(show_pass=hooks)
     assert (found.result, found.suspects) == ("equal", 0)
     assert len(hooks.looks) == 2, "the vbuckets must have been looked at key by key"
 
@@ -358,7 +357,7 @@ def test_a_dead_node_makes_the_result_incomplete(
     """Also one that dies while it is read."""
     owned = [v for v in range(VBUCKETS) if world.cluster.vbucket_owner(v) == 1]
     try:
-        found = world.verify(observer=Hooks(begin=lambda _: world.cluster.kill_node(1)))
+        found = world.verify(show_pass=Hooks(begin=lambda _: world.cluster.kill_node(1)))
         assert [left.vbucket for left in found.not_compared] == owned
         assert {left.reason for left in found.not_compared} == {"node unavailable"}
         found = world.verify()
