@@ -1,4 +1,4 @@
-"""A command's options come from the declaration of its settings."""
+"""A command's options come from the declaration of its settings, and from its groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,14 +27,18 @@ class Served(Owner):
     seed: int = key(0, "Fixes what is random.")
 
 
-calls: list[tuple[Mapping[str, Any], int, str]] = []
+@dataclass(frozen=True, slots=True)
+class Ports:
+    port: Annotated[int, Option(min=0, help="where")]
+    twin: Annotated[int | None, Option("--twin-port")] = None
+
+
+calls: list[tuple[Mapping[str, Any], Ports, str]] = []
 
 
 @takes_settings(Served)
-def run(
-    *, settings: Mapping[str, Any], port: Annotated[int, Option(min=0)], name: str = "a"
-) -> int:
-    calls.append((settings, port, name))
+def run(*, settings: Mapping[str, Any], ports: Ports, name: str = "a") -> int:
+    calls.append((settings, ports, name))
     return 0
 
 
@@ -55,13 +59,13 @@ def test_a_setting_that_names_none_has_none() -> None:
     assert not any(word in shown for word in ("--seed", "--age", "--note", "--quota"))
 
 
-def test_a_command_gets_its_settings_by_name() -> None:
+def test_a_command_gets_its_settings_and_groups_by_name() -> None:
     calls.clear()
-    outcome("--memory-quota", "4", "--port", "7", "--name", "b")
+    outcome("--memory-quota", "4", "--port", "7", "--twin-port", "9", "--name", "b")
     outcome("--port", "7")
     assert calls == [
-        ({"nodes": 1, "quota_bytes": 4}, 7, "b"),
-        ({"nodes": 1, "quota_bytes": 8}, 7, "a"),
+        ({"nodes": 1, "quota_bytes": 4}, Ports(7, 9), "b"),
+        ({"nodes": 1, "quota_bytes": 8}, Ports(7), "a"),
     ]
 
 

@@ -1,8 +1,11 @@
-"""Options of a command that are settings: names, types, bounds and words come from the setting."""
+"""Options of a command that are settings: names, types, bounds and words come from the setting.
+
+Options that are no settings come in groups: a dataclass whose fields are options.
+"""
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -18,7 +21,8 @@ Run = Callable[..., int]
 def takes_settings(section: type[Section]) -> Callable[[Run], Run]:
     """Give a command an option for each setting of the section that names one (``key``).
 
-    The command gets the settings' values by their names, as its parameter ``settings``.
+    The command gets the settings' values by their names, as its parameter ``settings``. A parameter
+    whose type is a dataclass is a group: each field of the dataclass is an option of the command.
     """
     types = get_type_hints(section)
     of_settings = [
@@ -28,20 +32,32 @@ def takes_settings(section: type[Section]) -> Callable[[Run], Run]:
     ]
 
     def with_settings(run: Run) -> Run:
-        parameters: list[inspect.Parameter] = []
+        made: dict[str, Callable[..., Any]] = {}
+        options: dict[str, list[inspect.Parameter]] = {}
         for name, own in inspect.signature(run).parameters.items():
-            parameters += of_settings if name == "settings" else [own]
+            if name == "settings":
+                made[name], options[name] = dict, of_settings
+            elif isinstance(group := own.annotation, type) and is_dataclass(group):
+                made[name], options[name] = group, _options_of(group)
+            else:
+                options[name] = [own]
 
         @wraps(run)
         def command(**values: Any) -> int:
-            settings = {each.name: values.pop(each.name) for each in of_settings}
-            return run(settings=settings, **values)
+            for name, make in made.items():
+                values[name] = make(**{each.name: values.pop(each.name) for each in options[name]})
+            return run(**values)
 
-        signature = inspect.Signature(parameters)
+        signature = inspect.Signature([each for of_one in options.values() for each in of_one])
         command.__signature__ = signature  # type: ignore[attr-defined]  # typer reads it
         return command
 
     return with_settings
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    types = get_type_hints(group, include_extras=True)
+    return [_parameter(each, types[each.name]) for each in fields(group)]
 
 
 def _parameter(source: Field[Any], annotation: Any) -> inspect.Parameter:

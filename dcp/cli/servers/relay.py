@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,41 +16,83 @@ from dcp.relay.relay_settings import RelaySettings
 from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
 
 
-@takes_settings(RelaySettings)
-def run(  # noqa: PLR0913  (an argument for each option)
-    *,
+@dataclass(frozen=True, slots=True)
+class UpstreamOptions:
+    """These options say which bucket of which cluster the relay receives, and who signs in."""
+
     upstream: Annotated[
         str,
         Option(metavar="HOST:PORT,…", help="nodes of the cluster; one that answers is enough"),
-    ],
-    bucket: Annotated[str, Option(help="the bucket")] = DEFAULT_BUCKET,
-    user: Annotated[str, Option(help="who signs in")] = source.DEFAULT_USER,
+    ]
+    bucket: Annotated[str, Option(help="the bucket")] = DEFAULT_BUCKET
+    user: Annotated[str, Option(help="who signs in")] = source.DEFAULT_USER
     password_file: Annotated[
         Path | None,
         Option(
             metavar="FILE",
             help=f"file with the password (without it: the environment's {source.PASSWORD_ENV})",
         ),
-    ] = None,
-    tls: source.Tls = False,
-    ca_file: source.CaFile = None,
+    ] = None
+    tls: source.Tls = False
+    ca_file: source.CaFile = None
+
+    def values(self) -> dict[str, Any]:
+        """Return what `RelaySettings` has for them, by name."""
+        from dcp.client.addresses import parse_seeds
+        from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
+
+        tls = source.tls_from(is_wanted=self.tls, ca_file=self.ca_file)
+        mechanisms = SCRAM_MECHANISMS if tls is None else ALL_MECHANISMS
+        return {
+            "upstream": parse_seeds(self.upstream.split(","), tls=tls is not None),
+            "bucket": self.bucket,
+            "credentials": Credentials(
+                self.user, Secret(_password(self.password_file)), mechanisms
+            ),
+            "tls": tls,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """These options say where consumers connect, and who may."""
+
     listen: Annotated[
         str,
         Option(metavar="HOST:PORT", help="where consumers connect; port 0 takes a free one"),
-    ] = DEFAULT_SEED,
+    ] = DEFAULT_SEED
     listen_user: Annotated[
         str | None,
         Option(help="who may connect (the one who signs in upstream)"),
-    ] = None,
+    ] = None
     listen_password_file: Annotated[
         Path | None, Option(metavar="FILE", help="file with that one's password")
-    ] = None,
+    ] = None
     listen_tls_cert: Annotated[
         str | None, Option(metavar="FILE", help="PEM certificate: listen with TLS too")
-    ] = None,
-    listen_tls_key: Annotated[
-        str | None, Option(metavar="FILE", help="PEM private key of it")
-    ] = None,
+    ] = None
+    listen_tls_key: Annotated[str | None, Option(metavar="FILE", help="PEM private key of it")] = (
+        None
+    )
+
+    def values(self) -> dict[str, Any]:
+        """Return what `RelaySettings` has for them, by name."""
+        host, port = _listen(self.listen)
+        return {
+            "host": host,
+            "port": port,
+            "listen_tls": source.tls_files(
+                self.listen_tls_cert, self.listen_tls_key, "--listen-tls-cert, --listen-tls-key"
+            ),
+            "users": _users(self.listen_user, self.listen_password_file),
+        }
+
+
+@takes_settings(RelaySettings)
+def run(
+    *,
+    cluster: UpstreamOptions,
+    consumers: ConsumerOptions,
     fc: Annotated[
         str,
         Option(
@@ -61,30 +104,11 @@ def run(  # noqa: PLR0913  (an argument for each option)
     settings: Mapping[str, Any],
 ) -> int:
     """Relay until SIGTERM or SIGINT."""
-    from dcp.client.addresses import parse_seeds
-    from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
     from dcp.protocol.flow_spec import parse_flow_spec
     from dcp.relay.process import run_relay
 
-    flow_spec = parse_flow_spec(fc)
-    encryption = source.tls_from(is_wanted=tls, ca_file=ca_file)
-    nodes = parse_seeds(upstream.split(","), tls=encryption is not None)
-    mechanisms = SCRAM_MECHANISMS if encryption is None else ALL_MECHANISMS
-    credentials = Credentials(user, Secret(_password(password_file)), mechanisms)
-    host, port = _listen(listen)
     chosen = RelaySettings(
-        upstream=nodes,
-        bucket=bucket,
-        credentials=credentials,
-        tls=encryption,
-        flow_spec=flow_spec,
-        host=host,
-        port=port,
-        listen_tls=source.tls_files(
-            listen_tls_cert, listen_tls_key, "--listen-tls-cert, --listen-tls-key"
-        ),
-        users=_users(listen_user, listen_password_file),
-        **settings,
+        flow_spec=parse_flow_spec(fc), **cluster.values(), **consumers.values(), **settings
     )
     run_relay(chosen)
     log_end("dcplake relay", "stopped", 0, as_json=False)
