@@ -102,20 +102,24 @@ class Regulator:
     # --- events of links
 
     def received(self, vbucket: int, frame_bytes: int) -> None:
+        """Count bytes of a stream; the bucket has their items already."""
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.flow_controls[vbucket].positions.receive(high_seqno, frame_bytes)
         self._due.touch(vbucket)
 
     def ended(self, vbucket: int) -> None:
+        """Free the bytes of a stream that is over."""
         self._free(vbucket, self.flow_controls[vbucket].free_all())
         self._due.touch(vbucket)
 
     def rolled_back(self, vbucket: int) -> None:
+        """Start again at the vbucket's high seqno, which is lower now."""
         self.ended(vbucket)
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.flow_controls[vbucket].positions.begin_again(high_seqno)
 
     def holds(self, vbucket: int) -> bool:
+        """Return True if the vbucket must not have a stream now."""
         return self.flow_controls[vbucket].is_held
 
     def _free(self, vbucket: int, frame_bytes: int) -> None:

@@ -46,7 +46,7 @@ class Relay(Serving):
             _SAME_HOST if bucket.settings.host in _ALL_ADDRESSES else None,
         )
         bucket.tell_figures = feeding.figures
-        feeding.regulator.follow(lambda: nodes.at(NODE).clients)
+        feeding.upstream.regulator.follow(lambda: nodes.at(NODE).clients)
         super().__init__(nodes, feeding)
 
     def figures(self) -> RelayFigures:

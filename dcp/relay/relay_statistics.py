@@ -20,10 +20,7 @@ from dcp.server.streams.stream import ActiveStreamPhase
 
 
 def relay_figures(
-    bucket: RelayBucket,
-    regulator: Regulator,
-    upstream: Upstream,
-    settings: RelaySettings,
+    bucket: RelayBucket, upstream: Upstream, settings: RelaySettings
 ) -> RelayFigures:
     """Return the relay's figures; the bucket's lock is held."""
     streams = [
@@ -32,8 +29,8 @@ def relay_figures(
         for stream in consumer.streams
         if stream.is_sending
     ]
-    flow_controls, links = regulator.flow_controls, upstream.links
-    flusher = bucket.writes.flusher
+    regulator, links = upstream.regulator, upstream.links
+    flow_controls, flusher = regulator.flow_controls, bucket.writes.flusher
     return RelayFigures(
         strategy=str(regulator.spec),
         consumers=len(bucket.dcp_connections),

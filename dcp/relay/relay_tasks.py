@@ -5,7 +5,6 @@ import logging
 from contextlib import suppress
 from typing import Final
 
-from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.relay_figures import RelayFigures
 from dcp.relay.relay_settings import RelaySettings
@@ -31,28 +30,20 @@ class RelayTasks:
         self._settings = settings
         self._tasks: list[asyncio.Task[None]] = []
         self.upstream = Upstream(bucket, settings)
-        self.regulator = Regulator(
-            bucket,
-            settings.flow_spec,
-            settings.window_bytes,
-            settings.hold_seconds,
-            settings.consumer_ack_seconds,
-            self.upstream,
-        )
 
     # --- Companion
 
     async def opening(self) -> None:
         """Connect; return when failover logs and high seqnos are known, or after 10 seconds."""
         with self._bucket.lock:
-            self.upstream.start(self.regulator)
+            self.upstream.start()
         self._tasks.append(asyncio.ensure_future(keep_running("upstream", self.upstream.run)))
         with suppress(TimeoutError):
             async with asyncio.timeout(_INFORMED_SECONDS):
                 await self.upstream.is_informed.wait()
 
     def opened(self) -> dict[str, Work]:
-        return {"regulator": self.regulator.run, "relay watch": self._watch}
+        return {"regulator": self.upstream.regulator.run, "relay watch": self._watch}
 
     async def ending(self) -> None:
         await self.upstream.stop()
@@ -90,14 +81,14 @@ class RelayTasks:
     # --- ConsumerRegistry
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
-        self.regulator.stream_deferred(consumer, vbucket)
+        self.upstream.regulator.stream_deferred(consumer, vbucket)
 
     def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
-        self.regulator.stream_wait_ended(consumer, vbucket)
+        self.upstream.regulator.stream_wait_ended(consumer, vbucket)
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        return self.regulator.set_tag(consumer, value)
+        return self.upstream.regulator.set_tag(consumer, value)
 
     def figures(self) -> RelayFigures:
         with self._bucket.lock:
-            return relay_figures(self._bucket, self.regulator, self.upstream, self._settings)
+            return relay_figures(self._bucket, self.upstream, self._settings)

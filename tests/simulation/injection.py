@@ -35,7 +35,7 @@ import dcp.lake.run.driver
 import dcp.lake.run.persistence_gate
 import dcp.relay.relay
 import dcp.relay.relay_settings
-import dcp.relay.relay_tasks
+import dcp.relay.upstream
 import dcp.server.bucket.auth
 import dcp.server.bucket.bucket_storage
 import dcp.server.bucket.vbucket_table
@@ -202,7 +202,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         (dcp.client.probe, "ThreadPoolExecutor", OneAfterAnother),
         (dcp.client.consumer, "Random", lambda: Random(random.getrandbits(64))),
         (
-            dcp.relay.relay_tasks,
+            dcp.relay.upstream,
             "Regulator",
             partial(Regulator, now_ns=lambda: int(loop.time() * 1e9)),
         ),
