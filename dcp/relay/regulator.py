@@ -129,14 +129,17 @@ class Regulator:
     # --- events of consumers
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
+        """Record that a consumer requested a stream that the relay cannot serve yet."""
         self.flow_controls[vbucket].stream_deferred(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
     def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
+        """Record that a consumer got its deferred stream, or gave it up."""
         self.flow_controls[vbucket].stream_wait_ended(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
+        """Put a consumer into the group with this tag; EINVAL if the value is no tag."""
         status = self.receivers.set_tag(consumer, value)
         number = self.receivers.number(consumer)
         for vbucket, flow_control in enumerate(self.flow_controls):

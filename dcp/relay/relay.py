@@ -40,13 +40,14 @@ class Relay(Serving):
         self.relay_settings = settings
         self.relay_bucket = bucket = RelayBucket(settings.served(*_uuid_and_vbuckets(settings)))
         self.feeding = feeding = RelayTasks(bucket, settings)
+        regulator = feeding.upstream.regulator
         nodes = ClusterNodes(
             bucket,
-            relay_commands(bucket, feeding),
+            relay_commands(bucket, regulator),
             _SAME_HOST if bucket.settings.host in _ALL_ADDRESSES else None,
         )
         bucket.tell_figures = feeding.figures
-        feeding.upstream.regulator.follow(lambda: nodes.at(NODE).clients)
+        regulator.follow(lambda: nodes.at(NODE).clients)
         super().__init__(nodes, feeding)
 
     def figures(self) -> RelayFigures:

@@ -10,10 +10,8 @@ from dcp.relay.relay_figures import RelayFigures
 from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.relay_statistics import relay_figures
 from dcp.relay.upstream import Upstream
-from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.node.serving import Work
 from dcp.server.replication.background import keep_running
-from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)
 _INFORMED_SECONDS: Final = 10.0
@@ -23,15 +21,13 @@ _FIRST_LOG_SECONDS: Final = 2.0
 
 
 class RelayTasks:
-    """The ``Companion`` of a relay's node, and the ``ConsumerRegistry`` of its commands."""
+    """The ``Companion`` of a relay's node."""
 
     def __init__(self, bucket: RelayBucket, settings: RelaySettings) -> None:
         self._bucket = bucket
         self._settings = settings
         self._tasks: list[asyncio.Task[None]] = []
         self.upstream = Upstream(bucket, settings)
-
-    # --- Companion
 
     async def opening(self) -> None:
         """Connect; return when failover logs and high seqnos are known, or after 10 seconds."""
@@ -77,17 +73,6 @@ class RelayTasks:
         for group in found.groups:
             if group.members < group.required:
                 _LOG.info("%s", group)
-
-    # --- ConsumerRegistry
-
-    def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
-        self.upstream.regulator.stream_deferred(consumer, vbucket)
-
-    def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
-        self.upstream.regulator.stream_wait_ended(consumer, vbucket)
-
-    def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        return self.upstream.regulator.set_tag(consumer, value)
 
     def figures(self) -> RelayFigures:
         with self._bucket.lock:
