@@ -116,7 +116,7 @@ class SetUpCheck:
         self._is_first = is_first
         self._name = ""
         self._begun = monotonic()
-        self.progress: bootstrap.BootstrapProgress | None = None
+        self.progress: bootstrap.Bootstrap | None = None
 
     def begin(self, step: SetUpStep) -> None:
         self.progress = step.progress
