@@ -32,7 +32,7 @@ from dcp.protocol.window import FlowControl
 from dcp.protocol.window_policies import FlowSettings
 from dcp.protocol.window_resize import WindowResize
 from dcp.wire import messages as m
-from dcp.wire.codec import TABLE, Side, decode, encode
+from dcp.wire.codec import TABLE, decode, encode
 from dcp.wire.columns import DATA_OPCODES
 from dcp.wire.frame import Frame, parse_frame
 from dcp.wire.frame_info import stream_id_info, stream_id_of
@@ -174,7 +174,7 @@ class ConnectionReplay:
             self.observed += 1
 
     def _take_request(self, frame: Frame) -> None:
-        if frame.cas or frame.datatype or (Side.REQUEST, frame.opcode) not in TABLE:
+        if frame.cas or frame.datatype or (Magic.REQUEST, frame.opcode) not in TABLE:
             raise ValueError("found a header or an opcode that our client does not send")
         body = body_of(frame)
         match body:
