@@ -22,7 +22,6 @@ from typing import Final, Protocol
 
 from dcp.printable import number_ranges
 from dcp.protocol.flow_strategy import FlowSpec
-from dcp.protocol.receiver_group import Ejection
 from dcp.relay.due_vbuckets import DueVbuckets
 from dcp.relay.receivers import Receivers
 from dcp.relay.relay_bucket import RelayBucket
@@ -216,14 +215,14 @@ class Regulator:
     def _look_at(self, vbucket: int) -> None:
         flow_control, now_ns = self.flow_controls[vbucket], self._tick_ns
         tracked = {each.receiver_id for each in flow_control.group.receivers}
-        ejected = flow_control.group.ejections[Ejection.TIMEOUT]
+        timeouts = flow_control.group.timeouts
         present = self._report_all(flow_control, vbucket, now_ns)
         if self.waits_for_disk:
             # Free nothing while the disk is behind, or even more would wait for it.
             self._due.look_again(vbucket)
             return
         freed_bytes = flow_control.on_idle(now_ns)
-        if flow_control.group.ejections[Ejection.TIMEOUT] != ejected:
+        if flow_control.group.timeouts != timeouts:
             for number in (tracked & present) - {
                 each.receiver_id for each in flow_control.group.receivers
             }:

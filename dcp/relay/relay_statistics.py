@@ -7,7 +7,6 @@ from time import monotonic
 import psutil
 
 from dcp.printable import number_ranges
-from dcp.protocol.receiver_group import Ejection
 from dcp.relay.memory import relay_bytes
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
@@ -37,7 +36,7 @@ def relay_figures(
         streams=len(streams),
         streams_from_disk=sum(stream.phase is ActiveStreamPhase.BACKFILLING for stream in streams),
         ejections=regulator.stuck.ejections,
-        streams_ejected=sum(gate.group.ejections[Ejection.TIMEOUT] for gate in flow_controls),
+        streams_ejected=sum(gate.group.timeouts for gate in flow_controls),
         newcomers_refused=sum(gate.newcomers_refused for gate in flow_controls),
         held_bytes=sum(gate.positions.held_bytes for gate in flow_controls),
         disk_waiting_bytes=0 if flusher is None else flusher.pending_bytes,
