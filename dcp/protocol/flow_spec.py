@@ -20,7 +20,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from dcp.errors import FlowSpecError
+from dcp.errors import ConfigError
 from dcp.protocol.flow_strategy import (
     I32_MAX,
     I64_MAX,
@@ -51,7 +51,7 @@ def parse_flow_spec(text: str | None, defaults: FlowDefaults | None = None) -> F
     """Return the value of an ``fc=`` parameter, or of the defaults if ``text`` is None.
 
     Raises:
-        FlowSpecError: the text is malformed; the message names the position.
+        ConfigError: the text is malformed; the message names the position.
     """
     defaults = FlowDefaults() if defaults is None else defaults
     if text is None:
@@ -130,8 +130,8 @@ def _duration_ns(text: str, value: str, at: int) -> int:
     return min(int(found[1]) * UNIT_NS[found[2].lower() or "ns"], NEVER_NS)
 
 
-def _wrong(text: str, at: int, found: str, expected: str) -> FlowSpecError:
+def _wrong(text: str, at: int, found: str, expected: str) -> ConfigError:
     shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
-    return FlowSpecError(
+    return ConfigError(
         f"fc={shown}: at character {at + 1}: found {found[:_MOST_SHOWN]!r}, expected {expected}"
     )
