@@ -214,12 +214,7 @@ class NodeConnection:
 
     # --- questions -------------------------------------------------------------------------
 
-    def all_vb_seqnos(
-        self,
-        timeout_seconds: float | None = None,
-        *,
-        state: VbucketState = VbucketState.ACTIVE,
-    ) -> dict[int, int]:
+    def all_vb_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> dict[int, int]:
         """Return the high seqno of every vbucket that this node has in ``state``.
 
         Raises:
@@ -230,13 +225,10 @@ class NodeConnection:
             Awaited(SeqnosReceived),
             lambda protocol, _: protocol.request_seqnos(state),
             "the high seqnos",
-            timeout_seconds,
         )
         return dict(answer.seqnos)
 
-    def failover_logs(
-        self, vbuckets: Collection[int], timeout_seconds: float | None = None
-    ) -> dict[int, FailoverLog]:
+    def failover_logs(self, vbuckets: Collection[int]) -> dict[int, FailoverLog]:
         """Return the failover logs of several vbuckets, requested at once.
 
         The result lacks vbuckets that the node does not have, and logs that it refuses or that
@@ -250,13 +242,11 @@ class NodeConnection:
                 protocol.request_failover_log(vbucket)
 
         awaited = AwaitedOfVbuckets(FailoverLogReceived, vbuckets)
-        self._ask(awaited, command, f"{len(vbuckets)} failover logs", timeout_seconds)
+        self._ask(awaited, command, f"{len(vbuckets)} failover logs")
         logs = ((event.vbucket, event.failover_log) for event in awaited.events)
         return {vbucket: log for vbucket, log in logs if log is not None}
 
-    def persisted_seqnos(
-        self, branches: Mapping[int, int], timeout_seconds: float | None = None
-    ) -> dict[int, int]:
+    def persisted_seqnos(self, branches: Mapping[int, int]) -> dict[int, int]:
         """Return the persisted seqnos of several vbuckets on this node.
 
         ``branches`` gives the uuid of each vbucket's branch. The result lacks vbuckets that the
@@ -270,26 +260,24 @@ class NodeConnection:
                 protocol.request_persistence(vbucket, vb_uuid)
 
         awaited = AwaitedOfVbuckets(PersistenceReceived, branches)
-        self._ask(awaited, command, f"{len(branches)} persisted seqnos", timeout_seconds)
+        self._ask(awaited, command, f"{len(branches)} persisted seqnos")
         seqnos = ((event.vbucket, event.persisted_seqno) for event in awaited.events)
         return {vbucket: seqno for vbucket, seqno in seqnos if seqno is not None}
 
-    def cluster_config(self, timeout_seconds: float | None = None) -> bytes:
+    def cluster_config(self) -> bytes:
         """Return the JSON of the node's cluster map. Raises as ``all_vb_seqnos``."""
         return self._ask(
             Awaited(ClusterConfigReceived),
             lambda protocol, _: protocol.request_cluster_config(),
             "the cluster map",
-            timeout_seconds,
         ).config
 
-    def collections_manifest(self, timeout_seconds: float | None = None) -> bytes | None:
+    def collections_manifest(self) -> bytes | None:
         """Return the manifest's JSON; None without a manifest. Raises as ``all_vb_seqnos``."""
         return self._ask(
             Awaited(ManifestReceived),
             lambda protocol, _: protocol.request_manifest(),
             "the collections manifest",
-            timeout_seconds,
         ).manifest
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
@@ -306,18 +294,13 @@ class NodeConnection:
         """Request it without waiting. ``ClusterConfigReceived`` follows."""
         self._reader.call(lambda protocol, _: protocol.request_cluster_config(), "cluster map")
 
-    def _ask(
-        self,
-        awaited: Awaited[E],
-        command: Command[None],
-        what: str,
-        timeout_seconds: float | None,
-    ) -> E:
-        timeout = timeout_seconds or self._settings.request_timeout_seconds
+    def _ask(self, awaited: Awaited[E], command: Command[None], what: str) -> E:
         self._reader.answers.add(awaited)
         try:
             self._reader.call(command, what)
         except BaseException:  # never asked: it must not take the answer to a later question
             self._reader.answers.forget(awaited)
             raise
-        return self._reader.answers.wait(awaited, timeout, f"{what} from {self.address}")
+        return self._reader.answers.wait(
+            awaited, self._settings.request_timeout_seconds, f"{what} from {self.address}"
+        )

@@ -185,7 +185,7 @@ def _held(
     """Return the state of each node's vbuckets in ``state``, or why the node does not answer."""
 
     def question(connection: NodeConnection) -> _Told:
-        seqnos = connection.all_vb_seqnos(state=state)
+        seqnos = connection.all_vb_seqnos(state)
         return seqnos, _logs_of(connection, seqnos)
 
     return ask_nodes(nodes, settings, credentials, question)
