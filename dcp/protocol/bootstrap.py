@@ -413,13 +413,6 @@ def control_step(control: DcpControlRequest) -> BootstrapStep:
     )
 
 
-def group_control(tag: int) -> DcpControlRequest:
-    """Return the control that joins a relay's receiver group. Servers other than relays
-    refuse it.
-    """
-    return control_request(GROUP_TAG, str(tag))
-
-
 def required_controls(
     flow: FlowSettings, liveness: LivenessSettings
 ) -> tuple[DcpControlRequest, ...]:

@@ -354,11 +354,6 @@ class ConsumerConnection:
         """The largest window that the producer may have now."""
         return self._state.resize.most_bytes
 
-    @property
-    def discarded_frames(self) -> int:
-        """The number of messages for closed or unknown streams, and of unknown messages."""
-        return self._state.discarded_frames
-
     def _open_stream(self, vbucket: int, stream_id: int | None) -> int:
         opaque = self._state.opaques.get((vbucket, stream_id))
         if opaque is None:

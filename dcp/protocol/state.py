@@ -50,6 +50,7 @@ class ConnectionState:
     outbound: list[bytes] = field(default_factory=list)
     next_opaque: int = 1
     discarded_frames: int = 0
+    """The number of messages for closed or unknown streams, and of unknown messages."""
     resize_opaque: int = 0
     asked_windows: list[int] = field(default_factory=list)
     """Sizes of stream windows that the producer has not answered yet."""
