@@ -1,5 +1,6 @@
 """Collects the figures of a relay from its parts: for STAT ``relay``, metrics, and the log."""
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from time import monotonic
@@ -16,6 +17,8 @@ from dcp.relay.upstream import Upstream
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.server.commands.memory_formula import Load, keys_of
 from dcp.server.streams.stream import ActiveStreamPhase
+
+_LOG = logging.getLogger(__name__)
 
 
 def relay_figures(
@@ -109,3 +112,23 @@ def _groups(regulator: Regulator) -> Iterator[GroupFigures]:
         yield GroupFigures(
             number_ranges(vbuckets), members, required, is_held, held_bytes, waits_for
         )
+
+
+def log_figures(found: RelayFigures) -> None:
+    _LOG.info(
+        "%d consumers, %d streams, %d of them from disk; %d ejections; %d bytes held",
+        found.consumers,
+        found.streams,
+        found.streams_from_disk,
+        found.ejections,
+        found.held_bytes,
+    )
+    if found.disk_trouble:
+        text = "%s; %d bytes wait for the disk"
+        _LOG.warning(text, found.disk_trouble, found.disk_waiting_bytes)
+    for link in found.upstream:
+        if link.waits_for:
+            _LOG.info("%s: waits for consumer %s", link.node, link.waits_for)
+    for group in found.groups:
+        if group.members < group.required:
+            _LOG.info("%s", group)
