@@ -29,6 +29,7 @@ from dcp.protocol.flow_strategy import (
     FlowDefaults,
     FlowSpec,
     FlowStrategy,
+    group_tag_of,
 )
 
 _MOST_SHOWN: Final = 200
@@ -40,7 +41,6 @@ _OPTIONS: Final = {
     FlowStrategy.TAGGED: ("g:", "t:", "rrwm:"),
 }
 _DURATION: Final = re.compile(r"([0-9]{1,19})(ns|us|ms|s|)", re.IGNORECASE)
-_TAG: Final = re.compile(r"-?[0-9]{1,19}")
 _SIZE: Final = re.compile(r"-?[0-9]{1,10}")
 _COUNT: Final = re.compile(r"[+]?[0-9]+")
 _BEGINS_AS_NUMBER: Final = re.compile(r"\s*[+-]?[0-9]")
@@ -92,8 +92,8 @@ def _with_group(spec: FlowSpec, text: str, value: str, at: int) -> FlowSpec:
     if not value:
         raise _wrong(text, at, value, "a group: TAG, /SIZE or TAG/SIZE")
     if tag and spec.strategy is FlowStrategy.TAGGED:
-        number = int(tag) if _TAG.fullmatch(tag) else I64_MAX + 1
-        if not -I64_MAX - 1 <= number <= I64_MAX:
+        number = group_tag_of(tag)
+        if number is None:
             raise _wrong(text, at, tag, "a group tag: a decimal number of 64 bits")
         spec = replace(spec, group_tag=number)
     elif _BEGINS_AS_NUMBER.match(tag) and not _is_ignored(tag, slash):

@@ -9,6 +9,7 @@
 ``flow_spec.py`` parses the parameter.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -21,6 +22,7 @@ UNIT_NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 """Units of durations, the longest first."""
 _TIMEOUT_NS: Final = 5 * UNIT_NS["s"]
 _RETRANSMIT_MULTIPLE: Final = 4
+_TAG: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 class FlowStrategy(StrEnum):
@@ -101,6 +103,12 @@ class FlowDefaults:
             return FlowSpec(strategy, retransmit_multiple=multiple)
         tag = self.group_tag if strategy is FlowStrategy.TAGGED else None
         return FlowSpec(strategy, tag, self.group_min_size, self.receiver_timeout_ns, multiple)
+
+
+def group_tag_of(text: str) -> int | None:
+    """Return the group tag that a text is, a decimal number of 64 bits with a sign; else None."""
+    tag = int(text) if _TAG.fullmatch(text) else I64_MAX + 1
+    return tag if -I64_MAX - 1 <= tag <= I64_MAX else None
 
 
 def _require_numbers(size: int, timeout_ns: int, multiple: int) -> None:
