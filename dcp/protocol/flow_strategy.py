@@ -38,7 +38,8 @@ class FlowStrategy(StrEnum):
     """The limit of the slowest receiver with the group tag."""
 
 
-_OF_GROUPS: Final = frozenset({FlowStrategy.MIN, FlowStrategy.TAGGED})
+GROUP_STRATEGIES: Final = frozenset({FlowStrategy.MIN, FlowStrategy.TAGGED})
+"""They track a group of receivers; the others follow every status message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class FlowSpec:
             _require("group_tag", self.group_tag, -I64_MAX - 1, I64_MAX)
         else:
             self._require_only("group_tag", None)
-        if self.strategy not in _OF_GROUPS:
+        if self.strategy not in GROUP_STRATEGIES:
             self._require_only("group_min_size", 0)
             self._require_only("receiver_timeout_ns", _TIMEOUT_NS)
 
@@ -73,7 +74,7 @@ class FlowSpec:
 
     def __str__(self) -> str:
         options = [self.strategy.value]
-        if self.strategy in _OF_GROUPS:
+        if self.strategy in GROUP_STRATEGIES:
             tag = "" if self.group_tag is None else self.group_tag
             timeout = _duration_text(self.receiver_timeout_ns)
             options += [f"g:{tag}/{self.group_min_size}", f"t:{timeout}"]
@@ -99,7 +100,7 @@ class FlowDefaults:
         """Return the parameter of a strategy without options; None means the default strategy."""
         strategy = self.strategy if strategy is None else strategy
         multiple = self.retransmit_multiple
-        if strategy not in _OF_GROUPS:
+        if strategy not in GROUP_STRATEGIES:
             return FlowSpec(strategy, retransmit_multiple=multiple)
         tag = self.group_tag if strategy is FlowStrategy.TAGGED else None
         return FlowSpec(strategy, tag, self.group_min_size, self.receiver_timeout_ns, multiple)

@@ -13,17 +13,9 @@ receivers leave in one pass, Java may lose a live one; this module does as C doe
 """
 
 from dataclasses import dataclass
-from typing import Final
 
-from dcp.protocol.flow_strategy import FlowSpec, FlowStrategy
+from dcp.protocol.flow_strategy import GROUP_STRATEGIES, FlowSpec, FlowStrategy
 from dcp.protocol.lowest_edge import LowestEdge
-
-_TRACKING: Final = {
-    FlowStrategy.UNICAST: False,
-    FlowStrategy.MAX: False,
-    FlowStrategy.MIN: True,
-    FlowStrategy.TAGGED: True,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +78,7 @@ class ReceiverGroup:
 
     @property
     def is_tracking(self) -> bool:
-        return _TRACKING[self.spec.strategy]
+        return self.spec.strategy in GROUP_STRATEGIES
 
     def counts(self, group_tag: int | None) -> bool:
         """Return whether the strategy may track a receiver with this tag."""
