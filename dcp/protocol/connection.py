@@ -295,14 +295,6 @@ class ConsumerConnection:
         require_unsigned("window_bytes", window_bytes, U32_MAX)
         self._state.change_stream_window(window_bytes)
 
-    def position(self, vbucket: int, *, stream_id: int | None = None) -> Position:
-        """Return the stream's position after the last received block, even if the stream has ended.
-
-        Raises:
-            LocalProtocolError: this connection has had no stream of the vbucket.
-        """
-        return self._state.stream_of(vbucket, stream_id).position
-
     @property
     def is_ready(self) -> bool:
         return self._state.bootstrap.is_done
