@@ -43,6 +43,7 @@ def relay_figures(
         newcomers_refused=sum(gate.newcomers_refused for gate in flow_controls),
         held_bytes=sum(gate.positions.held_bytes for gate in flow_controls),
         disk_waiting_bytes=0 if flusher is None else flusher.pending_bytes,
+        disk_failures=0 if flusher is None else len(flusher.failures),
         disk_trouble="" if flusher is None else _trouble_of(flusher.failures),
         waits_for_disk=regulator.waits_for_disk,
         resident_bytes=psutil.Process().memory_info().rss,
