@@ -6,7 +6,7 @@ of ``vocabulary.py`` is in ``TABLE`` or ``NOT_SUPPORTED``. Source of the layouts
 ``include/memcached/protocol_binary.h``.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any, Final
@@ -25,6 +25,7 @@ from dcp.wire.value_layouts import (
     VB_UUID,
     VERSION_NUMBER,
     ValueLayout,
+    raw,
 )
 from dcp.wire.vocabulary import Magic, Opcode, ServerOpcode, Status
 
@@ -90,9 +91,9 @@ _EMPTY: Final = CodecRow(m.Empty)
 _TEXT: Final = CodecRow(m.Text, value=RAW)
 _STORE: Final = CodecRow(m.Store, _extras("II", "flags expiry"), "key", RAW)
 _STORED: Final = CodecRow(m.MutationAnswer, (*NO_EXTRAS, Extras("QQ", "vb_uuid seqno")))
-_SASL: Final = CodecRow(m.Sasl, key="mechanism", value=replace(RAW, names=("payload",)))
-_SASL_ANSWER: Final = CodecRow(m.SaslAnswer, value=replace(RAW, names=("payload",)))
-_PATH: Final = CodecRow(m.GetId, value=replace(RAW, names=("path",)))
+_SASL: Final = CodecRow(m.Sasl, key="mechanism", value=raw("payload"))
+_SASL_ANSWER: Final = CodecRow(m.SaslAnswer, value=raw("payload"))
+_PATH: Final = CodecRow(m.GetId, value=raw("path"))
 _ID_ANSWER: Final = CodecRow(m.IdAnswer, _extras("QI", "manifest_uid collection_id"))
 _LOG_ANSWER: Final = CodecRow(m.FailoverLogAnswer, value=FAILOVER_LOG)
 
@@ -149,7 +150,7 @@ TABLE: Final[dict[tuple[Magic, int], CodecRow]] = {
         m.ClustermapNotification,
         (Extras("I", "rev"), Extras("qq", "epoch rev")),
         "bucket",
-        replace(RAW, names=("config",)),
+        raw("config"),
     ),
     (Magic.SERVER_RESPONSE, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION): _EMPTY,
     (Magic.REQUEST, Opcode.IOCTL_GET): CodecRow(m.IoctlGet, key="name"),
