@@ -122,9 +122,7 @@ class _ScramClient(ScramClient):  # type: ignore[misc]  # scramp has no types
         """Return the proof that we know the password (RFC 5802, section 3)."""
         self._set_stage(ClientStage.get_client_final)
         name: str = self.hf().name
-        salted = self._salted(
-            name, bytes(self.password), bytes(self.salt), int(self.iterations)
-        )
+        salted = self._salted(name, bytes(self.password), bytes(self.salt), int(self.iterations))
         client_key = hmac.digest(salted, b"Client Key", name)
         without_proof = f"c={b64encode(bytes(self.gs2_header)).decode()},r={self.nonce}"
         said = f"{self.client_first_bare},{self.server_first},{without_proof}".encode()

@@ -21,9 +21,7 @@ from dcp.server.streams.stream import ActiveStreamPhase
 _LOG = logging.getLogger(__name__)
 
 
-def relay_figures(
-    bucket: RelayBucket, upstream: Upstream, settings: RelaySettings
-) -> RelayFigures:
+def relay_figures(bucket: RelayBucket, upstream: Upstream, settings: RelaySettings) -> RelayFigures:
     """Return the relay's figures; the bucket's lock is held."""
     streams = [
         stream
