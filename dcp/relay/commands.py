@@ -90,12 +90,13 @@ def relay_commands(bucket: RelayBucket, regulator: Regulator) -> Mapping[int, Co
         asked = cast("m.DcpControl", body)
         if asked.name != TAG_CONTROL or session.dcp is None:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
-        elif (status := regulator.set_tag(session.dcp, asked.value)) is Status.SUCCESS:
+        elif regulator.set_tag(session.dcp, asked.value):
             session.reply(frame, m.Empty())
         else:
             found = asked.value.decode("utf-8", "backslashreplace")[:_MOST_SHOWN]
             expected = "expected a decimal number of 64 bits, with a sign"
-            session.refuse(frame, status, f"receiver_group_tag: found {found!r}, {expected}")
+            text = f"receiver_group_tag: found {found!r}, {expected}"
+            session.refuse(frame, Status.EINVAL, text)
 
     def stat(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         if (group := cast("m.Stat", body).group) == PRODUCER_GROUP:

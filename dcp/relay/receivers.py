@@ -23,7 +23,6 @@ from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.model.connection_name import shown_name
 from dcp.server.node.accepted_connection import AcceptedConnection
 from dcp.server.streams.stream import ActiveStream
-from dcp.wire.vocabulary import Status
 
 TAG_CONTROL: Final = GROUP_TAG.encode()
 _NAME_OF_TAG: Final = b"#gtag="
@@ -89,12 +88,12 @@ class Receivers:
         kept = {*numbers, *self._numbers.values()}
         self.names = {number: name for number, name in self.names.items() if number in kept}
 
-    def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
+    def set_tag(self, consumer: DcpConnection, value: bytes) -> bool:
+        """Set a consumer's tag; return False if the value is none."""
         tag = group_tag_of(value.decode("ascii", "replace"))
-        if tag is None:
-            return Status.EINVAL
-        self._tags[consumer] = tag
-        return Status.SUCCESS
+        if tag is not None:
+            self._tags[consumer] = tag
+        return tag is not None
 
     def tag(self, consumer: DcpConnection) -> int | None:
         if consumer not in self._tags:

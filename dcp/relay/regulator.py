@@ -29,7 +29,6 @@ from dcp.relay.stuck_consumers import StuckConsumers
 from dcp.relay.vbucket_flow_control import VbucketFlowControl
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.node.accepted_connection import AcceptedConnection
-from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)
 TICK_SECONDS: Final = 0.1
@@ -137,14 +136,14 @@ class Regulator:
         self.flow_controls[vbucket].stream_wait_ended(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
-    def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        """Put a consumer into the group with this tag; EINVAL if the value is no tag."""
-        status = self.receivers.set_tag(consumer, value)
+    def set_tag(self, consumer: DcpConnection, value: bytes) -> bool:
+        """Put a consumer into the group with this tag; return False if the value is no tag."""
+        is_tag = self.receivers.set_tag(consumer, value)
         number = self.receivers.number(consumer)
         for vbucket, flow_control in enumerate(self.flow_controls):
             if number in flow_control.receivers:
                 self._due.touch(vbucket)
-        return status
+        return is_tag
 
     # --- passes
 
