@@ -5,7 +5,6 @@
         StoreUnavailableError   an object store cannot be reached, or says that it cannot answer
         StoreRefusedError       an object store refuses our keys, or there are none
       ConfigError             a setting that is unknown, missing or of the wrong type
-        FlowSpecError           a text that is no flow control parameter (fc=)
         SecretError             a file of a secret or certificate that cannot be used
       LocalProtocolError      our caller misused a protocol object
       RemoteProtocolError     the peer broke the protocol
@@ -61,10 +60,6 @@ class ConfigError(DcplakeError):
     """A setting that is unknown, missing or of the wrong type."""
 
     exit_code = 2
-
-
-class FlowSpecError(ConfigError):
-    """A text is no flow control parameter; the message names the place, found and expected."""
 
 
 class SecretError(ConfigError):

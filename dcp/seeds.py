@@ -137,7 +137,7 @@ def check_address(host: str, port: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _WrittenAddress:
     """One address as written; ``behind`` follows it, from ``/`` or ``?`` on.
 
     ``shown`` is safe for messages: it has no user, and no options, which may hold a password.
@@ -161,7 +161,7 @@ class _Part:
         )
 
 
-def _read(text: str) -> _Part:
+def _read(text: str) -> _WrittenAddress:
     shown = text.rpartition("@")[2].partition("?")[0]
     try:
         if "@" in text:  # before anything of it is shown
@@ -178,11 +178,11 @@ def _read(text: str) -> _Part:
         port = None if written is None else _port(written)
         check_address(host, PLAIN_PORT if port is None else port)
     except ValueError as error:
-        raise _Part(shown).wrong(error) from None
-    return _Part(shown, scheme, host, port, behind)
+        raise _WrittenAddress(shown).wrong(error) from None
+    return _WrittenAddress(shown, scheme, host, port, behind)
 
 
-def _options(part: _Part) -> dict[str, str]:
+def _options(part: _WrittenAddress) -> dict[str, str]:
     """Return the options behind an address."""
     if not part.behind:
         return {}

@@ -18,7 +18,7 @@ ADDITIONS = {
     ),
     "metric of a lake": (2, "dcp/lake", r'"dcplake_waiting_vbuckets"|\bwaiting: Annotated\[tuple'),
     "replica column": (3, "dcp/lake", r'"expiry"'),
-    "message of the protocol": (4, "dcp/wire", r"\bOsoSnapshot\b|\bDCP_OSO_SNAPSHOT\b"),
+    "message of the protocol": (3, "dcp/wire", r"\bOsoSnapshot\b|\bDCP_OSO_SNAPSHOT\b"),
 }
 """By what is added: the most files, where they are, and what its example has in each."""
 

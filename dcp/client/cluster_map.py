@@ -13,6 +13,7 @@ else the alternate one with its host; else the default one.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dcp.client.addresses import NodeAddress
@@ -117,9 +118,7 @@ class ClusterMap:
         locator = fields.optional("nodeLocator", str, "vbucket")
         if locator != "vbucket":
             raise fields.wrong("nodeLocator", locator, "'vbucket' (a Couchbase bucket)")
-        server_map = _Fields(
-            fields.required("vBucketServerMap", dict), f"{fields.where}", "vBucketServerMap."
-        )
+        server_map = fields.inner("vBucketServerMap", fields.required("vBucketServerMap", dict))
         extended = [
             _extended_node(fields, f"nodesExt[{index}]", entry, source)
             for index, entry in enumerate(fields.optional("nodesExt", list, []))
@@ -167,6 +166,12 @@ class _Fields:
             raise self.wrong(name, value, f"a JSON {_JSON_NAMES[kind]}")
         return value
 
+    def inner(self, name: str, value: object) -> "_Fields":
+        """Return the object in field ``name``."""
+        if not isinstance(value, dict):
+            raise self.wrong(name, value, "a JSON object")
+        return _Fields(value, self.where, f"{name}.")
+
     def wrong(self, name: str, found: object, expected: str) -> RemoteProtocolError:
         return RemoteProtocolError(
             f"{self.where}: field '{self.prefix}{name}': found {str(found)[:100]!r}, "
@@ -209,7 +214,7 @@ class _ExtendedNode:
 
     default: tuple[str, _Fields]
     alternates: Mapping[str, tuple[str, _Fields]]
-    wrong: Callable[[object], RemoteProtocolError]
+    wrong: Callable[[str], RemoteProtocolError]
 
     def address(self, network: str, *, tls: bool) -> NodeAddress | None:
         """Return the data service's address; None if the node offers none in that network."""
@@ -220,31 +225,23 @@ class _ExtendedNode:
         try:
             return NodeAddress(place[0], port)
         except ValueError as error:
-            raise self.wrong(error) from None
+            raise self.wrong(f"host and port ({error})") from None
 
 
 def _extended_node(fields: _Fields, name: str, entry: object, source: NodeAddress) -> _ExtendedNode:
-    def wrong(why: object) -> RemoteProtocolError:
-        return fields.wrong(name, entry, f"host and port ({why})")
-
-    def fields_of(value: object, where: str) -> _Fields:
-        if not isinstance(value, dict):
-            raise fields.wrong(where, value, "a JSON object")
-        return _Fields(value, fields.where, f"{where}.")
-
-    node = fields_of(entry, name)
-    services = fields_of(node.required("services", dict), f"{name}.services")
+    node = fields.inner(name, entry)
+    services = fields.inner(f"{name}.services", node.required("services", dict))
     alternates = {}
     for network, value in node.optional("alternateAddresses", dict, {}).items():
         where = f"{name}.alternateAddresses.{network}"
-        other = fields_of(value, where)
+        other = fields.inner(where, value)
         ports = other.optional("ports", dict, None)  # without them they are the default's
         alternates[network] = (
             _host(other.optional("hostname", str, ""), source),
-            services if ports is None else fields_of(ports, f"{where}.ports"),
+            services if ports is None else fields.inner(f"{where}.ports", ports),
         )
     host = _host(node.optional("hostname", str, ""), source)
-    return _ExtendedNode((host, services), alternates, wrong)
+    return _ExtendedNode((host, services), alternates, partial(fields.wrong, name, entry))
 
 
 def _network(

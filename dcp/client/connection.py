@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.answers import Awaited, AwaitedOfVbuckets, E
+from dcp.client.answers import Awaited, E
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue
 from dcp.client.protocol_connection import new_protocol_connection
@@ -90,10 +90,11 @@ class NodeConnection:
         # The reader has both limits of its own; this one only backs them up.
         most = settings.connect_timeout_seconds + settings.bootstrap_timeout_seconds + 1
         try:
-            return self._reader.answers.wait(awaited, most, f"the bootstrap with {self.address}")
+            [ready] = self._reader.answers.wait(awaited, most, f"the bootstrap with {self.address}")
         except BaseException:
             self.close()
             raise
+        return ready
 
     def close(self) -> None:
         """End the streams, close, and wait for the end of the reader. A second call does nothing.
@@ -214,29 +215,21 @@ class NodeConnection:
 
     # --- questions -------------------------------------------------------------------------
 
-    def all_vb_seqnos(
-        self,
-        timeout_seconds: float | None = None,
-        *,
-        state: VbucketState = VbucketState.ACTIVE,
-    ) -> dict[int, int]:
+    def all_vb_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> dict[int, int]:
         """Return the high seqno of every vbucket that this node has in ``state``.
 
         Raises:
             NodeUnavailableError: no answer in time.
             DcplakeError: the error that ended the connection.
         """
-        answer = self._ask(
+        [answer] = self._ask(
             Awaited(SeqnosReceived),
             lambda protocol, _: protocol.request_seqnos(state),
             "the high seqnos",
-            timeout_seconds,
         )
         return dict(answer.seqnos)
 
-    def failover_logs(
-        self, vbuckets: Collection[int], timeout_seconds: float | None = None
-    ) -> dict[int, FailoverLog]:
+    def failover_logs(self, vbuckets: Collection[int]) -> dict[int, FailoverLog]:
         """Return the failover logs of several vbuckets, requested at once.
 
         The result lacks vbuckets that the node does not have, and logs that it refuses or that
@@ -249,14 +242,11 @@ class NodeConnection:
             for vbucket in vbuckets:
                 protocol.request_failover_log(vbucket)
 
-        awaited = AwaitedOfVbuckets(FailoverLogReceived, vbuckets)
-        self._ask(awaited, command, f"{len(vbuckets)} failover logs", timeout_seconds)
-        logs = ((event.vbucket, event.failover_log) for event in awaited.events)
-        return {vbucket: log for vbucket, log in logs if log is not None}
+        awaited = Awaited(FailoverLogReceived, vbuckets)
+        events = self._ask(awaited, command, f"{len(vbuckets)} failover logs")
+        return {each.vbucket: each.failover_log for each in events if each.failover_log is not None}
 
-    def persisted_seqnos(
-        self, branches: Mapping[int, int], timeout_seconds: float | None = None
-    ) -> dict[int, int]:
+    def persisted_seqnos(self, branches: Mapping[int, int]) -> dict[int, int]:
         """Return the persisted seqnos of several vbuckets on this node.
 
         ``branches`` gives the uuid of each vbucket's branch. The result lacks vbuckets that the
@@ -269,28 +259,28 @@ class NodeConnection:
             for vbucket, vb_uuid in branches.items():
                 protocol.request_persistence(vbucket, vb_uuid)
 
-        awaited = AwaitedOfVbuckets(PersistenceReceived, branches)
-        self._ask(awaited, command, f"{len(branches)} persisted seqnos", timeout_seconds)
-        seqnos = ((event.vbucket, event.persisted_seqno) for event in awaited.events)
+        awaited = Awaited(PersistenceReceived, branches)
+        events = self._ask(awaited, command, f"{len(branches)} persisted seqnos")
+        seqnos = ((each.vbucket, each.persisted_seqno) for each in events)
         return {vbucket: seqno for vbucket, seqno in seqnos if seqno is not None}
 
-    def cluster_config(self, timeout_seconds: float | None = None) -> bytes:
+    def cluster_config(self) -> bytes:
         """Return the JSON of the node's cluster map. Raises as ``all_vb_seqnos``."""
-        return self._ask(
+        [answer] = self._ask(
             Awaited(ClusterConfigReceived),
             lambda protocol, _: protocol.request_cluster_config(),
             "the cluster map",
-            timeout_seconds,
-        ).config
+        )
+        return answer.config
 
-    def collections_manifest(self, timeout_seconds: float | None = None) -> bytes | None:
+    def collections_manifest(self) -> bytes | None:
         """Return the manifest's JSON; None without a manifest. Raises as ``all_vb_seqnos``."""
-        return self._ask(
+        [answer] = self._ask(
             Awaited(ManifestReceived),
             lambda protocol, _: protocol.request_manifest(),
             "the collections manifest",
-            timeout_seconds,
-        ).manifest
+        )
+        return answer.manifest
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
         """Request them without waiting. ``SeqnosReceived`` follows."""
@@ -306,18 +296,13 @@ class NodeConnection:
         """Request it without waiting. ``ClusterConfigReceived`` follows."""
         self._reader.call(lambda protocol, _: protocol.request_cluster_config(), "cluster map")
 
-    def _ask(
-        self,
-        awaited: Awaited[E],
-        command: Command[None],
-        what: str,
-        timeout_seconds: float | None,
-    ) -> E:
-        timeout = timeout_seconds or self._settings.request_timeout_seconds
+    def _ask(self, awaited: Awaited[E], command: Command[None], what: str) -> list[E]:
         self._reader.answers.add(awaited)
         try:
             self._reader.call(command, what)
         except BaseException:  # never asked: it must not take the answer to a later question
             self._reader.answers.forget(awaited)
             raise
-        return self._reader.answers.wait(awaited, timeout, f"{what} from {self.address}")
+        return self._reader.answers.wait(
+            awaited, self._settings.request_timeout_seconds, f"{what} from {self.address}"
+        )

@@ -1,4 +1,4 @@
-"""Asks the cluster for its map, high seqnos and failover logs, before a round is planned.
+"""Asks the cluster for its map, high seqnos, failover logs and persisted seqnos.
 
 The connections are ordinary ones (no DCP_OPEN), one per node, all at the same time. The connection
 settings bound each of them, so the probe takes no longer than the timeouts of one slow node.
@@ -172,6 +172,39 @@ def probe_replicas(
     return copies
 
 
+def persisted_seqnos(
+    cluster: ClusterMap,
+    branches: Mapping[int, int],
+    settings: ConnectionSettings,
+    credentials: Credentials,
+) -> dict[int, dict[NodeAddress, int]]:
+    """Return the persisted seqnos by vbucket and node.
+
+    ``branches`` gives the uuid of each vbucket's branch. The result lacks nodes that are out of
+    reach, do not have the vbucket, or have another branch. Nodes of an ephemeral bucket, which has
+    no disk, report 0 (kv_engine ``ephemeral_vb.h``).
+
+    Raises:
+        AuthenticationError: user or password refused.
+        BucketError: no such bucket, or no access to it.
+    """
+    by_node: dict[NodeAddress, dict[int, int]] = {}
+    for vbucket, vb_uuid in branches.items():
+        owner = cluster.owner(vbucket)
+        for node in {*([] if owner is None else [owner]), *cluster.replica_nodes(vbucket)}:
+            by_node.setdefault(node, {})[vbucket] = vb_uuid
+
+    def question(connection: NodeConnection) -> dict[int, int]:
+        return connection.persisted_seqnos(by_node[connection.address])
+
+    found: dict[int, dict[NodeAddress, int]] = {vbucket: {} for vbucket in branches}
+    for node, told in ask_nodes(by_node, settings, credentials, question).items():
+        if not isinstance(told, str):
+            for vbucket, seqno in told.items():
+                found[vbucket][node] = seqno
+    return found
+
+
 _Told = tuple[dict[int, int], dict[int, FailoverLog]]
 """High seqnos and failover logs of one node."""
 
@@ -185,7 +218,7 @@ def _held(
     """Return the state of each node's vbuckets in ``state``, or why the node does not answer."""
 
     def question(connection: NodeConnection) -> _Told:
-        seqnos = connection.all_vb_seqnos(state=state)
+        seqnos = connection.all_vb_seqnos(state)
         return seqnos, _logs_of(connection, seqnos)
 
     return ask_nodes(nodes, settings, credentials, question)

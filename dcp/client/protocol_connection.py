@@ -10,12 +10,11 @@ from dcp.protocol.bootstrap import (
     OPEN_FLAGS,
     BootstrapSettings,
     control_request,
-    group_control,
 )
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.liveness import LivenessSettings
-from dcp.protocol.negotiation import CHANGE_STREAMS
+from dcp.protocol.negotiation import CHANGE_STREAMS, GROUP_TAG
 from dcp.protocol.window_policies import FlowSettings
 from dcp.setting_keys import section_of
 
@@ -32,7 +31,7 @@ def new_protocol_connection(
     """
     history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
     tag = settings.receiver_group_tag
-    group = (group_control(int(tag)),) if tag else ()
+    group = (control_request(GROUP_TAG, str(int(tag))),) if tag else ()
     return ConsumerConnection(
         BootstrapSettings(
             settings.bucket,

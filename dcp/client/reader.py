@@ -259,7 +259,7 @@ class Reader:
         if self._on_step is not None and name != self._told_step:
             self._told_step = name
             line = None if self._transport is None else self._transport.line
-            self._on_step(SetUpStep(name, self._protocol.set_up_progress, line))
+            self._on_step(SetUpStep(name, self._protocol.bootstrap, line))
 
     def _goes_on(self, now: float) -> bool:
         """Return whether to take another turn.

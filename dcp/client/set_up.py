@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dcp.protocol.bootstrap import BootstrapProgress
+from dcp.protocol.bootstrap import Bootstrap
 
 TCP: Final = "TCP connection"
 TLS: Final = "TLS handshake"
@@ -30,5 +30,5 @@ class SetUpStep:
     """
 
     name: str
-    progress: BootstrapProgress
+    progress: Bootstrap
     line: Line | None

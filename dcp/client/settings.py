@@ -4,12 +4,12 @@ They hold bytes, seconds and fractions, and no secret (credentials travel separa
 ``dcp.protocol.credentials``). The defaults suit one connection of a Spark task.
 """
 
-import re
 import ssl
 from dataclasses import dataclass
 from typing import Final
 
 from dcp.errors import ConfigError, SecretError
+from dcp.protocol.flow_strategy import group_tag_of
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.window_policies import FlowSettings
 from dcp.seeds import AUTO_NETWORK
@@ -127,8 +127,7 @@ class ConnectionSettings(ReachSettings, FlowSettings):
 
 def check_group_tag(tag: str) -> None:
     """Raise ConfigError if this is neither a number of 64 bits nor empty."""
-    is_number = re.fullmatch(r"-?[0-9]{1,19}", tag) is not None
-    if tag and not (is_number and -(2**63) <= int(tag) < 2**63):
+    if tag and group_tag_of(tag) is None:
         raise ConfigError(
             f"receiver_group_tag: found {tag!r}, expected a decimal number from "
             "-9223372036854775808 to 9223372036854775807, or nothing"

@@ -58,6 +58,13 @@ from dcp.wire.vocabulary import Status, VbucketState
 
 _LOG = logging.getLogger(__name__)
 
+_WINDOW_REFUSED: Final = (
+    "%s refuses a window of %d bytes (%s): connections keep those that they have"
+)
+_STREAM_WINDOWS_REFUSED: Final = (
+    "%s refuses windows of single streams (%s): the connection's window holds alone"
+)
+
 
 class StreamKeeper:
     """All vbuckets and connections of one consumer.
@@ -91,8 +98,8 @@ class StreamKeeper:
         """A node has accepted user, password and bucket. Another node that refuses them may be
         starting.
         """
-        self._told_window_refused = False
-        self._told_stream_windows_refused = False
+        self._told: set[str] = set()
+        """Warnings that were logged."""
 
     def stop_stream(self, vbucket: int) -> None:
         """End one vbucket. Only ``VbucketStopped`` follows for it; received data is dropped."""
@@ -289,43 +296,29 @@ class StreamKeeper:
                 self._was_accepted = True
                 link.error = None
                 if STREAM_WINDOW in event.refused_controls:
-                    self._tell_stream_windows_refused(link)
+                    self._warn_once(_STREAM_WINDOWS_REFUSED, link.address, STREAM_WINDOW)
                 self._adopt(event.cluster_config, link, now)
                 return ()
             case ClusterConfigReceived():
                 self._adopt(event.config, link, now)
                 return ()
             case WindowRefused():
-                self._tell_window_refused(event, link)
+                self._warn_once(_WINDOW_REFUSED, link.address, event.asked_bytes, event.detail)
                 return ()
             case StreamWindowChanged():
                 if event.status != Status.SUCCESS:
-                    self._tell_stream_windows_refused(link)
+                    self._warn_once(_STREAM_WINDOWS_REFUSED, link.address, STREAM_WINDOW)
                 return ()
         track = self.tracks.get(getattr(event, "vbucket", -1))
         if track is None or track.phase is Phase.STOPPED:
             return ()  # the answer to CLOSE_STREAM and the STREAM_END may come together
         return self._on_stream(event, track, link, now)
 
-    def _tell_window_refused(self, event: WindowRefused, link: NodeLink) -> None:
-        if not self._told_window_refused:
-            self._told_window_refused = True
-            _LOG.warning(
-                "%s refuses a window of %d bytes (%s): connections keep those that they have",
-                link.address,
-                event.asked_bytes,
-                event.detail,
-            )
-
-    def _tell_stream_windows_refused(self, link: NodeLink) -> None:
-        """Log once for all nodes that streams have no windows of their own."""
-        if not self._told_stream_windows_refused:
-            self._told_stream_windows_refused = True
-            _LOG.warning(
-                "%s refuses windows of single streams (%s): the connection's window holds alone",
-                link.address,
-                STREAM_WINDOW,
-            )
+    def _warn_once(self, text: str, *values: object) -> None:
+        """Log a warning, once for all nodes."""
+        if text not in self._told:
+            self._told.add(text)
+            _LOG.warning(text, *values)
 
     def _on_stream(
         self, event: Event, track: VbucketTrack, link: NodeLink, now: float

@@ -58,7 +58,7 @@ def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Even
 
 def ask_next(state: ConnectionState) -> None:
     step = state.bootstrap.step
-    state.ask(step.request(state.bootstrap.progress), step.opcode)
+    state.ask(step.request(state.bootstrap), step.opcode)
 
 
 def _continue_bootstrap(state: ConnectionState, frame: Frame, now: float) -> list[e.Event]:
@@ -66,13 +66,13 @@ def _continue_bootstrap(state: ConnectionState, frame: Frame, now: float) -> lis
     if not state.bootstrap.is_done:
         ask_next(state)
         return []
-    progress = state.bootstrap.progress
+    done = state.bootstrap
     state.resize_window(now)  # sizes wanted during the bootstrap
-    if STREAM_WINDOW in progress.accepted_controls:
+    if STREAM_WINDOW in done.accepted_controls:
         state.flow.offer_streams(state.flow.settings.stream_window_bytes)
         state.flow.resume_stream_acks(())
     state.ask_stream_windows()  # also wanted meanwhile
-    return [e.Ready(progress.features, progress.cluster_config, progress.refused_controls)]
+    return [e.Ready(done.features, done.cluster_config, done.refused_controls)]
 
 
 def _stream_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> list[e.Event]:
@@ -122,7 +122,7 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
     if stream is not None and request.stream is not None:
         # A server sends STREAM_END after the answer if we asked for it by CONTROL and it had
         # accepted the stream.
-        promised = STREAM_END_ON_CLOSE.name in state.bootstrap.progress.accepted_controls
+        promised = STREAM_END_ON_CLOSE.name in state.bootstrap.accepted_controls
         follows = promised and frame.status == Status.SUCCESS and stream.failover_log is not None
         state.put(request.stream, stream.closed(end_follows=follows))
         if not follows:

@@ -121,41 +121,23 @@ class BootstrapSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class BootstrapProgress:
-    """The results of the set-up so far."""
-
-    settings: BootstrapSettings
-    credentials: Credentials
-    nonce: str = field(repr=False)
-    features: frozenset[int] = frozenset()
-    mechanism: str = ""
-    sasl: SaslExchange | None = None
-    authenticated: bool = False
-    cluster_config: bytes = b""
-    server_release: Release = (0, 0)
-    """Zeros for development builds and if the server does not say."""
-    accepted_controls: frozenset[str] = frozenset()
-    refused_controls: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class BootstrapStep:
     """One request and the meaning of its answers."""
 
     name: str
     opcode: Opcode
-    request: Callable[[BootstrapProgress], m.Body]
-    understand: Callable[[BootstrapProgress, m.Body, int], BootstrapProgress]
+    request: Callable[["Bootstrap"], m.Body]
+    understand: Callable[["Bootstrap", m.Body, int], "Bootstrap"]
     refusals: Mapping[int, type[SourceError]] = field(default_factory=dict)
     """The error for each status that refuses this step."""
-    applies: Callable[[BootstrapProgress], bool] = lambda _: True
+    applies: Callable[["Bootstrap"], bool] = lambda _: True
     continues: bool = False
     """True if status AUTH_CONTINUE is a success."""
-    refused: Callable[[BootstrapProgress], BootstrapProgress] | None = None
-    """Returns the progress after a refusal of an optional step; None: the step is required."""
+    refused: Callable[["Bootstrap"], "Bootstrap"] | None = None
+    """Returns the results after a refusal of an optional step; None: the step is required."""
 
-    def answer(self, progress: BootstrapProgress, frame: Frame) -> BootstrapProgress:
-        """Return the progress after the answer ``frame``.
+    def answer(self, bootstrap: "Bootstrap", frame: Frame) -> "Bootstrap":
+        """Return the set-up with the results of the answer ``frame``.
 
         Raises a SourceError for a refusal of a required step. Raises RemoteProtocolError for an
         answer to another request, or a malformed one.
@@ -168,12 +150,67 @@ class BootstrapStep:
         body = decode(frame)
         good = frame.status == Status.SUCCESS
         if good or (self.continues and frame.status == Status.AUTH_CONTINUE):
-            return self.understand(progress, body, frame.status)
+            return self.understand(bootstrap, body, frame.status)
         if self.refused is not None and frame.status in _OPTIONAL_REFUSALS:
-            return self.refused(progress)
+            return self.refused(bootstrap)
         kind = self.refusals.get(frame.status) or _ANY_REFUSAL.get(frame.status, SourceError)
-        cure = privilege_cure(frame.value) or _cure(kind, progress)
+        cure = privilege_cure(frame.value) or _cure(kind, bootstrap)
         raise kind(f"{self.name}: found {describe_refusal(frame)}, {cure}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """The set-up under way: the remaining steps, and the results so far."""
+
+    settings: BootstrapSettings
+    credentials: Credentials
+    nonce: str = field(repr=False)
+    steps: tuple[BootstrapStep, ...] = ()
+    features: frozenset[int] = frozenset()
+    mechanism: str = ""
+    sasl: SaslExchange | None = None
+    authenticated: bool = False
+    cluster_config: bytes = b""
+    server_release: Release = (0, 0)
+    """Zeros for development builds and if the server does not say."""
+    accepted_controls: frozenset[str] = frozenset()
+    refused_controls: tuple[str, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        return not self.steps
+
+    @property
+    def step(self) -> BootstrapStep:
+        return self.steps[0]
+
+    def answer(self, frame: Frame) -> "Bootstrap":
+        answered = self.step.answer(self, frame)
+        return replace(answered, steps=self.steps[1:]).at_next_step()
+
+    def at_next_step(self) -> "Bootstrap":
+        steps = self.steps
+        while steps and not steps[0].applies(self):
+            steps = steps[1:]
+        return replace(self, steps=steps)
+
+    def lost(self, breakage: str = "") -> SourceError:
+        """Return the error for a connection that ended before the set-up was done.
+
+        ``breakage`` says how the connection broke; empty: the server closed it.
+        """
+        kind: type[SourceError] = NodeUnavailableError
+        # Without XERROR a server refuses access by closing the connection.
+        if not breakage and HelloFeature.XERROR not in self.features and self.authenticated:
+            kind = self.step.refusals.get(Status.EACCESS, NodeUnavailableError)
+        cure = "expected an answer" if kind is NodeUnavailableError else _cure(kind, self)
+        # A service with another protocol closes the connection at the first message.
+        if self.step is HELLO:
+            cure = PORT_CURE
+            if self.credentials.by_certificate:
+                cure += f"; or {login_cure(self.credentials)}"
+        problem = f"the connection {breakage}" if breakage else "the server closed the connection"
+        return kind(f"{self.step.name}: {problem}, {cure}")
 
 
 _OPTIONAL_REFUSALS: Final = frozenset(
@@ -217,86 +254,86 @@ _NO_RELAY: Final[dict[int, type[SourceError]]] = {
 }
 
 
-def _cure(kind: type[SourceError], progress: BootstrapProgress) -> str:
+def _cure(kind: type[SourceError], bootstrap: Bootstrap) -> str:
     if kind is AuthenticationError:
-        return login_cure(progress.credentials)
+        return login_cure(bootstrap.credentials)
     if kind is BucketError:
-        return bucket_cure(progress.settings.bucket, progress.credentials)
+        return bucket_cure(bootstrap.settings.bucket, bootstrap.credentials)
     return "expected a relay" if kind is NoRelayError else "expected success"
 
 
-def _hello(progress: BootstrapProgress) -> m.Body:
-    settings = progress.settings
+def _hello(bootstrap: Bootstrap) -> m.Body:
+    settings = bootstrap.settings
     agent = settings.agent
     if agent is None:
         agent = agent_text("dcplake", settings.connection_name)
     return m.Hello(agent.encode(), tuple(int(code) for code in settings.features))
 
 
-def _hello_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
+def _hello_answer(bootstrap: Bootstrap, body: m.Body, _: int) -> Bootstrap:
     assert isinstance(body, m.HelloAnswer)
     # A feature changes what frames mean, for instance keys with Collections.
-    extra = set(body.features) - set(progress.settings.features)
+    extra = set(body.features) - set(bootstrap.settings.features)
     if extra:
         raise RemoteProtocolError(f"HELLO: found features {sorted(extra)} granted, not asked for")
-    return replace(progress, features=frozenset(body.features))
+    return replace(bootstrap, features=frozenset(body.features))
 
 
-def _mechanisms_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
+def _mechanisms_answer(bootstrap: Bootstrap, body: m.Body, _: int) -> Bootstrap:
     assert isinstance(body, m.Text)
-    chosen = choose_mechanism(body.value, progress.credentials.mechanisms)
-    return replace(progress, mechanism=chosen)
+    chosen = choose_mechanism(body.value, bootstrap.credentials.mechanisms)
+    return replace(bootstrap, mechanism=chosen)
 
 
-def _exchange(progress: BootstrapProgress) -> SaslExchange:
-    if progress.sasl is not None:
-        return progress.sasl
-    mechanism = progress.mechanism or progress.credentials.mechanisms[0]
-    return SaslExchange.start(mechanism, progress.credentials, progress.nonce)
+def _exchange(bootstrap: Bootstrap) -> SaslExchange:
+    if bootstrap.sasl is not None:
+        return bootstrap.sasl
+    mechanism = bootstrap.mechanism or bootstrap.credentials.mechanisms[0]
+    return SaslExchange.start(mechanism, bootstrap.credentials, bootstrap.nonce)
 
 
-def _sasl(progress: BootstrapProgress) -> m.Body:
-    exchange = _exchange(progress)
+def _sasl(bootstrap: Bootstrap) -> m.Body:
+    exchange = _exchange(bootstrap)
     return m.Sasl(exchange.mechanism.encode(), exchange.payload)
 
 
-def _sasl_answer(progress: BootstrapProgress, body: m.Body, status: int) -> BootstrapProgress:
+def _sasl_answer(bootstrap: Bootstrap, body: m.Body, status: int) -> Bootstrap:
     assert isinstance(body, m.SaslAnswer)
-    exchange = _exchange(progress)
+    exchange = _exchange(bootstrap)
     if status == Status.AUTH_CONTINUE:
-        return replace(progress, sasl=exchange.answer(body.payload))
+        return replace(bootstrap, sasl=exchange.answer(body.payload))
     exchange.verify(body.payload)
-    return replace(progress, sasl=None, authenticated=True)
+    return replace(bootstrap, sasl=None, authenticated=True)
 
 
-def _config_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
+def _config_answer(bootstrap: Bootstrap, body: m.Body, _: int) -> Bootstrap:
     assert isinstance(body, m.Text)
-    return replace(progress, cluster_config=body.value)
+    return replace(bootstrap, cluster_config=body.value)
 
 
-def _version_answer(progress: BootstrapProgress, body: m.Body, _: int) -> BootstrapProgress:
+def _version_answer(bootstrap: Bootstrap, body: m.Body, _: int) -> Bootstrap:
     assert isinstance(body, m.Text)
     found = _RELEASE.match(body.value)
-    return replace(progress, server_release=(int(found[1]), int(found[2])) if found else (0, 0))
+    return replace(bootstrap, server_release=(int(found[1]), int(found[2])) if found else (0, 0))
 
 
-def _open_flags(progress: BootstrapProgress) -> int:
-    flags = progress.settings.open_flags
-    if HelloFeature.XATTR not in progress.features:
+def _dcp_open(bootstrap: Bootstrap) -> m.Body:
+    flags = bootstrap.settings.open_flags
+    if HelloFeature.XATTR not in bootstrap.features:
         flags &= ~OpenFlag.INCLUDE_XATTRS
     # Older servers know no other flag to omit values, and answer this one without reading values.
-    if (0, 0) < progress.server_release < MAKES_UP_METADATA and flags & _KEYS_AND_DATATYPES:
+    if (0, 0) < bootstrap.server_release < MAKES_UP_METADATA and flags & _KEYS_AND_DATATYPES:
         flags = flags & ~_KEYS_AND_DATATYPES | OpenFlag.NO_VALUE
-    return int(flags)
+    return m.DcpOpen(bootstrap.settings.connection_name.encode(), int(flags))
 
 
 # PLAIN is done after SASL_AUTH: then SASL_STEP does not apply.
-def _signs_in(progress: BootstrapProgress) -> bool:
-    return not progress.authenticated
+def _signs_in(bootstrap: Bootstrap) -> bool:
+    return not bootstrap.authenticated
 
 
-def _nothing_new(progress: BootstrapProgress, _: m.Body, __: int) -> BootstrapProgress:
-    return progress
+def _nothing_new(bootstrap: Bootstrap, _: m.Body, __: int) -> Bootstrap:
+    return bootstrap
 
 
 HELLO: Final = BootstrapStep("HELLO", Opcode.HELLO, _hello, _hello_answer)
@@ -328,10 +365,10 @@ CONTINUE_AUTHENTICATION: Final = BootstrapStep(
 SELECT_BUCKET: Final = BootstrapStep(
     "SELECT_BUCKET",
     Opcode.SELECT_BUCKET,
-    lambda progress: m.SelectBucket(progress.settings.bucket.encode()),
+    lambda bootstrap: m.SelectBucket(bootstrap.settings.bucket.encode()),
     _nothing_new,
     _NO_BUCKET,
-    applies=lambda progress: HelloFeature.SELECT_BUCKET in progress.features,
+    applies=lambda bootstrap: HelloFeature.SELECT_BUCKET in bootstrap.features,
 )
 GET_CLUSTER_CONFIG: Final = BootstrapStep(
     "GET_CLUSTER_CONFIG",
@@ -339,7 +376,7 @@ GET_CLUSTER_CONFIG: Final = BootstrapStep(
     lambda _: m.GetClusterConfig(),
     _config_answer,
     {Status.EACCESS: BucketError},
-    refused=lambda progress: progress,
+    refused=lambda bootstrap: bootstrap,
 )
 # Optional: without a version the server gets all controls and the flags for new servers.
 VERSION: Final = BootstrapStep(
@@ -347,23 +384,23 @@ VERSION: Final = BootstrapStep(
     Opcode.VERSION,
     lambda _: m.Empty(),
     _version_answer,
-    refused=lambda progress: progress,
+    refused=lambda bootstrap: bootstrap,
 )
 DCP_OPEN: Final = BootstrapStep(
     "DCP_OPEN",
     Opcode.DCP_OPEN,
-    lambda progress: m.DcpOpen(progress.settings.connection_name.encode(), _open_flags(progress)),
+    _dcp_open,
     _nothing_new,
     {Status.EACCESS: BucketError, Status.NO_BUCKET: BucketError},
 )
 
 
 def control_step(control: DcpControlRequest) -> BootstrapStep:
-    def accepted(progress: BootstrapProgress, _: m.Body, __: int) -> BootstrapProgress:
-        return replace(progress, accepted_controls=progress.accepted_controls | {control.name})
+    def accepted(bootstrap: Bootstrap, _: m.Body, __: int) -> Bootstrap:
+        return replace(bootstrap, accepted_controls=bootstrap.accepted_controls | {control.name})
 
-    def refused(progress: BootstrapProgress) -> BootstrapProgress:
-        return replace(progress, refused_controls=(*progress.refused_controls, control.name))
+    def refused(bootstrap: Bootstrap) -> Bootstrap:
+        return replace(bootstrap, refused_controls=(*bootstrap.refused_controls, control.name))
 
     return BootstrapStep(
         f"DCP_CONTROL {control.name}={control.value}",
@@ -371,16 +408,9 @@ def control_step(control: DcpControlRequest) -> BootstrapStep:
         lambda _: m.DcpControl(control.name.encode(), control.value.encode()),
         accepted,
         _NO_RELAY if control.name == GROUP_TAG else {},
-        applies=lambda progress: not (0, 0) < progress.server_release < control.since,
+        applies=lambda bootstrap: not (0, 0) < bootstrap.server_release < control.since,
         refused=refused if control.optional else None,
     )
-
-
-def group_control(tag: int) -> DcpControlRequest:
-    """Return the control that joins a relay's receiver group. Servers other than relays
-    refuse it.
-    """
-    return control_request(GROUP_TAG, str(tag))
 
 
 def required_controls(
@@ -412,48 +442,3 @@ def steps_for(
     # flow control counts from the moment that the server accepts it.
     controls = (*required_controls(flow, liveness), *settings.controls)
     return (*steps, VERSION, DCP_OPEN, *(control_step(control) for control in controls))
-
-
-@dataclass(frozen=True, slots=True)
-class Bootstrap:
-    """The set-up under way: the remaining steps, and the results so far."""
-
-    steps: tuple[BootstrapStep, ...]
-    progress: BootstrapProgress
-
-    @property
-    def is_done(self) -> bool:
-        return not self.steps
-
-    @property
-    def step(self) -> BootstrapStep:
-        return self.steps[0]
-
-    def answer(self, frame: Frame) -> "Bootstrap":
-        progress = self.step.answer(self.progress, frame)
-        return Bootstrap(self.steps[1:], progress).at_next_step()
-
-    def at_next_step(self) -> "Bootstrap":
-        steps = self.steps
-        while steps and not steps[0].applies(self.progress):
-            steps = steps[1:]
-        return Bootstrap(steps, self.progress)
-
-    def lost(self, breakage: str = "") -> SourceError:
-        """Return the error for a connection that ended before the set-up was done.
-
-        ``breakage`` says how the connection broke; empty: the server closed it.
-        """
-        kind: type[SourceError] = NodeUnavailableError
-        # Without XERROR a server refuses access by closing the connection.
-        has_xerror = HelloFeature.XERROR in self.progress.features
-        if not breakage and not has_xerror and self.progress.authenticated:
-            kind = self.step.refusals.get(Status.EACCESS, NodeUnavailableError)
-        cure = "expected an answer" if kind is NodeUnavailableError else _cure(kind, self.progress)
-        # A service with another protocol closes the connection at the first message.
-        if self.step is HELLO:
-            cure = PORT_CURE
-            if self.progress.credentials.by_certificate:
-                cure += f"; or {login_cure(self.progress.credentials)}"
-        problem = f"the connection {breakage}" if breakage else "the server closed the connection"
-        return kind(f"{self.step.name}: {problem}, {cure}")

@@ -6,7 +6,7 @@ The caller passes received frames to ``receive``, sends ``bytes_to_send``, and c
 
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.protocol.answers import ask_next
-from dcp.protocol.bootstrap import HELLO, Bootstrap, BootstrapProgress, BootstrapSettings, steps_for
+from dcp.protocol.bootstrap import HELLO, Bootstrap, BootstrapSettings, steps_for
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import Event
 from dcp.protocol.inbound import read_block
@@ -34,7 +34,7 @@ class ConsumerConnection:
 
     def __init__(
         self,
-        bootstrap: BootstrapSettings,
+        settings: BootstrapSettings,
         credentials: Credentials,
         nonce: str,
         flow: FlowSettings,
@@ -47,13 +47,15 @@ class ConsumerConnection:
         With ``hands_out_frames`` items arrive as frames (``ItemFrames``), which a relay or replica
         stores unchanged; otherwise as columns (``Items``).
         """
-        self._opens_dcp = bootstrap.open_dcp
-        self._steps = steps_for(bootstrap, flow, liveness)
-        progress = BootstrapProgress(
-            bootstrap, credentials, nonce, authenticated=credentials.by_certificate
-        )
+        self._opens_dcp = settings.open_dcp
         self._state = ConnectionState(
-            Bootstrap(self._steps, progress),
+            Bootstrap(
+                settings,
+                credentials,
+                nonce,
+                steps_for(settings, flow, liveness),
+                authenticated=credentials.by_certificate,
+            ),
             FlowControl(flow, 0.0),
             Liveness(liveness, 0.0),
             WindowResize(flow.window_bytes, flow.window_bytes),
@@ -194,7 +196,7 @@ class ConsumerConnection:
         ``engines/ep/src/collections/vbucket_filter.cc`` and
         ``docs/dcp/documentation/commands/stream-request.md``.
         """
-        features = self._state.bootstrap.progress.features
+        features = self._state.bootstrap.features
         # Without Collections a server refuses any filter.
         if not purge_seqno or HelloFeature.COLLECTIONS not in features:
             return b""
@@ -293,14 +295,6 @@ class ConsumerConnection:
         require_unsigned("window_bytes", window_bytes, U32_MAX)
         self._state.change_stream_window(window_bytes)
 
-    def position(self, vbucket: int, *, stream_id: int | None = None) -> Position:
-        """Return the stream's position after the last received block, even if the stream has ended.
-
-        Raises:
-            LocalProtocolError: this connection has had no stream of the vbucket.
-        """
-        return self._state.stream_of(vbucket, stream_id).position
-
     @property
     def is_ready(self) -> bool:
         return self._state.bootstrap.is_done
@@ -340,8 +334,8 @@ class ConsumerConnection:
         return "" if self.is_ready else self._state.bootstrap.step.name
 
     @property
-    def set_up_progress(self) -> BootstrapProgress:
-        return self._state.bootstrap.progress
+    def bootstrap(self) -> Bootstrap:
+        return self._state.bootstrap
 
     @property
     def flow(self) -> FlowControl:
@@ -351,11 +345,6 @@ class ConsumerConnection:
     def most_window_bytes(self) -> int:
         """The largest window that the producer may have now."""
         return self._state.resize.most_bytes
-
-    @property
-    def discarded_frames(self) -> int:
-        """The number of messages for closed or unknown streams, and of unknown messages."""
-        return self._state.discarded_frames
 
     def _open_stream(self, vbucket: int, stream_id: int | None) -> int:
         opaque = self._state.opaques.get((vbucket, stream_id))

@@ -1,16 +1,19 @@
 """User name, password, and the SASL mechanisms that may carry them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import pbkdf2_hmac
 from hmac import compare_digest
 from typing import Final, NoReturn
-
-from dcp.protocol.salted_passwords import SaltedPasswords
 
 PLAIN: Final = "PLAIN"
 SCRAM_MECHANISMS: Final = ("SCRAM-SHA512", "SCRAM-SHA256", "SCRAM-SHA1")
 """Mechanisms that never send the password, strongest first."""
 ALL_MECHANISMS: Final = (*SCRAM_MECHANISMS, PLAIN)
 """PLAIN sends the password itself: for TLS, or if the operator permits it."""
+MOST_SALTED: Final = 16
+"""Salted passwords that are kept: a server may send another salt each time."""
 
 
 class Secret:
@@ -42,6 +45,10 @@ class Secret:
     __hash__ = None  # type: ignore[assignment]  # nothing should key a table by a secret
 
 
+def _salting() -> Callable[[str, bytes, bytes, int], bytes]:
+    return lru_cache(MOST_SALTED)(pbkdf2_hmac)
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """User, password and the allowed mechanisms, strongest first.
@@ -52,8 +59,13 @@ class Credentials:
     username: str
     password: Secret
     mechanisms: tuple[str, ...] = SCRAM_MECHANISMS
-    salted: SaltedPasswords = field(default_factory=SaltedPasswords, repr=False, compare=False)
-    """What SCRAM derives from the password; all connections with these credentials share it."""
+    salted: Callable[[str, bytes, bytes, int], bytes] = field(
+        default_factory=_salting, repr=False, compare=False
+    )
+    """Returns SCRAM's salted password (``Hi`` in RFC 5802) for hash, password, salt and iterations.
+
+    It costs thousands of hashes, and nodes use one salt per user. So all connections with these
+    credentials share the results, which are as secret as the password."""
     by_certificate: bool = False
     """The client's TLS certificate names the user, so there is no SASL exchange."""
 

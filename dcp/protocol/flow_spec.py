@@ -20,7 +20,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from dcp.errors import FlowSpecError
+from dcp.errors import ConfigError
 from dcp.protocol.flow_strategy import (
     I32_MAX,
     I64_MAX,
@@ -29,6 +29,7 @@ from dcp.protocol.flow_strategy import (
     FlowDefaults,
     FlowSpec,
     FlowStrategy,
+    group_tag_of,
 )
 
 _MOST_SHOWN: Final = 200
@@ -40,7 +41,6 @@ _OPTIONS: Final = {
     FlowStrategy.TAGGED: ("g:", "t:", "rrwm:"),
 }
 _DURATION: Final = re.compile(r"([0-9]{1,19})(ns|us|ms|s|)", re.IGNORECASE)
-_TAG: Final = re.compile(r"-?[0-9]{1,19}")
 _SIZE: Final = re.compile(r"-?[0-9]{1,10}")
 _COUNT: Final = re.compile(r"[+]?[0-9]+")
 _BEGINS_AS_NUMBER: Final = re.compile(r"\s*[+-]?[0-9]")
@@ -51,7 +51,7 @@ def parse_flow_spec(text: str | None, defaults: FlowDefaults | None = None) -> F
     """Return the value of an ``fc=`` parameter, or of the defaults if ``text`` is None.
 
     Raises:
-        FlowSpecError: the text is malformed; the message names the position.
+        ConfigError: the text is malformed; the message names the position.
     """
     defaults = FlowDefaults() if defaults is None else defaults
     if text is None:
@@ -92,8 +92,8 @@ def _with_group(spec: FlowSpec, text: str, value: str, at: int) -> FlowSpec:
     if not value:
         raise _wrong(text, at, value, "a group: TAG, /SIZE or TAG/SIZE")
     if tag and spec.strategy is FlowStrategy.TAGGED:
-        number = int(tag) if _TAG.fullmatch(tag) else I64_MAX + 1
-        if not -I64_MAX - 1 <= number <= I64_MAX:
+        number = group_tag_of(tag)
+        if number is None:
             raise _wrong(text, at, tag, "a group tag: a decimal number of 64 bits")
         spec = replace(spec, group_tag=number)
     elif _BEGINS_AS_NUMBER.match(tag) and not _is_ignored(tag, slash):
@@ -130,8 +130,8 @@ def _duration_ns(text: str, value: str, at: int) -> int:
     return min(int(found[1]) * UNIT_NS[found[2].lower() or "ns"], NEVER_NS)
 
 
-def _wrong(text: str, at: int, found: str, expected: str) -> FlowSpecError:
+def _wrong(text: str, at: int, found: str, expected: str) -> ConfigError:
     shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
-    return FlowSpecError(
+    return ConfigError(
         f"fc={shown}: at character {at + 1}: found {found[:_MOST_SHOWN]!r}, expected {expected}"
     )

@@ -9,6 +9,7 @@
 ``flow_spec.py`` parses the parameter.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -21,6 +22,7 @@ UNIT_NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 """Units of durations, the longest first."""
 _TIMEOUT_NS: Final = 5 * UNIT_NS["s"]
 _RETRANSMIT_MULTIPLE: Final = 4
+_TAG: Final = re.compile(r"-?[0-9]{1,19}")
 
 
 class FlowStrategy(StrEnum):
@@ -36,7 +38,8 @@ class FlowStrategy(StrEnum):
     """The limit of the slowest receiver with the group tag."""
 
 
-_OF_GROUPS: Final = frozenset({FlowStrategy.MIN, FlowStrategy.TAGGED})
+GROUP_STRATEGIES: Final = frozenset({FlowStrategy.MIN, FlowStrategy.TAGGED})
+"""They track a group of receivers; the others follow every status message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class FlowSpec:
             _require("group_tag", self.group_tag, -I64_MAX - 1, I64_MAX)
         else:
             self._require_only("group_tag", None)
-        if self.strategy not in _OF_GROUPS:
+        if self.strategy not in GROUP_STRATEGIES:
             self._require_only("group_min_size", 0)
             self._require_only("receiver_timeout_ns", _TIMEOUT_NS)
 
@@ -71,7 +74,7 @@ class FlowSpec:
 
     def __str__(self) -> str:
         options = [self.strategy.value]
-        if self.strategy in _OF_GROUPS:
+        if self.strategy in GROUP_STRATEGIES:
             tag = "" if self.group_tag is None else self.group_tag
             timeout = _duration_text(self.receiver_timeout_ns)
             options += [f"g:{tag}/{self.group_min_size}", f"t:{timeout}"]
@@ -97,10 +100,16 @@ class FlowDefaults:
         """Return the parameter of a strategy without options; None means the default strategy."""
         strategy = self.strategy if strategy is None else strategy
         multiple = self.retransmit_multiple
-        if strategy not in _OF_GROUPS:
+        if strategy not in GROUP_STRATEGIES:
             return FlowSpec(strategy, retransmit_multiple=multiple)
         tag = self.group_tag if strategy is FlowStrategy.TAGGED else None
         return FlowSpec(strategy, tag, self.group_min_size, self.receiver_timeout_ns, multiple)
+
+
+def group_tag_of(text: str) -> int | None:
+    """Return the group tag that a text is, a decimal number of 64 bits with a sign; else None."""
+    tag = int(text) if _TAG.fullmatch(text) else I64_MAX + 1
+    return tag if -I64_MAX - 1 <= tag <= I64_MAX else None
 
 
 def _require_numbers(size: int, timeout_ns: int, multiple: int) -> None:

@@ -109,7 +109,7 @@ def _receive(
 
 
 def _with_collections(state: ConnectionState) -> bool:
-    return HelloFeature.COLLECTIONS in state.bootstrap.progress.features
+    return HelloFeature.COLLECTIONS in state.bootstrap.features
 
 
 def _split(block: FrameBlock, index: int) -> tuple[FrameBlock, FrameBlock]:
@@ -267,7 +267,7 @@ class _BlockReading:
     def _check_asked_for(self, frame: Frame, stream: Stream) -> None:
         control = _ASKED_BY_CONTROL.get(frame.opcode)
         flag = _ASKED_BY_FLAG.get(frame.opcode)
-        accepted = self._state.bootstrap.progress.accepted_controls
+        accepted = self._state.bootstrap.accepted_controls
         if (control and control not in accepted) or (flag and not stream.flags & flag):
             raise RemoteProtocolError(
                 f"vbucket {stream.vbucket}: found {opcode_name(frame.opcode)}, expected none: "

@@ -12,27 +12,10 @@ Source: Aeron ``AbstractMinMulticastFlowControl`` (Java), ``aeron_min_flow_contr
 receivers leave in one pass, Java may lose a live one; this module does as C does.
 """
 
-from collections import Counter
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final
 
-from dcp.protocol.flow_strategy import FlowSpec, FlowStrategy
+from dcp.protocol.flow_strategy import GROUP_STRATEGIES, FlowSpec, FlowStrategy
 from dcp.protocol.lowest_edge import LowestEdge
-
-_TRACKING: Final = {
-    FlowStrategy.UNICAST: False,
-    FlowStrategy.MAX: False,
-    FlowStrategy.MIN: True,
-    FlowStrategy.TAGGED: True,
-}
-
-
-class Ejection(Enum):
-    """The reason why a group stopped tracking a receiver."""
-
-    TIMEOUT = "timeout"
-    EOS = "eos"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +39,9 @@ class Receiver:
     """A tracked receiver."""
 
     receiver_id: int
-    position: int
     edge: int
     heard_at_ns: int
-    leaves_for: Ejection | None = None
-    """None while the receiver is live."""
+    has_ended: bool = False
 
 
 class ReceiverGroup:
@@ -69,14 +50,15 @@ class ReceiverGroup:
     __slots__ = (
         "_lowest",
         "_receivers",
-        "ejections",
         "refusals",
         "spec",
+        "timeouts",
     )
 
     def __init__(self, spec: FlowSpec) -> None:
         self.spec = spec
-        self.ejections: Counter[Ejection] = Counter()
+        self.timeouts = 0
+        """How often a silent receiver was ejected."""
         self.refusals = 0
         """Status messages of newcomers too far behind to be admitted."""
         self._receivers: dict[int, Receiver] = {}
@@ -96,7 +78,7 @@ class ReceiverGroup:
 
     @property
     def is_tracking(self) -> bool:
-        return _TRACKING[self.spec.strategy]
+        return self.spec.strategy in GROUP_STRATEGIES
 
     def counts(self, group_tag: int | None) -> bool:
         """Return whether the strategy may track a receiver with this tag."""
@@ -114,7 +96,6 @@ class ReceiverGroup:
         """Stop tracking a receiver that has ended; the next idle pass moves the limit."""
         if self._receivers.pop(receiver_id, None) is not None:
             self._lowest.forget(receiver_id)
-            self.ejections[Ejection.EOS] += 1
 
     @property
     def has_required(self) -> bool:
@@ -134,9 +115,8 @@ class ReceiverGroup:
         tracked = self._receivers.get(message.receiver_id) if counts else None
         if tracked is not None:
             # A later message without EOS keeps the receiver.
-            tracked.leaves_for = Ejection.EOS if message.is_eos else None
-            # An edge may go back, for instance when the window shrinks. A position may not.
-            tracked.position = max(tracked.position, message.position)
+            tracked.has_ended = message.is_eos
+            # An edge may go back, for instance when the window shrinks.
             tracked.edge, tracked.heard_at_ns = message.edge, now_ns
             self._lowest.set(message.receiver_id, message.edge)
         smallest = self._lowest.edge
@@ -159,10 +139,10 @@ class ReceiverGroup:
         if not self.is_tracking:
             return limit
         for each in self.receivers:
-            if why := self._ejected_for(each, now_ns):
-                del self._receivers[each.receiver_id]
-                self._lowest.forget(each.receiver_id)
-                self.ejections[why] += 1
+            is_silent = self._is_over(each.heard_at_ns, now_ns)
+            if each.has_ended or is_silent:
+                self.drop(each.receiver_id)
+                self.timeouts += not each.has_ended
         smallest = self._lowest.edge
         if smallest is None or not self._receivers or not self.has_required:
             return limit
@@ -173,20 +153,13 @@ class ReceiverGroup:
             group_tag is not None and group_tag == self.spec.group_tag
         )
 
-    def _ejected_for(self, receiver: Receiver, now_ns: int) -> Ejection | None:
-        if receiver.leaves_for is None and self._is_over(receiver.heard_at_ns, now_ns):
-            return Ejection.TIMEOUT
-        return receiver.leaves_for
-
     def _admit(self, message: StatusMessage, smallest: int | None, now_ns: int) -> int | None:
         """Track a newcomer unless it is too far behind; return the smallest edge then."""
         # A newcomer far behind would hold up all others.
         if self._receivers and smallest is not None and _is_behind(message, smallest):
             self.refusals += 1
             return smallest
-        self._receivers[message.receiver_id] = Receiver(
-            message.receiver_id, message.position, message.edge, now_ns
-        )
+        self._receivers[message.receiver_id] = Receiver(message.receiver_id, message.edge, now_ns)
         self._lowest.set(message.receiver_id, message.edge)
         return message.edge if smallest is None else min(smallest, message.edge)
 

@@ -21,9 +21,6 @@ class PendingRequests:
     def __init__(self) -> None:
         self._waiting: dict[int, PendingRequest] = {}
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, opaque: int, request: PendingRequest) -> None:
         """Raises LocalProtocolError if another request with this opaque is unanswered."""
         if opaque in self._waiting:

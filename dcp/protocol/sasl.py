@@ -17,7 +17,6 @@ from scramp.core import ClientStage
 from dcp.errors import AuthenticationError
 from dcp.printable import printable
 from dcp.protocol.credentials import ALL_MECHANISMS, PLAIN, Credentials
-from dcp.protocol.salted_passwords import SaltedPasswords
 
 SCRAMP_NAMES: Final = {
     "SCRAM-SHA512": "SCRAM-SHA-512",
@@ -117,15 +116,13 @@ class _ScramClient(ScramClient):  # type: ignore[misc]  # scramp has no types
     def __init__(self, mechanism: str, credentials: Credentials, nonce: str) -> None:
         password = credentials.password.reveal()
         super().__init__([SCRAMP_NAMES[mechanism]], credentials.username, password, c_nonce=nonce)
-        self._salted: SaltedPasswords = credentials.salted
+        self._salted = credentials.salted
 
     def get_client_final(self) -> str:
         """Return the proof that we know the password (RFC 5802, section 3)."""
         self._set_stage(ClientStage.get_client_final)
         name: str = self.hf().name
-        salted = self._salted.derive(
-            name, bytes(self.password), bytes(self.salt), int(self.iterations)
-        )
+        salted = self._salted(name, bytes(self.password), bytes(self.salt), int(self.iterations))
         client_key = hmac.digest(salted, b"Client Key", name)
         without_proof = f"c={b64encode(bytes(self.gs2_header)).decode()},r={self.nonce}"
         said = f"{self.client_first_bare},{self.server_first},{without_proof}".encode()

@@ -42,14 +42,13 @@ class ConnectionState:
     streams: dict[int, Stream] = field(default_factory=dict)
     """By opaque."""
     opaques: dict[StreamKey, int] = field(default_factory=dict)
-    ended: dict[StreamKey, Stream] = field(default_factory=dict)
-    """The last state of ended streams."""
     closed_opaques: set[int] = field(default_factory=set)
     """Streams that we closed without a STREAM_END: messages that were sent earlier may still
     arrive."""
     outbound: list[bytes] = field(default_factory=list)
     next_opaque: int = 1
     discarded_frames: int = 0
+    """The number of messages for closed or unknown streams, and of unknown messages."""
     resize_opaque: int = 0
     asked_windows: list[int] = field(default_factory=list)
     """Sizes of stream windows that the producer has not answered yet."""
@@ -137,7 +136,6 @@ class ConnectionState:
         )
         self.streams[opaque] = stream
         self.opaques[key] = opaque
-        self.ended.pop(key, None)
         return opaque
 
     def close_stream(self, opaque: int) -> None:
@@ -161,19 +159,6 @@ class ConnectionState:
         # The vbucket's next stream may have taken its place.
         if self.opaques.get(key) == opaque:
             del self.opaques[key]
-            self.ended[key] = stream
-
-    def stream_of(self, vbucket: int, stream_id: int | None = None) -> Stream:
-        """Return the vbucket's stream, under way or ended.
-
-        Raises LocalProtocolError if this connection has had none.
-        """
-        key = (vbucket, stream_id)
-        opaque = self.opaques.get(key)
-        stream = self.ended.get(key) if opaque is None else self.streams[opaque]
-        if stream is None:
-            raise LocalProtocolError(f"vbucket {vbucket}: found no stream on this connection")
-        return stream
 
 
 def stream_request(stream: Stream, filter_json: bytes = b"") -> m.StreamRequest:

@@ -16,12 +16,11 @@ Each consumer gets at least lo (except with ``ratio``), so their sum has no boun
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import count
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from dcp.errors import LocalProtocolError
 from dcp.setting_keys import Section, key, key_of
@@ -175,19 +174,22 @@ def _clamped(settings: WindowPolicySettings, size: float) -> int:
     return min(int(size), settings.most_bytes)
 
 
+K = TypeVar("K", bound=Hashable)
+
+
 @dataclass(slots=True)
-class WindowPolicies:
+class WindowPolicies(Generic[K]):
     """The windows of all consumers by name. Methods return the windows that they changed."""
 
     settings: WindowPolicySettings
     quota_bytes: int
-    _sizes: dict[str, int] = field(default_factory=dict)
+    _sizes: dict[K, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_unsigned("quota_bytes", self.quota_bytes, U64_MAX)
 
     @property
-    def sizes(self) -> Mapping[str, int]:
+    def sizes(self) -> Mapping[K, int]:
         """The window of each connected consumer in bytes; 0: no flow control."""
         return MappingProxyType(self._sizes)
 
@@ -195,7 +197,7 @@ class WindowPolicies:
     def total_bytes(self) -> int:
         return sum(self._sizes.values())
 
-    def connect(self, name: str) -> dict[str, int]:
+    def connect(self, name: K) -> dict[K, int]:
         """Give a new consumer its window.
 
         Raises LocalProtocolError if one of this name is connected.
@@ -208,7 +210,7 @@ class WindowPolicies:
         self._sizes[name] = size_bytes
         return {**changed, name: size_bytes}
 
-    def disconnect(self, name: str) -> dict[str, int]:
+    def disconnect(self, name: K) -> dict[K, int]:
         """Forget a consumer that has left.
 
         Raises LocalProtocolError if none of this name is connected.
@@ -219,12 +221,12 @@ class WindowPolicies:
             )
         return self._share_anew() if self.settings.policy in _SHARED else {}
 
-    def set_quota(self, quota_bytes: int) -> dict[str, int]:
+    def set_quota(self, quota_bytes: int) -> dict[K, int]:
         require_unsigned("quota_bytes", quota_bytes, U64_MAX)
         self.quota_bytes = quota_bytes
         return self._reread()
 
-    def set_config(self, settings: WindowPolicySettings) -> dict[str, int]:
+    def set_config(self, settings: WindowPolicySettings) -> dict[K, int]:
         """Use other numbers for the same policy.
 
         Raises LocalProtocolError for another policy, or one switched on or off: both are fixed at
@@ -240,15 +242,15 @@ class WindowPolicies:
         self.settings = replace(settings, aggressive_percent=fixed.aggressive_percent)
         return self._reread()
 
-    def _reread(self) -> dict[str, int]:
+    def _reread(self) -> dict[K, int]:
         return self._share_anew() if self.settings.policy is WindowPolicy.RATIO else {}
 
-    def _share_anew(self) -> dict[str, int]:
+    def _share_anew(self) -> dict[K, int]:
         if not self._sizes:
             return {}
         return self._share(window_of_each(self.settings, self.quota_bytes, len(self._sizes)))
 
-    def _share(self, size_bytes: int) -> dict[str, int]:
+    def _share(self, size_bytes: int) -> dict[K, int]:
         changed = {name: size_bytes for name, now in self._sizes.items() if now != size_bytes}
         self._sizes.update(changed)
         return changed
@@ -262,23 +264,20 @@ class SharedWindows:
     """Connections that share a quota. A new one may change the windows of the others."""
 
     def __init__(self, settings: WindowPolicySettings, quota_bytes: int) -> None:
-        self._policies = WindowPolicies(settings, quota_bytes)
-        self._names: dict[Resize, str] = {}
-        self._numbers = count(1)
+        self._policies: WindowPolicies[Resize] = WindowPolicies(settings, quota_bytes)
 
     def join(self, resize: Resize) -> int:
         """Return the window of a new connection, and resize the others."""
-        name = str(next(self._numbers))
-        sizes = self._policies.connect(name)
-        self._tell(sizes)
-        self._names[resize] = name
-        return sizes[name]
+        sizes = self._policies.connect(resize)
+        own_bytes = sizes.pop(resize)
+        _tell(sizes)
+        return own_bytes
 
     def leave(self, resize: Resize) -> None:
         """Forget a connection that is over, and resize the others."""
-        self._tell(self._policies.disconnect(self._names.pop(resize)))
+        _tell(self._policies.disconnect(resize))
 
-    def _tell(self, sizes: Mapping[str, int]) -> None:
-        for resize, name in self._names.items():
-            if name in sizes:
-                resize(sizes[name])
+
+def _tell(sizes: Mapping[Resize, int]) -> None:
+    for resize, window_bytes in sizes.items():
+        resize(window_bytes)

@@ -12,12 +12,11 @@ STAT relay                       the relay's figures, as JSON (``relay_figures.p
 
 import json
 from collections.abc import Mapping
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from dcp.relay.receivers import TAG_CONTROL, named_tag
+from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
-from dcp.relay.relay_figures import RelayFigures
-from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.commands.command_table import SHARED_COMMANDS
 from dcp.server.commands.session import Access, CommandHandler, Handler, Session
 from dcp.wire import messages as m
@@ -37,28 +36,13 @@ _QUESTIONS_OF_BRANCHES: Final = (
 )
 
 
-class ConsumerRegistry(Protocol):
-    """The relay's registry of consumers, as its commands use it."""
-
-    def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        """Put a consumer into the group with this tag; EINVAL if the value is no tag."""
-
-    def figures(self) -> RelayFigures: ...
-
-    def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Record that a consumer requested a stream that the relay cannot serve yet."""
-
-    def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
-        """Record that a consumer got its deferred stream, or gave it up."""
-
-
-def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[int, CommandHandler]:
+def relay_commands(bucket: RelayBucket, regulator: Regulator) -> Mapping[int, CommandHandler]:
     def stream_request(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         request = cast("m.StreamRequest", body)
         if request.flags & StreamFlag.TAKEOVER:
             session.refuse_access(frame, Status.EACCESS, "A relay hands over no vbucket")
         elif session.dcp is not None and _is_too_early(frame.vbucket, request):
-            audience.stream_deferred(session.dcp, frame.vbucket)
+            regulator.stream_deferred(session.dcp, frame.vbucket)
             bucket.counters.streams_refused[frame.vbucket] += 1
             session.refuse(
                 frame, Status.ETMPFAIL, "The relay has not received this position yet: ask again"
@@ -66,12 +50,12 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
         else:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
             if session.dcp is not None and session.dcp.streams.of({frame.vbucket}):
-                audience.stream_wait_ended(session.dcp, frame.vbucket)
+                regulator.stream_wait_ended(session.dcp, frame.vbucket)
 
     def close_stream(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
         if session.dcp is not None and frame.vbucket < len(bucket.vbuckets):
-            audience.stream_wait_ended(session.dcp, frame.vbucket)
+            regulator.stream_wait_ended(session.dcp, frame.vbucket)
 
     def _is_too_early(vbucket: int, request: m.StreamRequest) -> bool:
         return vbucket < len(bucket.vbuckets) and bucket.is_too_early(vbucket, request)
@@ -97,12 +81,13 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
         asked = cast("m.DcpControl", body)
         if asked.name != TAG_CONTROL or session.dcp is None:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
-        elif (status := audience.set_tag(session.dcp, asked.value)) is Status.SUCCESS:
+        elif regulator.set_tag(session.dcp, asked.value):
             session.reply(frame, m.Empty())
         else:
             found = asked.value.decode("utf-8", "backslashreplace")[:_MOST_SHOWN]
             expected = "expected a decimal number of 64 bits, with a sign"
-            session.refuse(frame, status, f"receiver_group_tag: found {found!r}, {expected}")
+            text = f"receiver_group_tag: found {found!r}, {expected}"
+            session.refuse(frame, Status.EINVAL, text)
 
     def stat(session: Session, frame: Frame, body: m.Body, now: float) -> None:
         if (group := cast("m.Stat", body).group) == PRODUCER_GROUP:
@@ -112,7 +97,7 @@ def relay_commands(bucket: RelayBucket, audience: ConsumerRegistry) -> Mapping[i
         if group != GROUP:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
             return
-        figures = json.dumps(audience.figures().to_json()).encode()
+        figures = json.dumps(bucket.process_figures().to_json()).encode()
         session.reply_with_many(frame, [m.StatAnswer(GROUP, figures), m.StatAnswer()])
 
     changed: dict[int, Handler] = {

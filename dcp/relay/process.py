@@ -41,10 +41,10 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
         stream = ready_to or sys.stdout
         stream.write(json.dumps(ready) + "\n")
         stream.flush()
-        while relay.feeding.upstream.failure is None and not wait_for_stop():
+        while relay.upstream.failure is None and not wait_for_stop():
             pass
-    if relay.feeding.upstream.failure is not None:
-        raise relay.feeding.upstream.failure
+    if relay.upstream.failure is not None:
+        raise relay.upstream.failure
 
 
 def _relay(settings: RelaySettings) -> Relay:

@@ -17,27 +17,17 @@ from itertools import count
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from dcp.protocol.flow_strategy import group_tag_of
 from dcp.protocol.negotiation import GROUP_TAG
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.model.connection_name import shown_name
 from dcp.server.node.accepted_connection import AcceptedConnection
 from dcp.server.streams.stream import ActiveStream
-from dcp.wire.vocabulary import Status
 
 TAG_CONTROL: Final = GROUP_TAG.encode()
-_TAG: Final = re.compile(rb"-?[0-9]{1,19}")
 _NAME_OF_TAG: Final = b"#gtag="
 _SAID: Final = re.compile(rb"#gtag=([-+]?[.0-9A-Za-z]*)")
 """Also matches malformed tags, for the error message."""
-_I64_MAX: Final = 2**63 - 1
-
-
-def tag_of(text: bytes) -> int | None:
-    """Return a decimal, signed 64-bit tag; None for any other text."""
-    if not _TAG.fullmatch(text):
-        return None
-    tag = int(text)
-    return tag if -_I64_MAX - 1 <= tag <= _I64_MAX else None
 
 
 def named_tag(name: bytes) -> int | None:
@@ -48,7 +38,7 @@ def named_tag(name: bytes) -> int | None:
     if _NAME_OF_TAG not in name:
         return None
     said = _SAID.findall(name)
-    tags = {tag_of(text) for text in said}
+    tags = {group_tag_of(text.decode()) for text in said}
     if len(tags) != 1 or None in tags:
         found = ", ".join(f"#gtag={text.decode()}" for text in said)
         raise ValueError(
@@ -98,12 +88,12 @@ class Receivers:
         kept = {*numbers, *self._numbers.values()}
         self.names = {number: name for number, name in self.names.items() if number in kept}
 
-    def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        tag = tag_of(value)
-        if tag is None:
-            return Status.EINVAL
-        self._tags[consumer] = tag
-        return Status.SUCCESS
+    def set_tag(self, consumer: DcpConnection, value: bytes) -> bool:
+        """Set a consumer's tag; return False if the value is none."""
+        tag = group_tag_of(value.decode("ascii", "replace"))
+        if tag is not None:
+            self._tags[consumer] = tag
+        return tag is not None
 
     def tag(self, consumer: DcpConnection) -> int | None:
         if consumer not in self._tags:

@@ -22,7 +22,6 @@ from typing import Final, Protocol
 
 from dcp.printable import number_ranges
 from dcp.protocol.flow_strategy import FlowSpec
-from dcp.protocol.receiver_group import Ejection
 from dcp.relay.due_vbuckets import DueVbuckets
 from dcp.relay.receivers import Receivers
 from dcp.relay.relay_bucket import RelayBucket
@@ -30,7 +29,6 @@ from dcp.relay.stuck_consumers import StuckConsumers
 from dcp.relay.vbucket_flow_control import VbucketFlowControl
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.node.accepted_connection import AcceptedConnection
-from dcp.wire.vocabulary import Status
 
 _LOG = logging.getLogger(__name__)
 TICK_SECONDS: Final = 0.1
@@ -102,20 +100,24 @@ class Regulator:
     # --- events of links
 
     def received(self, vbucket: int, frame_bytes: int) -> None:
+        """Count bytes of a stream; the bucket has their items already."""
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.flow_controls[vbucket].positions.receive(high_seqno, frame_bytes)
         self._due.touch(vbucket)
 
     def ended(self, vbucket: int) -> None:
+        """Free the bytes of a stream that is over."""
         self._free(vbucket, self.flow_controls[vbucket].free_all())
         self._due.touch(vbucket)
 
     def rolled_back(self, vbucket: int) -> None:
+        """Start again at the vbucket's high seqno, which is lower now."""
         self.ended(vbucket)
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.flow_controls[vbucket].positions.begin_again(high_seqno)
 
     def holds(self, vbucket: int) -> bool:
+        """Return True if the vbucket must not have a stream now."""
         return self.flow_controls[vbucket].is_held
 
     def _free(self, vbucket: int, frame_bytes: int) -> None:
@@ -125,20 +127,23 @@ class Regulator:
     # --- events of consumers
 
     def stream_deferred(self, consumer: DcpConnection, vbucket: int) -> None:
+        """Record that a consumer requested a stream that the relay cannot serve yet."""
         self.flow_controls[vbucket].stream_deferred(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
     def stream_wait_ended(self, consumer: DcpConnection, vbucket: int) -> None:
+        """Record that a consumer got its deferred stream, or gave it up."""
         self.flow_controls[vbucket].stream_wait_ended(self.receivers.number(consumer))
         self._due.touch(vbucket)
 
-    def set_tag(self, consumer: DcpConnection, value: bytes) -> Status:
-        status = self.receivers.set_tag(consumer, value)
+    def set_tag(self, consumer: DcpConnection, value: bytes) -> bool:
+        """Put a consumer into the group with this tag; return False if the value is no tag."""
+        is_tag = self.receivers.set_tag(consumer, value)
         number = self.receivers.number(consumer)
         for vbucket, flow_control in enumerate(self.flow_controls):
             if number in flow_control.receivers:
                 self._due.touch(vbucket)
-        return status
+        return is_tag
 
     # --- passes
 
@@ -209,14 +214,14 @@ class Regulator:
     def _look_at(self, vbucket: int) -> None:
         flow_control, now_ns = self.flow_controls[vbucket], self._tick_ns
         tracked = {each.receiver_id for each in flow_control.group.receivers}
-        ejected = flow_control.group.ejections[Ejection.TIMEOUT]
+        timeouts = flow_control.group.timeouts
         present = self._report_all(flow_control, vbucket, now_ns)
         if self.waits_for_disk:
             # Free nothing while the disk is behind, or even more would wait for it.
             self._due.look_again(vbucket)
             return
         freed_bytes = flow_control.on_idle(now_ns)
-        if flow_control.group.ejections[Ejection.TIMEOUT] != ejected:
+        if flow_control.group.timeouts != timeouts:
             for number in (tracked & present) - {
                 each.receiver_id for each in flow_control.group.receivers
             }:

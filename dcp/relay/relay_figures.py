@@ -23,6 +23,7 @@ _RELAY: Final[Metrics] = {
     "relay_newcomers_refused_total": "Streams that began too far behind to wait for.",
     "relay_held_bytes": "Bytes not acknowledged: a consumer or the disk needs them.",
     "relay_disk_waiting_bytes": "Bytes received that are not on disk yet.",
+    "relay_disk_failures": "Vbuckets that the relay cannot write to its disk.",
     "relay_resident_bytes": "Resident memory of the relay.",
     "relay_memory_bound_bytes": "Most memory for this load (docs/reference/memory.md).",
     "relay_waits_for_disk": "1 while the relay's disk delays the cluster.",
@@ -105,6 +106,8 @@ class RelayFigures(Record):
     """Received and not acknowledged, because a consumer or the disk needs them."""
     disk_waiting_bytes: int = 0
     """Received and not on disk yet."""
+    disk_failures: int = 0
+    """The number of vbuckets that cannot be written. The cluster notices when much data waits."""
     disk_trouble: str = ""
     """The vbuckets that cannot be written, and the reason; empty if all can."""
     waits_for_disk: bool = False

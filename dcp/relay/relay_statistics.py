@@ -1,5 +1,6 @@
 """Collects the figures of a relay from its parts: for STAT ``relay``, metrics, and the log."""
 
+import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from time import monotonic
@@ -7,7 +8,6 @@ from time import monotonic
 import psutil
 
 from dcp.printable import number_ranges
-from dcp.protocol.receiver_group import Ejection
 from dcp.relay.memory import relay_bytes
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
@@ -18,13 +18,10 @@ from dcp.relay.upstream_link import UpstreamLink
 from dcp.server.commands.memory_formula import Load, keys_of
 from dcp.server.streams.stream import ActiveStreamPhase
 
+_LOG = logging.getLogger(__name__)
 
-def relay_figures(
-    bucket: RelayBucket,
-    regulator: Regulator,
-    upstream: Upstream,
-    settings: RelaySettings,
-) -> RelayFigures:
+
+def relay_figures(bucket: RelayBucket, upstream: Upstream, settings: RelaySettings) -> RelayFigures:
     """Return the relay's figures; the bucket's lock is held."""
     streams = [
         stream
@@ -32,18 +29,19 @@ def relay_figures(
         for stream in consumer.streams
         if stream.is_sending
     ]
-    flow_controls, links = regulator.flow_controls, upstream.links
-    flusher = bucket.writes.flusher
+    regulator, links = upstream.regulator, upstream.links
+    flow_controls, flusher = regulator.flow_controls, bucket.writes.flusher
     return RelayFigures(
         strategy=str(regulator.spec),
         consumers=len(bucket.dcp_connections),
         streams=len(streams),
         streams_from_disk=sum(stream.phase is ActiveStreamPhase.BACKFILLING for stream in streams),
         ejections=regulator.stuck.ejections,
-        streams_ejected=sum(gate.group.ejections[Ejection.TIMEOUT] for gate in flow_controls),
+        streams_ejected=sum(gate.group.timeouts for gate in flow_controls),
         newcomers_refused=sum(gate.newcomers_refused for gate in flow_controls),
         held_bytes=sum(gate.positions.held_bytes for gate in flow_controls),
         disk_waiting_bytes=0 if flusher is None else flusher.pending_bytes,
+        disk_failures=0 if flusher is None else len(flusher.failures),
         disk_trouble="" if flusher is None else _trouble_of(flusher.failures),
         waits_for_disk=regulator.waits_for_disk,
         resident_bytes=psutil.Process().memory_info().rss,
@@ -113,3 +111,23 @@ def _groups(regulator: Regulator) -> Iterator[GroupFigures]:
         yield GroupFigures(
             number_ranges(vbuckets), members, required, is_held, held_bytes, waits_for
         )
+
+
+def log_figures(found: RelayFigures) -> None:
+    _LOG.info(
+        "%d consumers, %d streams, %d of them from disk; %d ejections; %d bytes held",
+        found.consumers,
+        found.streams,
+        found.streams_from_disk,
+        found.ejections,
+        found.held_bytes,
+    )
+    if found.disk_trouble:
+        text = "%s; %d bytes wait for the disk"
+        _LOG.warning(text, found.disk_trouble, found.disk_waiting_bytes)
+    for link in found.upstream:
+        if link.waits_for:
+            _LOG.info("%s: waits for consumer %s", link.node, link.waits_for)
+    for group in found.groups:
+        if group.members < group.required:
+            _LOG.info("%s", group)

@@ -11,13 +11,14 @@ import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from time import monotonic
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection_names import unique_name
 from dcp.errors import BucketError, DcplakeError
 from dcp.protocol.window_policies import SharedWindows, WindowPolicy, WindowPolicySettings
+from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
 from dcp.relay.upstream_connection import ReceivedBytes, UpstreamConnection
@@ -33,29 +34,21 @@ T = TypeVar("T")
 _LOOK_SECONDS: Final = 1.0
 
 
-class StreamRegulator(Protocol):
-    """Decides when bytes are freed and which vbuckets have streams; the bucket's lock is held."""
-
-    def received(self, vbucket: int, frame_bytes: int) -> None:
-        """Count bytes of a stream; the bucket has their items already."""
-
-    def ended(self, vbucket: int) -> None:
-        """Free the bytes of a stream that is over."""
-
-    def rolled_back(self, vbucket: int) -> None:
-        """Start again at the vbucket's high seqno, which is lower now."""
-
-    def holds(self, vbucket: int) -> bool:
-        """Return True if the vbucket must not have a stream now."""
-
-
 class Upstream:
     """All links of a relay. Call its methods in the event loop's thread."""
 
     def __init__(self, bucket: RelayBucket, settings: RelaySettings) -> None:
         self._bucket = bucket
         self._settings = settings
-        self._regulator: StreamRegulator | None = None
+        self.regulator = Regulator(
+            bucket,
+            settings.flow_spec,
+            settings.window_bytes,
+            settings.hold_seconds,
+            settings.consumer_ack_seconds,
+            self,
+        )
+        """Decides when bytes are freed and which vbuckets have streams."""
         self._name = unique_name("dcplake-relay", settings.bucket)
         self._map: ClusterMap | None = None
         self._links: dict[NodeAddress, tuple[UpstreamLink, asyncio.Task[None]]] = {}
@@ -81,9 +74,8 @@ class Upstream:
 
     # --- start and stop
 
-    def start(self, regulator: StreamRegulator) -> None:
+    def start(self) -> None:
         """Begin to connect; the bucket's lock is held."""
-        self._regulator = regulator
         self._runs = True
         self.reconcile()
         self._note_informed()
@@ -105,10 +97,10 @@ class Upstream:
 
     def reconcile(self) -> None:
         """Open and close links and streams as needed; the bucket's lock is held."""
-        if not self._runs or self._regulator is None:
+        if not self._runs:
             return
         for vbucket in self._bucket.all_copies:
-            if not self._regulator.holds(vbucket):
+            if not self.regulator.holds(vbucket):
                 # Its stream shows clients the real high seqno.
                 self._bucket.vbuckets[vbucket].promise(0)
         wanted = self._wanted()
@@ -134,7 +126,7 @@ class Upstream:
                 if owner is None:
                     continue
                 streams = found[owner]
-                if self._regulator is not None and not self._regulator.holds(vbucket):
+                if not self.regulator.holds(vbucket):
                     streams[vbucket] = copy
         # No node can send a map now, so try every known address.
         if not any(link.is_ready for link in self.links):
@@ -184,7 +176,7 @@ class Upstream:
     def arrived(self, link: UpstreamLink, arrived: Sequence[ReceivedBytes]) -> None:
         """Publish received items to consumers, and act on the connection's other messages."""
         connection = link.connection
-        if connection is None or self._regulator is None:
+        if connection is None:
             return
         learned = connection.learned
         for each in arrived:
@@ -210,12 +202,10 @@ class Upstream:
         self, link: UpstreamLink, connection: UpstreamConnection, each: ReceivedBytes
     ) -> None:
         stream, vbucket = each.stream, each.stream.vbucket
-        regulator, bucket = self._regulator, self._bucket
-        if regulator is None:
-            raise AssertionError("links run after start() only")
+        bucket = self._bucket
         if stream.take_rollback():
             _LOG.warning("vbucket %d: rolled back to seqno %d", vbucket, stream.copy.high_seqno)
-            regulator.rolled_back(vbucket)
+            self.regulator.rolled_back(vbucket)
             bucket.end_streams(vbucket, EndReason.ROLLBACK)
         elif each.begins_branch:
             bucket.end_streams(vbucket)
@@ -227,16 +217,16 @@ class Upstream:
             connection.ask_for_manifest()
         if each.frame_bytes:
             self._charged[vbucket] = link
-            regulator.received(vbucket, each.frame_bytes)
+            self.regulator.received(vbucket, each.frame_bytes)
 
     def _take_ended(self, link: UpstreamLink) -> None:
         connection = link.connection
-        if connection is None or self._regulator is None:
+        if connection is None:
             return
         for vbucket in _emptied(connection.learned.ended):
             # Another link may have brought the vbucket's bytes meanwhile.
             if self._charged.get(vbucket) is link:
-                self._regulator.ended(vbucket)
+                self.regulator.ended(vbucket)
         link.write()
 
     def _take_logs(self, connection: UpstreamConnection) -> None:
@@ -246,20 +236,18 @@ class Upstream:
 
     def _take_seqnos(self, connection: UpstreamConnection) -> None:
         """Show clients the high seqnos of vbuckets without streams."""
-        if self._regulator is None:
-            return
         for vbucket, seqno in connection.learned.seqnos.items():
             # Clients that plan by high seqnos then request streams, and so join the group that the
             # vbucket waits for.
-            if vbucket in self._bucket.all_copies and self._regulator.holds(vbucket):
+            if vbucket in self._bucket.all_copies and self.regulator.holds(vbucket):
                 self._bucket.vbuckets[vbucket].promise(seqno)
                 self._promised.add(vbucket)
         connection.learned.seqnos.clear()
 
     def _note_informed(self) -> None:
-        if self._regulator is None or self.is_informed.is_set() or self._unknown():
+        if self.is_informed.is_set() or self._unknown():
             return
-        if all(v in self._promised for v in self._bucket.all_copies if self._regulator.holds(v)):
+        if all(v in self._promised for v in self._bucket.all_copies if self.regulator.holds(v)):
             self.is_informed.set()
 
     def _unknown(self) -> list[int]:
@@ -284,9 +272,9 @@ class Upstream:
 
     def _ask_for_seqnos(self) -> None:
         """Ask for the high seqnos of vbuckets whose group is incomplete: they have no stream."""
-        if self._map is None or self._regulator is None:
+        if self._map is None:
             return
-        held = {self._map.owner(v) for v in self._bucket.all_copies if self._regulator.holds(v)}
+        held = {self._map.owner(v) for v in self._bucket.all_copies if self.regulator.holds(v)}
         for link in self.links:
             if link.connection is not None and link.address in held:
                 link.connection.ask_for_seqnos()
@@ -308,8 +296,7 @@ class Upstream:
         for vbucket, charged in list(self._charged.items()):
             if charged is link:
                 del self._charged[vbucket]
-                if self._regulator is not None:
-                    self._regulator.ended(vbucket)
+                self.regulator.ended(vbucket)
 
     def unreachable(self, _: UpstreamLink) -> None:
         """Ask all nodes and the configured addresses where the node's vbuckets are now."""

@@ -6,8 +6,7 @@ of ``vocabulary.py`` is in ``TABLE`` or ``NOT_SUPPORTED``. Source of the layouts
 ``include/memcached/protocol_binary.h``.
 """
 
-from dataclasses import dataclass, field, fields, replace
-from enum import StrEnum
+from dataclasses import dataclass, field, fields
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import Any, Final
@@ -26,30 +25,19 @@ from dcp.wire.value_layouts import (
     VB_UUID,
     VERSION_NUMBER,
     ValueLayout,
+    raw,
 )
 from dcp.wire.vocabulary import Magic, Opcode, ServerOpcode, Status
 
 NOT_SUPPORTED: Final = frozenset({Opcode.DCP_FLUSH})
 """kv_engine defines these opcodes but answers them with an error."""
 
-
-class Side(StrEnum):
-    """The sender and kind of a frame, on which an opcode's meaning depends."""
-
-    REQUEST = "request"
-    RESPONSE = "response"
-    SERVER_REQUEST = "server request"
-    SERVER_RESPONSE = "server response"
-
-
-_SIDES: Final = {
-    Magic.REQUEST: Side.REQUEST,
-    Magic.ALT_REQUEST: Side.REQUEST,
-    Magic.RESPONSE: Side.RESPONSE,
-    Magic.ALT_RESPONSE: Side.RESPONSE,
-    Magic.SERVER_REQUEST: Side.SERVER_REQUEST,
-    Magic.SERVER_RESPONSE: Side.SERVER_RESPONSE,
+_NORMAL: Final = {
+    **{magic: magic for magic in Magic},
+    Magic.ALT_REQUEST: Magic.REQUEST,
+    Magic.ALT_RESPONSE: Magic.RESPONSE,
 }
+"""The magic of the same kind of frame in normal framing."""
 
 
 class Extras:
@@ -103,127 +91,127 @@ _EMPTY: Final = CodecRow(m.Empty)
 _TEXT: Final = CodecRow(m.Text, value=RAW)
 _STORE: Final = CodecRow(m.Store, _extras("II", "flags expiry"), "key", RAW)
 _STORED: Final = CodecRow(m.MutationAnswer, (*NO_EXTRAS, Extras("QQ", "vb_uuid seqno")))
-_SASL: Final = CodecRow(m.Sasl, key="mechanism", value=replace(RAW, names=("payload",)))
-_SASL_ANSWER: Final = CodecRow(m.SaslAnswer, value=replace(RAW, names=("payload",)))
-_PATH: Final = CodecRow(m.GetId, value=replace(RAW, names=("path",)))
+_SASL: Final = CodecRow(m.Sasl, key="mechanism", value=raw("payload"))
+_SASL_ANSWER: Final = CodecRow(m.SaslAnswer, value=raw("payload"))
+_PATH: Final = CodecRow(m.GetId, value=raw("path"))
 _ID_ANSWER: Final = CodecRow(m.IdAnswer, _extras("QI", "manifest_uid collection_id"))
 _LOG_ANSWER: Final = CodecRow(m.FailoverLogAnswer, value=FAILOVER_LOG)
 
-TABLE: Final[dict[tuple[Side, int], CodecRow]] = {
+TABLE: Final[dict[tuple[Magic, int], CodecRow]] = {
     # --- documents
-    (Side.REQUEST, Opcode.GET): CodecRow(m.KeyOnly, key="key"),
-    (Side.RESPONSE, Opcode.GET): CodecRow(m.GetAnswer, _extras("I", "flags"), value=RAW),
-    (Side.REQUEST, Opcode.SET): _STORE,
-    (Side.RESPONSE, Opcode.SET): _STORED,
-    (Side.REQUEST, Opcode.ADD): _STORE,
-    (Side.RESPONSE, Opcode.ADD): _STORED,
-    (Side.REQUEST, Opcode.REPLACE): _STORE,
-    (Side.RESPONSE, Opcode.REPLACE): _STORED,
-    (Side.REQUEST, Opcode.DELETE): CodecRow(m.KeyOnly, key="key"),
-    (Side.RESPONSE, Opcode.DELETE): _STORED,
-    (Side.REQUEST, Opcode.TOUCH): CodecRow(m.Touch, _extras("I", "expiry"), "key"),
-    (Side.RESPONSE, Opcode.TOUCH): _EMPTY,
+    (Magic.REQUEST, Opcode.GET): CodecRow(m.KeyOnly, key="key"),
+    (Magic.RESPONSE, Opcode.GET): CodecRow(m.GetAnswer, _extras("I", "flags"), value=RAW),
+    (Magic.REQUEST, Opcode.SET): _STORE,
+    (Magic.RESPONSE, Opcode.SET): _STORED,
+    (Magic.REQUEST, Opcode.ADD): _STORE,
+    (Magic.RESPONSE, Opcode.ADD): _STORED,
+    (Magic.REQUEST, Opcode.REPLACE): _STORE,
+    (Magic.RESPONSE, Opcode.REPLACE): _STORED,
+    (Magic.REQUEST, Opcode.DELETE): CodecRow(m.KeyOnly, key="key"),
+    (Magic.RESPONSE, Opcode.DELETE): _STORED,
+    (Magic.REQUEST, Opcode.TOUCH): CodecRow(m.Touch, _extras("I", "expiry"), "key"),
+    (Magic.RESPONSE, Opcode.TOUCH): _EMPTY,
     # --- connection set-up
-    (Side.REQUEST, Opcode.QUIT): _EMPTY,
-    (Side.RESPONSE, Opcode.QUIT): _EMPTY,
-    (Side.REQUEST, Opcode.NOOP): _EMPTY,
-    (Side.RESPONSE, Opcode.NOOP): _EMPTY,
-    (Side.REQUEST, Opcode.VERSION): _EMPTY,
-    (Side.RESPONSE, Opcode.VERSION): _TEXT,
-    (Side.REQUEST, Opcode.STAT): CodecRow(m.Stat, key="group", value=RAW),
-    (Side.RESPONSE, Opcode.STAT): CodecRow(m.StatAnswer, key="key", value=RAW),
-    (Side.REQUEST, Opcode.HELLO): CodecRow(m.Hello, key="agent", value=FEATURES),
-    (Side.RESPONSE, Opcode.HELLO): CodecRow(m.HelloAnswer, value=FEATURES),
-    (Side.REQUEST, Opcode.SASL_LIST_MECHS): _EMPTY,
-    (Side.RESPONSE, Opcode.SASL_LIST_MECHS): _TEXT,
-    (Side.REQUEST, Opcode.SASL_AUTH): _SASL,
-    (Side.RESPONSE, Opcode.SASL_AUTH): _SASL_ANSWER,
-    (Side.REQUEST, Opcode.SASL_STEP): _SASL,
-    (Side.RESPONSE, Opcode.SASL_STEP): _SASL_ANSWER,
-    (Side.REQUEST, Opcode.SELECT_BUCKET): CodecRow(m.SelectBucket, key="bucket"),
-    (Side.RESPONSE, Opcode.SELECT_BUCKET): _EMPTY,
-    (Side.REQUEST, Opcode.LIST_BUCKETS): _EMPTY,
-    (Side.RESPONSE, Opcode.LIST_BUCKETS): _TEXT,
-    (Side.REQUEST, Opcode.GET_CLUSTER_CONFIG): CodecRow(
+    (Magic.REQUEST, Opcode.QUIT): _EMPTY,
+    (Magic.RESPONSE, Opcode.QUIT): _EMPTY,
+    (Magic.REQUEST, Opcode.NOOP): _EMPTY,
+    (Magic.RESPONSE, Opcode.NOOP): _EMPTY,
+    (Magic.REQUEST, Opcode.VERSION): _EMPTY,
+    (Magic.RESPONSE, Opcode.VERSION): _TEXT,
+    (Magic.REQUEST, Opcode.STAT): CodecRow(m.Stat, key="group", value=RAW),
+    (Magic.RESPONSE, Opcode.STAT): CodecRow(m.StatAnswer, key="key", value=RAW),
+    (Magic.REQUEST, Opcode.HELLO): CodecRow(m.Hello, key="agent", value=FEATURES),
+    (Magic.RESPONSE, Opcode.HELLO): CodecRow(m.HelloAnswer, value=FEATURES),
+    (Magic.REQUEST, Opcode.SASL_LIST_MECHS): _EMPTY,
+    (Magic.RESPONSE, Opcode.SASL_LIST_MECHS): _TEXT,
+    (Magic.REQUEST, Opcode.SASL_AUTH): _SASL,
+    (Magic.RESPONSE, Opcode.SASL_AUTH): _SASL_ANSWER,
+    (Magic.REQUEST, Opcode.SASL_STEP): _SASL,
+    (Magic.RESPONSE, Opcode.SASL_STEP): _SASL_ANSWER,
+    (Magic.REQUEST, Opcode.SELECT_BUCKET): CodecRow(m.SelectBucket, key="bucket"),
+    (Magic.RESPONSE, Opcode.SELECT_BUCKET): _EMPTY,
+    (Magic.REQUEST, Opcode.LIST_BUCKETS): _EMPTY,
+    (Magic.RESPONSE, Opcode.LIST_BUCKETS): _TEXT,
+    (Magic.REQUEST, Opcode.GET_CLUSTER_CONFIG): CodecRow(
         # With the version that it has, a client gets only a newer map.
         m.GetClusterConfig,
         (*NO_EXTRAS, Extras("qq", "epoch rev")),
     ),
-    (Side.RESPONSE, Opcode.GET_CLUSTER_CONFIG): _TEXT,
-    (Side.REQUEST, Opcode.GET_ERROR_MAP): CodecRow(m.GetErrorMap, value=VERSION_NUMBER),
-    (Side.RESPONSE, Opcode.GET_ERROR_MAP): _TEXT,
-    (Side.REQUEST, Opcode.GET_COLLECTIONS_MANIFEST): _EMPTY,
-    (Side.RESPONSE, Opcode.GET_COLLECTIONS_MANIFEST): _TEXT,
-    (Side.REQUEST, Opcode.GET_COLLECTION_ID): _PATH,
-    (Side.RESPONSE, Opcode.GET_COLLECTION_ID): _ID_ANSWER,
-    (Side.REQUEST, Opcode.GET_SCOPE_ID): _PATH,
-    (Side.RESPONSE, Opcode.GET_SCOPE_ID): _ID_ANSWER,
-    (Side.SERVER_REQUEST, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION): CodecRow(
+    (Magic.RESPONSE, Opcode.GET_CLUSTER_CONFIG): _TEXT,
+    (Magic.REQUEST, Opcode.GET_ERROR_MAP): CodecRow(m.GetErrorMap, value=VERSION_NUMBER),
+    (Magic.RESPONSE, Opcode.GET_ERROR_MAP): _TEXT,
+    (Magic.REQUEST, Opcode.GET_COLLECTIONS_MANIFEST): _EMPTY,
+    (Magic.RESPONSE, Opcode.GET_COLLECTIONS_MANIFEST): _TEXT,
+    (Magic.REQUEST, Opcode.GET_COLLECTION_ID): _PATH,
+    (Magic.RESPONSE, Opcode.GET_COLLECTION_ID): _ID_ANSWER,
+    (Magic.REQUEST, Opcode.GET_SCOPE_ID): _PATH,
+    (Magic.RESPONSE, Opcode.GET_SCOPE_ID): _ID_ANSWER,
+    (Magic.SERVER_REQUEST, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION): CodecRow(
         m.ClustermapNotification,
         (Extras("I", "rev"), Extras("qq", "epoch rev")),
         "bucket",
-        replace(RAW, names=("config",)),
+        raw("config"),
     ),
-    (Side.SERVER_RESPONSE, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION): _EMPTY,
-    (Side.REQUEST, Opcode.IOCTL_GET): CodecRow(m.IoctlGet, key="name"),
-    (Side.RESPONSE, Opcode.IOCTL_GET): _TEXT,
-    (Side.REQUEST, Opcode.IOCTL_SET): CodecRow(m.IoctlSet, key="name", value=RAW),
-    (Side.RESPONSE, Opcode.IOCTL_SET): _TEXT,
+    (Magic.SERVER_RESPONSE, ServerOpcode.CLUSTERMAP_CHANGE_NOTIFICATION): _EMPTY,
+    (Magic.REQUEST, Opcode.IOCTL_GET): CodecRow(m.IoctlGet, key="name"),
+    (Magic.RESPONSE, Opcode.IOCTL_GET): _TEXT,
+    (Magic.REQUEST, Opcode.IOCTL_SET): CodecRow(m.IoctlSet, key="name", value=RAW),
+    (Magic.RESPONSE, Opcode.IOCTL_SET): _TEXT,
     # --- seqnos
-    (Side.REQUEST, Opcode.GET_ALL_VB_SEQNOS): CodecRow(
+    (Magic.REQUEST, Opcode.GET_ALL_VB_SEQNOS): CodecRow(
         m.GetAllVbSeqnos, (*NO_EXTRAS, Extras("I", "state"), Extras("II", "state collection"))
     ),
-    (Side.RESPONSE, Opcode.GET_ALL_VB_SEQNOS): CodecRow(m.AllVbSeqnos, value=VB_SEQNOS),
-    (Side.REQUEST, Opcode.OBSERVE_SEQNO): CodecRow(m.ObserveSeqno, value=VB_UUID),
-    (Side.RESPONSE, Opcode.OBSERVE_SEQNO): CodecRow(m.ObserveSeqnoAnswer, value=OBSERVE_SEQNO),
-    (Side.REQUEST, Opcode.SEQNO_PERSISTENCE): CodecRow(m.SeqnoPersistence, _extras("Q", "seqno")),
-    (Side.RESPONSE, Opcode.SEQNO_PERSISTENCE): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_GET_FAILOVER_LOG): _EMPTY,
-    (Side.RESPONSE, Opcode.DCP_GET_FAILOVER_LOG): _LOG_ANSWER,
-    (Side.REQUEST, Opcode.GET_FAILOVER_LOG): _EMPTY,
-    (Side.RESPONSE, Opcode.GET_FAILOVER_LOG): _LOG_ANSWER,
+    (Magic.RESPONSE, Opcode.GET_ALL_VB_SEQNOS): CodecRow(m.AllVbSeqnos, value=VB_SEQNOS),
+    (Magic.REQUEST, Opcode.OBSERVE_SEQNO): CodecRow(m.ObserveSeqno, value=VB_UUID),
+    (Magic.RESPONSE, Opcode.OBSERVE_SEQNO): CodecRow(m.ObserveSeqnoAnswer, value=OBSERVE_SEQNO),
+    (Magic.REQUEST, Opcode.SEQNO_PERSISTENCE): CodecRow(m.SeqnoPersistence, _extras("Q", "seqno")),
+    (Magic.RESPONSE, Opcode.SEQNO_PERSISTENCE): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_GET_FAILOVER_LOG): _EMPTY,
+    (Magic.RESPONSE, Opcode.DCP_GET_FAILOVER_LOG): _LOG_ANSWER,
+    (Magic.REQUEST, Opcode.GET_FAILOVER_LOG): _EMPTY,
+    (Magic.RESPONSE, Opcode.GET_FAILOVER_LOG): _LOG_ANSWER,
     # --- DCP connections and streams
-    (Side.REQUEST, Opcode.DCP_OPEN): CodecRow(
+    (Magic.REQUEST, Opcode.DCP_OPEN): CodecRow(
         m.DcpOpen, _extras("II", "reserved flags"), "name", RAW
     ),
-    (Side.RESPONSE, Opcode.DCP_OPEN): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_CONTROL): CodecRow(m.DcpControl, key="name", value=RAW),
-    (Side.RESPONSE, Opcode.DCP_CONTROL): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_ADD_STREAM): CodecRow(m.AddStream, _extras("I", "flags")),
-    (Side.RESPONSE, Opcode.DCP_ADD_STREAM): CodecRow(
+    (Magic.RESPONSE, Opcode.DCP_OPEN): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_CONTROL): CodecRow(m.DcpControl, key="name", value=RAW),
+    (Magic.RESPONSE, Opcode.DCP_CONTROL): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_ADD_STREAM): CodecRow(m.AddStream, _extras("I", "flags")),
+    (Magic.RESPONSE, Opcode.DCP_ADD_STREAM): CodecRow(
         m.AddStreamAnswer, _extras("I", "stream_opaque")
     ),
-    (Side.REQUEST, Opcode.DCP_STREAM_REQ): CodecRow(
+    (Magic.REQUEST, Opcode.DCP_STREAM_REQ): CodecRow(
         m.StreamRequest,
         _extras("IIQQQQQ", "flags reserved start end vb_uuid snap_start snap_end"),
         value=RAW,
     ),
-    (Side.RESPONSE, Opcode.DCP_STREAM_REQ): _LOG_ANSWER,
-    (Side.REQUEST, Opcode.DCP_CLOSE_STREAM): _EMPTY,
-    (Side.RESPONSE, Opcode.DCP_CLOSE_STREAM): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_NOOP): _EMPTY,
-    (Side.RESPONSE, Opcode.DCP_NOOP): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_BUFFER_ACK): CodecRow(m.BufferAck, _extras("I", "bytes")),
-    (Side.RESPONSE, Opcode.DCP_BUFFER_ACK): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_STREAM_END): CodecRow(m.StreamEnd, _extras("I", "reason")),
-    (Side.RESPONSE, Opcode.DCP_STREAM_END): _EMPTY,
+    (Magic.RESPONSE, Opcode.DCP_STREAM_REQ): _LOG_ANSWER,
+    (Magic.REQUEST, Opcode.DCP_CLOSE_STREAM): _EMPTY,
+    (Magic.RESPONSE, Opcode.DCP_CLOSE_STREAM): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_NOOP): _EMPTY,
+    (Magic.RESPONSE, Opcode.DCP_NOOP): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_BUFFER_ACK): CodecRow(m.BufferAck, _extras("I", "bytes")),
+    (Magic.RESPONSE, Opcode.DCP_BUFFER_ACK): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_STREAM_END): CodecRow(m.StreamEnd, _extras("I", "reason")),
+    (Magic.RESPONSE, Opcode.DCP_STREAM_END): _EMPTY,
     # --- DCP data
-    (Side.REQUEST, Opcode.DCP_SNAPSHOT_MARKER): CodecRow(
+    (Magic.REQUEST, Opcode.DCP_SNAPSHOT_MARKER): CodecRow(
         m.SnapshotMarker,
         # v2.x has only its minor version here, and its fields in the value; v1 has all fields here.
         (Extras("B", "version"), Extras("QQI", "start end flags")),
         None,
         MARKER_V2,
     ),
-    (Side.RESPONSE, Opcode.DCP_SNAPSHOT_MARKER): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_MUTATION): CodecRow(
+    (Magic.RESPONSE, Opcode.DCP_SNAPSHOT_MARKER): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_MUTATION): CodecRow(
         m.Mutation,
         _extras("QQIIIHB", "by_seqno rev_seqno flags expiry lock_time nmeta cache_hint"),
         "key",
         RAW,
     ),
-    (Side.RESPONSE, Opcode.DCP_MUTATION): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_DELETION): CodecRow(
+    (Magic.RESPONSE, Opcode.DCP_MUTATION): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_DELETION): CodecRow(
         m.Deletion,
         (
             # v1, then v2.
@@ -233,46 +221,46 @@ TABLE: Final[dict[tuple[Side, int], CodecRow]] = {
         "key",
         RAW,
     ),
-    (Side.RESPONSE, Opcode.DCP_DELETION): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_EXPIRATION): CodecRow(
+    (Magic.RESPONSE, Opcode.DCP_DELETION): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_EXPIRATION): CodecRow(
         m.Expiration, _extras("QQI", "by_seqno rev_seqno delete_time"), "key", RAW
     ),
-    (Side.RESPONSE, Opcode.DCP_EXPIRATION): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_SET_VBUCKET_STATE): CodecRow(
+    (Magic.RESPONSE, Opcode.DCP_EXPIRATION): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_SET_VBUCKET_STATE): CodecRow(
         m.SetVbucketState, _extras("B", "state")
     ),
-    (Side.RESPONSE, Opcode.DCP_SET_VBUCKET_STATE): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_SYSTEM_EVENT): CodecRow(
+    (Magic.RESPONSE, Opcode.DCP_SET_VBUCKET_STATE): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_SYSTEM_EVENT): CodecRow(
         m.SystemEvent, _extras("QIB", "by_seqno event version"), "key", RAW
     ),
-    (Side.RESPONSE, Opcode.DCP_SYSTEM_EVENT): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_PREPARE): CodecRow(
+    (Magic.RESPONSE, Opcode.DCP_SYSTEM_EVENT): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_PREPARE): CodecRow(
         m.Prepare,
         _extras("QQIIIBBB", "by_seqno rev_seqno flags expiry lock_time cache_hint deleted level"),
         "key",
         RAW,
     ),
-    (Side.RESPONSE, Opcode.DCP_PREPARE): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_SEQNO_ACKNOWLEDGED): CodecRow(
+    (Magic.RESPONSE, Opcode.DCP_PREPARE): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_SEQNO_ACKNOWLEDGED): CodecRow(
         m.SeqnoAcknowledged, _extras("Q", "prepared_seqno")
     ),
-    (Side.RESPONSE, Opcode.DCP_SEQNO_ACKNOWLEDGED): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_COMMIT): CodecRow(
+    (Magic.RESPONSE, Opcode.DCP_SEQNO_ACKNOWLEDGED): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_COMMIT): CodecRow(
         m.Commit, _extras("QQ", "prepared_seqno commit_seqno"), "key"
     ),
-    (Side.RESPONSE, Opcode.DCP_COMMIT): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_ABORT): CodecRow(
+    (Magic.RESPONSE, Opcode.DCP_COMMIT): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_ABORT): CodecRow(
         m.Abort, _extras("QQ", "prepared_seqno abort_seqno"), "key"
     ),
-    (Side.RESPONSE, Opcode.DCP_ABORT): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_SEQNO_ADVANCED): CodecRow(m.SeqnoAdvanced, _extras("Q", "seqno")),
-    (Side.RESPONSE, Opcode.DCP_SEQNO_ADVANCED): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_OSO_SNAPSHOT): CodecRow(m.OsoSnapshot, _extras("I", "flags")),
-    (Side.RESPONSE, Opcode.DCP_OSO_SNAPSHOT): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_CACHE_TRANSFER): CodecRow(m.CacheTransfer, value=RAW),
-    (Side.RESPONSE, Opcode.DCP_CACHE_TRANSFER): _EMPTY,
-    (Side.REQUEST, Opcode.DCP_CACHE_TRANSFER_END): _EMPTY,
-    (Side.RESPONSE, Opcode.DCP_CACHE_TRANSFER_END): _EMPTY,
+    (Magic.RESPONSE, Opcode.DCP_ABORT): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_SEQNO_ADVANCED): CodecRow(m.SeqnoAdvanced, _extras("Q", "seqno")),
+    (Magic.RESPONSE, Opcode.DCP_SEQNO_ADVANCED): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_OSO_SNAPSHOT): CodecRow(m.OsoSnapshot, _extras("I", "flags")),
+    (Magic.RESPONSE, Opcode.DCP_OSO_SNAPSHOT): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_CACHE_TRANSFER): CodecRow(m.CacheTransfer, value=RAW),
+    (Magic.RESPONSE, Opcode.DCP_CACHE_TRANSFER): _EMPTY,
+    (Magic.REQUEST, Opcode.DCP_CACHE_TRANSFER_END): _EMPTY,
+    (Magic.RESPONSE, Opcode.DCP_CACHE_TRANSFER_END): _EMPTY,
 }
 
 SPECIAL_ANSWERS: Final[dict[tuple[int, int], CodecRow]] = {
@@ -292,11 +280,11 @@ def decode(frame: Frame) -> m.Body:
     Raises:
         FrameError: the parts of a known frame do not fit its row.
     """
-    side = _SIDES[frame.magic]
-    row = TABLE.get((side, frame.opcode))
+    kind = _NORMAL[frame.magic]
+    row = TABLE.get((kind, frame.opcode))
     # SUCCESS is 0. Reading the ``status`` property instead would cost a call per frame.
     if frame.vbucket_or_status and frame.magic.is_response:
-        row = _special_answer(side, frame.opcode, frame.status)
+        row = _special_answer(kind, frame.opcode, frame.status)
         if row is None:
             return m.Refusal(frame.value, frame.extras, frame.key)
     if row is None:
@@ -335,21 +323,21 @@ def encode(  # noqa: PLR0913 - the header's fields, by name
             extras holds exactly the optional fields that are set.
         ValueError: a field of the body does not fit its width.
     """
-    extras, key, value = _parts(body, _SIDES[magic], opcode, status)
+    extras, key, value = _parts(body, _NORMAL[magic], opcode, status)
     number = status if magic.is_response else vbucket
     return Frame(magic, opcode, datatype, number, opaque, cas, framing_extras, extras, key, value)
 
 
-def _parts(body: m.Body, side: Side, opcode: int, status: int) -> tuple[bytes, bytes, bytes]:
+def _parts(body: m.Body, kind: Magic, opcode: int, status: int) -> tuple[bytes, bytes, bytes]:
     if isinstance(body, m.Refusal | m.Unknown):
         return body.extras, body.key, body.value
-    row = TABLE.get((side, opcode))
-    if status and side in (Side.RESPONSE, Side.SERVER_RESPONSE):
-        row = _special_answer(side, opcode, status)
+    row = TABLE.get((kind, opcode))
+    if status and kind.is_response:
+        row = _special_answer(kind, opcode, status)
     if row is None or type(body) is not row.body:
         wanted = row.body.__name__ if row else "Refusal or Unknown"
         raise TypeError(
-            f"encode {side.value} {opcode:#04x} status {status:#04x}: "
+            f"encode {_name(kind)} {opcode:#04x} status {status:#04x}: "
             f"found a {type(body).__name__}, expected a {wanted}"
         )
     form = _form_by_fields(row, body)
@@ -362,8 +350,12 @@ def _parts(body: m.Body, side: Side, opcode: int, status: int) -> tuple[bytes, b
     return extras, key, value
 
 
-def _special_answer(side: Side, opcode: int, status: int) -> CodecRow | None:
-    return SPECIAL_ANSWERS.get((opcode, status)) if side is Side.RESPONSE else None
+def _special_answer(kind: Magic, opcode: int, status: int) -> CodecRow | None:
+    return SPECIAL_ANSWERS.get((opcode, status)) if kind is Magic.RESPONSE else None
+
+
+def _name(kind: Magic) -> str:
+    return kind.name.lower().replace("_", " ")
 
 
 def _form_by_length(row: CodecRow, frame: Frame) -> Extras:
@@ -390,6 +382,6 @@ def _form_by_fields(row: CodecRow, body: m.Body) -> Extras:
 
 def _misfit(frame: Frame, part: str, found: int, expected: str) -> FrameError:
     return FrameError(
-        f"{_SIDES[frame.magic].value} {frame.opcode:#04x} {part}: found {found} bytes, "
+        f"{_name(_NORMAL[frame.magic])} {frame.opcode:#04x} {part}: found {found} bytes, "
         f"expected {expected}"
     )

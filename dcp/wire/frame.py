@@ -15,7 +15,6 @@
 All integers are big-endian. Source: kv_engine ``docs/BinaryProtocol.md``.
 """
 
-from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is a class
 from typing import NamedTuple
@@ -27,26 +26,6 @@ from dcp.wire.vocabulary import HEADER_BYTES, Magic
 _NORMAL = Struct(">BBHBBHIIQ")
 _ALTERNATIVE = Struct(">BBBBBBHIIQ")
 _MAGICS = {int(magic): magic for magic in Magic}
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The 24 bytes, with the lengths in bytes of the parts that follow them."""
-
-    magic: Magic
-    opcode: int
-    framing_extras_bytes: int
-    extras_bytes: int
-    key_bytes: int
-    datatype: int
-    vbucket_or_status: int
-    body_bytes: int
-    opaque: int
-    cas: int
-
-    @property
-    def frame_bytes(self) -> int:
-        return HEADER_BYTES + self.body_bytes
 
 
 # A NamedTuple costs less to make than a frozen dataclass, and each frame makes one.
@@ -119,35 +98,30 @@ class Frame(NamedTuple):
         raise AssertionError("a frame that did not fit its header does")
 
 
-def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Header:
-    """Read the header at ``offset``; ``data`` must hold its 24 bytes.
+_Header = tuple[Magic, int, int, int, int, int, int, int, int, int]
+"""Magic, opcode, lengths of framing extras, extras and key, datatype, vbucket or status, body
+length, opaque, CAS."""
+
+
+def parse_header(data: bytes | bytearray | memoryview) -> _Header:
+    """Read the header at the beginning of ``data``, which must hold its 24 bytes.
 
     Raises:
         FrameError: an unknown magic, or parts that are longer than the body.
     """
-    return Header(*_header_fields(data, offset))
-
-
-_HeaderFields = tuple[Magic, int, int, int, int, int, int, int, int, int]
-"""The fields of ``Header``, in their order."""
-
-
-def _header_fields(data: bytes | bytearray | memoryview, offset: int) -> _HeaderFields:
-    magic = _MAGICS.get(data[offset])
+    magic = _MAGICS.get(data[0])
     if magic is None:
         raise FrameError(
-            f"frame header: found magic {data[offset]:#04x}, "
+            f"frame header: found magic {data[0]:#04x}, "
             f"expected one of {', '.join(f'{known:#04x}' for known in sorted(_MAGICS))}"
         )
     if magic.is_alternative:
         (_, opcode, framing, key, extras, datatype, vb_status, body, opaque, cas) = (
-            _ALTERNATIVE.unpack_from(data, offset)
+            _ALTERNATIVE.unpack_from(data)
         )
     else:
         framing = 0
-        (_, opcode, key, extras, datatype, vb_status, body, opaque, cas) = _NORMAL.unpack_from(
-            data, offset
-        )
+        (_, opcode, key, extras, datatype, vb_status, body, opaque, cas) = _NORMAL.unpack_from(data)
     if framing + extras + key > body:
         raise FrameError(
             f"frame header of opcode {opcode:#04x}: found framing extras {framing} + extras "
@@ -164,9 +138,7 @@ def parse_frame(data: bytes | bytearray | memoryview) -> Frame:
     """
     if len(data) < HEADER_BYTES:
         raise FrameError(f"frame: found {len(data)} bytes, expected at least {HEADER_BYTES}")
-    magic, opcode, framing, extras, key, datatype, vb_status, body, opaque, cas = _header_fields(
-        data, 0
-    )
+    magic, opcode, framing, extras, key, datatype, vb_status, body, opaque, cas = parse_header(data)
     if len(data) != HEADER_BYTES + body:
         raise FrameError(
             f"frame of opcode {opcode:#04x}: found {len(data)} bytes, "

@@ -275,7 +275,7 @@ class FrameSplitter:
         return block
 
     def _check_headers(self, block: FrameBlock) -> None:
-        """Check all headers at once; ``parse_header`` then words the error."""
+        """Check all headers at once; ``_check_header`` then words the error."""
         if len(block) == 0:
             return
         headers = block.headers
@@ -289,37 +289,38 @@ class FrameSplitter:
             parts = np.where(alternative, folded, parts)
         bad = ~_KNOWN_MAGIC[magics] | (parts > headers["body_length"])
         if bad.any():
-            self._raise_for(block.buffer, int(block.offsets[int(np.argmax(bad))]))
+            self._check_header(block.buffer, int(block.offsets[int(np.argmax(bad))]))
 
     def _check_tail(self, data: Buffer, start: int) -> None:
         """Check the received part of an unfinished frame, and note its full length."""
         rest = len(data) - start
         self._wanted_bytes = HEADER_BYTES
         if rest and not _KNOWN_MAGIC[data[start]]:
-            self._raise_for(data, start)
-        if rest >= _BODY_AT + 4:
-            frame_bytes = HEADER_BYTES + _read_u32(data, start + _BODY_AT)[0]
-            if frame_bytes > self.max_frame_bytes:
-                raise FrameError(
-                    f"{self._where(start)}opcode {data[start + 1]:#04x}: found a frame of "
-                    f"{frame_bytes} bytes, expected at most {self.max_frame_bytes}"
-                )
+            self._check_header(data, start)
+        if rest < _BODY_AT + 4:
+            return
+        frame_bytes = HEADER_BYTES + _read_u32(data, start + _BODY_AT)[0]
+        if frame_bytes > self.max_frame_bytes:
+            raise FrameError(
+                f"{self._where(start)}opcode {data[start + 1]:#04x}: found a frame of "
+                f"{frame_bytes} bytes, expected at most {self.max_frame_bytes}"
+            )
         if rest >= HEADER_BYTES:
-            try:
-                self._wanted_bytes = parse_header(data, start).frame_bytes
-            except FrameError:
-                self._raise_for(data, start)
+            self._check_header(data, start)
+            self._wanted_bytes = frame_bytes
 
     def _where(self, start: int) -> str:
         return f"frame at byte {self._consumed_bytes + start} of the connection: "
 
-    def _raise_for(self, data: Buffer, start: int) -> None:
+    def _check_header(self, data: Buffer, start: int) -> None:
+        """Raise FrameError, with the position, if a header is malformed; missing bytes count as
+        zeros.
+        """
         header = bytes(data[start : start + HEADER_BYTES]).ljust(HEADER_BYTES, b"\0")
         try:
             parse_header(header)
         except FrameError as error:
             raise FrameError(self._where(start) + str(error)) from None
-        raise AssertionError("a header that was found bad is good")
 
 
 def _find_offsets(data: Buffer, max_frame_bytes: int) -> NDArray[np.int64]:

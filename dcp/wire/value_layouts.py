@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from struct import Struct, iter_unpack, pack
 from typing import Any, Final
 
@@ -9,26 +10,19 @@ from dcp.errors import FrameError
 from dcp.types import FailoverEntry
 from dcp.wire.frame import Frame
 
-Decoder = Callable[[Frame, tuple[str, ...], dict[str, Any]], dict[str, Any]]
+_Values = dict[str, Any]
 _Versions = dict[int | None, tuple[Struct, tuple[str, ...]]]
-Encoder = Callable[[Any, tuple[str, ...]], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class ValueLayout:
     """A pair of functions that ``codec.py`` names in its table."""
 
-    names: tuple[str, ...]
-    """The fields of the body that the value fills."""
-    reader: Decoder
-    writer: Encoder
-
-    def decode(self, frame: Frame, extras: dict[str, Any]) -> dict[str, Any]:
-        """Return field values; a marker's layout depends on the version among ``extras``."""
-        return self.reader(frame, self.names, extras)
-
-    def encode(self, body: object) -> bytes:
-        return self.writer(body, self.names)
+    decode: Callable[[Frame, _Values], _Values]
+    """Returns the body's fields in a value, from the frame and the fields in its extras: a marker's
+    layout depends on the version there."""
+    encode: Callable[[Any], bytes]
+    """Returns the value of a body."""
 
 
 def _misfit(frame: Frame, expected: str) -> FrameError:
@@ -37,30 +31,26 @@ def _misfit(frame: Frame, expected: str) -> FrameError:
     )
 
 
-def _read_raw(frame: Frame, names: tuple[str, ...], _: dict[str, Any]) -> dict[str, Any]:
-    return {names[0]: frame.value}
+def raw(name: str = "value") -> ValueLayout:
+    """Return the layout of a value that is one field as it is."""
+    return ValueLayout(lambda frame, _: {name: frame.value}, attrgetter(name))
 
 
-def _write_raw(body: object, names: tuple[str, ...]) -> bytes:
-    value: bytes = getattr(body, names[0])
-    return value
-
-
-RAW: Final = ValueLayout(("value",), _read_raw, _write_raw)
+RAW: Final = raw()
 
 
 def _struct_layout(layout: str, *names: str) -> ValueLayout:
     struct = Struct(">" + layout)
 
-    def read(frame: Frame, names: tuple[str, ...], _: dict[str, Any]) -> dict[str, Any]:
+    def read(frame: Frame, _: _Values) -> _Values:
         if len(frame.value) != struct.size:
             raise _misfit(frame, str(struct.size))
         return dict(zip(names, struct.unpack(frame.value), strict=True))
 
-    def write(body: object, names: tuple[str, ...]) -> bytes:
+    def write(body: object) -> bytes:
         return struct.pack(*(getattr(body, name) for name in names))
 
-    return ValueLayout(names, read, write)
+    return ValueLayout(read, write)
 
 
 VERSION_NUMBER: Final = _struct_layout("H", "version")
@@ -73,15 +63,15 @@ def _rows_layout(
 ) -> ValueLayout:
     size = Struct(">" + layout).size
 
-    def read(frame: Frame, names: tuple[str, ...], _: dict[str, Any]) -> dict[str, Any]:
+    def read(frame: Frame, _: _Values) -> _Values:
         if len(frame.value) % size:
             raise _misfit(frame, f"a multiple of {size}")
-        return {names[0]: tuple(make(*row) for row in iter_unpack(">" + layout, frame.value))}
+        return {name: tuple(make(*row) for row in iter_unpack(">" + layout, frame.value))}
 
-    def write(body: object, names: tuple[str, ...]) -> bytes:
-        return b"".join(pack(">" + layout, *take(row)) for row in getattr(body, names[0]))
+    def write(body: object) -> bytes:
+        return b"".join(pack(">" + layout, *take(row)) for row in getattr(body, name))
 
-    return ValueLayout((name,), read, write)
+    return ValueLayout(read, write)
 
 
 FEATURES: Final = _rows_layout("H", "features", int, lambda feature: (feature,))
@@ -122,18 +112,18 @@ _OBSERVE_FORMATS: Final[_Versions] = {
 }
 
 
-def _read_observe(frame: Frame, _: tuple[str, ...], __: dict[str, Any]) -> dict[str, Any]:
+def _read_observe(frame: Frame, _: _Values) -> _Values:
     layout = _OBSERVE_FORMATS.get(frame.value[0] if frame.value else -1)
     if layout is None or len(frame.value) != layout[0].size:
         raise _misfit(frame, "27 in format 0 or 43 in format 1")
     return dict(zip(layout[1], layout[0].unpack(frame.value), strict=True))
 
 
-def _write_observe(body: Any, _: tuple[str, ...]) -> bytes:
+def _write_observe(body: Any) -> bytes:
     return _pack_version(body, body.format, _OBSERVE_FORMATS)
 
 
-OBSERVE_SEQNO: Final = ValueLayout((), _read_observe, _write_observe)
+OBSERVE_SEQNO: Final = ValueLayout(_read_observe, _write_observe)
 
 _MARKER_BASE: Final = ("start", "end", "flags", "max_visible_seqno", "high_completed_seqno")
 _MARKER_VERSIONS: Final[_Versions] = {
@@ -148,7 +138,7 @@ def _marker_name(version: int | None) -> str:
     return "v1" if version is None else f"v2.{version}"
 
 
-def _read_marker(frame: Frame, _: tuple[str, ...], extras: dict[str, Any]) -> dict[str, Any]:
+def _read_marker(frame: Frame, extras: _Values) -> _Values:
     version = extras.get("version")
     layout = _MARKER_VERSIONS.get(version)
     if layout is None:
@@ -158,9 +148,9 @@ def _read_marker(frame: Frame, _: tuple[str, ...], extras: dict[str, Any]) -> di
     return dict(zip(layout[1], layout[0].unpack(frame.value), strict=True))
 
 
-def _write_marker(body: Any, _: tuple[str, ...]) -> bytes:
+def _write_marker(body: Any) -> bytes:
     return _pack_version(body, body.version, _MARKER_VERSIONS)
 
 
-MARKER_V2: Final = ValueLayout((), _read_marker, _write_marker)
+MARKER_V2: Final = ValueLayout(_read_marker, _write_marker)
 """The value of a marker v2.x; empty in v1, which keeps all fields in its extras."""

@@ -15,10 +15,10 @@ from tests.client.drained import PATIENCE_SECONDS, Drained, assert_same_state, c
 
 def test_unanswered_question_is_named_with_its_time(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
-    with connected(cluster) as connection:
+    with connected(cluster, request_timeout_seconds=0.2) as connection:
         cluster.hang_node(0)
         with pytest.raises(NodeUnavailableError, match=r"waited 0\.2 s for the high seqnos from"):
-            connection.all_vb_seqnos(0.2)
+            connection.all_vb_seqnos()
         cluster.restore_node(0)
 
 
@@ -28,9 +28,10 @@ def test_failover_logs_are_asked_for_all_at_once(make_cluster: MakeCluster) -> N
     with connected(cluster) as connection:
         assert connection.failover_logs(range(8)) == {v: cluster.failover_log(v) for v in here}
         assert connection.failover_logs([]) == {}
+    with connected(cluster, request_timeout_seconds=0.2) as hasty:
         cluster.hang_node(0)
         with pytest.raises(NodeUnavailableError, match=r"waited 0\.2 s for 4 failover logs from"):
-            connection.failover_logs(here, 0.2)
+            hasty.failover_logs(here)
         cluster.restore_node(0)
 
 

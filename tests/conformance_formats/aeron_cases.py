@@ -23,7 +23,7 @@ not). A step or a section that is not known here fails, and says so.
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from dcp.errors import DcplakeError, FlowSpecError
+from dcp.errors import ConfigError, DcplakeError
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.protocol.flow_strategy import FlowDefaults, FlowSpec, FlowStrategy
 from dcp.protocol.receiver_group import StatusMessage
@@ -213,7 +213,7 @@ def _meant(told: Case) -> Case | None:
 def _ours(case: Case) -> tuple[Case | None, str]:
     try:
         spec = _spec_of(case)
-    except FlowSpecError as error:
+    except ConfigError as error:
         return None, f" ({error})"
     found = {
         "strategy": spec.strategy.value,

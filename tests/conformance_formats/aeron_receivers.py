@@ -14,7 +14,7 @@ from typing import Final
 
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.lowest_edge import LowestEdge
-from dcp.protocol.receiver_group import Ejection, ReceiverGroup, StatusMessage
+from dcp.protocol.receiver_group import ReceiverGroup, StatusMessage
 
 _RECEIVER_WINDOW_BYTES: Final = 128 * 1024
 """What a retransmit is reckoned with: Aeron's initial receiver window."""
@@ -81,7 +81,7 @@ class AeronReceiverGroup(ReceiverGroup):
         """Take a receiver's error; that of others changes nothing."""
         del group_tag
         if receiver_id in self._receivers:
-            self._receivers[receiver_id].leaves_for = Ejection.EOS
+            self._receivers[receiver_id].has_ended = True
 
     def retransmit_bytes(self, term_offset: int, asked_bytes: int, term_bytes: int) -> int:
         """Return how much of a retransmit is sent."""

@@ -12,7 +12,7 @@ from typing import Any
 from dcp.errors import RemoteProtocolError
 from dcp.protocol.responses import opcode_name
 from dcp.wire import messages as m
-from dcp.wire.codec import TABLE, Side, decode, encode
+from dcp.wire.codec import TABLE, decode, encode
 from dcp.wire.columns import DATA_OPCODES
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import (
@@ -153,7 +153,7 @@ def require_known(frame: Frame) -> None:
             "a status of the vocabulary",
         )
     elif frame.magic is Magic.SERVER_REQUEST:
-        known = (Side.SERVER_REQUEST, frame.opcode) in TABLE
+        known = (Magic.SERVER_REQUEST, frame.opcode) in TABLE
         require(known, f"server request {frame.opcode:#04x}", "one of the vocabulary")
         require(frame.opaque == 0, f"server request with opaque {frame.opaque:#x}", "opaque 0")
     else:

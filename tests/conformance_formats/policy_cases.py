@@ -63,7 +63,7 @@ _NAMES: Final = {
 class _Consumers:
     """A bucket's consumers, each with its receive window, on a clock that the case moves."""
 
-    policies: WindowPolicies
+    policies: WindowPolicies[str]
     ack: FlowSettings
     windows: dict[str, Window] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -123,7 +123,7 @@ def _consumers_of(case: Case) -> _Consumers:
     server = str(case.get("executed_on", "")), str(case.get("versions", ""))
     is_capped = any(each.startswith("master") for each in server)
     settings = WindowPolicySettings(policy=policy, is_capped=is_capped, **given)
-    policies = WindowPolicies(settings, case["bucket_quota"])
+    policies = WindowPolicies[str](settings, case["bucket_quota"])
     return _Consumers(
         policies, FlowSettings(window_bytes=0, ack_fraction=ack_fraction, ack_seconds=ack_seconds)
     )

@@ -55,15 +55,15 @@ def is_login(data: bytes) -> bool:
 # --- set-up: which of our steps a recorded request is, and what it tells of the client ------------
 
 
-def unknown_client() -> b.BootstrapProgress:
+def unknown_client() -> b.Bootstrap:
     """Return the set-up of a client that has said nothing yet."""
     settings = b.BootstrapSettings("unnamed", "unnamed")
-    return b.BootstrapProgress(settings, _credentials("", ""), "nonce")
+    return b.Bootstrap(settings, _credentials("", ""), "nonce")
 
 
 def step_of(
-    opcode: int, body: m.Body, progress: b.BootstrapProgress, passwords: Mapping[str, str]
-) -> tuple[b.BootstrapStep | None, b.BootstrapProgress]:
+    opcode: int, body: m.Body, progress: b.Bootstrap, passwords: Mapping[str, str]
+) -> tuple[b.BootstrapStep | None, b.Bootstrap]:
     """Return our step that sends such a request, and the progress with what the request tells.
 
     The step is None where the request is no part of a set-up.
@@ -95,15 +95,15 @@ def step_of(
     return None, progress
 
 
-def _knowing(progress: b.BootstrapProgress, **settings: object) -> b.BootstrapProgress:
+def _knowing(progress: b.Bootstrap, **settings: object) -> b.Bootstrap:
     """Take over settings of the recorded client."""
     changed = replace(progress.settings, **settings)  # type: ignore[arg-type]
     return replace(progress, settings=changed)
 
 
 def _authenticating(
-    body: m.Sasl, progress: b.BootstrapProgress, passwords: Mapping[str, str]
-) -> b.BootstrapProgress:
+    body: m.Sasl, progress: b.Bootstrap, passwords: Mapping[str, str]
+) -> b.Bootstrap:
     mechanism, text = body.mechanism.decode(), body.payload.decode()
     first = _SCRAM_FIRST.fullmatch(text)
     if mechanism == PLAIN:

@@ -32,7 +32,7 @@ from dcp.protocol.window import FlowControl
 from dcp.protocol.window_policies import FlowSettings
 from dcp.protocol.window_resize import WindowResize
 from dcp.wire import messages as m
-from dcp.wire.codec import TABLE, Side, decode, encode
+from dcp.wire.codec import TABLE, decode, encode
 from dcp.wire.columns import DATA_OPCODES
 from dcp.wire.frame import Frame, parse_frame
 from dcp.wire.frame_info import stream_id_info, stream_id_of
@@ -90,7 +90,7 @@ class ConnectionReplay:
         self._passwords = passwords
         # The window stays on whatever the server was told: it only counts here.
         self._state = ConnectionState(
-            b.Bootstrap((), unknown_client()),
+            unknown_client(),
             FlowControl(FlowSettings(), 0.0),
             Liveness(LivenessSettings(), 0.0),
             WindowResize(0, 0),
@@ -174,7 +174,7 @@ class ConnectionReplay:
             self.observed += 1
 
     def _take_request(self, frame: Frame) -> None:
-        if frame.cas or frame.datatype or (Side.REQUEST, frame.opcode) not in TABLE:
+        if frame.cas or frame.datatype or (Magic.REQUEST, frame.opcode) not in TABLE:
             raise ValueError("found a header or an opcode that our client does not send")
         body = body_of(frame)
         match body:
@@ -206,7 +206,7 @@ class ConnectionReplay:
             )
 
     def _take_setup(self, frame: Frame, body: m.Body) -> None:
-        known = self._state.bootstrap.progress
+        known = self._state.bootstrap
         try:
             step, progress = step_of(frame.opcode, body, known, self._passwords)
         except UnicodeDecodeError:
@@ -220,7 +220,7 @@ class ConnectionReplay:
             return
         if frame.vbucket:
             raise ValueError("found a vbucket in what is about the connection")
-        self._state.bootstrap = b.Bootstrap((), progress)
+        self._state.bootstrap = progress
         matches = self._compare(frame, step.request(progress))
         if not matches and step.opcode == Opcode.SASL_STEP:
             # Another password than the user's: no signature to check. If no login of the recording
@@ -232,7 +232,7 @@ class ConnectionReplay:
 
     def _take_step_answer(self, step: b.BootstrapStep, answer: Frame) -> None:
         state = self._state
-        state.bootstrap = b.Bootstrap((), step.answer(state.bootstrap.progress, answer))
+        state.bootstrap = step.answer(state.bootstrap, answer)
 
     def _take_stream_request(self, frame: Frame, body: m.StreamRequest) -> None:
         stream = stream_of(frame.vbucket, body)
@@ -359,7 +359,7 @@ class ConnectionReplay:
         self._feed(answer)
 
     def _take_message(self, frame: Frame, body: m.Body) -> None:
-        progress = self._state.bootstrap.progress
+        progress = self._state.bootstrap
         if frame.magic is Magic.SERVER_REQUEST:
             require_notification_asked(body, progress.features)
         if frame.opcode == Opcode.DCP_NOOP:

@@ -4,6 +4,7 @@ import pytest
 
 from dcp.protocol import events as e
 from dcp.protocol.connection import ConsumerConnection
+from dcp.protocol.position import Position
 from dcp.types import FailoverEntry
 from tests.protocol.scripted import ScriptedServer, open_stream, ready_connection
 
@@ -35,6 +36,14 @@ IMPOSSIBLE_LOGS = [
 def opened() -> tuple[ConsumerConnection, ScriptedServer, int]:
     connection, server = ready_connection()
     return connection, server, open_stream(connection, server)
+
+
+def position_of(
+    connection: ConsumerConnection, vbucket: int, *, stream_id: int | None = None
+) -> Position:
+    """The position of a stream that has not ended."""
+    state = connection._state
+    return state.streams[state.opaques[vbucket, stream_id]].position
 
 
 def rows_of(events: list[e.Event]) -> list[tuple[int, int]]:

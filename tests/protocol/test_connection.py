@@ -30,7 +30,7 @@ from tests.protocol.scripted import (
     ready_connection,
     stream_end,
 )
-from tests.protocol.streaming import opened, rows_of
+from tests.protocol.streaming import opened, position_of, rows_of
 
 
 def test_one_block_gives_its_rows_first_and_then_what_happened() -> None:
@@ -51,7 +51,7 @@ def test_one_block_gives_its_rows_first_and_then_what_happened() -> None:
         e.SnapshotCompleted(7, 5),
         e.SnapshotStarted(7, SnapshotRange(6, 9), 1),
     ]
-    assert connection.position(7) == Position(UUID, 7, 5, 9, 5)
+    assert position_of(connection, 7) == Position(UUID, 7, 5, 9, 5)
     assert connection.flow.connection.received == sum(len(frame.to_bytes()) for frame in frames)
 
 
@@ -70,8 +70,8 @@ def test_streams_of_several_vbuckets_are_kept_apart_in_one_block() -> None:
     )
     events = connection.receive(block, 1.0)
     assert rows_of(events) == [(7, 4), (8, 2), (7, 9), (8, 3), (7, 11)]
-    assert connection.position(7) == Position.complete_at(UUID, 11)
-    assert connection.position(8) == Position.complete_at(UUID, 3)
+    assert position_of(connection, 7) == Position.complete_at(UUID, 11)
+    assert position_of(connection, 8) == Position.complete_at(UUID, 3)
 
 
 def test_several_streams_of_one_vbucket_by_stream_id() -> None:
@@ -99,8 +99,8 @@ def test_several_streams_of_one_vbucket_by_stream_id() -> None:
     frames = [marker(one, 0, 9), marker(two, 0, 5), mutation(one, 9), mutation(two, 3)]
     block = block_of(*(framed(f, 1 if f.opaque == one else 2) for f in frames))
     assert rows_of(connection.receive(block, 1.0)) == [(7, 9), (7, 3)]
-    assert connection.position(7, stream_id=1) == Position.complete_at(UUID, 9)
-    assert connection.position(7, stream_id=2) == Position(UUID, 3, 0, 5, 0)
+    assert position_of(connection, 7, stream_id=1) == Position.complete_at(UUID, 9)
+    assert position_of(connection, 7, stream_id=2) == Position(UUID, 3, 0, 5, 0)
     connection.close_stream(7, stream_id=1)
     close = parse_frame(connection.bytes_to_send())
     assert (close.magic, close.framing_extras) == (Magic.ALT_REQUEST, bytes.fromhex("220001"))
@@ -112,7 +112,7 @@ def test_seqnos_and_cas_beyond_63_bits_survive() -> None:
     (items, *_) = connection.receive(block_of(marker(opaque, 0, high), mutation(opaque, high)), 1.0)
     assert isinstance(items, e.Items)
     assert int(items.columns.seqno[0]) == int(items.columns.cas[0]) == high
-    assert connection.position(7).seqno == high
+    assert position_of(connection, 7).seqno == high
 
 
 def opened_beside_a_closed_stream() -> tuple[ConsumerConnection, int, int]:
@@ -142,7 +142,7 @@ def test_late_frames_of_a_closed_stream_are_charged_dropped_and_counted() -> Non
     block = block_of(marker(opaque, 0, 5), *late, mutation(opaque, 1))
     events = connection.receive(block, 1.0)
     assert rows_of(events) == [(7, 1)]
-    assert connection.discarded_frames == len(late)
+    assert connection._state.discarded_frames == len(late)
     assert connection.flow.connection.received == block.frame_bytes
     assert connection.flow.connection.unacked_bytes == block.frame_bytes
 
@@ -155,7 +155,7 @@ def test_system_events_take_their_place_among_the_seqnos() -> None:
     events = connection.receive(block, 1.0)
     meaning = CollectionBegun(0, 0, 0, b"inventory")
     assert e.SystemEventReceived(7, 3, 0, 0, b"inventory", bytes(16), meaning) in events
-    assert connection.position(7) == Position.complete_at(UUID, 4)
+    assert position_of(connection, 7) == Position.complete_at(UUID, 4)
     with pytest.raises(RemoteProtocolError, match="seqno repeated"):
         connection.receive(block_of(marker(opaque, 4, 9), event), 1.0)
 

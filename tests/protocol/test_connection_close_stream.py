@@ -31,8 +31,9 @@ def test_a_close_drops_what_is_still_on_its_way() -> None:
     assert connection.receive(block_of(*late), 1.0) == []
     ended = connection.receive(block_of(stream_end(opaque, EndReason.CLOSED)), 1.0)
     assert ended == [e.StreamClosed(7)]
-    assert connection.discarded_frames == 4
-    assert connection.position(7) == Position(UUID, 1, 0, 9, 0), "the last row delivered"
+    assert connection._state.discarded_frames == 4
+    delivered = Position(UUID, 1, 0, 9, 0)
+    assert connection.collect_positions() == {7: delivered}, "the last row delivered"
     assert open_stream(connection, server) != opaque
 
 
@@ -65,4 +66,4 @@ def test_without_the_promise_of_a_stream_end_the_answer_ends_the_stream() -> Non
     connection.close_stream(7)
     assert converse(connection, server) == [e.StreamClosed(7)]
     assert connection.receive(block_of(mutation(opaque, 1)), 1.0) == []
-    assert connection.discarded_frames == 1
+    assert connection._state.discarded_frames == 1

@@ -23,7 +23,7 @@ from tests.protocol.scripted import (
     ready_connection,
     stream_end,
 )
-from tests.protocol.streaming import CLUSTER_MAP, IMPOSSIBLE_LOGS, opened, rows_of
+from tests.protocol.streaming import CLUSTER_MAP, IMPOSSIBLE_LOGS, opened, position_of, rows_of
 
 
 def ask_and_answer(status: int, body: m.Body, position: Position) -> list[e.Event]:
@@ -45,14 +45,14 @@ def test_a_stream_request_names_the_position() -> None:
     assert frame.datatype == 0
     flags = StreamFlag.ACTIVE_VB_ONLY
     assert body == m.StreamRequest(flags, 9, 99, UUID, 4, 12, b'{"collections":["8"]}')
-    assert connection.position(7) == AT_9
+    assert position_of(connection, 7) == AT_9
 
 
 def test_a_resumed_stream_whose_marker_extends_the_snapshot() -> None:
     connection, server = ready_connection()
     opaque = open_stream(connection, server, position=AT_9)
     connection.receive(block_of(marker(opaque, 4, 20), mutation(opaque, 12)), 1.0)
-    assert connection.position(7) == Position(UUID, 12, 4, 20, 4)
+    assert position_of(connection, 7) == Position(UUID, 12, 4, 20, 4)
 
 
 def test_a_rollback_is_an_event() -> None:
@@ -71,7 +71,7 @@ def test_a_rollback_beyond_the_request_costs_its_vbucket_alone() -> None:
     assert converse(connection, server) == [e.StreamRejected(7, detail)]
     opaque = server_opaque_of(server, 8)
     connection.receive(block_of(marker(opaque, 0, 1, vbucket=8), mutation(opaque, 1, 8)), 1.0)
-    assert connection.position(8).seqno == 1
+    assert position_of(connection, 8).seqno == 1
 
 
 def test_not_my_vbucket_may_bring_a_map() -> None:
@@ -167,8 +167,6 @@ def test_one_stream_per_vbucket() -> None:
         connection.open_stream(7, Position.beginning(), failover_log=None)
     with pytest.raises(LocalProtocolError, match="vbucket 99: found no stream"):
         connection.close_stream(99)
-    with pytest.raises(LocalProtocolError, match="vbucket 99: found no stream"):
-        connection.position(99)
 
 
 def test_a_position_of_another_branch_is_our_mistake() -> None:

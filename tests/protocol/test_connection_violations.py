@@ -24,7 +24,7 @@ from tests.protocol.scripted import (
     ready_connection,
     stream_end,
 )
-from tests.protocol.streaming import opened, rows_of
+from tests.protocol.streaming import opened, position_of, rows_of
 
 
 def oso(opaque: int, flags: int) -> Frame:
@@ -173,7 +173,7 @@ def test_a_key_that_no_server_stores_is_a_violation(
         problem = problem.replace("LEB128: found no bytes", "an empty key")
     with pytest.raises(RemoteProtocolError, match=r"vbucket 7.*at seqno 12.*" + problem):
         connection.receive(block, 1.0)
-    assert connection.position(7) == Position.beginning()
+    assert position_of(connection, 7) == Position.beginning()
 
 
 def test_what_was_asked_for_is_let_through() -> None:
@@ -187,6 +187,6 @@ def test_what_was_asked_for_is_let_through() -> None:
     opaque = open_stream(connection, server)
     block = block_of(oso(opaque, 1), mutation(opaque, 9), mutation(opaque, 4), oso(opaque, 2))
     assert rows_of(connection.receive(block, 1.0)) == [(7, 9), (7, 4)]
-    assert connection.position(7) == Position.complete_at(UUID, 9)
+    assert position_of(connection, 7) == Position.complete_at(UUID, 9)
     frames = [marker(opaque, 0, 12), prepare(opaque, 10), mutation(opaque, 11), abort(opaque, 12)]
     assert connection.receive(block_of(*frames), 1.0)[-1] == e.SnapshotCompleted(7, 12)

@@ -150,7 +150,7 @@ STEP = {"receiver": 1, "position": 0, "window": 1, "sender_limit": 0, "now_ns": 
     ("section", "case", "said"),
     [
         ("flow_control_cases", {"fc": "max", "steps": [{"op": "fly"}]}, "found an unknown step"),
-        ("flow_control_cases", {"fc": "best", "steps": []}, "FlowSpecError: fc=best"),
+        ("flow_control_cases", {"fc": "best", "steps": []}, "ConfigError: fc=best"),
         ("flow_control_cases", {"fc": "min", "steps": [{"op": "sm"}]}, "KeyError: 'receiver'"),
         ("flow_control_cases", {"fc": "min", "steps": [3]}, "AttributeError"),
         (

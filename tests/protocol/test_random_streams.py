@@ -28,6 +28,7 @@ from tests.protocol.scripted import (
     open_stream,
     ready_connection,
 )
+from tests.protocol.streaming import position_of
 from tests.seeds import seeds
 
 VBUCKETS = (7, 8, 1023)
@@ -132,7 +133,7 @@ def test_random_conversations_with_resumes_agree_with_the_model(seed: int) -> No
                 vbucket = frame.vbucket
                 marker_ends[vbucket] = play(models[vbucket], frame, marker_ends[vbucket])
         for vbucket, model in models.items():
-            position = connection.position(vbucket)
+            position = position_of(connection, vbucket)
             assert seen[vbucket] == model.rows
             assert ends[vbucket] == model.ends
             assert (position.seqno, position.complete_seqno) == (model.seqno, model.complete)
@@ -191,6 +192,7 @@ def test_how_bytes_are_cut_does_not_matter(seed: int) -> None:
             case _:
                 pieces = [data + mutation(opaque, 9999).to_bytes()[:30]]
         rows, others = told(connection, pieces)
-        outcomes.append((rows, others, connection.position(7), connection.flow.connection.received))
+        received = connection.flow.connection.received
+        outcomes.append((rows, others, position_of(connection, 7), received))
     assert outcomes[0][0], "the conversation holds rows"
     assert all(outcome == outcomes[0] for outcome in outcomes)

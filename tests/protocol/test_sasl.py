@@ -1,14 +1,18 @@
 """SASL: the strongest mechanism, no downgrade, and a server that must prove itself."""
 
-import hashlib
 import pickle
 
 import pytest
 from scramp import ScramClient
 
 from dcp.errors import AuthenticationError
-from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
-from dcp.protocol.salted_passwords import MOST_KEPT, SaltedPasswords
+from dcp.protocol.credentials import (
+    ALL_MECHANISMS,
+    MOST_SALTED,
+    SCRAM_MECHANISMS,
+    Credentials,
+    Secret,
+)
 from dcp.protocol.sasl import SCRAMP_NAMES, SaslExchange, choose_mechanism
 
 # RFC 5802, section 5.
@@ -58,8 +62,8 @@ def test_a_password_is_salted_once_for_all_connections(monkeypatch: pytest.Monke
         derived.append(b"%b %b %b %d" % (name.encode(), password, salt, iterations))
         return derived[-1]
 
-    monkeypatch.setattr(hashlib, "pbkdf2_hmac", derives)
-    salted = SaltedPasswords()
+    monkeypatch.setattr("dcp.protocol.credentials.pbkdf2_hmac", derives)
+    salted = Credentials("u", Secret("p")).salted
     asked = [
         ("sha1", b"p", b"s", 4096),
         ("sha256", b"p", b"s", 4096),
@@ -67,19 +71,20 @@ def test_a_password_is_salted_once_for_all_connections(monkeypatch: pytest.Monke
         ("sha1", b"p", b"t", 4096),
         ("sha1", b"p", b"s", 4097),
     ]
-    assert len({salted.derive(*one) for one in asked * 3}) == len(derived) == len(asked)
-    assert "p" not in repr(salted).removeprefix("SaltedPasswords")
-    for salt in range(10 * MOST_KEPT):  # a server that never tells the same salt
-        salted.derive("sha1", b"p", b"%d" % salt, 4096)
-    assert repr(salted) == f"SaltedPasswords({MOST_KEPT})"
+    assert len({salted(*one) for one in asked * 3}) == len(derived) == len(asked)
+    for salt in range(10 * MOST_SALTED):  # a server that never tells the same salt
+        salted("sha1", b"p", b"%d" % salt, 4096)
     count = len(derived)
-    salted.derive("sha1", b"p", b"%d" % (10 * MOST_KEPT - 1), 4096)
+    for salt in range(9 * MOST_SALTED, 10 * MOST_SALTED):
+        salted("sha1", b"p", b"%d" % salt, 4096)
     assert len(derived) == count
+    salted("sha1", b"p", b"%d" % (9 * MOST_SALTED - 1), 4096)
+    assert len(derived) == count + 1
 
 
 def test_credentials_show_nothing_and_go_to_no_other_process() -> None:
     credentials = Credentials("u", Secret("pencil"))
-    credentials.salted.derive("sha1", b"pencil", b"salt", 4096)
+    credentials.salted("sha1", b"pencil", b"salt", 4096)
     assert "pencil" not in repr(credentials) and "salt" not in repr(credentials)
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         with pytest.raises(TypeError, match="a secret stays in its process"):

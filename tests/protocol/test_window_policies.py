@@ -20,7 +20,7 @@ from dcp.types import U32_MAX
 MIB = 1024 * 1024
 
 
-def policies(policy: WindowPolicy, quota_bytes: int = 100 * MIB) -> WindowPolicies:
+def policies(policy: WindowPolicy, quota_bytes: int = 100 * MIB) -> WindowPolicies[str]:
     return WindowPolicies(WindowPolicySettings(policy), quota_bytes)
 
 
@@ -80,7 +80,7 @@ def test_a_least_window_above_the_largest_is_what_the_engine_makes_of_it(
     settings = WindowPolicySettings(
         WindowPolicy.DYNAMIC, size_bytes=50, most_bytes=10, threshold_percent=100
     )
-    assert WindowPolicies(settings, quota_bytes).connect("a") == {"a": size}
+    assert WindowPolicies[str](settings, quota_bytes).connect("a") == {"a": size}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_the_window_of_each_is_what_the_last_of_so_many_gets(
     policy: WindowPolicy, quota: int, consumers: int, numbers: dict[str, Any]
 ) -> None:
     settings = WindowPolicySettings(policy, **numbers)
-    windows = WindowPolicies(settings, quota)
+    windows = WindowPolicies[str](settings, quota)
     for number in range(consumers):
         windows.connect(str(number))
     found = window_of_each(settings, quota, consumers)

@@ -38,9 +38,7 @@ def test_nothing_is_released_twice(
 
 def _released_all(relay: Relay) -> bool:
     with relay.bucket.lock:
-        windows = [
-            each.connection.window for each in relay.feeding.upstream.links if each.connection
-        ]
+        windows = [each.connection.window for each in relay.upstream.links if each.connection]
         return bool(windows) and all(
             each.received == each.taken == each.given == each.released > 0 for each in windows
         )

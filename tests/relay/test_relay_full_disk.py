@@ -195,6 +195,23 @@ def test_any_write_may_fail(
         lake.run_to(cluster)
 
 
+def test_a_failing_disk_shows_before_the_cluster_waits_for_it(
+    make_cluster: MakeCluster,
+    make_relay: MakeRelay,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = make_cluster(vbuckets=2)
+    relay = make_relay(cluster)
+    disk = BadDisk(monkeypatch, tmp_path, 1)
+    disk.is_full = True
+    fill(cluster, 20)
+    wait_for("it shows", lambda: relay.figures().disk_failures == 2, PATIENCE_SECONDS)
+    assert not relay.figures().waits_for_disk
+    disk.is_bad = False
+    wait_for("it is over", lambda: not relay.figures().disk_failures, PATIENCE_SECONDS)
+
+
 def _end_streams(cluster: ProducerCluster) -> None:
     with cluster.bucket.lock:
         for vbucket in all_of(cluster):

@@ -37,7 +37,7 @@ def test_a_node_that_leaves_the_map_holds_nothing_any_more(
     """At once, and not when its link has ended: another node's bytes may come before that."""
     cluster = make_cluster(vbuckets=1)
     relay = make_relay(cluster, flow_spec=parse_flow_spec("min,t:60s"), window_bytes=50_000)
-    upstream = relay.feeding.upstream
+    upstream = relay.upstream
     with RawClient(relay.seeds[0]) as client:
         client.log_in().open_dcp(b"slow", window=2_000)
         client.request_stream(0)

@@ -33,15 +33,15 @@ import dcp.lake.change_log.changes
 import dcp.lake.change_log.control
 import dcp.lake.run.driver
 import dcp.lake.run.persistence_gate
+import dcp.protocol.credentials
 import dcp.relay.relay
 import dcp.relay.relay_settings
-import dcp.relay.relay_tasks
+import dcp.relay.upstream
 import dcp.server.bucket.auth
 import dcp.server.bucket.bucket_storage
 import dcp.server.bucket.vbucket_table
 import dcp.server.node.cluster_nodes
 import dcp.server.node.server
-from dcp.protocol.salted_passwords import SaltedPasswords
 from dcp.relay.regulator import Regulator
 from dcp.server.node.loop_thread import Work
 from dcp.setting_keys import section_of
@@ -158,11 +158,6 @@ def _derived(hash_name: str, password: bytes, salt: bytes, iterations: int) -> b
     return hashlib.pbkdf2_hmac(hash_name, password, salt, iterations)
 
 
-def _derive(_: Any, *asked: Any) -> bytes:
-    """Stand for ``SaltedPasswords.derive``."""
-    return _derived(*asked)
-
-
 def _modules() -> list[ModuleType]:
     names = sorted(name for name in sys.modules if name.startswith("dcp."))
     return [sys.modules[name] for name in names]
@@ -194,7 +189,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         (dcp.server.bucket.vbucket_table, "Condition", waits.Condition),
         (dcp.server.bucket.auth, "_salted", SALTED),
         (dcp.server.bucket.bucket_storage, "ThreadPoolExecutor", OneAfterAnother),
-        (SaltedPasswords, "derive", _derive),
+        (dcp.protocol.credentials, "pbkdf2_hmac", _derived),
         (dcp.client.connection, "Reader", type("Reader", (SteppedReader,), {"network": network})),
         (dcp.client.reader, "Future", waits.Future),
         (dcp.client.answers, "Future", waits.Future),
@@ -202,7 +197,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         (dcp.client.probe, "ThreadPoolExecutor", OneAfterAnother),
         (dcp.client.consumer, "Random", lambda: Random(random.getrandbits(64))),
         (
-            dcp.relay.relay_tasks,
+            dcp.relay.upstream,
             "Regulator",
             partial(Regulator, now_ns=lambda: int(loop.time() * 1e9)),
         ),

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Final
 
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.persistence import persisted_seqnos
+from dcp.client.probe import persisted_seqnos
 from dcp.errors import (
     ConfigError,
     IncompleteRunError,

@@ -125,7 +125,7 @@ class SetUpCheck(AbstractContextManager["SetUpCheck"]):
         self._name = ""
         self._begun = monotonic()
         self.finding = Finding()
-        self.progress: bootstrap.BootstrapProgress | None = None
+        self.progress: bootstrap.Bootstrap | None = None
 
     def begin(self, step: SetUpStep) -> None:
         self.progress = step.progress

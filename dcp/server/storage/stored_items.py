@@ -21,7 +21,7 @@ from dcp.server.model.versions import Content, Flavour, SyncWrite, Version
 from dcp.server.storage.disk_scan import Frames
 from dcp.server.storage.disk_store import StoredItem
 from dcp.wire.leb128 import decode_leb128
-from dcp.wire.stream_messages import SystemEvent
+from dcp.wire.messages import SystemEvent
 from dcp.wire.system_event import decode_system_event
 from dcp.wire.vocabulary import HEADER_BYTES, Opcode
 

@@ -86,7 +86,7 @@ def test_no_plan_has_more_in_its_windows_than_policy_and_formula_say(
         batch_bytes=2048,
     )
     plan = WindowPlan.of(flow, tasks * nodes)
-    policies = WindowPolicies(flow.policy_settings, quota)
+    policies = WindowPolicies[str](flow.policy_settings, quota)
     for number in range(tasks * nodes):
         policies.connect(str(number))
     assert plan.window_bytes <= max(LEAST_WINDOW_BYTES, *policies.sizes.values())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.persistence import persisted_seqnos
+from dcp.client.probe import persisted_seqnos
 from dcp.errors import ConfigError, IncompleteRunError
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run import persistence_gate
