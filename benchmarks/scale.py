@@ -28,6 +28,7 @@ from deltalake import DeltaTable
 
 from benchmarks._commands import adopt_orphans, cost_of, lake_options, sets_of
 from benchmarks._producer import PASSWORD, USER
+from dcp.lake.tables.schema import RowKind
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.types import vbucket_of
@@ -163,7 +164,7 @@ def _statistics(table: str, number: int) -> dict[str, Any]:
         told |= {
             "round": (-number - 1, -number - 1),
             "epoch": (0, 0),
-            "kind": ("mutation", "mutation"),
+            "kind": (RowKind.MUTATION, RowKind.MUTATION),
             "collection_id": (0, 0),
         }
     return {

@@ -30,6 +30,11 @@ class Record:
         told: dict[str, Any] = plain(self)
         return told
 
+    def unlike(self, other: "Record") -> dict[str, Any]:
+        """Return the JSON of the fields in which this record differs from another of its class."""
+        theirs = other.to_json()
+        return {name: told for name, told in self.to_json().items() if told != theirs[name]}
+
 
 @cache
 def stored_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.adapters.apply_sql import MODIFIED_AT_SQL, merge_source_sql
+from dcp.lake.adapters.apply_sql import MODIFIED_AT_SQL, merge_source_sql, micros_of
 from dcp.lake.change_log.touched_keys import MERGE_SOURCE
 from dcp.lake.store.merge import LogRows, MadeColumns
 
@@ -29,7 +29,7 @@ def log_rows(
     found = run("SELECT * FROM " + _AT_VERSION.sub(r"\1_at_\2", query), versions)
     made = found.select(MERGE_SOURCE.names).cast(MERGE_SOURCE)
     times = [
-        at or (None if cas is None else (int(cas) >> 16 << 16) // 1000)
+        at or (None if cas is None else micros_of(int(cas)))
         for at, cas in zip(made["modified_at"].to_pylist(), made["cas"].to_pylist(), strict=True)
     ]
     at = MERGE_SOURCE.get_field_index("modified_at")

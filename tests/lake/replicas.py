@@ -14,6 +14,7 @@ from dcp.lake.query.views_sql import docs_live_sql
 from dcp.lake.store.sql import quoted
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
 from tests.lake.versions import version_in
@@ -124,8 +125,8 @@ def require_live_exact(lake: LakeTables, cluster: ProducerCluster, round_number:
 def require_no_row_twice(lake: LakeTables) -> None:
     """Every document row is in ``changes`` once, and each round has one position per vbucket."""
     for what, keys in (
-        ("kind IN ('mutation', 'deletion', 'expiration')", "epoch, vbucket, seqno"),
-        ("kind = 'position'", "round, vbucket"),
+        (is_kind(*ITEM_KINDS), "epoch, vbucket, seqno"),
+        (is_kind(RowKind.POSITION), "round, vbucket"),
     ):
         found = lake.changes.rows(keys, what)
         twice = {place: times for place, times in Counter(map(_place, found)).items() if times > 1}
@@ -134,7 +135,7 @@ def require_no_row_twice(lake: LakeTables) -> None:
 
 def durable_seqnos(lake: LakeTables) -> dict[int, list[int]]:
     """Return the seqnos of the document rows in ``changes``, by vbucket."""
-    rows = lake.changes.rows("vbucket, seqno", "kind IN ('mutation', 'deletion', 'expiration')")
+    rows = lake.changes.rows("vbucket, seqno", is_kind(*ITEM_KINDS))
     found: dict[int, list[int]] = {}
     for vbucket, seqno in sorted((row["vbucket"], int(row["seqno"])) for row in rows):
         found.setdefault(vbucket, []).append(seqno)

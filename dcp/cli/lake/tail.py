@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
@@ -10,6 +9,7 @@ from typer import Option
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say, say_json
 from dcp.printable import printable
+from dcp.records import plain
 
 if TYPE_CHECKING:
     from dcp.lake.query.tail import Change
@@ -45,7 +45,7 @@ def _print(changes: Iterable["Change"], *, as_json: bool) -> None:
     for change in changes:
         text = change.value.decode("utf-8", "backslashreplace")
         if as_json:
-            say_json({**asdict(change), "value": text})
+            say_json({**plain(change), "value": text})
         else:
             shown = printable(text)
             if len(shown) > _SHOWN_CHARACTERS:

@@ -27,6 +27,11 @@ PLACE_SQL: Final = "named_struct('seqno', c.seqno, 'epoch', c.epoch, 'round', c.
 _KEY: Final = (quoted("vbucket"), quoted("key"))
 
 
+def micros_of(cas: int) -> int:
+    """Return the microseconds since 1970 that `MODIFIED_AT_SQL` computes."""
+    return (cas >> 16 << 16) // 1000
+
+
 def rows_sql(
     changes_sql: str, collection_id: int, log_slice: LogSlice, ranges: Iterable[RowRange]
 ) -> str:

@@ -26,8 +26,8 @@ class QuietTables:
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int]] = {}
         """By table: its version, and the round up to which it has nothing pending."""
-        self._touched: dict[tuple[int, int], Set[int] | None] = {}
-        """The last result of the function `_touched`, by its rounds."""
+        self._changed: dict[tuple[int, int], Set[int] | None] = {}
+        """The last result of the function `_changed_after`, by its rounds."""
         self._next = 0
         self._asked: Set[ReplicaTable] = frozenset()
 
@@ -59,16 +59,16 @@ class QuietTables:
         if to_round == seen_round:
             return True
         rounds = seen_round, to_round
-        if rounds not in self._touched:
-            self._touched = {rounds: _touched(lake, *rounds)}
-        ids = self._touched[rounds]
+        if rounds not in self._changed:
+            self._changed = {rounds: _changed_after(lake, *rounds)}
+        ids = self._changed[rounds]
         if ids is None or replica.collection_id in ids:
             return False
         self._seen[replica.name] = version, to_round  # the next query then covers fewer rounds
         return True
 
 
-def _touched(lake: LakeTables, after_round: int, to_round: int) -> Set[int] | None:
+def _changed_after(lake: LakeTables, after_round: int, to_round: int) -> Set[int] | None:
     """Return the collections that got documents after one round, up to another.
 
     None: any collection may have. A vbucket was rolled back, or a collection began or ended.

@@ -85,16 +85,24 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -
     return ReplicaStatus(replica.name, applied, since, commit_history)
 
 
-def applied_at(table: str, commit_history: CommitHistory, version: int) -> AppliedVersion | None:
-    """Return the apply whose rows a version has, valid or not; None if the history has lost it.
+def applied_at(
+    table: str,
+    commit_history: CommitHistory,
+    version: int,
+    indexed: Sequence[AppliedVersion] = (),
+) -> AppliedVersion | None:
+    """Return the apply whose rows a version has, valid or not; None if it is unknown.
 
-    If log cleanup has removed the commit, a heartbeat may repeat its content.
+    If log cleanup has removed the commit, a heartbeat may repeat its content. If none does,
+    ``indexed`` decides: the table's ``applied`` rows in the log, oldest first.
     """
-    origin = commit_history.commit(commit_history.origin(version))
-    if origin is not None:
+    at = commit_history.origin(version)
+    if (origin := commit_history.commit(at)) is not None:
         return applied_of(table, origin) if origin.is_apply else None
-    told = commit_history.heartbeat_content(version)
-    return None if told is None else applied_of_heartbeat(told)
+    if (told := commit_history.heartbeat_content(version)) is not None:
+        return applied_of_heartbeat(told)
+    older = [each for each in indexed if each.version <= at]
+    return older[-1] if older else None
 
 
 def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) -> dict[int, int]:

@@ -8,7 +8,7 @@ table shows who did what, and when.
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from getpass import getuser
@@ -21,6 +21,7 @@ import pyarrow as pa
 from dcp.errors import LakeError
 from dcp.lake.tables.lake_tables import CONTROL_TABLE, LakeTables, ensure_ledger
 from dcp.lake.tables.schema import CONTROL
+from dcp.records import plain
 
 BACKFILL: Final = "backfill"
 PAUSE: Final = "pause"
@@ -118,7 +119,7 @@ class Control:
     def write(
         self, action: Action, state: ActionState, round_number: int | None = None, detail: str = ""
     ) -> None:
-        row = asdict(action) | {
+        row = plain(action) | {
             "time": datetime.now(UTC),
             "who": action.who or _user(),
             "state": state,

@@ -20,7 +20,7 @@ import psutil
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.store.lake_store import LakeStore
 from dcp.printable import age_text
-from dcp.records import UNSTORED, Record, plain, read
+from dcp.records import UNSTORED, Record, read
 from dcp.wire.json_tree import json_tree
 
 _LOG: Final = logging.getLogger(__name__)
@@ -69,9 +69,7 @@ class Minute(Record):
 
     def told(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, which most do not."""
-        unset = plain(Minute(0))
-        found = {name: value for name, value in self.to_json().items() if value != unset[name]}
-        return found | {"minute": self.minute}
+        return {"minute": self.minute} | self.unlike(Minute(self.minute))
 
 
 @dataclass(frozen=True, slots=True)

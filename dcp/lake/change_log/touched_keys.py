@@ -6,7 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.adapters.apply_sql import PLACE_SQL, newest_rows_sql, rows_sql, touched_sql
+from dcp.lake.adapters.apply_sql import PLACE_SQL, micros_of, newest_rows_sql, rows_sql, touched_sql
 from dcp.lake.store.log_slice import LogSlice, Role
 from dcp.lake.store.sql import integer_list, one_of, quoted, u64
 from dcp.lake.store.table import Table
@@ -189,9 +189,7 @@ def newest_rows(
     )
     if found is None:
         return None
-    # The formula of `dcp.lake.adapters.apply_sql.MODIFIED_AT_SQL`: the CAS is in nanoseconds, and
-    # its lowest 16 bits are a logical counter.
-    times = [(int(cas) >> 16 << 16) // 1000 for cas in found["cas"].to_pylist()]
+    times = [micros_of(int(cas)) for cas in found["cas"].to_pylist()]
     at = MERGE_SOURCE.get_field_index("modified_at")
     return found.add_column(
         at, MERGE_SOURCE.field(at), pa.array(times, MERGE_SOURCE.field(at).type)

@@ -86,28 +86,12 @@ def versions_within(
         )
     found: list[AppliedVersion] = []
     for version in range(first.version, commit_history.newest + 1):
-        applied = _applied_at(replica, commit_history, version, indexed)
+        applied = applied_at(replica.name, commit_history, version, indexed)
         if applied is None:
             raise CleaningDeferredError(f"table {replica.name} held no round at version {version}")
         if applied not in found[-1:]:
             found.append(applied)
     return found
-
-
-def _applied_at(
-    replica: ReplicaTable,
-    commit_history: CommitHistory,
-    version: int,
-    indexed: Sequence[AppliedVersion],
-) -> AppliedVersion | None:
-    origin = commit_history.origin(version)
-    if (
-        commit_history.commit(origin) is not None
-        or commit_history.heartbeat_content(version) is not None
-    ):
-        return applied_at(replica.name, commit_history, version)
-    older = [each for each in indexed if each.version <= origin]
-    return older[-1] if older else None
 
 
 def rounds_to_judge(versions: Collection[Sequence[AppliedVersion]]) -> set[int]:

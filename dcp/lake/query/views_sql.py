@@ -74,7 +74,9 @@ _QUARANTINE: Final = pa.schema(
     ]
 )
 _HISTORY: Final = "vbucket, seqno, vb_uuid, epoch"
-_BOOKKEEPING: Final = f"expiry, flags, datatype, key_bytes, cas, rev, {_HISTORY}"
+_FACTS: Final = "expiry, flags, datatype, key_bytes, cas, rev"
+"""What a replica and ``changes`` tell of a document beside its value."""
+_BOOKKEEPING: Final = f"{_FACTS}, {_HISTORY}"
 _METADATA: Final = (
     f"modified_at, from_json(xattrs, 'MAP<STRING, STRING>') AS xattrs, {_BOOKKEEPING}"
 )
@@ -211,8 +213,8 @@ def pending_changes_sql(
         f"""
 SELECT c.key, c.value, c.kind,
   CASE WHEN c.seqno <= b.high THEN 'complete' ELSE 'incomplete' END AS state,
-  {string(replica.name)} AS table, c.xattrs, c.expiry, c.flags, c.datatype, c.key_bytes, c.cas,
-  c.rev, c.round, c.vbucket, c.seqno, c.vb_uuid, c.epoch
+  {string(replica.name)} AS table, c.xattrs, {_FACTS}, c.round, c.vbucket, c.seqno, c.vb_uuid,
+  c.epoch
 {_live_rows(changes_sql, replica)} AND NOT EXISTS (
     SELECT 1 FROM {changes_sql} p
     WHERE p.{is_kind(RowKind.POSITION)} AND p.round = greatest(

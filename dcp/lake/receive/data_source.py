@@ -37,7 +37,7 @@ from dcp.lake.rounds.round_plan import Idle, TaskPlan, left_out_lines
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind, spark_ddl
+from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, REPLICA, RowKind, spark_ddl
 from dcp.setting_keys import shown_settings
 from dcp.suggestions import did_you_mean
 from dcp.wire.json_tree import json_tree
@@ -48,12 +48,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+_ELSEWHERE: Final = ("key", "key_bytes", "vb_uuid", "epoch", "value", "modified_at")
+"""Columns of a replica that have another place in `DOCUMENTS`, or none."""
+
 DOCUMENTS: Final = pa.schema(
     [
         CHANGES.field("key"),
         ("document", pa.string()),
-        *map(CHANGES.field, ("collection_id", "vbucket", "seqno", "cas", "rev", "flags", "expiry")),
-        *map(CHANGES.field, ("datatype", "xattrs", "key_bytes", "value")),
+        CHANGES.field("collection_id"),
+        *(each for each in REPLICA if each.name not in _ELSEWHERE),
+        *map(CHANGES.field, ("key_bytes", "value")),
     ]
 )
 """One row per living document: ``document`` is its text if it is JSON, ``value`` its bytes."""

@@ -34,6 +34,7 @@ from dcp.lake.run.repair import is_damaged, refuse_damage, repair
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.printable import number_ranges, numbers_of
+from dcp.suggestions import refusal_of_gone
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -137,7 +138,8 @@ def _refuse_wrong(action: Action) -> None:
         raise ConfigError(f"cancel: found no request of id {action.id!r} before it")
     if action.action not in ACTIONS:
         expected = ", ".join((*ACTIONS, CANCEL))
-        raise ConfigError(f"action: found {action.action!r}, expected one of {expected}")
+        wrong = f"action: found {action.action!r}, expected one of {expected}"
+        raise ConfigError(refusal_of_gone(action.action) or wrong)
     if action.action == ERASE:
         Erasure.of(action.options)
     elif action.options is not None:

@@ -72,9 +72,8 @@ class VbucketReport(Record):
 
     def status(self) -> str:
         """Return the JSON for ``detail`` of the status row, without default values."""
-        unset = VbucketReport(self.vbucket, self.outcome).to_json()
-        told = {name: told for name, told in self.to_json().items() if told != unset[name]}
-        return json.dumps({"outcome": self.outcome} | told)
+        unset = VbucketReport(self.vbucket, self.outcome)
+        return json.dumps({"outcome": self.outcome} | self.unlike(unset))
 
 
 @dataclass(frozen=True, slots=True)

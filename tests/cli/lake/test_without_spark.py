@@ -34,7 +34,7 @@ from dcp.lake.store.lock import locked
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history, metadata_json
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, open_lake
-from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, RowKind, is_kind
 from dcp.producer.cluster import ProducerCluster
 from dcp.records import plain
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -139,7 +139,9 @@ def add_rounds(lake: LakeTables, count: int) -> None:
     table = lake.changes
     newest = latest_round(lake)
     positions = table.query(
-        lambda name, _: f"SELECT * FROM {name} WHERE kind = 'position' AND round = {newest}",
+        lambda name, _: (
+            f"SELECT * FROM {name} WHERE {is_kind(RowKind.POSITION)} AND round = {newest}"
+        ),
         CHANGES,
     )
     column = CHANGES.get_field_index("round")

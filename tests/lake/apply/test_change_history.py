@@ -17,6 +17,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.query.views_sql import row_history_sql
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
+from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -181,7 +182,8 @@ def require_history(lake: LakeTables, written: Written) -> None:
 def markers_of_a_snapshot(lake: LakeTables, number: int) -> list[list[int]]:
     """Return what the markers of each vbucket's one snapshot of a round say of repeats."""
     rows = lake.changes.rows(
-        "vbucket, snap_end, snap_flags", f"round = {number} AND kind = 'snapshot_marker'"
+        "vbucket, snap_end, snap_flags",
+        f"round = {number} AND {is_kind(RowKind.SNAPSHOT_MARKER)}",
     )
     assert len({(row["vbucket"], row["snap_end"]) for row in rows}) == VBUCKETS
     return [

@@ -24,6 +24,7 @@ from dcp.lake.run.driver import Driver
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import apply_pending, run
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, replicas_in
+from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.verify.compare import verify
 from dcp.lake.verify.report import VerifyReport
 from dcp.producer.cluster import ProducerCluster
@@ -439,7 +440,7 @@ def test_rows_of_the_default_collection_are_exact_after_its_drop_was_lost(
     assert kept == {DOCS.collection_id: frozenset({0, 1})}
 
 
-@pytest.mark.parametrize("lost", [None, "kind = 'system_event' AND vbucket IS NULL"])
+@pytest.mark.parametrize("lost", [None, f"{is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NULL"])
 def test_a_driver_keeps_rows_of_a_drop_through_the_repair_of_the_log(
     world: World, lost: str | None
 ) -> None:

@@ -43,6 +43,7 @@ from dcp.lake.tables.lake_tables import (
     ensure_replicas,
     open_lake,
 )
+from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import (
     Documents,
@@ -275,7 +276,7 @@ def test_cleaning_leaves_what_the_version_at_the_horizon_needs(new_lake_in_memor
 
 
 def item_seqnos(lake: LakeTables) -> list[tuple[int, int]]:
-    rows = lake.changes.rows("vbucket, seqno", "kind IN ('mutation', 'deletion', 'expiration')")
+    rows = lake.changes.rows("vbucket, seqno", is_kind(*ITEM_KINDS))
     return [(row["vbucket"], int(row["seqno"])) for row in rows]
 
 
@@ -289,7 +290,7 @@ def test_hands_in_the_log_stop_the_next_run_until_they_are_taken_back(
     round_and_apply(lake, model)
     copied = [*changes.kept.versions]
     round_and_apply(lake, model)
-    changes.delete("kind = 'mutation'", {})
+    changes.delete(is_kind(RowKind.MUTATION), {})
     culprit = history(lake.changes, 1)[0].version
     found = rf"changes: version {culprit} \(DELETE, .* dcplake resync"
     with pytest.raises(LakeError, match=found) as refusal:

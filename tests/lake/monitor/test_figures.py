@@ -30,6 +30,7 @@ from dcp.lake.run.replicate import open_or_create
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import open_lake
 from dcp.lake.tables.round_record import Outcome, VbucketReport
+from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.producer.cluster import ProducerCluster
 from dcp.records import plain
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -162,7 +163,7 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     scene.cluster.crash_restart(0, lost_seqnos=2)
     scene.follow()
     orders = scene.lake.changes.rows(
-        "vbucket", "kind = 'rollback' AND rollback IS NOT NULL AND seqno IS NULL"
+        "vbucket", f"{is_kind(RowKind.ROLLBACK)} AND rollback IS NOT NULL AND seqno IS NULL"
     )
     figures = scene.figures()
     assert figures.rollbacks == len(orders) == VBUCKETS

@@ -39,6 +39,7 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.lake_tables import open_lake
+from dcp.lake.tables.schema import RowKind, is_kind
 from tests.lake.memory_bound import memory_bound
 from tests.lake.memory_source import PASSWORD, USER
 from tests.lake.process_memory import MemorySampler
@@ -203,7 +204,7 @@ def _require_survival(spark: "SparkSession", settings: Settings, documents: int)
     try:
         for key, value in reader_settings(DOCUMENT_BYTES).items():
             spark.conf.set(key, value)
-        mutations = f"(SELECT * FROM {lake.changes_sql} WHERE kind = 'mutation')"
+        mutations = f"(SELECT * FROM {lake.changes_sql} WHERE {is_kind(RowKind.MUTATION)})"
         for table in (mutations, lake.table_sql("docs"), "docs_live"):
             rows, keys = spark.sql(f"SELECT count(*), count(DISTINCT key) FROM {table}").collect()[
                 0

@@ -298,12 +298,7 @@ def test_requests_of_others_are_refused_by_name_and_one_is_cancelled(tmp_path: P
                 None,
                 "action: found 'skip', expected one of backfill, erase",
             ),
-            "i": (
-                "seek",
-                "0",
-                None,
-                "action: found 'seek', expected one of backfill, erase",
-            ),
+            "i": ("seek", "0", None, "found seek, which dcplake does not have: dcplake resync"),
             "l": ("backfill", None, '{"collections": ["c"]}', "a backfill reads whole vbuckets"),
             "b": ("backfill", "0-6", None, "vbuckets: found 6, expected some of 0-5"),
             "c": ("backfill", "x", None, "vbuckets: found 'x', expected some of 0-5"),

@@ -34,6 +34,7 @@ from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import open_or_create, run
 from dcp.lake.run.set_up_check import CheckedStep
 from dcp.lake.tables.lake_tables import LakeTables, find_lake
+from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.writes.document_writer import MAX_VALUE_BYTES
@@ -183,7 +184,7 @@ def test_an_apply_is_indexed_by_the_next_round(cluster: ProducerCluster, tmp_pat
         fill(cluster, 20, start)
         run(settings, once=True)
     lake = lake_of(settings)
-    rows = lake.changes.rows("round, applied", "kind = 'applied'")
+    rows = lake.changes.rows("round, applied", is_kind(RowKind.APPLIED))
     found = [
         (row["round"], row["applied"]["from_round"], row["applied"]["to_round"]) for row in rows
     ]

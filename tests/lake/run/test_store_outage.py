@@ -34,6 +34,7 @@ from dcp.lake.store.file_commit import commit_files
 from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.store.table import Transaction
 from dcp.lake.tables.history import metadata_json
+from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import wait_for
@@ -150,7 +151,7 @@ def endless_run(
         def keys() -> list[str]:
             if running.done():
                 running.result()
-            rows = lake.changes.rows("key", "kind = 'mutation'")
+            rows = lake.changes.rows("key", is_kind(RowKind.MUTATION))
             return sorted(str(row["key"]) for row in rows)
 
         try:
