@@ -22,7 +22,7 @@ from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.replica_copy import ReplicaCopy
 from dcp.server.vbucket.vbucket import Vbucket
 from dcp.types import U64_MAX, FailoverLog
-from dcp.wire.stream_messages import StreamRequest
+from dcp.wire.messages import StreamRequest
 from dcp.wire.vocabulary import EndReason, StreamFlag, VbucketState
 
 NODE: Final = 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from dcp.types import END_OF_TIME, FailoverLog
-from dcp.wire.stream_messages import StreamRequest
+from dcp.wire.messages import StreamRequest
 from dcp.wire.vocabulary import Status, StreamFlag, VbucketState
 
 Rules = Literal["document", "server"]
