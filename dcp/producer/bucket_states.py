@@ -17,7 +17,7 @@ from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.state_changes import ORDERED, StateEvent
 from dcp.server.model.versions import Version
 from dcp.server.vbucket.replica_copy import ReplicaCopy
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
 

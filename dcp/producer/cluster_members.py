@@ -14,7 +14,7 @@ from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.loop_thread import now
 from dcp.server.node.serving import Work
 from dcp.server.node.wait_watch import watch_waits
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 
 _LOG = logging.getLogger(__name__)
 

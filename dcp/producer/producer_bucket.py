@@ -14,7 +14,7 @@ from dcp.producer.manifest_changes import ManifestChange, changed
 from dcp.producer.replicas import Replicas
 from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.producer.writes.sync_write_board import SyncWriteBoard
-from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.bucket_assembly import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Manifest
@@ -22,7 +22,7 @@ from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Version
 from dcp.server.streams.dcp_options import DcpClient
 from dcp.server.streams.stream import ActiveStream
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 
 _LOG = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from dcp.server.replication.background import (
 from dcp.server.replication.passive_stream import PassiveStream
 from dcp.server.replication.reading import read_until
 from dcp.server.vbucket.replica_copy import ReplicaCopy
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import EndReason
 

@@ -17,7 +17,7 @@ from dcp.server.commands.document_commands import datatypes_of, on_document, rep
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.versions import Version
 from dcp.server.vbucket.request_framing import DurabilityRequirement
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status

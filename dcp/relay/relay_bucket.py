@@ -10,7 +10,7 @@ from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.relay.relay_figures import RelayFigures
-from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.bucket_assembly import Bucket
 from dcp.server.bucket.copy_table import Copies, NodeVbucket
 from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -20,7 +20,7 @@ from dcp.server.model.resume_rules import range_is_valid, rollback_seqno
 from dcp.server.streams.dcp_options import DcpClient
 from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.replica_copy import ReplicaCopy
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import U64_MAX, FailoverLog
 from dcp.wire.messages import StreamRequest
 from dcp.wire.vocabulary import EndReason, StreamFlag, VbucketState

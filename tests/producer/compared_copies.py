@@ -2,7 +2,7 @@
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.storage.stored_items import STORED_FLAVOUR, versions_of
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 
 
 def frames_of(vbucket: Vbucket) -> list[bytes]:

@@ -14,7 +14,7 @@ from threading import Event, Thread
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.relay.relay import Relay
+from dcp.relay.relay_thread import Relay
 from dcp.server.bucket.unsent_bytes import LARGEST_BATCH_BYTES
 from dcp.server.model.cluster_settings import OUTBOX_BYTES
 from dcp.types import U32_MAX

@@ -13,7 +13,7 @@ from dcp.cli.main import main
 from dcp.client.addresses import NodeAddress
 from dcp.client.settings import TlsSettings
 from dcp.producer.cluster import ProducerCluster
-from dcp.relay.relay import Relay
+from dcp.relay.relay_thread import Relay
 from tests.client.drained import USERS, fill, wait_for
 from tests.producer.authority import Authority, ShownCertificate
 from tests.producer.tls import CERTIFICATE, KEY, TLS_FILES

@@ -34,8 +34,8 @@ import dcp.lake.change_log.control
 import dcp.lake.run.driver
 import dcp.lake.run.persistence_gate
 import dcp.protocol.credentials
-import dcp.relay.relay
 import dcp.relay.relay_settings
+import dcp.relay.relay_thread
 import dcp.relay.upstream
 import dcp.server.bucket.auth
 import dcp.server.bucket.bucket_storage

@@ -245,7 +245,7 @@ class FileTable(SparkTable):
         return pa.RecordBatchReader.from_stream(found)
 
     @_or_spark
-    def read_log(self) -> StoredTable | None:
+    def read_delta_log(self) -> StoredTable | None:
         return self._stored()
 
     def _stored(self, version: int | None = None) -> StoredTable:

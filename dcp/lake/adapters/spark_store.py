@@ -134,7 +134,7 @@ class SparkStore:
         scheme, _, path = at.partition(":")
         place = self.location.place_at(Path(path) if scheme == "file" else at)
         try:
-            is_read = place is not None and self._by_files(name, place).read_log() is not None
+            is_read = place is not None and self._by_files(name, place).read_delta_log() is not None
         except StoreUnavailableError:  # the table's state is unknown
             raise
         except SetupError as refusal:  # a catalog may give other credentials to Spark
@@ -201,7 +201,7 @@ class SparkStore:
         None if only Spark can append to the table.
         """
         table = self.table(name)
-        if not isinstance(table, FileTable) or (read := table.read_log()) is None:
+        if not isinstance(table, FileTable) or (read := table.read_delta_log()) is None:
             return None
         if self.location.root is None:
             self._require_same_place(name, table)
@@ -236,8 +236,8 @@ class SparkStore:
         each_task = spark.range(0, tasks, 1, tasks)
         # That costs a fraction of passing rows to Spark's JVM, and the commit needs no Spark.
         if (place := self.place_of_files(_CHANGES)) is not None:
-            read_log = self.table(_CHANGES).read_log
-            return TaskFiles(each_task, receive, place, _FILES, settings, read_log)
+            read_delta_log = self.table(_CHANGES).read_delta_log
+            return TaskFiles(each_task, receive, place, _FILES, settings, read_delta_log)
         frame = each_task.mapInArrow(receive, spark_ddl(CHANGES))
         return SparkRows(frame, self.table(_CHANGES), settings)
 

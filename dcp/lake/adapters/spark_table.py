@@ -200,7 +200,7 @@ class SparkTable:
     def transaction_version(self, app_id: str) -> int | None:
         return None
 
-    def read_log(self) -> "StoredTable | None":
+    def read_delta_log(self) -> "StoredTable | None":
         """Return the table as delta-rs has read it; None if only Spark can read it."""
         return None
 

@@ -49,13 +49,13 @@ class TaskFiles:
         place: TablePlace,
         contents: FileContents,
         settings: Mapping[str, str],
-        read_log: "Callable[[], StoredTable | None]" = lambda: None,
+        read_delta_log: "Callable[[], StoredTable | None]" = lambda: None,
         operation: Operation = Operation.WRITE,
     ) -> None:
         """Each task of ``frame`` writes the result of ``rows`` for its batches to ``place``.
 
-        ``settings`` apply to the session while the job runs. ``read_log`` returns the table if it
-        has been read, so that a commit need not read it.
+        ``settings`` apply to the session while the job runs. ``read_delta_log`` returns the table
+        if it has been read, so that a commit need not read it.
         """
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,7 +68,7 @@ class TaskFiles:
 
         self.place = place
         self._settings = settings
-        self._read_log = read_log
+        self._read_log = read_delta_log
         self._operation = operation
         self._frame = frame.mapInArrow(write, spark_ddl(DATA_FILE))
         self._written: list[DataFile] | None = None

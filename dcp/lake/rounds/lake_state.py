@@ -27,8 +27,8 @@ class LakeState:
     """Vbuckets that must begin a new epoch, or the reason why one cannot."""
     backfill: BackfillPlan | None = None
     document_filter: DocumentFilter = EVERYTHING
-    waiting: frozenset[int] = frozenset()
-    """Vbuckets whose last rounds brought no rows (`dcp.lake.rounds.waiting_vbuckets`).
+    delayed: frozenset[int] = frozenset()
+    """Vbuckets whose last rounds brought no rows (`dcp.lake.rounds.delayed_vbuckets`).
 
     A higher seqno of theirs starts no round. A round for other vbuckets streams them too.
     """

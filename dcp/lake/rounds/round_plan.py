@@ -215,18 +215,18 @@ class Idle(Shown):
     latest_round: int
     left_out: tuple[LeftOut, ...]
     outlook: Annotated[Outlook | None, SPREAD] = None
-    waiting: Annotated[frozenset[int], UNSTORED] = frozenset()
-    """Vbuckets that are behind but may wait (`dcp.lake.rounds.waiting_vbuckets`)."""
+    delayed: Annotated[frozenset[int], UNSTORED] = frozenset()
+    """Vbuckets that are behind but may wait (`dcp.lake.rounds.delayed_vbuckets`)."""
 
     def to_json(self) -> dict[str, Any]:
         return {**plain(self), "round": None}
 
     def __str__(self) -> str:
         lines = [f"no round: after round {self.latest_round} "]
-        if self.waiting:
+        if self.delayed:
             lines[0] += "no vbucket needs one yet"
-            vbuckets = number_ranges(self.waiting)
-            lines.append(f"  waiting: vbuckets {vbuckets}: their last rounds brought no rows")
+            vbuckets = number_ranges(self.delayed)
+            lines.append(f"  delayed: vbuckets {vbuckets}: their last rounds brought no rows")
         else:
             lines[0] += "nothing can be streamed" if self.left_out else "no vbucket is behind"
         return "\n".join(

@@ -71,7 +71,7 @@ def plan_round(
             lake_state.lake_id,
             lake_state.latest_round,
             tuple(left_out),
-            waiting=frozenset(stream.vbucket for stream in streams),
+            delayed=frozenset(stream.vbucket for stream in streams),
         )
     slots = slots if isinstance(slots, int) else slots()
     if slots < 0:
@@ -182,7 +182,7 @@ def _may_wait(stream: StreamPlan, lake_state: LakeState, cluster: "ClusterView")
     """Return whether a stream alone starts no round: its vbucket waits, and only has new seqnos."""
     asks_more = stream.restart or stream.is_backfill or is_elsewhere(stream.state, cluster)
     is_complete = stream.state.position.is_complete
-    return stream.vbucket in lake_state.waiting and is_complete and not asks_more
+    return stream.vbucket in lake_state.delayed and is_complete and not asks_more
 
 
 def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan, ...]]:

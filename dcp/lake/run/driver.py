@@ -32,6 +32,7 @@ from dcp.lake.quality.gate import QualityGate
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_text
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.receive.task_receiver import receive_function
+from dcp.lake.rounds.delayed_vbuckets import DelayedVbuckets
 from dcp.lake.rounds.lake_state import read_lake_state, require_same_bucket, tasks_at_once
 from dcp.lake.rounds.observer import (
     ERASURE,
@@ -51,7 +52,6 @@ from dcp.lake.rounds.round_plan import (
 )
 from dcp.lake.rounds.round_planner import SEQNOS_OF_A_TASK, plan_round
 from dcp.lake.rounds.round_report import RoundReport
-from dcp.lake.rounds.waiting_vbuckets import WaitingVbuckets
 from dcp.lake.run.bounded_run import BoundedRun
 from dcp.lake.run.contact_notes import ContactNotes
 from dcp.lake.run.control_requests import Requests
@@ -168,7 +168,7 @@ class Driver:
         self._requests = Requests(lake, control, self.writer_id, only_in_log(settings))
         self._backfills = DriverBackfills(lake, control, access, observer)
         self._erasures = DriverErasures(lake, control, self._applier, self.writer_id, observer)
-        self._waiting_vbuckets = WaitingVbuckets(settings.round.minimum_interval_seconds)
+        self._delayed_vbuckets = DelayedVbuckets(settings.round.minimum_interval_seconds)
         self._contacts = ContactNotes(
             lake.store, settings.round, applies=settings.apply.when != ApplyWhen.NEVER
         )
@@ -326,7 +326,7 @@ class Driver:
             newest = plan.round - 1
         else:
             report = self.round(plan)
-            self._waiting_vbuckets.learn(report.vbuckets, monotonic())
+            self._delayed_vbuckets.learn(report.vbuckets, monotonic())
             newest = report.round
         self._outages.succeeded()
         # This run has no end: of what it did, only the newest is kept.
@@ -376,7 +376,7 @@ class Driver:
             ),
             backfill=self._backfills.next(cluster),
             document_filter=document_filter,
-            waiting=self._waiting_vbuckets.waiting(monotonic()),
+            delayed=self._delayed_vbuckets.delayed(monotonic()),
         )
         self._requests.end_resyncs(lake_state)
         kept_out = self._erasures.kept_out()  # after the newest round was asked for

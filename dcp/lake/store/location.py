@@ -74,7 +74,7 @@ class LakeLocation:
         Raises:
             LakeError: the root is inside a table, which the message names.
         """
-        table = next(filter(self._has_log, self._root_and_above()), None)
+        table = next(filter(self._has_delta_log, self._root_and_above()), None)
         if table is not None:
             raise LakeError(
                 f"lake.root: found {self.root} in the Delta table {table}, whose VACUUM removes "
@@ -92,7 +92,7 @@ class LakeLocation:
             yield f"{scheme}://{bucket}/{path}"
             path = path.rpartition("/")[0]
 
-    def _has_log(self, where: str | Path) -> bool:
+    def _has_delta_log(self, where: str | Path) -> bool:
         try:
             place = self.place_at(where)
             return place is not None and place.has_delta_log()

@@ -7,7 +7,7 @@ when they become active.
 from collections.abc import Callable, Sequence
 
 from dcp.server.model.manifest import Manifest, Step
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
 Save = Callable[[Manifest, Sequence[Step]], None]

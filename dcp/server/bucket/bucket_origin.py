@@ -11,7 +11,7 @@ from dcp.server.bucket.copy_table import Copies
 from dcp.server.model.manifest import Manifest
 from dcp.server.streams.dcp_options import DcpClient
 from dcp.server.streams.stream import ActiveStream
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
 

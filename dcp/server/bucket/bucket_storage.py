@@ -23,7 +23,7 @@ from dcp.server.storage.data_folder import DataFolder
 from dcp.server.storage.disk_file import OsFile
 from dcp.server.storage.log_names import LogNames, first_names
 from dcp.server.storage.saved_vbucket import VbucketHome
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 
 _LOG = logging.getLogger(__name__)
 

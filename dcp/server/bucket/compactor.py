@@ -13,7 +13,7 @@ from threading import RLock
 
 from dcp.server.storage.pending_write import PendingWrite
 from dcp.server.vbucket.persistence import Persistence
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.manifest import Manifest
 from dcp.server.vbucket.replica_copy import ReplicaCopy
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 
 _MIB: Final = 1024 * 1024
 _WINDOWS: Final = WindowPolicySettings(

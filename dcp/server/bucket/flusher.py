@@ -22,7 +22,7 @@ from typing import Final
 
 from dcp.server.bucket.compactor import write_off_lock
 from dcp.server.model.listeners import Listeners
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 
 _LOG = logging.getLogger(__name__)
 HURRY_SHARE: Final = 1 / 32

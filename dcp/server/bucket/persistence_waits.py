@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import Status
 
 

@@ -5,7 +5,7 @@ from dcp.server.bucket.bucket_storage import BucketStorage
 from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.failover_log import fresh_uuid
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
 

@@ -10,7 +10,7 @@ from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.vbucket_maker import VbucketMaker
 from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.manifest import Manifest
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import vbucket_of
 from dcp.wire.vocabulary import VbucketState
 

@@ -11,7 +11,7 @@ from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.vbucket.changed_vbuckets import ChangedVbuckets
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import Status
 
 

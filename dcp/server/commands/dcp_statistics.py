@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from dcp.server.bucket.bucket import Bucket
+from dcp.server.bucket.bucket_assembly import Bucket
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.bucket.node_figures import ConnectionFigures
 from dcp.server.commands.stat_request import Statistic, StatisticsRequest, text_of
@@ -20,7 +20,7 @@ from dcp.server.model.refused_error import RefusedError
 from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.stream_windows import StreamWindows
 from dcp.server.streams.takeover import TakeoverPhase
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.json_tree import MOST_REQUEST_JSON_BYTES, json_tree
 from dcp.wire.vocabulary import Status
 

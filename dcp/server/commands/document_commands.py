@@ -11,7 +11,7 @@ from dcp.server.model.manifest import DEFAULT_ID
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Version
 from dcp.server.vbucket.documents import check_key
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.leb128 import split_collection_key

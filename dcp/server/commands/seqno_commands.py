@@ -6,7 +6,7 @@ from typing import Final, cast
 from dcp.server.commands.manifest_commands import refuse_unknown_id
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.manifest import DEFAULT_ID
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status, VbucketState

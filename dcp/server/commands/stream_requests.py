@@ -23,7 +23,7 @@ from dcp.server.model.stream_flags import fault_of
 from dcp.server.streams.stream import ActiveStream
 from dcp.server.streams.stream_request_value import parse_filter
 from dcp.server.streams.stream_windows import CONNECTION_OPAQUE
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import HelloFeature, Status, StreamFlag

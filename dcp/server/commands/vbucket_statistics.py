@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dcp.server.checkpoints.checkpoint import CheckpointKind
 from dcp.server.commands.stat_request import Statistic, StatisticsRequest
 from dcp.server.model.refused_error import RefusedError
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 
 

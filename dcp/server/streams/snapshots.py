@@ -27,7 +27,7 @@ _ALL: Final = replace(EVERYTHING, sync_writes=True)
 """For frames that have passed the stream's filter already."""
 
 
-class ItemSource(Protocol):
+class SnapshotItems(Protocol):
     """The source of a snapshot's frames: memory, disk, or disk in key order."""
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
@@ -210,7 +210,7 @@ class Snapshot:
     start: int
     end: int
     flags: int
-    source: ItemSource
+    source: SnapshotItems
     covers: int
     """After the snapshot the client has everything up to this seqno, at or above ``end``."""
     stream_id: int | None = None
@@ -219,7 +219,7 @@ class Snapshot:
     _growth: float = field(default=1.0, init=False)
     """Length of the last chunk, divided by the length requested; it corrects the next request."""
 
-    def go_on_from(self, source: ItemSource) -> None:
+    def go_on_from(self, source: SnapshotItems) -> None:
         self.source = source
 
     def take(

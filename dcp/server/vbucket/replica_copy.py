@@ -14,7 +14,7 @@ from dcp.server.model.manifest import Manifest
 from dcp.server.model.state_changes import StateEvent
 from dcp.server.model.versions import Version
 from dcp.server.vbucket.acknowledgements import Acknowledgements
-from dcp.server.vbucket.vbucket import PreviousState, Vbucket
+from dcp.server.vbucket.vbucket_states import PreviousState, Vbucket
 from dcp.types import FailoverLog, SnapshotRange
 from dcp.wire.vocabulary import Opcode, SnapshotFlag
 

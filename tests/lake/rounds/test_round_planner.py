@@ -154,11 +154,11 @@ def test_behind(state: VbucketProgress, high: int, behind: bool) -> None:
 
 
 def test_what_may_wait_makes_no_round_and_comes_with_one() -> None:
-    position = replace(lake(complete(0, 20), complete(1, 10)), waiting=frozenset({0}))
+    position = replace(lake(complete(0, 20), complete(1, 10)), delayed=frozenset({0}))
     alone = plan_round(position, cluster({0: 21, 1: 10}, vbuckets=2), SETTINGS, FLOW, 2)
     assert isinstance(alone, Idle)
-    assert alone.waiting == {0}
-    told = "no vbucket needs one yet\n  waiting: vbuckets 0: their last rounds brought no rows"
+    assert alone.delayed == {0}
+    told = "no vbucket needs one yet\n  delayed: vbuckets 0: their last rounds brought no rows"
     assert str(alone).endswith(told)
     without_one = cluster({0: 21}, vbuckets=2, unreachable={NODES[1]: "down"})
     left = str(plan_round(position, without_one, SETTINGS, FLOW, 2))
@@ -181,7 +181,7 @@ def test_what_may_wait_does_not_where_more_than_its_high_seqno_asks(
     state: VbucketProgress, high: int
 ) -> None:
     log = FailoverLog((FailoverEntry(UUID, 0),))
-    position = replace(lake(replace(state, failover_log=log)), waiting=frozenset({0}))
+    position = replace(lake(replace(state, failover_log=log)), delayed=frozenset({0}))
     assert planned(position, cluster({0: high}, vbuckets=1)).streams
 
 

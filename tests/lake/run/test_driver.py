@@ -100,8 +100,8 @@ class Scripted(Driver):
         skip: Mapping[int, LeftOut] | None = None,
     ) -> RoundPlan | Idle:
         self.on_plan()
-        waiting = self._waiting_vbuckets.waiting(monotonic())
-        position = LakeState("lake", len(self.rounds), self.states, waiting=waiting)
+        delayed = self._delayed_vbuckets.delayed(monotonic())
+        position = LakeState("lake", len(self.rounds), self.states, delayed=delayed)
         plan = plan_round(
             position,
             cluster,

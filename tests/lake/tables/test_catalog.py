@@ -151,7 +151,7 @@ def test_tables_whose_commits_a_catalog_coordinates_are_left_to_spark(tmp_path: 
     place = FolderPlace(tmp_path / "t")
     table = table_at(place)
     table.create(pa.schema({"id": pa.string()}), (), {})
-    assert table.read_log() is not None
+    assert table.read_delta_log() is not None
     log = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     coordinated = {

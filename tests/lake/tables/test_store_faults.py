@@ -253,7 +253,7 @@ def test_a_checkpoint_that_fails_is_one_plain_line_of_the_log(
 def test_a_store_that_does_not_answer_is_not_asked_by_spark_too(table: Table) -> None:
     lake_table = table_at(table.place, "the lake: table t")
     table.store.answer = lambda _: BUSY
-    for ask in (lake_table.properties, lake_table.exists, lake_table.read_log):
+    for ask in (lake_table.properties, lake_table.exists, lake_table.read_delta_log):
         with pytest.raises(SetupError, match=r"^\S.*503 Service Unavailable: the object store"):
             ask()
 
@@ -278,7 +278,7 @@ def test_a_store_that_refuses_is_not_asked_by_spark_too(
     asks: list[Callable[[FileTable], object]] = [
         FileTable.properties,
         FileTable.exists,
-        FileTable.read_log,
+        FileTable.read_delta_log,
         lambda found: found.commits(1),
         lambda found: found.rows("round", "true"),
         lambda found: found.append(CHANGES.empty_table(), {}),
@@ -317,7 +317,7 @@ def test_spark_is_not_asked_while_the_file_of_a_secret_was_never_filled(
     asks: list[Callable[[], object]] = [
         lake_table.properties,
         lake_table.exists,
-        lake_table.read_log,
+        lake_table.read_delta_log,
         lambda: lake_table.commits(1),
         lambda: lake_table.append(CHANGES.empty_table(), {}),
         lambda: SparkStore(no_spark, catalog).table("t"),

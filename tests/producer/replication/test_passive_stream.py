@@ -14,7 +14,7 @@ from dcp.server.model.manifest import FIRST
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.storage.stored_items import STORED_FLAVOUR
 from dcp.server.vbucket.replica_copy import ReplicaCopy
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import END_OF_TIME, FailoverEntry, SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

@@ -20,7 +20,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.failover import fail_over
 from dcp.server.storage.bucket_record import BucketRecord
 from dcp.server.storage.data_folder import DataFolder
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from tests.producer.compared_copies import assert_copies_are_equal, frames_of, write_everything
 from tests.producer.forking_copies import STEPS, Failing, Step
 from tests.producer.full_disk import full_disk

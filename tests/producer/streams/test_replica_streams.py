@@ -16,7 +16,7 @@ from dcp.server.storage.stored_items import STORED_FLAVOUR
 from dcp.server.streams.stream import ActiveStream
 from dcp.server.streams.stream_settings import StreamSettings
 from dcp.server.vbucket.replica_copy import ReplicaCopy
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.framing import FrameSplitter

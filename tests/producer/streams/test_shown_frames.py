@@ -18,7 +18,7 @@ from dcp.server.storage.disk_store import VbucketStore
 from dcp.server.storage.stored_items import stored_item, versions_of
 from dcp.server.streams import key_order, snapshots
 from dcp.server.streams.key_order import KeyOrderItems
-from dcp.server.streams.snapshots import DiskItems, ItemSource
+from dcp.server.streams.snapshots import DiskItems, SnapshotItems
 from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.wire import messages as m
 from dcp.wire.snappy import deflate
@@ -88,7 +88,7 @@ def _stored(versions: list[Version]) -> VbucketStore:
 
 
 def _sent(
-    source: ItemSource, most_bytes: int, most_items: int = 1 << 30
+    source: SnapshotItems, most_bytes: int, most_items: int = 1 << 30
 ) -> tuple[bytes, list[int]]:
     """What is sent of a source; what is not sent of a chunk goes back and comes again."""
     data, seqnos = b"", list[int]()

@@ -26,7 +26,7 @@ from dcp.server.vbucket.request_framing import (
     DurabilityRequirement,
     requirement_of,
 )
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame

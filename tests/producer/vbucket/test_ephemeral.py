@@ -22,7 +22,7 @@ from dcp.server.node.http_endpoints import respond
 from dcp.server.node.http_messages import HttpRequest
 from dcp.server.storage.disk_file import Data, MemoryFile
 from dcp.server.storage.disk_scan import Scan
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import FailoverEntry
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, SnapshotFlag, Status, StreamFlag

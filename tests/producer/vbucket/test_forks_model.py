@@ -17,7 +17,7 @@ from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import Rules, judge
 from dcp.server.model.state_changes import StateEvent
 from dcp.server.model.versions import Version
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import MAX_FAILOVER_ENTRIES, U64_MAX
 from dcp.wire.vocabulary import Status
 from tests.producer.resuming import resuming

@@ -14,7 +14,7 @@ from dcp.server.model.versions import Content, Version
 from dcp.server.storage.disk_batch import DiskFormatError
 from dcp.server.storage.saved_vbucket import STATE_VERSION, SavedVbucket
 from dcp.server.vbucket.replica_copy import ReplicaCopy
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import FailoverEntry, FailoverLog, SnapshotRange
 from dcp.wire.vocabulary import Status, VbucketState
 from tests.producer.kept_clusters import flush_all

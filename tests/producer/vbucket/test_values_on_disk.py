@@ -16,7 +16,7 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.stored_items import STORED_FLAVOUR
 from dcp.server.vbucket.stored_version import StoredVersion
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Datatype, Opcode, Status
 from dcp.wire.xattr import join_xattrs

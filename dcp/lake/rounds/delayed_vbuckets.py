@@ -18,8 +18,8 @@ The limit keeps positions near the high seqno, for a failover or a purge.
 _MOST_DOUBLINGS: Final = 32
 
 
-class WaitingVbuckets:
-    """Tracks one run's waiting vbuckets. ``now`` is a time of ``time.monotonic``."""
+class DelayedVbuckets:
+    """Tracks one run's delayed vbuckets. ``now`` is a time of ``time.monotonic``."""
 
     def __init__(self, interval_seconds: float) -> None:
         """``interval_seconds`` is the least time between two rounds; the wait is a multiple."""
@@ -39,5 +39,5 @@ class WaitingVbuckets:
             until = now + min(wait_seconds, LONGEST_WAIT_SECONDS)
             self._waits[report.vbucket] = rounds + 1, until
 
-    def waiting(self, now: float) -> frozenset[int]:
+    def delayed(self, now: float) -> frozenset[int]:
         return frozenset(vbucket for vbucket, (_, until) in self._waits.items() if now < until)

@@ -37,7 +37,7 @@ from dcp.server.model.counters import Counters
 from dcp.server.model.manifest import FIRST, Manifest, Step
 from dcp.server.streams.stream_quota import StreamQuota
 from dcp.server.vbucket.changed_vbuckets import ChangedVbuckets
-from dcp.server.vbucket.vbucket import Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 
 
 class Bucket:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dcp.lake.rounds.waiting_vbuckets import LONGEST_WAIT_SECONDS, WaitingVbuckets
+from dcp.lake.rounds.delayed_vbuckets import LONGEST_WAIT_SECONDS, DelayedVbuckets
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -14,13 +14,13 @@ from tests.lake.receiving import RoundsInProcess, settings_for
 EMPTY = VbucketReport(7, Outcome.REACHED, 0, 0, 0, 5, 5, 5)
 
 
-def wait_seconds(empty: WaitingVbuckets) -> int:
+def wait_seconds(empty: DelayedVbuckets) -> int:
     """Return for how many whole seconds vbucket 7 waits at second 100."""
-    return sum(7 in empty.waiting(100.0 + second) for second in range(120))
+    return sum(7 in empty.delayed(100.0 + second) for second in range(120))
 
 
 def test_each_round_without_rows_doubles_the_wait_up_to_a_bound() -> None:
-    empty, waits = WaitingVbuckets(1.0), []
+    empty, waits = DelayedVbuckets(1.0), []
     for _ in range(70):
         empty.learn([EMPTY], 100.0)
         waits.append(wait_seconds(empty))
@@ -38,11 +38,11 @@ def test_each_round_without_rows_doubles_the_wait_up_to_a_bound() -> None:
     ],
 )
 def test_rows_or_a_stream_that_is_not_done_end_the_wait(report: VbucketReport) -> None:
-    empty = WaitingVbuckets(1.0)
+    empty = DelayedVbuckets(1.0)
     for _ in range(5):
         empty.learn([EMPTY, replace(EMPTY, vbucket=8)], 100.0)
     empty.learn([report], 100.0)
-    assert empty.waiting(100.0) == {8}
+    assert empty.delayed(100.0) == {8}
 
 
 def test_a_round_of_documents_that_are_left_out_counts_as_empty(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_round_of_documents_that_are_left_out_counts_as_empty(tmp_path: Path) 
         for row in rows
         if row["kind"] == "status"
     ]
-    empty = WaitingVbuckets(1.0)
+    empty = DelayedVbuckets(1.0)
     for _ in range(2):
         empty.learn(reports, 100.0)
-    assert empty.waiting(100.0) == {0}, reports
+    assert empty.delayed(100.0) == {0}, reports
