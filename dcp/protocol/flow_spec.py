@@ -17,6 +17,7 @@ Aeron,
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -26,9 +27,9 @@ from dcp.protocol.flow_strategy import (
     I64_MAX,
     NEVER_NS,
     UNIT_NS,
-    FlowDefaults,
     FlowSpec,
     FlowStrategy,
+    bare_spec,
     group_tag_of,
 )
 
@@ -47,20 +48,17 @@ _BEGINS_AS_NUMBER: Final = re.compile(r"\s*[+-]?[0-9]")
 _SOME_NUMBER: Final = re.compile(r"\s*[+-]?[0-9]+")
 
 
-def parse_flow_spec(text: str | None, defaults: FlowDefaults | None = None) -> FlowSpec:
-    """Return the value of an ``fc=`` parameter, or of the defaults if ``text`` is None.
+def parse_flow_spec(text: str, bare: Callable[[FlowStrategy], FlowSpec] = bare_spec) -> FlowSpec:
+    """Return the value of an ``fc=`` parameter. ``bare`` has the numbers that the text leaves out.
 
     Raises:
         ConfigError: the text is malformed; the message names the position.
     """
-    defaults = FlowDefaults() if defaults is None else defaults
-    if text is None:
-        return defaults.spec()
     name, *options = text.split(",")
     strategy = _BY_NAME.get(name)
     if strategy is None:
         raise _wrong(text, 0, name, "a strategy: max, min or tagged")
-    spec = defaults.spec(strategy)
+    spec = bare(strategy)
     # Both drivers accept one comma at the end.
     if options and not options[-1]:
         options.pop()

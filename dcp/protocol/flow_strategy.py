@@ -20,6 +20,7 @@ NEVER_NS: Final = I64_MAX
 """The longest duration: 292 years."""
 UNIT_NS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 """Units of durations, the longest first."""
+_GROUP_TAG: Final = -1
 _TIMEOUT_NS: Final = 5 * UNIT_NS["s"]
 _RETRANSMIT_MULTIPLE: Final = 4
 _TAG: Final = re.compile(r"-?[0-9]{1,19}")
@@ -57,7 +58,9 @@ class FlowSpec:
     """The number of receiver windows that one retransmit may cover."""
 
     def __post_init__(self) -> None:
-        _require_numbers(self.group_min_size, self.receiver_timeout_ns, self.retransmit_multiple)
+        _require("group_min_size", self.group_min_size, 0, I32_MAX)
+        _require("receiver_timeout_ns", self.receiver_timeout_ns, 0, NEVER_NS)
+        _require("retransmit_multiple", self.retransmit_multiple, 1, I32_MAX)
         if self.strategy is FlowStrategy.TAGGED:
             _require("group_tag", self.group_tag, -I64_MAX - 1, I64_MAX)
         else:
@@ -81,41 +84,15 @@ class FlowSpec:
         return ",".join([*options, f"rrwm:{self.retransmit_multiple}"])
 
 
-@dataclass(frozen=True, slots=True)
-class FlowDefaults:
-    """The configuration of an Aeron driver: it fills in what a parameter leaves out."""
-
-    strategy: FlowStrategy = FlowStrategy.MAX
-    # A driver has numbers for all strategies; each strategy uses some.
-    group_tag: int = -1
-    group_min_size: int = 0
-    receiver_timeout_ns: int = _TIMEOUT_NS
-    retransmit_multiple: int = _RETRANSMIT_MULTIPLE
-
-    def __post_init__(self) -> None:
-        _require("group_tag", self.group_tag, -I64_MAX - 1, I64_MAX)
-        _require_numbers(self.group_min_size, self.receiver_timeout_ns, self.retransmit_multiple)
-
-    def spec(self, strategy: FlowStrategy | None = None) -> FlowSpec:
-        """Return the parameter of a strategy without options; None means the default strategy."""
-        strategy = self.strategy if strategy is None else strategy
-        multiple = self.retransmit_multiple
-        if strategy not in GROUP_STRATEGIES:
-            return FlowSpec(strategy, retransmit_multiple=multiple)
-        tag = self.group_tag if strategy is FlowStrategy.TAGGED else None
-        return FlowSpec(strategy, tag, self.group_min_size, self.receiver_timeout_ns, multiple)
+def bare_spec(strategy: FlowStrategy) -> FlowSpec:
+    """Return a strategy with Aeron's numbers."""
+    return FlowSpec(strategy, _GROUP_TAG if strategy is FlowStrategy.TAGGED else None)
 
 
 def group_tag_of(text: str) -> int | None:
     """Return the group tag that a text is, a decimal number of 64 bits with a sign; else None."""
     tag = int(text) if _TAG.fullmatch(text) else I64_MAX + 1
     return tag if -I64_MAX - 1 <= tag <= I64_MAX else None
-
-
-def _require_numbers(size: int, timeout_ns: int, multiple: int) -> None:
-    _require("group_min_size", size, 0, I32_MAX)
-    _require("receiver_timeout_ns", timeout_ns, 0, NEVER_NS)
-    _require("retransmit_multiple", multiple, 1, I32_MAX)
 
 
 def _require(name: str, found: object, least: int, most: int) -> None:

@@ -9,7 +9,7 @@ Q is the memory for the quota, n the number of connected consumers, lo ``size_by
     dynamic      clamp(percent of Q); lo instead if the sum of all      never
                  windows would be more than threshold_percent of Q
     aggressive   clamp(aggressive_percent of Q / n)                     as others come and go
-    ratio        ratio of Q / n                                         with n, the ratio and Q
+    ratio        ratio of Q / n                                         as others come and go
 
 Each consumer gets at least lo (except with ``ratio``), so their sum has no bound. Source: kv_engine
 ``dcp/flow-control-manager.cc`` of 6.5 (four policies, until 7.2) and of 7.6 (``ratio``).
@@ -17,7 +17,7 @@ Each consumer gets at least lo (except with ``ratio``), so their sum has no boun
 
 import struct
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
@@ -124,7 +124,6 @@ class WindowPolicySettings(Section):
     override_bytes: int = key(
         0, "ratio: a fixed window instead; 0: none.", unit="bytes", least=0, most=U32_MAX
     )
-    is_enabled: bool = True
     is_capped: bool = True
     """Limit ``ratio`` to 32 bits, which the protocol allows. Servers from 7.6 to 8.0 do not."""
 
@@ -151,7 +150,7 @@ def _window_of_last(
     """Return the window of the last of ``consumers`` consumers; the others have
     ``others_bytes``.
     """
-    if not settings.is_enabled or settings.policy is WindowPolicy.NONE:
+    if settings.policy is WindowPolicy.NONE:
         return 0
     if settings.policy is WindowPolicy.STATIC:
         return settings.size_bytes
@@ -220,30 +219,6 @@ class WindowPolicies(Generic[K]):
                 f"disconnect: found no {name!r}, expected a connected consumer"
             )
         return self._share_anew() if self.settings.policy in _SHARED else {}
-
-    def set_quota(self, quota_bytes: int) -> dict[K, int]:
-        require_unsigned("quota_bytes", quota_bytes, U64_MAX)
-        self.quota_bytes = quota_bytes
-        return self._reread()
-
-    def set_config(self, settings: WindowPolicySettings) -> dict[K, int]:
-        """Use other numbers for the same policy.
-
-        Raises LocalProtocolError for another policy, or one switched on or off: both are fixed at
-        start.
-        """
-        found, fixed = settings, self.settings
-        if (found.policy, found.is_enabled) != (fixed.policy, fixed.is_enabled):
-            raise LocalProtocolError(
-                f"set_config: found policy {found.policy} (enabled: {found.is_enabled}), "
-                f"expected {fixed.policy} (enabled: {fixed.is_enabled}) as from the start"
-            )
-        # The engine reads this percentage only at start.
-        self.settings = replace(settings, aggressive_percent=fixed.aggressive_percent)
-        return self._reread()
-
-    def _reread(self) -> dict[K, int]:
-        return self._share_anew() if self.settings.policy is WindowPolicy.RATIO else {}
 
     def _share_anew(self) -> dict[K, int]:
         if not self._sizes:

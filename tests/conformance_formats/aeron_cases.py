@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from dcp.errors import ConfigError, DcplakeError
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.protocol.flow_strategy import FlowDefaults, FlowSpec, FlowStrategy
+from dcp.protocol.flow_strategy import GROUP_STRATEGIES, FlowSpec, FlowStrategy
 from dcp.protocol.receiver_group import StatusMessage
 from tests.conformance_formats.aeron_java import JavaReceiverGroup
 from tests.conformance_formats.aeron_receivers import AeronReceiverGroup
@@ -101,14 +101,23 @@ def result_of(case: Case, compared: Compared, tally: str = "") -> CaseResult:
 
 def _spec_of(case: Case) -> FlowSpec:
     context = case.get("context") or {}
-    defaults = FlowDefaults(
-        FlowStrategy(context.get("default_strategy", FlowStrategy.MAX)),
-        context.get("group_tag", -1),
-        context.get("group_min_size", 0),
-        context.get("receiver_timeout_ns", 5_000_000_000),
-        context.get("rrwm", 4),
-    )
-    return parse_flow_spec(case["fc"], defaults)
+
+    def configured(strategy: FlowStrategy) -> FlowSpec:
+        """What a driver's configuration says where the parameter says nothing."""
+        multiple = context.get("rrwm", 4)
+        if strategy not in GROUP_STRATEGIES:
+            return FlowSpec(strategy, retransmit_multiple=multiple)
+        return FlowSpec(
+            strategy,
+            context.get("group_tag", -1) if strategy is FlowStrategy.TAGGED else None,
+            context.get("group_min_size", 0),
+            context.get("receiver_timeout_ns", 5_000_000_000),
+            multiple,
+        )
+
+    if case["fc"] is None:
+        return configured(FlowStrategy(context.get("default_strategy", FlowStrategy.MAX)))
+    return parse_flow_spec(case["fc"], configured)
 
 
 def _group_answers(kind: type[AeronReceiverGroup], case: Case) -> Compared:

@@ -54,16 +54,34 @@ _NAMES: Final = {
     "aggrp": "aggressive_percent",
     "ratio": "ratio",
     "override": "override_bytes",
-    "enabled": "is_enabled",
 }
 """Our names for the settings of a case."""
+
+
+class _ConfiguredPolicies(WindowPolicies[str]):
+    """Policies whose quota and numbers change; those of the product's processes are fixed."""
+
+    __slots__ = ()
+
+    def set_quota(self, quota_bytes: int) -> dict[str, int]:
+        self.quota_bytes = quota_bytes
+        return self._reread()
+
+    def set_config(self, settings: WindowPolicySettings) -> dict[str, int]:
+        # The engine reads this percentage only at start.
+        fixed_percent = self.settings.aggressive_percent
+        self.settings = replace(settings, aggressive_percent=fixed_percent)
+        return self._reread()
+
+    def _reread(self) -> dict[str, int]:
+        return self._share_anew() if self.settings.policy is WindowPolicy.RATIO else {}
 
 
 @dataclass(slots=True)
 class _Consumers:
     """A bucket's consumers, each with its receive window, on a clock that the case moves."""
 
-    policies: WindowPolicies[str]
+    policies: _ConfiguredPolicies
     ack: FlowSettings
     windows: dict[str, Window] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -114,16 +132,15 @@ def _name_of(key: str) -> str:
 
 def _consumers_of(case: Case) -> _Consumers:
     config = dict(case.get("config") or {})
-    policy = WindowPolicy(case["policy"])
+    policy = WindowPolicy(case["policy"] if config.pop("enabled", True) else "none")
     ack_fraction, ack_seconds = config.pop("ackratio", 0.2), config.pop("acksec", 5)
     if policy is WindowPolicy.RATIO:
         ack_fraction = as_float32(ack_fraction)
     given = {_name_of(key): value for key, value in config.items()}
-    given["is_enabled"] = bool(given.get("is_enabled", True))
     server = str(case.get("executed_on", "")), str(case.get("versions", ""))
     is_capped = any(each.startswith("master") for each in server)
     settings = WindowPolicySettings(policy=policy, is_capped=is_capped, **given)
-    policies = WindowPolicies[str](settings, case["bucket_quota"])
+    policies = _ConfiguredPolicies(settings, case["bucket_quota"])
     return _Consumers(
         policies, FlowSettings(window_bytes=0, ack_fraction=ack_fraction, ack_seconds=ack_seconds)
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.protocol.flow_strategy import NEVER_NS, FlowDefaults, FlowSpec, FlowStrategy
+from dcp.protocol.flow_strategy import NEVER_NS, FlowSpec, FlowStrategy
 
 SECOND_NS = 1_000_000_000
 
@@ -81,18 +81,21 @@ def test_a_long_parameter_is_not_repeated_whole() -> None:
     assert len(str(caught.value)) < 600
 
 
-def test_none_is_what_the_defaults_say() -> None:
-    defaults = FlowDefaults(FlowStrategy.MIN, 5, 2, 7, 9)
-    assert parse_flow_spec(None, defaults) == FlowSpec(FlowStrategy.MIN, None, 2, 7, 9)
-    assert parse_flow_spec("tagged,t:8", defaults) == FlowSpec(FlowStrategy.TAGGED, 5, 2, 8, 9)
-    assert parse_flow_spec("max", defaults) == FlowSpec(FlowStrategy.MAX, retransmit_multiple=9)
-    tagged = FlowDefaults(FlowStrategy.TAGGED, 5, 2, 7, 9)
-    assert parse_flow_spec(None, tagged) == FlowSpec(FlowStrategy.TAGGED, 5, 2, 7, 9)
-    assert parse_flow_spec("min", tagged) == FlowSpec(FlowStrategy.MIN, None, 2, 7, 9)
+def test_numbers_that_the_text_leaves_out_are_as_configured() -> None:
+    configured = {
+        FlowStrategy.MAX: FlowSpec(FlowStrategy.MAX, retransmit_multiple=9),
+        FlowStrategy.MIN: FlowSpec(FlowStrategy.MIN, None, 2, 7, 9),
+        FlowStrategy.TAGGED: FlowSpec(FlowStrategy.TAGGED, 5, 2, 7, 9),
+    }
+    bare = configured.__getitem__
+    assert parse_flow_spec("tagged,t:8", bare) == FlowSpec(FlowStrategy.TAGGED, 5, 2, 8, 9)
+    assert {each: parse_flow_spec(each.value, bare) for each in configured} == configured
 
 
-def test_without_any_parameter_it_is_max() -> None:
-    assert FlowSpec() == parse_flow_spec("max") == parse_flow_spec(None) == FlowDefaults().spec()
+def test_without_configuration_they_are_aerons() -> None:
+    assert parse_flow_spec("max") == FlowSpec()
+    assert parse_flow_spec("min") == FlowSpec(FlowStrategy.MIN, None, 0, 5 * SECOND_NS, 4)
+    assert parse_flow_spec("tagged") == FlowSpec(FlowStrategy.TAGGED, -1, 0, 5 * SECOND_NS, 4)
 
 
 OF_GROUPS = (FlowStrategy.MIN, FlowStrategy.TAGGED)
@@ -118,24 +121,6 @@ def test_what_no_parameter_can_say_is_refused(
     given = {"group_tag": 1 if strategy is FlowStrategy.TAGGED else None, name: wrong}
     with pytest.raises(ValueError, match=f"{name}: found {wrong}, expected "):
         FlowSpec(strategy, **given)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"group_tag": None},
-        {"group_tag": 2**63},
-        {"group_min_size": -1},
-        {"receiver_timeout_ns": 2**63},
-        {"retransmit_multiple": 0},
-    ],
-)
-def test_a_driver_is_configured_with_nothing_that_no_parameter_can_say(
-    wrong: dict[str, Any],
-) -> None:
-    [(name, value)] = wrong.items()
-    with pytest.raises(ValueError, match=f"{name}: found {value}, expected an integer from"):
-        FlowDefaults(**wrong)
 
 
 def edges(least: int, most: int) -> st.SearchStrategy[int]:
@@ -173,32 +158,6 @@ def test_whatever_can_be_made_and_named_is_read_again(
             parse_flow_spec(str(spec))
     else:
         assert parse_flow_spec(str(spec)) == spec
-
-
-@given(
-    st.builds(
-        FlowDefaults,
-        st.sampled_from(FlowStrategy),
-        st.integers(-(2**63), 2**63 - 1),
-        st.integers(0, 2**31 - 1),
-        st.integers(0, NEVER_NS),
-        st.integers(1, 2**31 - 1),
-    ),
-    st.sampled_from([each for each in FlowStrategy if each is not FlowStrategy.UNICAST]),
-)
-def test_what_a_text_takes_over_is_written_and_read_again(
-    defaults: FlowDefaults, strategy: FlowStrategy
-) -> None:
-    """Also without the driver's configuration: the text says it all."""
-    spec = parse_flow_spec(strategy.value, defaults)
-    assert spec == defaults.spec(strategy)
-    assert parse_flow_spec(str(spec)) == parse_flow_spec(str(spec), defaults) == spec
-    assert spec.retransmit_multiple == defaults.retransmit_multiple
-    if strategy in OF_GROUPS:
-        assert spec.group_min_size == defaults.group_min_size
-        assert spec.receiver_timeout_ns == defaults.receiver_timeout_ns
-    if strategy is FlowStrategy.TAGGED:
-        assert spec.group_tag == defaults.group_tag
 
 
 def test_what_people_are_shown() -> None:

@@ -1,6 +1,5 @@
-"""The window policies: bounds and sums whatever comes, and what cannot be changed."""
+"""The window policies: bounds and sums whatever comes."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,19 +42,6 @@ def test_a_resize_to_the_same_size_is_none() -> None:
     assert windows.connect("b") == {"b": 10 * MIB}
 
 
-@pytest.mark.parametrize(
-    "policy", [each for each in WindowPolicy if each is not WindowPolicy.RATIO]
-)
-def test_a_new_quota_waits_but_with_ratio(policy: WindowPolicy) -> None:
-    windows = policies(policy)
-    windows.connect("a")
-    assert windows.set_quota(4000 * MIB) == {}
-    shared = policies(WindowPolicy.RATIO)
-    shared.connect("a")
-    assert shared.set_quota(4000 * MIB) == {"a": int(as_float32(0.05) * 4000 * MIB)}
-    assert shared.set_config(replace(shared.settings, override_bytes=MIB)) == {"a": MIB}
-
-
 def test_names_are_connected_once() -> None:
     windows = policies(WindowPolicy.STATIC)
     windows.connect("a")
@@ -63,14 +49,6 @@ def test_names_are_connected_once() -> None:
         windows.connect("a")
     with pytest.raises(LocalProtocolError, match="found no 'b'"):
         windows.disconnect("b")
-
-
-def test_the_policy_is_fixed() -> None:
-    windows = policies(WindowPolicy.STATIC)
-    with pytest.raises(LocalProtocolError, match="found policy none"):
-        windows.set_config(WindowPolicySettings(WindowPolicy.NONE))
-    with pytest.raises(LocalProtocolError, match="enabled: False"):
-        windows.set_config(WindowPolicySettings(WindowPolicy.STATIC, is_enabled=False))
 
 
 @pytest.mark.parametrize(("quota_bytes", "size"), [(40 * 100, 50), (49 * 100, 50), (60 * 100, 10)])
@@ -109,7 +87,6 @@ changes = st.lists(
     st.one_of(
         st.tuples(st.just("connect"), st.integers(0, 9)),
         st.tuples(st.just("disconnect"), st.integers(0, 9)),
-        st.tuples(st.just("quota"), st.integers(0, 2**40)),
     ),
     max_size=40,
 )
@@ -123,10 +100,7 @@ def test_sizes_are_within_bounds_and_what_changed_is_told(
     windows, seen = policies(policy, quota), dict[str, int]()
     for what, number in steps:
         name = str(number)
-        if what == "quota":
-            quota = number
-            seen.update(windows.set_quota(quota))
-        elif what == "connect" and name not in seen:
+        if what == "connect" and name not in seen:
             seen.update(windows.connect(name))
         elif what == "disconnect" and name in seen:
             del seen[name]
@@ -158,7 +132,6 @@ def test_sizes_are_within_bounds_and_what_changed_is_told(
             "aggressive_percent": st.floats(0, 100),
             "ratio": st.floats(0, 1),
             "override_bytes": st.sampled_from([0, 7]),
-            "is_enabled": st.booleans(),
         }
     ),
 )
