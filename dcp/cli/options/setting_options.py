@@ -79,7 +79,7 @@ def _option_of_kind(kind: Any, setting: Field[Any]) -> Any:
     if setting.metadata["unit"] == "bytes":
         return byte_count_option(meaning, least, most)
     if setting.metadata["unit"] == "seconds":
-        return seconds_option(meaning)
+        return seconds_option(meaning, least or 0, most)
     if kind in (Path, Path | None):
         return Option(metavar="FOLDER", help=meaning)
     if kind is not int:
