@@ -36,7 +36,7 @@ def certificate_fault(
     if not isinstance(failure, ssl.SSLCertVerificationError):
         return ""
     if failure.verify_code in _NO_AUTHORITY:
-        trusted = "those that this machine trusts" if tls.ca_file is None else f"{tls.ca_file!r}"
+        trusted = repr(tls.ca_file) if tls.ca_file else "those that this machine trusts"
         return (
             f"found a certificate by an authority that is not in {trusted}, expected one of these: "
             "name the PEM file of the cluster's own (source.tls_ca_file, --ca-file)"

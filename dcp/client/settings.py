@@ -21,17 +21,24 @@ READ_BUFFER_BYTES: Final = 2 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class TlsSettings:
+class TlsSettings(Section):
     """Encrypt the connection; certificates are always verified.
 
-    ``ca_file`` is a PEM file of the authorities to trust; None means the system's. ``cert_file`` is
-    the client's own certificate, with its chain, and ``key_file`` its key (None: in the same file),
-    PEM and not encrypted. Each connection reads the files, so they may be replaced at any time.
+    Each connection reads the files, so they may be replaced at any time.
     """
 
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
+    ca_file: str = key("", "Certificates to trust, PEM; the system's when empty.", is_path=True)
+    cert_file: str = key(
+        "",
+        "The client's own certificate, PEM, with its chain; without a user it says who signs in.",
+        is_path=True,
+    )
+    key_file: str = key(
+        "",
+        "Its private key, PEM, not encrypted; empty: in the certificate's file.",
+        may_be_secret=True,
+        is_path=True,
+    )
 
     def context(self) -> ssl.SSLContext:
         """Return Python's default client context: verified certificates, checked host names.
@@ -40,16 +47,16 @@ class TlsSettings:
             SecretError: a file cannot be read, or does not hold what it should.
         """
         try:
-            context = ssl.create_default_context(cafile=self.ca_file)
+            context = ssl.create_default_context(cafile=self.ca_file or None)
         except OSError as error:  # ssl.SSLError is one
             raise SecretError(
                 f"CA file {self.ca_file!r}: {error}, expected certificates in PEM: check the file, "
                 "and what names it (source.tls_ca_file, --ca-file)"
             ) from None
-        if self.cert_file is not None:
+        if self.cert_file:
             try:
                 # Without a password OpenSSL would ask the terminal for that of an encrypted key.
-                context.load_cert_chain(self.cert_file, self.key_file, password="")
+                context.load_cert_chain(self.cert_file, self.key_file or None, password="")
             except OSError as error:
                 raise SecretError(
                     f"client certificate {self.cert_file!r} and its key: {error}, expected both in "

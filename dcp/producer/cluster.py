@@ -28,7 +28,6 @@ from dcp.server.model.manifest import DEFAULT_ID, Manifest
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.versions import Version
 from dcp.server.node.cluster_nodes import ClusterNodes
-from dcp.server.node.server import Node
 from dcp.server.node.serving import Serving
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Status, VbucketState
@@ -308,11 +307,11 @@ class ProducerCluster(Serving):
 
     def refuse_node(self, node: int) -> None:
         """Close a node's port, but keep its connections."""
-        self.nodes.refuse(node)
+        self.members.refuse_node(node)
 
     def hang_node(self, node: int) -> None:
         """Stop a node from reading and answering; port and connections stay open."""
-        self.nodes.hang(node)
+        self.members.hang_node(node)
 
     def restore_node(self, node: int) -> None:
         """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port.
@@ -384,14 +383,12 @@ class ProducerCluster(Serving):
             OSError: the data folder cannot be written; nothing has changed.
         """
 
-        def act(gone: Node | None) -> None:
+        def act() -> None:
             failover.fail_over(self.bucket, node)
             self.bucket.map.dead_nodes.add(node)
             self.members.give_up_rebalance(f"{self.bucket.map.name_of(node)} was failed over")
-            if gone is not None:
-                gone.fall_silent()
 
-        self.nodes.end(node, act)
+        self.members.end_node(node, act)
         self.members.wait_for_rebalance()
 
     def crash_restart(self, node: int, lost_seqnos: int | None = None) -> None:
@@ -403,13 +400,7 @@ class ProducerCluster(Serving):
         Raises:
             ValueError: the node was failed over.
         """
-
-        def act(gone: Node | None) -> None:
-            failover.crash(self.bucket, node, lost_seqnos)
-            if gone is not None:
-                gone.fall_silent()
-
-        self.nodes.end(node, act)
+        self.members.end_node(node, lambda: failover.crash(self.bucket, node, lost_seqnos))
         self.restore_node(node)
 
     def pause_replication(self) -> None:

@@ -1,8 +1,10 @@
-"""Adds and removes nodes of a cluster, and keeps feeds and rebalances in step with its map."""
+"""Adds and removes nodes of a cluster, lets them fail, and keeps feeds and rebalances in step with
+its map.
+"""
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -23,13 +25,14 @@ class ClusterMembers:
     """The members of one bucket's cluster. ``ProducerCluster`` documents the orders.
 
     The loop calls ``opening``, ``opened``, ``ending`` and ``follow_map``; any thread may call the
-    rest.
+    rest. Calls from other threads return when the work is done. An order over one of a node's own
+    connections cannot wait: its work runs after the answer is sent.
     """
 
     def __init__(self, nodes: ClusterNodes, bucket: ProducerBucket) -> None:
         self._nodes, self._loop, self._bucket = nodes, nodes.loop, bucket
         self._replication = Replication(self._bucket, self._awake)
-        self._rebalances = RebalanceOrders(self._bucket, self._awake, nodes.push_map, nodes.leave)
+        self._rebalances = RebalanceOrders(self._bucket, self._awake, nodes.push_map, self._leave)
         nodes.on_map_changed.add(self.follow_map)
         if self._bucket.writes.flusher is not None:
             self._bucket.writes.flusher.on_written.add(self._written)
@@ -95,21 +98,49 @@ class ClusterMembers:
 
     def kill_node(self, node: int) -> None:
         """Mark a node dead; it stays a member."""
-        self._nodes.kill(node)
+        members = self._bucket.map
+        members.require_node(node)
+        if self._loop.is_inside and set(range(members.node_count)) - members.dead_nodes <= {node}:
+            raise ValueError(
+                f"kill {members.name_of(node)}: found no other living node, expected one to take "
+                "the order to restore it"
+            )
+        self._end(node)
         with self._bucket.lock:
-            self._bucket.map.dead_nodes.add(node)
+            members.dead_nodes.add(node)
         self._loop.call_soon(self.follow_map)
+
+    def _end(self, node: int) -> None:
+        gone = self._nodes.at(node)
+        self._loop.call(gone.leave() if self._loop.is_inside else gone.kill())
+
+    def refuse_node(self, node: int) -> None:
+        self._bucket.map.require_node(node)
+        self._loop.call(now(self._nodes.at(node).close_ports))
+
+    def hang_node(self, node: int) -> None:
+        self._bucket.map.require_node(node)
+        self._loop.call(now(self._nodes.at(node).awake.clear))
 
     def restore_node(self, node: int) -> None:
         self._bucket.map.require_node(node)
-        self._nodes.restore(node)
+        if self._loop.is_inside:
+            self._work_again(node)
+        elif self._loop.is_running:
+            self._loop.call(now(partial(self._work_again, node)))
         try:
             self._take_in(node)
         except OSError:
             # The map could not be saved, so the node is no member.
-            self._nodes.take_down(node)
+            if self._loop.is_running:
+                self._end(node)
             raise
         self._loop.call_soon(self.follow_map)
+
+    def _work_again(self, node: int) -> None:
+        restored = self._nodes.at(node)
+        restored.awake.set()
+        restored.listen()
 
     def _take_in(self, node: int) -> None:
         with self._bucket.lock:
@@ -123,6 +154,31 @@ class ClusterMembers:
             self._bucket.copies.follow(self._bucket.map)
             self._save_copies()
             self._loop.call_soon(self._nodes.push_map)
+
+    def end_node(self, node: int, act: Callable[[], None]) -> None:
+        """Call ``act`` while the node's connections send nothing, then end the node, if it runs."""
+        self._bucket.map.require_node(node)
+        if not self._loop.is_running:
+            with self._bucket.lock:
+                act()
+        elif self._loop.is_inside:
+            act()
+            self._nodes.at(node).fall_silent()
+            self._loop.call(self._leave(node))
+        else:
+            self._loop.call(self._act_and_kill(node, act))
+
+    async def _act_and_kill(self, node: int, act: Callable[[], None]) -> None:
+        gone = self._nodes.at(node)
+        with self._bucket.lock:
+            act()
+            gone.fall_silent()
+        await gone.kill()
+        self._nodes.push_map()
+
+    async def _leave(self, node: int) -> None:
+        await self._nodes.at(node).leave()
+        self._nodes.push_map()
 
     # --- vbuckets
 

@@ -1,6 +1,6 @@
 """Faults that tests inject: connections cut inside snapshots, refused streams, corrupt frames.
 
-Dead and hanging nodes are the server's part.
+`ClusterMembers` lets nodes die and hang.
 """
 
 from collections.abc import Callable

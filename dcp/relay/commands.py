@@ -25,7 +25,6 @@ from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 
 READ_ONLY: Final = "A relay takes no writes: send them to the cluster that fills it"
 GROUP: Final = b"relay"
-PRODUCER_GROUP: Final = b"producer"
 _MOST_SHOWN: Final = 40
 _WRITES: Final = (Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE, Opcode.TOUCH)
 _ORDERS: Final = (Opcode.IOCTL_SET, Opcode.IOCTL_GET)
@@ -90,11 +89,7 @@ def relay_commands(bucket: RelayBucket, regulator: Regulator) -> Mapping[int, Co
             session.refuse(frame, Status.EINVAL, text)
 
     def stat(session: Session, frame: Frame, body: m.Body, now: float) -> None:
-        if (group := cast("m.Stat", body).group) == PRODUCER_GROUP:
-            # These figures contain a producer's memory bound, which is wrong for a relay.
-            session.refuse(frame, Status.KEY_ENOENT)
-            return
-        if group != GROUP:
+        if cast("m.Stat", body).group != GROUP:
             SHARED_COMMANDS[frame.opcode].handler(session, frame, body, now)
             return
         figures = json.dumps(bucket.process_figures().to_json()).encode()

@@ -28,7 +28,7 @@ class RelaySettings(NodeSettings):
 
     upstream: tuple[NodeAddress, ...]
     """Nodes of the cluster."""
-    bucket: str
+    bucket: str = key_of(ClusterSettings, "bucket")
     credentials: Credentials
     data_folder: Path = key_of(
         ClusterSettings,
@@ -91,8 +91,6 @@ class RelaySettings(NodeSettings):
     )
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     """They may connect; empty: the one who signs in upstream."""
-    seed: int | None = None
-    """Fixes what is random, for tests."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -117,7 +115,6 @@ class RelaySettings(NodeSettings):
             self,
             nodes=1,
             vbuckets=vbuckets,
-            bucket=self.bucket,
             bucket_uuid=bucket_uuid,
             users=self.users or own,
             administrators=frozenset(),
@@ -129,5 +126,4 @@ class RelaySettings(NodeSettings):
             keeps_values=False,
             record_seqnos=False,
             record_branches=False,
-            seed=self.seed,
         )

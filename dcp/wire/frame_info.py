@@ -103,25 +103,10 @@ def stream_id_of(framing_extras: bytes) -> int | None:
     Raises:
         FrameError: malformed framing extras, or a stream id that is not two bytes.
     """
-    return _u16_of(framing_extras, RequestInfo.STREAM_ID, "stream id")
-
-
-def server_duration_of(framing_extras: bytes) -> float | None:
-    """Return the microseconds that a server reports for an answer, if it does.
-
-    Raises:
-        FrameError: malformed framing extras, or a duration that is not two bytes.
-    """
-    encoded = _u16_of(framing_extras, ResponseInfo.SERVER_DURATION, "server duration")
-    # The u16 on the wire is a compressed duration (kv_engine ``docs/BinaryProtocol.md``).
-    return None if encoded is None else float(encoded**1.74 / 2)
-
-
-def _u16_of(framing_extras: bytes, number: int, name: str) -> int | None:
     for info in decode_frame_infos(framing_extras):
-        if info.id == number:
+        if info.id == RequestInfo.STREAM_ID:
             if len(info.data) != 2:
-                raise FrameError(f"{name}: found {len(info.data)} bytes, expected 2")
+                raise FrameError(f"stream id: found {len(info.data)} bytes, expected 2")
             return int.from_bytes(info.data, "big")
     return None
 

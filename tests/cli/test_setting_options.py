@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
-from typer import Option
+from typer import BadParameter, Option
 from typer.testing import CliRunner
 
 from dcp.cli.main import new_application
 from dcp.cli.options.setting_options import takes_settings
+from dcp.cli.options.values import seconds_option
 from dcp.setting_keys import Section, key, key_of
 
 
@@ -80,3 +81,18 @@ def test_a_command_gets_its_settings_and_groups_by_name() -> None:
 )
 def test_an_option_has_the_bounds_of_its_setting(words: tuple[str, ...], told: str) -> None:
     assert told in outcome(*words)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("0.9", "found 0.9, expected 1 to 9.5"),
+        ("9.6", "found 9.6, expected 1 to 9.5"),
+        ("-1", "found '-1', expected seconds, 0 or more"),
+    ],
+)
+def test_an_option_in_seconds_has_the_bounds_of_its_setting(value: str, told: str) -> None:
+    parse = seconds_option("how long", 1, 9.5).parser
+    assert parse("9.5") == 9.5
+    with pytest.raises(BadParameter, match=told):
+        parse(value)

@@ -26,7 +26,7 @@ ASKED = replace(TLS_FILES, client_ca_file=CERTIFICATE)
 REQUIRED = replace(ASKED, requires_client_certificate=True)
 
 
-def settings(cert_file: str | None, key_file: str | None = None) -> ConnectionSettings:
+def settings(cert_file: str = "", key_file: str = "") -> ConnectionSettings:
     return ConnectionSettings("default", tls=TlsSettings(CERTIFICATE, cert_file, key_file))
 
 
@@ -97,7 +97,7 @@ def test_who_has_a_certificate_needs_no_password(make_cluster: MakeCluster) -> N
 def test_no_certificate_where_one_is_needed_is_told(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(tls=REQUIRED)
     with pytest.raises(AuthenticationError, match=r"certificate required.*source\.tls_cert_file"):
-        open_first(cluster, settings(None), CREDENTIALS)
+        open_first(cluster, settings(), CREDENTIALS)
 
 
 def test_a_certificate_of_another_authority_is_told(
@@ -123,4 +123,4 @@ def test_a_node_of_another_name_is_refused(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(tls=TLS_FILES, host="127.0.0.2")
     told = r"found a certificate of 127\.0\.0\.1, localhost, expected one of '127\.0\.0\.2'"
     with pytest.raises(NodeUnavailableError, match=told):
-        open_first(cluster, settings(None), CREDENTIALS)
+        open_first(cluster, settings(), CREDENTIALS)

@@ -21,7 +21,6 @@ from dcp.wire.frame_info import (
     RequestInfo,
     ResponseInfo,
     decode_frame_infos,
-    server_duration_of,
     stream_id_of,
 )
 from dcp.wire.leb128 import decode_leb128
@@ -117,11 +116,12 @@ def _framing(frame: Frame, _: m.Body) -> Iterator[tuple[str, Any]]:
         yield "frame_info_id", _named(infos[0].id, kind)
         yield "frame_info_len", len(infos[0].data)
     if frame.magic.is_response:
-        duration = server_duration_of(frame.framing_extras)
-        if duration is not None:
-            yield "server_duration_us", duration
         for info in infos:
-            yield _ANSWER_INFOS.get(info.id, "frame_info"), int.from_bytes(info.data, "big")
+            number = int.from_bytes(info.data, "big")
+            yield _ANSWER_INFOS.get(info.id, "frame_info"), number
+            if info.id == ResponseInfo.SERVER_DURATION:
+                # The frame has a compressed duration (kv_engine ``docs/BinaryProtocol.md``).
+                yield "server_duration_us", number**1.74 / 2
     else:
         stream_id = stream_id_of(frame.framing_extras)
         if stream_id is not None:

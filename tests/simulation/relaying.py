@@ -77,7 +77,7 @@ class RelayInFolder:
         self._lives += 1
         if keeps_data:
             shutil.copytree(before, self._data())
-        relay.nodes.kill(NODE)
+        relay.nodes.loop.call(relay.nodes.at(NODE).kill())
         relay.stop()
         shutil.rmtree(before)
         self._counts.add("relay crashed" if keeps_data else "relay crashed and lost its disk")

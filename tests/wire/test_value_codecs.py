@@ -15,7 +15,6 @@ from dcp.wire.frame_info import (
     FrameInfo,
     decode_frame_infos,
     encode_frame_infos,
-    server_duration_of,
     stream_id_info,
     stream_id_of,
 )
@@ -73,7 +72,6 @@ def test_frame_infos_by_their_bytes() -> None:
     assert stream_id_info(71).hex() == "220047"
     assert stream_id_of(bytes.fromhex("50220047")) == 71
     assert stream_id_of(b"") is None
-    assert server_duration_of(bytes.fromhex("0200a5")) == pytest.approx(165**1.74 / 2)
     for broken in ("22", "2200", "f0", "0f", "ff01", "210071"):
         with pytest.raises(FrameError):
             stream_id_of(bytes.fromhex(broken))

@@ -15,11 +15,12 @@ import typer
 from typer import Argument, Option
 
 from dcp.cli.options.lake_options import Overrides, override_values
+from dcp.cli.options.setting_options import option_of
 from dcp.cli.terminal.output import say
 from dcp.errors import BucketError, ConfigError, SetupError, SourceError
+from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
 
 if TYPE_CHECKING:
-    from dcp.lake.config.settings import Settings
     from dcp.protocol.credentials import Credentials
 
 EPILOG: Final = """\
@@ -45,22 +46,16 @@ def run(  # noqa: PLR0913  (an argument for each option)
             help="a node of the cluster (repeatable), or a connection string",
         ),
     ] = None,
-    bucket: Annotated[str | None, Option(metavar="NAME", help="the bucket to replicate")] = None,
-    username: Annotated[str | None, Option(metavar="NAME", help="the user to sign in as")] = None,
-    password_env: Annotated[
-        str | None, Option(metavar="NAME", help="environment variable with the password")
-    ] = None,
-    password_file: Annotated[
-        str | None, Option(metavar="FILE", help="file whose first line is the password")
-    ] = None,
-    tls: Annotated[bool | None, Option(help="whether to encrypt connections")] = None,
+    bucket: Annotated[str | None, option_of(SourceSettings, "bucket", "NAME")] = None,
+    username: Annotated[str | None, option_of(SourceSettings, "username", "NAME")] = None,
+    password_env: Annotated[str | None, option_of(SourceSettings, "password_env", "NAME")] = None,
+    password_file: Annotated[str | None, option_of(SourceSettings, "password_file", "FILE")] = None,
+    tls: Annotated[bool | None, option_of(SourceSettings, "tls")] = None,
     tls_ca_file: Annotated[
         str | None,
         Option(metavar="FILE", help="PEM file of certificates to trust; encrypts connections"),
     ] = None,
-    root: Annotated[
-        str | None, Option(metavar="PATH", help="the folder of the tables, or s3://bucket/path")
-    ] = None,
+    root: Annotated[str | None, option_of(LakeSettings, "root", "PATH")] = None,
     overrides: Overrides = None,
 ) -> int:
     """Ask, look at the cluster, and write."""
@@ -115,7 +110,6 @@ def _ask_all(given: Mapping[str, object], file: Path) -> "tuple[dict[str, object
 
     """
     from dcp.lake.config.lake_root import is_on_s3
-    from dcp.lake.config.settings import SourceSettings
     from dcp.lake.config.settings_load import load_settings, placed
 
     values = dict(given)
@@ -175,7 +169,7 @@ def _ask_way() -> dict[str, object]:
     return {"lake.storage_options": way} if way else {}
 
 
-def _credentials(settings: "Settings") -> "Credentials":
+def _credentials(settings: Settings) -> "Credentials":
     """Return user and password; a password that is not found is asked for on a terminal."""
     source = settings.source
     environment: Mapping[str, str] = os.environ
@@ -186,7 +180,7 @@ def _credentials(settings: "Settings") -> "Credentials":
     return source.credentials(environment)
 
 
-def _buckets(settings: "Settings", credentials: "Credentials") -> list[str]:
+def _buckets(settings: Settings, credentials: "Credentials") -> list[str]:
     """Return the buckets to choose from; none where the node does not tell."""
     from dcp.cli.views.bucket_probe import list_buckets
     from dcp.errors import AuthenticationError, NodeUnavailableError
@@ -226,7 +220,7 @@ def _write(file: Path, text: str) -> None:
         ) from None
 
 
-def _say_next(file: Path, settings: "Settings") -> None:
+def _say_next(file: Path, settings: Settings) -> None:
     source = settings.source
     say(f"wrote {file}; next:")
     if source.username and not source.password_file and not os.environ.get(source.password_env):

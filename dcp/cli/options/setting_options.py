@@ -74,15 +74,25 @@ def _option(kind: Any, setting: Field[Any]) -> Any:
 
 
 def _option_of_kind(kind: Any, setting: Field[Any]) -> Any:
-    text, least, most = (setting.metadata[name] for name in ("text", "least", "most"))
-    meaning = (text[0].lower() + text[1:]).removesuffix(".")
+    meaning, least, most = _meaning(setting), setting.metadata["least"], setting.metadata["most"]
     if setting.metadata["unit"] == "bytes":
         return number_option(meaning, least, most, is_bytes=True)
     if setting.metadata["unit"] == "seconds":
-        return seconds_option(meaning)
+        return seconds_option(meaning, least or 0, most)
     if kind in (Path, Path | None):
         return Option(metavar="FOLDER", help=meaning)
     if kind is not int:
         return Option(help=meaning)
     bounds = "" if most is None else f" ({least} to {most})"
     return number_option(meaning + bounds, least, most)
+
+
+def option_of(section: type[Section], name: str, metavar: str | None = None) -> Any:
+    """Return an option that gives a setting, in the setting's words, under its parameter's name."""
+    (setting,) = (each for each in fields(section) if each.name == name)
+    return Option(metavar=metavar, help=_meaning(setting))
+
+
+def _meaning(setting: Field[Any]) -> str:
+    text: str = setting.metadata["text"]
+    return (text[0].lower() + text[1:]).removesuffix(".")

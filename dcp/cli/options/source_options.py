@@ -40,7 +40,7 @@ def tls_from(*, is_wanted: bool, ca_file: str | None) -> "TlsSettings | None":
     """Return how to speak encrypted; None where that is not asked for."""
     from dcp.client.settings import TlsSettings
 
-    return TlsSettings(ca_file) if is_wanted or ca_file is not None else None
+    return TlsSettings(ca_file or "") if is_wanted or ca_file is not None else None
 
 
 def tls_files(certificate: str | None, key: str | None, options: str) -> "TlsFiles | None":

@@ -47,23 +47,28 @@ def number_option(meaning: str, least: int, most: int | None, *, is_bytes: bool 
             raise BadParameter(
                 f"found {text!r}{meant}, expected {kind}, up to {_MOST_DIGITS} digits"
             )
-        if int(text) < least or (most is not None and int(text) > most):
-            bounds = f"{least} or more" if most is None else f"{least} to {most}"
-            raise BadParameter(f"found {text}, expected {bounds}")
+        _require_bounds(int(text), least, most)
         return int(text)
 
     return Option(parser=parse, metavar="BYTES" if is_bytes else "N", help=meaning)
 
 
-def seconds_option(meaning: str) -> Any:
-    """Return an option whose value is a time in seconds, 0 or more, perhaps with a fraction."""
-    return Option(parser=_seconds, metavar="SECONDS", help=meaning)
+def seconds_option(meaning: str, least: float, most: float | None) -> Any:
+    """Return an option whose value is a time in seconds in these bounds, maybe with a fraction."""
+
+    def parse(value: str | float) -> float:
+        text = str(value)
+        whole, point, fraction = text.partition(".")
+        digits = whole + fraction if point else whole
+        if not (digits.isascii() and digits.isdecimal() and whole and len(text) <= 12):
+            raise BadParameter(f"found {text!r}, expected seconds, 0 or more, as in 2.5")
+        _require_bounds(float(text), least, most)
+        return float(text)
+
+    return Option(parser=parse, metavar="SECONDS", help=meaning)
 
 
-def _seconds(value: str | float) -> float:
-    text = str(value)
-    whole, point, fraction = text.partition(".")
-    digits = whole + fraction if point else whole
-    if not (digits.isascii() and digits.isdecimal() and whole and len(text) <= 12):
-        raise BadParameter(f"found {text!r}, expected seconds, 0 or more, as in 2.5")
-    return float(text)
+def _require_bounds(value: float, least: float, most: float | None) -> None:
+    if value < least or (most is not None and value > most):
+        bounds = f"{least} or more" if most is None else f"{least} to {most}"
+        raise BadParameter(f"found {value}, expected {bounds}")

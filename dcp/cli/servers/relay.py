@@ -13,18 +13,17 @@ from dcp.cli.options.setting_options import takes_settings
 from dcp.cli.terminal.logs import log_end
 from dcp.errors import ConfigError
 from dcp.relay.relay_settings import RelaySettings
-from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
+from dcp.seeds import DEFAULT_SEED
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamOptions:
-    """These options say which bucket of which cluster the relay receives, and who signs in."""
+    """These options say which cluster the relay receives from, and who signs in."""
 
     upstream: Annotated[
         str,
         Option(metavar="HOST:PORT,…", help="nodes of the cluster; one that answers is enough"),
     ]
-    bucket: Annotated[str, Option(help="the bucket")] = DEFAULT_BUCKET
     user: Annotated[str, Option(help="who signs in")] = source.DEFAULT_USER
     password_file: Annotated[
         Path | None,
@@ -45,7 +44,6 @@ class UpstreamOptions:
         mechanisms = SCRAM_MECHANISMS if tls is None else ALL_MECHANISMS
         return {
             "upstream": parse_seeds(self.upstream.split(","), tls=tls is not None),
-            "bucket": self.bucket,
             "credentials": Credentials(
                 self.user, Secret(_password(self.password_file)), mechanisms
             ),

@@ -10,7 +10,6 @@ from dcp.cli.options import source_options as source
 from dcp.cli.options.setting_options import takes_settings
 from dcp.cli.terminal.logs import log_end
 from dcp.errors import ConfigError
-from dcp.seeds import DEFAULT_BUCKET
 from dcp.server.model.cluster_settings import ClusterSettings
 
 _PORT: Final = 11210
@@ -79,7 +78,6 @@ def run(
     *,
     settings: Mapping[str, Any],
     ports: PortOptions,
-    bucket: source.Bucket = DEFAULT_BUCKET,
     user: source.User = source.DEFAULT_USER,
     password_env: source.PasswordEnv = source.PASSWORD_ENV,
 ) -> int:
@@ -87,7 +85,6 @@ def run(
     from dcp.producer.serve import serve
 
     chosen = ClusterSettings(
-        bucket=bucket,
         users={user: source.password_from(password_env)},
         **ports.values(settings["nodes"]),
         **settings,

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, get_type_hints
 
-from dcp.client.settings import ReachSettings, RetrySettings, check_group_tag
+from dcp.client.settings import ReachSettings, RetrySettings, TlsSettings, check_group_tag
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -30,7 +30,7 @@ from dcp.lake.config.storage_options import checked_options
 from dcp.lake.config.store_options import checked_cloud_options, is_in_cloud
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED, ConnectionString
-from dcp.setting_keys import Section, key
+from dcp.setting_keys import Section, key, key_of
 
 _SPARK_SECONDS: Final = 60.0
 """The time of Spark's start, or of a commit, on a busy machine."""
@@ -75,16 +75,9 @@ class SourceSettings(ReachSettings):
         "Whether to encrypt connections, as couchbases:// does for seeds with it; seeds without a "
         "port are then at 11207, and not 11210.",
     )
-    tls_ca_file: str = key("", "Certificates to trust, PEM; the system's when empty.", is_path=True)
-    tls_cert_file: str = key(
-        "", "The client's own certificate, PEM; without a user it says who signs in.", is_path=True
-    )
-    tls_key_file: str = key(
-        "",
-        "Its private key, PEM, not encrypted; in `tls_cert_file` too when empty.",
-        may_be_secret=True,
-        is_path=True,
-    )
+    tls_ca_file: str = key_of(TlsSettings, "ca_file")
+    tls_cert_file: str = key_of(TlsSettings, "cert_file")
+    tls_key_file: str = key_of(TlsSettings, "key_file")
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)

@@ -76,7 +76,7 @@ def source_access(settings: Settings, *, change_streams: bool = True) -> SourceA
 
 def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> ConnectionSettings:
     place = source.connection_string()
-    files = source.tls_ca_file, source.tls_cert_file, source.tls_key_file
+    tls = TlsSettings(source.tls_ca_file, source.tls_cert_file, source.tls_key_file)
     return section_of(
         ConnectionSettings,
         source,
@@ -84,7 +84,7 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
         bucket=source.bucket,
         window_bytes=flow.fixed_window_bytes,
         unread_limit_bytes=flow.window_bytes,
-        tls=TlsSettings(*(name or None for name in files)) if place.tls else None,
+        tls=tls if place.tls else None,
         network=place.network,
     )
 

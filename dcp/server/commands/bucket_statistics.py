@@ -4,7 +4,6 @@ Names are kv_engine's (``statistics/stat_definitions.json``; in ``engines/ep/src
 ``collections/manager.cc``, doCollectionStats and doScopeStats; ``ep_engine.cc``, doMemoryStats).
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -51,11 +50,6 @@ def memory(question: StatisticsRequest) -> Iterator[Statistic]:
     yield "ep_checkpoint_memory_recovery_lower_mark_bytes", quota * LOWER_MARK_PERCENT // 100
     yield "ep_cursors_dropped", bucket.counters.cursors_dropped
     yield "ep_diskqueue_memory", sum(v.data.persistence.unwritten_bytes for v in held)
-
-
-def process(question: StatisticsRequest) -> Iterator[Statistic]:
-    """Group ``producer``, which no server has: figures of the process as JSON."""
-    yield "producer", json.dumps(producer_figures(question.bucket, question.node).to_json())
 
 
 def producer_figures(bucket: Bucket, node: int) -> ProducerFigures:

@@ -19,7 +19,6 @@ from dcp.wire.vocabulary import Status
 GROUPS: Final[dict[str, Group]] = {
     "": without_argument(of_bucket.general),
     "memory": without_argument(of_bucket.memory),
-    "producer": without_argument(of_bucket.process),
     "uuid": without_argument(of_bucket.uuid),
     "vbucket": without_argument(of_vbuckets.states),
     "vbucket-seqno": of_vbuckets.seqnos,

@@ -76,6 +76,7 @@ class NodeSettings(Section):
     flush_seconds: float = key(
         0.1, "Longest time between a write and its place on disk.", unit="seconds", above=0
     )
+    seed: int | None = key(None, "Fixes what is random, such as uuids; none: nothing is fixed.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ class ClusterSettings(NodeSettings):
         64, "Vbuckets of the bucket.", least=1, most=MAX_VBUCKETS, option="--vbuckets"
     )
     host: str = key_of(NodeSettings, "host", option="--host")
-    bucket: str = key(DEFAULT_BUCKET, "The bucket.")
+    bucket: str = key(DEFAULT_BUCKET, "The bucket.", option="--bucket")
     bucket_type: BucketType = key(
         BucketType.COUCHBASE,
         "An ephemeral bucket has no disk, and a crash loses all of it.",
@@ -111,8 +112,6 @@ class ClusterSettings(NodeSettings):
         "",
         "External address of every node in the map, with the same ports; empty: none.",
     )
-    seed: int | None = None
-    """Fixes the uuids of vbuckets and bucket; None: they are random."""
     checkpoint_items: int = key(
         10_000,
         "Items that a checkpoint may hold; one always fits. A stream that starts below the oldest "

@@ -1,7 +1,7 @@
-"""Runs the nodes of a cluster in a thread of their own: start, faults, map notifications."""
+"""Runs the nodes of a cluster in a thread of their own: start, end, map notifications."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -10,7 +10,7 @@ from dcp.server.commands.session import CommandHandler
 from dcp.server.model.cluster_map import NodePorts
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners
-from dcp.server.node.loop_thread import LoopThread, now
+from dcp.server.node.loop_thread import LoopThread
 from dcp.server.node.server import Node
 from dcp.server.node.turns import Turns
 from dcp.server.replication.background import ended
@@ -20,11 +20,7 @@ _WATCH_SECONDS: Final = 0.5
 
 
 class ClusterNodes:
-    """Nodes, by index from 0, that serve one bucket.
-
-    Calls from other threads return when the work is done. An order over one of the node's own
-    connections cannot wait: its work runs after the answer is sent.
-    """
+    """Nodes, by index from 0, that serve one bucket."""
 
     def __init__(
         self,
@@ -120,84 +116,16 @@ class ClusterNodes:
             for node in self._nodes.values():
                 node.leave_ports()
 
-    # --- faults
-
     def drop_connections(self, node: int | None) -> None:
         """Close all connections to ``node``, or with None to all nodes.
 
         Raises:
-            ValueError: no such node. All methods below raise it, too.
+            ValueError: no such node.
         """
         if node is not None:
             self.bucket.map.require_node(node)
         for one in self._nodes.values() if node is None else [self._nodes[node]]:
             self.loop.call(one.drop_connections())
-
-    def kill(self, node: int) -> None:
-        """Close a node's ports and connections.
-
-        Raises:
-            ValueError: no such node; or the order came over the last living node, and nobody could
-                restore it.
-        """
-        self.bucket.map.require_node(node)
-        if self.loop.is_inside and not self._nodes.keys() - self.bucket.map.dead_nodes - {node}:
-            raise ValueError(
-                f"kill {self.bucket.map.name_of(node)}: found no other living node, expected one "
-                "to take the order to restore it"
-            )
-        self._end(node)
-
-    def _end(self, node: int) -> None:
-        gone = self._nodes[node]
-        self.loop.call(gone.leave() if self.loop.is_inside else gone.kill())
-
-    def refuse(self, node: int) -> None:
-        """Close a node's ports; its connections go on."""
-        self.bucket.map.require_node(node)
-        self.loop.call(now(self._nodes[node].close_ports))
-
-    def hang(self, node: int) -> None:
-        """Let a node stop reading and answering, with everything open."""
-        self.bucket.map.require_node(node)
-        self.loop.call(now(self._nodes[node].hang))
-
-    def restore(self, node: int) -> None:
-        """Undo any fault of a node, on the same ports."""
-        if self.loop.is_inside:
-            self._nodes[node].restore()
-        elif self.loop.is_running:
-            self.loop.call(now(self._nodes[node].restore))
-
-    def take_down(self, node: int) -> None:
-        """End a node whose restoration failed."""
-        if self.loop.is_running:
-            self._end(node)
-
-    def end(self, node: int, act: Callable[[Node | None], None]) -> None:
-        """Call ``act`` while no connection sends anything, then end the node.
-
-        ``act`` gets None if the nodes do not run.
-        """
-        self.bucket.map.require_node(node)
-        if not self.loop.is_running:
-            with self.bucket.lock:
-                act(None)
-        elif self.loop.is_inside:
-            act(self._nodes[node])
-            self.loop.call(self.leave(node))
-        else:
-            self.loop.call(self._act_and_kill(node, act))
-
-    async def _act_and_kill(self, node: int, act: Callable[[Node | None], None]) -> None:
-        with self.bucket.lock:
-            act(self._nodes[node])
-        await self._nodes[node].kill()
-        self.push_map()
-
-    async def leave(self, node: int) -> None:
-        await self._nodes[node].leave()
-        self.push_map()
 
     # --- news
 

@@ -22,11 +22,7 @@ RunChannel = Callable[[Channel], None]
 
 
 class Node:
-    """One node of the cluster, with ports of its own; methods run in the loop's thread.
-
-    It can fail on order: ``kill`` closes ports and connections, ``close_ports`` only the ports, and
-    ``hang`` leaves all open without reading. ``restore`` undoes each of them.
-    """
+    """One node of the cluster, with ports of its own; methods run in the loop's thread."""
 
     def __init__(
         self,
@@ -46,7 +42,7 @@ class Node:
         self._clients: dict[asyncio.Task[None], AcceptedConnection] = {}
         self._http_clients: dict[asyncio.Task[None], HttpConnection] = {}
         self.awake = asyncio.Event()
-        """Cleared while the node hangs."""
+        """While it is cleared, the node hangs: all stays open, and nobody reads or answers."""
         self.awake.set()
         self._kv = self._listener(address.kv, PlainChannel, self._run_session)
         self._mgmt = self._listener(address.mgmt, PlainChannel, self._run_http)
@@ -163,7 +159,7 @@ class Node:
         with self._bucket.lock:
             self.fall_silent()
         self.close_ports()
-        # The lists are copies: a ``restore`` meanwhile can let new clients in, which stay.
+        # The lists are copies: ``listen`` meanwhile can let new clients in, which stay.
         clients, others = list(self._clients), list(self._http_clients)
         # A hanging node sends nothing, so there are no last answers to wait for.
         if clients and self.awake.is_set():
@@ -173,11 +169,3 @@ class Node:
     async def kill(self) -> None:
         self.close_ports()
         await self.drop_connections()
-
-    def hang(self) -> None:
-        """Keep ports and connections open, but read and answer nothing."""
-        self.awake.clear()
-
-    def restore(self) -> None:
-        self.awake.set()
-        self.listen()
