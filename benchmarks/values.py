@@ -31,7 +31,7 @@ from benchmarks._producer import PASSWORD, USER, BenchProducer
 from benchmarks._runs import settings_for
 from benchmarks.end_to_end import plan_for
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.receive.batches import BatchBuilder, BranchLookup
+from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.source_access import source_access
 from dcp.lake.receive.stop_policy import UNLIMITED
 from dcp.lake.receive.task_receiver import TaskReceiver
@@ -118,9 +118,7 @@ def received(values: list[tuple[bytes, int]]) -> Iterator[DataColumns]:
 
 def decode(parts: list[DataColumns], system_xattrs: bool) -> None:
     """Make batches of ``changes`` as a task does, and throw them away."""
-    builder = BatchBuilder(
-        1, BranchLookup(), FLOW.batch_rows, FLOW.batch_bytes, system_xattrs=system_xattrs
-    )
+    builder = BatchBuilder(1, FLOW.batch_rows, FLOW.batch_bytes, system_xattrs=system_xattrs)
     gathered = 0
     for part in parts:
         builder.add_documents(part)

@@ -18,7 +18,7 @@ from dcp.client.delivery import Delivery, Receipt
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.receive.batch_flusher import BatchFlusher
-from dcp.lake.receive.batches import BatchBuilder, BranchLookup
+from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.tables.schema import RowKind
 from dcp.protocol.events import Items, SnapshotStarted
 from dcp.protocol.negotiation import STREAM_WINDOW
@@ -248,7 +248,7 @@ class Task:
     def __init__(self, flow: FlowControlSettings) -> None:
         self.connections: list[Connection] = []
         self.handover: deque[Delivery] = deque()
-        self.batches = BatchBuilder(1, BranchLookup(), flow.batch_rows, flow.batch_bytes)
+        self.batches = BatchBuilder(1, flow.batch_rows, flow.batch_bytes)
         self.flusher = BatchFlusher(flow, self.batches, lambda: 0.0)
         self.most_batches = 0
         """The most that one hand-over took."""

@@ -183,17 +183,16 @@ class BatchBuilder:
     def __init__(
         self,
         round_number: int,
-        branches: BranchLookup,
         batch_rows: int,
         batch_bytes: int,
         *,
         system_xattrs: bool = True,
         private: PrivateValues | None = None,
     ) -> None:
+        self.branches = BranchLookup()
         self.private = private
         """Takes private values out of the documents; None without rules."""
         self._round = round_number
-        self._branches = branches
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
         self._system_xattrs = system_xattrs
@@ -205,8 +204,8 @@ class BatchBuilder:
 
     def add_documents(self, columns: DataColumns) -> None:
         """Add documents of the branches that are known at this moment."""
-        epochs = self._branches.epochs(columns.vbucket)
-        uuids = self._branches.uuids(columns.vbucket, columns.seqno)
+        epochs = self.branches.epochs(columns.vbucket)
+        uuids = self.branches.uuids(columns.vbucket, columns.seqno)
         self._parts.append(_Part.of(columns, epochs, uuids))
         self.rows += len(columns)
 
@@ -216,7 +215,7 @@ class BatchBuilder:
         """Add a row of another kind; ``values`` are columns of ``changes``."""
         if unknown := values.keys() - _EVENT_COLUMNS:
             raise ValueError(f"{kind} row: unexpected columns {sorted(unknown)}")
-        epoch = self._branches.epoch(vbucket) if epoch is None else epoch
+        epoch = self.branches.epoch(vbucket) if epoch is None else epoch
         self._events.append({"kind": kind, "vbucket": vbucket, "epoch": epoch, **values})
         self.rows += 1
 
@@ -245,7 +244,7 @@ class BatchBuilder:
                 )
 
     def _at_seqno(self, kind: RowKind, vbucket: int, seqno: int, **values: Any) -> None:
-        uuid = self._branches.uuid(vbucket, seqno)
+        uuid = self.branches.uuid(vbucket, seqno)
         self.add_event(kind, vbucket, seqno=seqno, vb_uuid=uuid, **values)
 
     def flush(self) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,7 @@ from dcp.lake.change_log.collection_events import begin_text, policies_to_batch
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.receive.batch_flusher import BatchFlusher
-from dcp.lake.receive.batches import BatchBuilder, BranchLookup
+from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.dropped_policies import collection_of
 from dcp.lake.receive.private_values import PrivateValues
 from dcp.lake.receive.source_access import SourceAccess
@@ -89,19 +89,19 @@ class TaskReceiver:
         """The results by vbucket; complete when ``stream`` has ended."""
         self._open = set(self.results)
         self._server_logs: dict[int, FailoverLog] = {}
-        flow, self._branches = access.flow_control, BranchLookup()
+        flow = access.flow_control
         self._batches = BatchBuilder(
             round_number,
-            self._branches,
             flow.batch_rows,
             flow.batch_bytes,
             system_xattrs=plan.document_filter.rules.system_xattrs,
             private=private,
         )
+        branches = self._batches.branches
         for stream in plan.streams:
-            self._branches.set_epoch(stream.vbucket, stream.state.epoch)
+            branches.set_epoch(stream.vbucket, stream.state.epoch)
             if stream.state.failover_log is not None:
-                self._branches.set_failover_log(stream.vbucket, stream.state.failover_log)
+                branches.set_failover_log(stream.vbucket, stream.state.failover_log)
         self._wanted = WantedRows(plan.document_filter, plan.streams)
         self._flusher = BatchFlusher(flow, self._batches, monotonic)
 
@@ -229,7 +229,7 @@ class TaskReceiver:
         self._wanted.drop_up_to(event.vbucket, result.start_seqno or 0)
         result.node = node
         self._policy.opened(node, event.vbucket)
-        self._branches.set_failover_log(event.vbucket, event.failover_log)
+        self._batches.branches.set_failover_log(event.vbucket, event.failover_log)
 
     def _take_event(self, event: Event) -> None:
         match event:

@@ -10,7 +10,7 @@ lost. If the replica is ahead of a node that is promoted later, that node orders
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from dcp.client.addresses import NodeAddress
@@ -162,11 +162,11 @@ class BackfillPlan:
     source: BackfillSource
     copies: Mapping[int, "VbucketHolder"]
     """By vbucket, the copy that its stream reads."""
-    beginning: frozenset[int] = frozenset()
+    beginning: frozenset[int]
     """The vbuckets of `copies` that begin with this round."""
-    left_out: Mapping[int, LeftOut] = field(default_factory=dict)
+    left_out: Mapping[int, LeftOut]
     """Vbuckets that no stream may read in this round."""
-    waiting_for: Mapping[int, LeftOut] = field(default_factory=dict)
+    waiting_for: Mapping[int, LeftOut]
     """Vbuckets that cannot begin, with the reason. Their active nodes stream them as usual."""
 
     def read(self, vbucket: int, restart: Restart | None) -> "VbucketHolder | LeftOut | None":

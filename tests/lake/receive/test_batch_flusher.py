@@ -9,7 +9,7 @@ from dcp.client.delivery import Delivery, Receipt, ReceiptState
 from dcp.client.stats import StageStats
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.receive.batch_flusher import BatchFlusher
-from dcp.lake.receive.batches import BatchBuilder, BranchLookup
+from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.tables.schema import RowKind
 from dcp.protocol.window import FlowControl, Window
 from dcp.protocol.window_policies import FlowSettings
@@ -25,7 +25,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.batches = BatchBuilder(1, BranchLookup(), FLOW.batch_rows, FLOW.batch_bytes)
+        self.batches = BatchBuilder(1, FLOW.batch_rows, FLOW.batch_bytes)
         self.flusher = BatchFlusher(FLOW, self.batches, lambda: self.now)
         self.flows: dict[str, FlowControl] = {}
 

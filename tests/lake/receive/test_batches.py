@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import FrameError
-from dcp.lake.receive.batches import BatchBuilder, BranchLookup
+from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.keys import key_string
 from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.types import FailoverEntry, FailoverLog
@@ -75,17 +75,15 @@ def columns_of(rows: list[Row]) -> DataColumns:
     )
 
 
-def histories() -> BranchLookup:
-    known = BranchLookup()
-    known.set_epoch(0, 0)
-    known.set_epoch(1023, 3)
-    known.set_failover_log(0, LOG)
-    known.set_failover_log(1023, OTHER_LOG)
-    return known
-
-
-def builder_of(batch_rows: int = 10**6, batch_bytes: int = 2**30) -> BatchBuilder:
-    return BatchBuilder(5, histories(), batch_rows, batch_bytes)
+def builder_of(
+    batch_rows: int = 10**6, batch_bytes: int = 2**30, *, system_xattrs: bool = True
+) -> BatchBuilder:
+    builder = BatchBuilder(5, batch_rows, batch_bytes, system_xattrs=system_xattrs)
+    builder.branches.set_epoch(0, 0)
+    builder.branches.set_epoch(1023, 3)
+    builder.branches.set_failover_log(0, LOG)
+    builder.branches.set_failover_log(1023, OTHER_LOG)
+    return builder
 
 
 def batch_of(rows: list[Row]) -> pa.RecordBatch:
@@ -157,16 +155,16 @@ STEPS = st.lists(
 def test_deliveries_together_are_what_each_is_alone(
     steps: list[Any], batch_rows: int, batch_bytes: int, events: int
 ) -> None:
-    known = histories()
-    together = BatchBuilder(5, known, batch_rows, batch_bytes)
-    alone = BatchBuilder(5, known, 10**6, 2**30)
+    together, alone = builder_of(batch_rows, batch_bytes), builder_of()
     apart: list[Row] = []
     for step in steps:
         match step:
             case (vbucket, FailoverLog() as log):
-                known.set_failover_log(vbucket, log)
+                for each in (together, alone):
+                    each.branches.set_failover_log(vbucket, log)
             case (int(vbucket), int(epoch)):
-                known.set_epoch(vbucket, epoch)
+                for each in (together, alone):
+                    each.branches.set_epoch(vbucket, epoch)
             case rows:
                 together.add_documents(columns_of(rows))
                 alone.add_documents(columns_of(rows))
@@ -230,7 +228,7 @@ def test_an_insert_that_a_transaction_only_staged_is_a_deletion_and_nothing_of_i
     tombstone = plain_row(
         1, opcode=Opcode.DCP_DELETION, datatype=int(Datatype.XATTR), value=value, delete_time=9
     )
-    builder = BatchBuilder(5, histories(), 10, 2**20, system_xattrs=False)
+    builder = builder_of(10, 2**20, system_xattrs=False)
     builder.add_documents(columns_of([tombstone]))
     [batch] = builder.flush()
     [found] = batch.to_pylist()
