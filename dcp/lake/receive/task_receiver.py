@@ -126,7 +126,8 @@ class TaskReceiver:
         """Yield the streams' rows, without status and position rows.
 
         Raises:
-            AuthenticationError, BucketError: refused, as `Consumer.next` says.
+            AuthenticationError, BucketError: user, password or bucket were refused, as
+                `Consumer.next` says.
             QualityError: see `PrivateValues.taken_out`.
         """
         watcher = TaskWatcher(self._stats)
