@@ -26,7 +26,7 @@ replaced one after the other: a process that has read an old and a new one keeps
 
 
 class _Time(Enum):
-    """How long a run survives errors, one after the other."""
+    """The time for which a run survives errors that follow each other."""
 
     NONE = auto()
     REFUSED = auto()
