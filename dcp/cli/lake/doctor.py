@@ -73,9 +73,10 @@ def _compare_clocks(settings: "Settings", cluster: "ClusterView", finding: "Find
     from dcp.cli.views.server_statistics import signed_in, stat_number
     from dcp.lake.receive.source_access import source_access
 
-    node, way = str(cluster.map.addresses[0]), source_access(settings).consumer.connection
+    node = str(cluster.map.addresses[0])
+    connection_settings = source_access(settings).consumer.connection
     credentials = settings.source.credentials()
-    with signed_in(node, way, credentials, _CLOCK_TIMEOUT_SECONDS) as connection:
+    with signed_in(node, connection_settings, credentials, _CLOCK_TIMEOUT_SECONDS) as connection:
         before = time()
         told = stat_number(connection.statistics(""), "time")
         after = time()

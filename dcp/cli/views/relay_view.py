@@ -19,7 +19,6 @@ from dcp.cli.views.server_statistics import signed_in
 from dcp.client.addresses import NodeAddress
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, NodeUnavailableError, SourceError
-from dcp.lake.apply.thread import in_thread
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import connection_settings
 from dcp.printable import printable
@@ -27,6 +26,7 @@ from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials
 from dcp.records import Record, read
 from dcp.relay.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
+from dcp.threads import in_thread
 from dcp.wire.json_tree import json_tree
 
 _DEADLINE_SECONDS: Final = 3.0

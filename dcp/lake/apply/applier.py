@@ -16,7 +16,6 @@ from dcp.lake.apply.merge_plan import EMPTY_ROUNDS, ROW_BUDGET, MergePlan, RowBu
 from dcp.lake.apply.merge_planner import plan_erasure, plan_merge
 from dcp.lake.apply.quiet_tables import QuietTables
 from dcp.lake.apply.slice_reader import SliceReader
-from dcp.lake.apply.thread import in_thread
 from dcp.lake.apply.typed_plan import ContractBook
 from dcp.lake.change_log.applied import replica_status, shown_stale
 from dcp.lake.change_log.changes import round_time
@@ -32,6 +31,7 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
+from dcp.threads import in_thread
 
 _NO_AGE: Final = float("inf")
 

@@ -158,7 +158,8 @@ def audit_sql(
 ) -> str:
     """Return the query for the keys that an apply took back, given SQL for each relation.
 
-    ``time`` is the apply's; ``states`` are the vbuckets' in the round that the table held before.
+    ``time`` is the time of the apply. ``states`` are the vbuckets' states in the round that the
+    table held before.
 
     An old row was undone if it lies above the fork. A key that only the new rows have was deleted
     on the dead branch in two cases: its row lies at or below the fork, or the log has a published
@@ -175,33 +176,14 @@ def audit_sql(
         f"({each.vbucket}, CAST({each.version} AS BIGINT), {u64(each.fork_seqno)})"
         for each in applied.undone
     )
-    positions = ", ".join(
-        f"({vbucket}, {state.epoch}, {u64(state.complete_seqno)})"
-        for vbucket, state in sorted(states.items())
-    )
-    # VALUES needs a row; no vbucket has this number.
-    positions = positions or f"(-1, -1, {u64(0)})"
-    values = {
-        "table": string(applied.table),
-        "version": f"CAST({applied.version} AS BIGINT)",
-        "restored_version": "u.version",
-        "round": f"CAST({applied.to_round} AS BIGINT)",
-        "time": f"TIMESTAMP '{time.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}Z'",
-        "vbucket": "u.vbucket",
-        "fork_seqno": "u.fork_seqno",
-        "key": "coalesce(b.key, a.key)",
-        "key_bytes": "coalesce(b.key_bytes, a.key_bytes)",
-        "before": _state("b"),
-        "after": _state("a"),
-    }
-    columns = ", ".join(f"{values[name]} AS {quoted(name)}" for name in AUDIT.names)
+    positions = _positions_sql(states)
     joined_revived = is_revived = ""
     if _REVIVED in relations:
         revived = relations[_REVIVED]
         joined_revived = f"\nLEFT JOIN {revived} r ON r.vbucket = a.vbucket AND r.key = a.key"
         is_revived = " OR r.key IS NOT NULL"
     return f"""
-SELECT {columns}
+SELECT {_columns_sql(applied, time)}
 FROM {relations[_BEFORE]} b
 FULL OUTER JOIN {relations[_AFTER]} a ON b.vbucket = a.vbucket AND b.key = a.key
 JOIN (VALUES {undone}) AS u(vbucket, version, fork_seqno)
@@ -218,6 +200,34 @@ WHERE CASE WHEN u.version = {REPLACED}
     OR b.key IS NULL AND a.seqno <= h.high
   ELSE b.seqno > u.fork_seqno AND (a.key IS NULL OR a.seqno <> b.seqno OR a.cas <> b.cas)
     OR b.key IS NULL AND (a.seqno <= u.fork_seqno OR d.key IS NOT NULL{is_revived}) END"""
+
+
+def _positions_sql(states: Mapping[int, VbucketProgress]) -> str:
+    """Return VALUES of vbucket, epoch and complete seqno."""
+    positions = ", ".join(
+        f"({vbucket}, {state.epoch}, {u64(state.complete_seqno)})"
+        for vbucket, state in sorted(states.items())
+    )
+    # VALUES needs a row; no vbucket has this number.
+    return positions or f"(-1, -1, {u64(0)})"
+
+
+def _columns_sql(applied: AppliedVersion, time: datetime) -> str:
+    """Return the columns of `AUDIT`, from the relations b (before), a (after) and u (undone)."""
+    values = {
+        "table": string(applied.table),
+        "version": f"CAST({applied.version} AS BIGINT)",
+        "restored_version": "u.version",
+        "round": f"CAST({applied.to_round} AS BIGINT)",
+        "time": f"TIMESTAMP '{time.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}Z'",
+        "vbucket": "u.vbucket",
+        "fork_seqno": "u.fork_seqno",
+        "key": "coalesce(b.key, a.key)",
+        "key_bytes": "coalesce(b.key_bytes, a.key_bytes)",
+        "before": _state("b"),
+        "after": _state("a"),
+    }
+    return ", ".join(f"{values[name]} AS {quoted(name)}" for name in AUDIT.names)
 
 
 _STATE_NAMES: Final = [field.name for field in DOCUMENT_STATE]

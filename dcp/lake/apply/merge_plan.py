@@ -76,6 +76,15 @@ def commit_reason(
     return CommitReason.COLUMNS if typed.rewrites and has_rows else CommitReason.NONE
 
 
+class RowSource(StrEnum):
+    """The process that reads the rows of an apply, and the reason."""
+
+    DRIVER = "this process reads the rows"
+    SPARK_FINDS_KEYS = "Spark finds the rows: they are many, or only the table has their keys"
+    SPARK_FOR_BYTES = "Spark reads the rows: they have too many bytes for this process"
+    SPARK_FOR_LARGE = "Spark reads the rows: a document may be large"
+
+
 def rows_to_merge(touched: Touched, newest: pa.Table, olds: Sequence[pa.Table]) -> pa.Table:
     """Return a row for each touched key: its newest live one, the older version's, or a deletion.
 

@@ -21,6 +21,7 @@ from dcp.lake.apply.merge_plan import (
     CommitReason,
     MergePlan,
     RowBudget,
+    RowSource,
     commit_reason,
     pays_to_name,
     rows_to_merge,
@@ -83,7 +84,8 @@ def plan_merge(
     _LOG.debug("%s: %s; %s; %s; %s", replica.name, log_slice, touched, typed, reason)
     if reason is CommitReason.NONE:
         return None
-    rows = _few_rows(lake, replica, touched, olds, log_version, budget.bytes)
+    source, rows = _few_rows(lake, replica, touched, olds, log_version, budget.bytes)
+    _LOG.debug("%s: %s", replica.name, source)
     if rows is None:
         repeatless = vbuckets_without_repeats(lake.changes, log_version, log_slice)
         rows = LogRows(lake.changes_sql, log_version, replica.collection_id, log_slice, repeatless)
@@ -139,22 +141,19 @@ def _few_rows(
     olds: Sequence[pa.Table | None],
     log_version: int,
     most_bytes: int,
-) -> pa.Table | None:
-    """Return the rows if this process reads them; None if Spark does. The log says why."""
+) -> tuple[RowSource, pa.Table | None]:
+    """Return who reads the rows, and the rows if this process has read them."""
     small = [each for each in olds if each is not None]
-    fits = len(small) == len(olds)
-    why = "they have too many bytes for this process"
     if touched is None:
-        why = "they are many, or only the table has their keys"
-    elif fits and _may_be_large(lake, touched):
-        why = "a document may be large"
-    elif fits:
-        newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
-        if newest is not None:
-            _LOG.debug("%s: this process reads the rows", replica.name)
-            return rows_to_merge(touched, newest, small)
-    _LOG.debug("%s: Spark reads the rows: %s", replica.name, why)
-    return None
+        return RowSource.SPARK_FINDS_KEYS, None
+    if len(small) < len(olds):
+        return RowSource.SPARK_FOR_BYTES, None
+    if _may_be_large(lake, touched):
+        return RowSource.SPARK_FOR_LARGE, None
+    newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
+    if newest is None:
+        return RowSource.SPARK_FOR_BYTES, None
+    return RowSource.DRIVER, rows_to_merge(touched, newest, small)
 
 
 def _may_be_large(lake: LakeTables, touched: Touched) -> bool:

@@ -5,27 +5,10 @@ While an apply runs, only the newest submitted round is kept for the next one.
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
-from threading import Condition, Thread
+from threading import Condition
 from types import TracebackType
-from typing import TypeVar
 
-_Result = TypeVar("_Result")
-
-
-def in_thread(call: Callable[[], _Result]) -> "Future[_Result]":
-    """Start a call in a daemon thread, so that a process can end without waiting for it."""
-    future: Future[_Result] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as failure:  # `result` raises it in the thread that asks
-            future.set_exception(failure)
-
-    Thread(target=run, daemon=True).start()
-    return future
-
+from dcp.threads import in_thread
 
 _LOG = logging.getLogger(__name__)
 

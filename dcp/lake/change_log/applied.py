@@ -112,7 +112,7 @@ def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) ->
     not complete.
     """
     held = status.held
-    anew = (vb for vb, state in newest.items() if state.has_begun_again)
+    anew = (vb for vb, state in newest.items() if state.is_beginning_again)
     return {**held.stale} | {vb: held.round_of(vb) for vb in anew}
 
 

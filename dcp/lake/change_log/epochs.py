@@ -36,7 +36,11 @@ class Fork:
 
 
 def live_up_to(epoch: int, forks: Iterable[Fork]) -> int:
-    """Return the newest live seqno of ``epoch``; ``forks`` belong to one vbucket."""
+    """Return the newest live seqno of ``epoch``.
+
+    ``forks`` belong to one vbucket. They are those up to the state that decides: a later fork would
+    count, too.
+    """
     return min((fork.seqno for fork in forks if fork.epoch > epoch), default=U64_MAX)
 
 

@@ -32,15 +32,13 @@ def refuse_tampering(place: str, changes_sql: str, commits: Sequence[TableCommit
     ours = next((commit for commit in commits if commit.is_log_write), None)
     # Every round checks this before it commits, so that all rows before our newest write are ours.
     left_at = -1 if ours is None else ours.version
-    if not commit_history.have_same_rows(commit_history.newest, left_at):
-        culprit = _culprit(commit_history, left_at, commit_history.newest + 1)
-        if left_at >= 0:
+    culprit = _culprit(commit_history, left_at, commit_history.newest)
+    if ours is not None:
+        if culprit is not None:
             restore = f"take it back with {restore_sql(changes_sql, left_at)}, or "
-    elif ours is not None and not commit_history.have_same_rows(
-        ours.version - 1, ours.read_version
-    ):
-        culprit = _culprit(commit_history, ours.read_version, ours.version)
-    else:
+        else:
+            culprit = _culprit(commit_history, ours.read_version, ours.version - 1)
+    if culprit is None:
         return
     raise LakeError(
         f"{place}: found a change by somebody else: table changes: {culprit} {_harm(culprit)}; "
@@ -73,7 +71,7 @@ def refuse_log_behind(place: str, newest_round: int, replicas: Mapping[str, Repl
 def short_vacuums(
     table: str, commits: Iterable[TableCommit], horizon: Horizon, now: datetime
 ) -> Iterator[str]:
-    """Yield the VACUUMs that deleted files of versions within the horizon, newest first.
+    """Yield a warning for each VACUUM that deleted files within the horizon, newest first.
 
     A VACUUM in a session of dcplake always makes a commit. Elsewhere on S3, Delta makes none unless
     ``spark.databricks.delta.vacuum.logging.enabled`` is set, so this cannot see it.
@@ -91,8 +89,11 @@ def short_vacuums(
             )
 
 
-def _culprit(commit_history: CommitHistory, after: int, before: int) -> TableCommit:
-    newest = (commit_history.commit(version) for version in range(before - 1, after, -1))
+def _culprit(commit_history: CommitHistory, older: int, newer: int) -> TableCommit | None:
+    """Return the commit that changed the rows between two versions; None if they have the same."""
+    if commit_history.have_same_rows(newer, older):
+        return None
+    newest = (commit_history.commit(version) for version in range(newer, older, -1))
     changes = [each for each in newest if each is not None and not each.keeps_rows]
     # A RESTORE, or a write of ours, is named only if no other commit explains the change.
     foreign = [each for each in changes if each.restored is None and not each.is_log_write]

@@ -1,9 +1,10 @@
 """The settings of a run, as typed frozen dataclasses: one per section of the configuration file.
 
-The sections ``flow_control``, ``filter`` and ``privacy`` are in modules of their own. The call of
-`key` at each setting gives its default, meaning, unit and allowed range. ``settings_load.py``
-checks values against them, ``settings_document.py`` writes ``conf/dcplake.toml`` from them. The
-constructors check values, so no other code checks again.
+The sections ``flow_control``, ``filter`` and ``privacy`` are in ``flow_control_settings.py``,
+``filter_settings.py`` and ``privacy_settings.py``. The call of `key` at each setting gives its
+default, meaning, unit and allowed range. ``settings_load.py`` checks values against them,
+``settings_document.py`` writes ``conf/dcplake.toml`` from them. The constructors check values, so
+no other code checks again.
 
 No secret is a setting: the password is named by reference (an environment variable or a file).
 """

@@ -25,7 +25,7 @@ from dcp.lake.maintain.horizon_guard import (
 )
 from dcp.lake.maintain.work import MaintenanceWork, StepReport
 from dcp.lake.tables.history import history
-from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, loss
+from dcp.lake.tables.horizon import HOUR_SECONDS, Horizon, loss_text
 from dcp.lake.tables.lake_tables import LakeTables, replicas_in
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def work_on(
         )
     work = MaintenanceWork(lake, replicas_in(lake), horizon, horizon, now, dry_run)
     losses = (
-        loss(replica.name, work.commits(replica), horizon, kept_seconds, now)
+        loss_text(replica.name, work.commits(replica), horizon, kept_seconds, now)
         for replica in work.replicas
     )
     raise ConfigError(_refusal(kept_seconds, horizon, [each for each in losses if each], now))

@@ -206,10 +206,8 @@ def propose_contract(collection: str, documents: Iterable[tuple[str, bytes]]) ->
         content = parse_object(document)
         root.add(content, place=(key, "$"))
         others += content is None
-    found = [*_proposed(root, (), "")]
-    columns = tuple(each for each in found if isinstance(each, ProposedColumn))
-    mixed = tuple(each for each in found if isinstance(each, MixedKinds))
-    return ProposedContract(collection, read, others, columns, mixed)
+    columns, mixed = _proposed(root, (), "")
+    return ProposedContract(collection, read, others, tuple(columns), tuple(mixed))
 
 
 def _is_map(seen: Seen) -> bool:
@@ -220,21 +218,27 @@ def _is_map(seen: Seen) -> bool:
 
 def _proposed(
     seen: Seen, steps: tuple[Step, ...], alias: str
-) -> Iterator[ProposedColumn | MixedKinds]:
-    """Yield the columns for the values at a path; ``alias`` belongs to the path's last field."""
+) -> tuple[list[ProposedColumn], list[MixedKinds]]:
+    """Return the columns for the values at a path and below, and the paths with mixed values.
+
+    ``alias`` belongs to the path's last field.
+    """
     total, path = seen.kinds.total(), path_text(steps)
-    if (mixed := _mixed(path, seen)) is not None:
-        yield mixed
+    own = _mixed(path, seen)
+    columns: list[ProposedColumn] = []
+    mixed = [] if own is None else [own]
     below = [*_below(seen, total, is_top=not steps)]
     for step, each, its_alias in below:
         is_field = isinstance(step, FieldName)
-        found = [*_proposed(each, (*steps, step), its_alias if is_field else alias)]
-        if is_field and alias and any(isinstance(one, ProposedColumn) for one in found):
-            yield ProposedColumn(path, "", alias, 0, {})
+        found, mixed_below = _proposed(each, (*steps, step), its_alias if is_field else alias)
+        if is_field and alias and found:
+            columns.append(ProposedColumn(path, "", alias, 0, {}))
             alias = ""
-        yield from found
+        columns += found
+        mixed += mixed_below
     if not below and total and steps:
-        yield _column(path, seen, total, alias)
+        columns.append(_column(path, seen, total, alias))
+    return columns, mixed
 
 
 def _column(path: str, seen: Seen, total: int, alias: str) -> ProposedColumn:

@@ -44,9 +44,9 @@ class DroppedPolicies:
     ) -> "DroppedPolicies":
         own = rules.dropped_collections.keys()
         found = {
-            each.collection_id: DroppedPolicy(rules.dropped_of(each.names))
+            each.collection_id: DroppedPolicy(rules.dropped_of(each.setting_names))
             for each in collections.all
-            if own & set(each.names)
+            if own & set(each.setting_names)
         }
         met = own & collections.names
         by_collection = {**self.by_collection, **found}

@@ -8,6 +8,7 @@ another. A refused password or bucket fails the task only if all nodes of the pl
 of reach, and none has accepted them (`Consumer.next`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic, sleep
 from typing import Final
@@ -40,7 +41,7 @@ from dcp.lake.tables.round_record import Outcome, VbucketReport, states_to_batch
 from dcp.lake.tables.schema import RowKind
 from dcp.lake.tables.vbucket_state import RollbackOrder
 from dcp.lake.task_board.live_board import TaskWatcher, live_board
-from dcp.lake.task_board.task_stats import TaskStats, connection_of
+from dcp.lake.task_board.task_stats import NodeStreams, TaskStats, connection_of
 from dcp.protocol.events import (
     Event,
     FailoverLogReceived,
@@ -125,7 +126,8 @@ class TaskReceiver:
         """Yield the streams' rows, without status and position rows.
 
         Raises:
-            AuthenticationError, BucketError: refused, as `Consumer.next` says.
+            AuthenticationError, BucketError: user, password or bucket were refused, as
+                `Consumer.next` says.
             QualityError: see `PrivateValues.taken_out`.
         """
         watcher = TaskWatcher(self._stats)
@@ -326,12 +328,13 @@ class TaskReceiver:
 
     def _stats(self) -> TaskStats:
         """Return the task's state; another thread calls this."""
-        in_snapshot: dict[NodeAddress, list[bool]] = {}
         still_open = list(self._open)
+        streaming: Counter[NodeAddress | None] = Counter()
+        in_snapshot: Counter[NodeAddress | None] = Counter()
         for vbucket in still_open:
             result = self.results[vbucket]
-            if result.node is not None:
-                in_snapshot.setdefault(result.node, []).append(not result.position.is_complete)
+            streaming[result.node] += 1
+            in_snapshot[result.node] += not result.position.is_complete
         connections = self._consumer.stats()
         batch_bytes = self._access.flow_control.batch_bytes
         held_bytes = self._plan.windows.held_bytes
@@ -347,7 +350,12 @@ class TaskReceiver:
             rows=int(self._batches.counts.rows.sum()),
             bytes=self._flusher.taken_bytes,
             connections=tuple(
-                connection_of(each, stages, in_snapshot.get(each.node, ()), batch_bytes)
+                connection_of(
+                    each,
+                    stages,
+                    NodeStreams(streaming[each.node], in_snapshot[each.node]),
+                    batch_bytes,
+                )
                 for each in connections
             ),
             stages=stages,

@@ -158,7 +158,7 @@ def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
     A vbucket that began at 0 again may be empty. It must be read to prove that, so that its old
     rows can go.
     """
-    if state.has_begun_again:
+    if state.is_beginning_again:
         return True
     return target_seqno > max(state.caught_up_seqno, state.position.complete_seqno)
 

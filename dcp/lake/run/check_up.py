@@ -8,6 +8,7 @@ store (`dcp.lake.run.store_check`). It starts Spark only if nothing else can rea
 
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -70,46 +71,52 @@ def open_dcp(opened: NodeConnection, tell: Tell) -> None:
         set_up.finding.warnings.extend(costs_of(refused))
 
 
+@dataclass(frozen=True, slots=True)
+class WantedStream:
+    vbucket: int
+    high_seqno: int
+    node: str
+    deadline: float
+    """In the time of ``time.monotonic``."""
+
+    def __str__(self) -> str:
+        return f"vbucket {self.vbucket} at {self.node}"
+
+
 def try_stream(
-    connection: NodeConnection,
-    vbucket: int,
-    high_seqno: int,
-    patience_seconds: float,
-    cure: str,
-    finding: Finding,
+    connection: NodeConnection, wanted: WantedStream, cure: str, finding: Finding
 ) -> None:
     """Stream a vbucket from its beginning until it brings a row or proves empty.
 
     Raises:
         BucketError: the user may not read the documents; the message says ``cure``.
         SourceError: the node refuses the stream, or ends it.
-        NodeUnavailableError: nothing comes in time, or the connection is lost.
+        NodeUnavailableError: nothing comes until the deadline, or the connection is lost.
     """
-    deadline, where = monotonic() + patience_seconds, f"vbucket {vbucket} at {connection.address}"
-    connection.open_stream(vbucket, Position.beginning())
+    connection.open_stream(wanted.vbucket, Position.beginning())
     told: list[str] = []
     while True:
-        delivery = connection.next(max(0.0, deadline - monotonic()))
+        delivery = connection.next(max(0.0, wanted.deadline - monotonic()))
         if delivery is None:
             raise NodeUnavailableError(
-                f"{where}: found no rows in time, expected those of a snapshot up to seqno "
-                f"{high_seqno}; look at the node (of a relay: is its group complete?), or "
+                f"{wanted}: found no rows in time, expected those of a snapshot up to seqno "
+                f"{wanted.high_seqno}; look at the node (of a relay: is its group complete?), or "
                 "give it longer (round.node_deadline_seconds)"
             )
         delivery.release()
         for event in delivery.events:
-            if (error := _refusal(event, where, cure)) is not None:
+            if (error := _refusal(event, wanted, cure)) is not None:
                 raise error
             match event:
                 case e.StreamOpened(failover_log=log):
                     branches = [[f"{each.vb_uuid:016x}", each.seqno] for each in log.entries]
-                    told.append(f"{where}, high seqno {high_seqno}")
+                    told.append(f"{wanted}, high seqno {wanted.high_seqno}")
                     told.append(f"branch {branches[0][0]} of {len(branches)}")
-                    finding.facts.update(vbucket=vbucket, failover_log=branches)
-                    finding.facts["high_seqno"] = high_seqno
+                    finding.facts.update(vbucket=wanted.vbucket, failover_log=branches)
+                    finding.facts["high_seqno"] = wanted.high_seqno
                 case e.SnapshotStarted(snapshot=snapshot):
                     told.append(f"first snapshot {snapshot.start}-{snapshot.end}")
-        is_idle = bool(told) and not high_seqno
+        is_idle = bool(told) and not wanted.high_seqno
         if is_idle or any(isinstance(event, _PROGRESS) for event in delivery.events):
             finding.say(", ".join([*told, *(["idle"] if is_idle else [])]))
             return
@@ -119,15 +126,15 @@ _PROGRESS: Final = (e.Items, e.SystemEventReceived, e.SnapshotCompleted, e.Strea
 """These events prove that the stream works."""
 
 
-def _refusal(event: e.Event, where: str, cure: str) -> SourceError | None:
+def _refusal(event: e.Event, wanted: WantedStream, cure: str) -> SourceError | None:
     match event:
         case e.StreamRejected():
-            return SourceError(f"{where}: {event.detail}")
+            return SourceError(f"{wanted}: {event.detail}")
         case e.StreamEnded():
             reason = end_reason_name(event.reason)
-            return SourceError(f"{where}: found the stream ended: {reason}, expected its rows")
+            return SourceError(f"{wanted}: found the stream ended: {reason}, expected its rows")
         case e.StreamRefused():
-            told = f"{where}: DCP_STREAM_REQ: found {describe_status(event.status)}"
+            told = f"{wanted}: DCP_STREAM_REQ: found {describe_status(event.status)}"
             if REFUSALS.get(event.status) is Reaction.FAIL_BUCKET:
                 return BucketError(f"{told}, {cure}")
             return SourceError(f"{told}, expected success")
@@ -135,7 +142,11 @@ def _refusal(event: e.Event, where: str, cure: str) -> SourceError | None:
 
 
 def check_settings(load: Callable[[], Settings], tell: Tell) -> Settings:
-    """Check and return the settings that ``load`` returns; see `check_source`."""
+    """Check and return the settings that ``load`` returns.
+
+    Raises:
+        ConfigError: a setting, a password's file or a certificate is wrong; ``tell`` got it before.
+    """
     with checking("configuration", tell) as finding:
         settings = load()
         source, connection = settings.source, source_access(settings).consumer.connection
@@ -170,10 +181,9 @@ def check_source(settings: Settings, tell: Tell) -> ClusterView:
     try:
         open_dcp(opened, tell)
         with checking("stream", tell) as finding:
-            cure = bucket_cure(found.bucket, credentials)
-            patience_seconds = settings.round.node_deadline_seconds
-            high_seqno = cluster.high_seqnos[vbucket]
-            try_stream(opened, vbucket, high_seqno, patience_seconds, cure, finding)
+            deadline = monotonic() + settings.round.node_deadline_seconds
+            wanted = WantedStream(vbucket, cluster.high_seqnos[vbucket], str(node), deadline)
+            try_stream(opened, wanted, bucket_cure(found.bucket, credentials), finding)
     finally:
         opened.close()
     return cluster

@@ -1,8 +1,8 @@
 """Decides which failures a run survives, and for how long."""
 
-from collections.abc import Mapping
+from enum import Enum, auto
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from dcp.errors import (
     AuthenticationError,
@@ -25,21 +25,42 @@ replaced one after the other: a process that has read an old and a new one keeps
 """
 
 
-_AWAITED: Final[Mapping[type[DcplakeError], str]] = {
-    SecretError: "the file of a secret to be replaced",
-    AuthenticationError: "the cluster to take user, password and bucket",
-    BucketError: "the cluster to take user, password and bucket",
-    StoreRefusedError: "the object store to take the keys",
-    StoreUnavailableError: "the object store",
-    SourceError: "the cluster",
-    RemoteProtocolError: "the cluster",
-}
-"""What a run waits for after an error, in the words of its log lines. The first match counts."""
+class _Time(Enum):
+    """The time for which a run survives errors that follow each other."""
 
-_REFUSALS: Final = (SecretError, AuthenticationError, BucketError, StoreRefusedError)
-"""Every run survives these for `REFUSED_SECONDS`."""
+    NONE = auto()
+    REFUSED = auto()
+    """`REFUSED_SECONDS`."""
+    ENDLESS = auto()
+
+
+class _Patience(NamedTuple):
+    kinds: tuple[type[DcplakeError], ...]
+    bounded: _Time
+    """Of a run with an end."""
+    endless: _Time
+    """Of a run without an end."""
+    awaited: str
+    """What the run waits for, in the words of its log lines."""
+
+
 _CLUSTER: Final = (SourceError, RemoteProtocolError)
-"""Unless they are refusals, only a run without an end survives these."""
+
+_PATIENCE: Final = (
+    _Patience((SecretError,), _Time.REFUSED, _Time.REFUSED, "the file of a secret to be replaced"),
+    _Patience(
+        (AuthenticationError, BucketError),
+        _Time.REFUSED,
+        _Time.REFUSED,
+        "the cluster to take user, password and bucket",
+    ),
+    _Patience(
+        (StoreRefusedError,), _Time.REFUSED, _Time.REFUSED, "the object store to take the keys"
+    ),
+    _Patience((StoreUnavailableError,), _Time.REFUSED, _Time.ENDLESS, "the object store"),
+    _Patience(_CLUSTER, _Time.NONE, _Time.ENDLESS, "the cluster"),
+)
+"""The first entry with an error's kind counts: an `AuthenticationError` is a `SourceError`, too."""
 
 
 class Outages:
@@ -66,16 +87,19 @@ class Outages:
             Exception: the failure, if it is of another kind.
         """
         error = failure if isinstance(failure, DcplakeError) else known_error(failure)
-        for kind, awaited in _AWAITED.items():
-            if isinstance(error, kind) and (is_endless or kind not in _CLUSTER):
-                self._count(error, is_endless=is_endless and kind not in _REFUSALS)
-                return f"{awaited}: {error}"
+        for each in _PATIENCE:
+            if isinstance(error, each.kinds):
+                time = each.endless if is_endless else each.bounded
+                if time is _Time.NONE:
+                    break
+                self._count(error, time)
+                return f"{each.awaited}: {error}"
         raise failure
 
-    def _count(self, error: DcplakeError, *, is_endless: bool) -> None:
+    def _count(self, error: DcplakeError, time: _Time) -> None:
         now = monotonic()
         failed_at, refused_seconds = self._refused or (now, 0.0)
-        if not is_endless:
+        if time is _Time.REFUSED:
             # An outage in between does not count. Work that succeeded may have taken long.
             refused_seconds += min(now - failed_at, REFUSED_SECONDS / 2)
             if refused_seconds >= REFUSED_SECONDS:

@@ -26,6 +26,7 @@ class TaskError(Exception):
 
 @contextmanager
 def carried_errors() -> Iterator[None]:
+    """Raise each `DcplakeError` as the `TaskError` that carries it to the driver."""
     try:
         yield
     except DcplakeError as error:
@@ -33,6 +34,7 @@ def carried_errors() -> Iterator[None]:
 
 
 def original_error(told: str) -> DcplakeError | None:
+    """Return the error in the text of a failed task; None if the text contains none."""
     match = _MARKED_LINE.search(told)
     if match is None:
         return None

@@ -14,15 +14,35 @@ from dcp.wire.json_tree import json_tree
 
 
 @dataclass(frozen=True, slots=True)
+class NamedCollection:
+    """A collection of the bucket, or one that was dropped."""
+
+    scope: str
+    name: str
+    """Without the scope's."""
+    collection_id: int
+
+    @classmethod
+    def of(cls, replica: ReplicaTable) -> "NamedCollection":
+        scope, _, name = replica.collection.partition(".")
+        return cls(scope, name, replica.collection_id)
+
+    @property
+    def setting_names(self) -> tuple[str, str]:
+        """Its names in settings: the scope's, which others share, and ``scope.collection``."""
+        return self.scope, f"{self.scope}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Collections:
     scopes: Mapping[int, str]
     """Scope names by id."""
-    all: tuple[ReplicaTable, ...]
-    """Each collection with its replica table, which need not exist."""
+    all: tuple[NamedCollection, ...]
 
     @property
     def names(self) -> set[str]:
-        return {name for each in self.all for name in each.names} | set(self.scopes.values())
+        names = {name for each in self.all for name in each.setting_names}
+        return names | set(self.scopes.values())
 
     def unknown(self, setting: str, name: str) -> ConfigError:
         names = self.names
@@ -32,7 +52,7 @@ class Collections:
         )
 
 
-_DEFAULT_ALONE: Final = Collections({0: "_default"}, (DOCS,))
+_DEFAULT_ALONE: Final = Collections({0: "_default"}, (NamedCollection.of(DOCS),))
 
 
 def collections_of(manifest: bytes | None) -> Collections:
@@ -46,7 +66,7 @@ def collections_of(manifest: bytes | None) -> Collections:
     try:
         scopes = _list(json_tree(manifest), "scopes")
         found = [
-            replica_of(_name(scope), _name(collection), _id(collection))
+            NamedCollection(_name(scope), _name(collection), _id(collection))
             for scope in scopes
             for collection in _list(scope, "collections")
         ]
@@ -64,7 +84,7 @@ def collections_of(manifest: bytes | None) -> Collections:
 
 
 def collections_in(lake: LakeTables) -> Collections:
-    return Collections({}, known_replicas(lake))
+    return Collections({}, tuple(map(NamedCollection.of, known_replicas(lake))))
 
 
 def replicas_of(manifest: bytes | None) -> tuple[ReplicaTable, ...]:
@@ -73,7 +93,9 @@ def replicas_of(manifest: bytes | None) -> tuple[ReplicaTable, ...]:
     Raises:
         RemoteProtocolError: the manifest is malformed.
     """
-    others = (each for each in collections_of(manifest).all if each != DOCS)
+    found = collections_of(manifest).all
+    replicas = (replica_of(each.scope, each.name, each.collection_id) for each in found)
+    others = (each for each in replicas if each != DOCS)
     return (DOCS, *sorted(others, key=lambda each: each.collection_id))
 
 

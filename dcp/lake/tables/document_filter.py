@@ -14,8 +14,8 @@ from typing import Final
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.settings import Settings
-from dcp.lake.tables.collections import Collections, collections_in, collections_of
-from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, replica_of
+from dcp.lake.tables.collections import Collections, NamedCollection, collections_in, collections_of
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.events import SystemEventReceived
 from dcp.wire.system_event import CollectionBegun, ScopeCreated
@@ -48,7 +48,7 @@ class DocumentFilter:
         """Return the same, which keeps these values out; ``there`` are the present collections."""
         if not kept_out:
             return self
-        names = {each.collection_id: each.names for each in there.all}
+        names = {each.collection_id: each.setting_names for each in there.all}
         return replace(self, scopes=there.scopes, names=names, kept_out=kept_out)
 
     @property
@@ -61,14 +61,14 @@ class DocumentFilter:
             return replace(self, scopes={**self.scopes, meaning.scope_id: meaning.name.decode()})
         if isinstance(meaning, CollectionBegun) and meaning.scope_id in self.scopes:
             scope, name = self.scopes[meaning.scope_id], meaning.name.decode()
-            begun = replica_of(scope, name, meaning.collection_id)
-            if self.names.get(begun.collection_id) != begun.names:  # each vbucket sends the event
-                return replace(self, names={**self.names, begun.collection_id: begun.names})
+            names = NamedCollection(scope, name, meaning.collection_id).setting_names
+            if self.names.get(meaning.collection_id) != names:  # each vbucket sends the event
+                return replace(self, names={**self.names, meaning.collection_id: names})
         return self
 
     def has_table(self, replica: ReplicaTable) -> bool:
         """Return whether the lake has this table: ``docs`` always, others if wanted."""
-        return replica == DOCS or self.rules.wants(replica.names)
+        return replica == DOCS or self.rules.wants(NamedCollection.of(replica).setting_names)
 
     def has_read(self, state: VbucketProgress) -> bool:
         """Return whether all rows of a vbucket passed this filter, from its start seqno on."""
@@ -100,7 +100,7 @@ class DocumentFilter:
         included = rules.include_collections
         _refuse_unknown("filter.include_collections", included, collections, gone)
         _refuse_unknown("privacy.rules", sorted(privacy.names), collections, gone)
-        names = {each.collection_id: each.names for each in collections.all}
+        names = {each.collection_id: each.setting_names for each in collections.all}
         fingerprint = _fingerprint(rules) if is_filtered else None
         return cls(rules, collections.scopes, names, fingerprint, privacy)
 

@@ -81,7 +81,7 @@ def version_at(commits: Sequence[TableCommit], moment: datetime) -> TableCommit 
     return next((commit for commit in commits if commit.time <= moment), None)
 
 
-def loss(
+def loss_text(
     table: str, commits: Sequence[TableCommit], horizon: Horizon, kept_seconds: float, now: datetime
 ) -> str:
     """Name the versions that a rollback would miss if only ``kept_seconds`` were kept.

@@ -143,11 +143,6 @@ class ReplicaTable:
     collection: str = field(default="", compare=False)
     """``scope.collection``, also after a drop; the table's name may be shortened."""
 
-    @property
-    def names(self) -> tuple[str, str]:
-        """Its collection's names in settings: the scope's, which others share, and its own."""
-        return self.collection.partition(".")[0], self.collection
-
 
 DOCS: Final = ReplicaTable("docs", 0, DEFAULT_COLLECTION)
 

@@ -151,7 +151,7 @@ class VbucketProgress:
         return self.complete_seqno > 0 or self.last_complete_round is not None
 
     @property
-    def has_begun_again(self) -> bool:
+    def is_beginning_again(self) -> bool:
         """True if the vbucket began at 0 again, and the new history is not whole."""
         return self.epoch > FIRST_EPOCH and not self.is_whole
 

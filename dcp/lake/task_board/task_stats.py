@@ -19,7 +19,7 @@ for work, what is before it waits for it.
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from time import time
 from typing import Final
@@ -137,16 +137,19 @@ class TaskStats(Record):
             raise ValueError(f"expected a sample of a task: {error!r}") from None
 
 
-def connection_of(
-    stats: ConnectionStats,
-    behind: Iterable[StageStats],
-    in_snapshot: Sequence[bool],
-    batch_bytes: int = 0,
-) -> Connection:
-    """All connections of the task share ``behind``. ``batch_bytes`` 0: no known limit.
+@dataclass(frozen=True, slots=True)
+class NodeStreams:
+    """A task's open streams at one node."""
 
-    ``in_snapshot`` tells of each open stream whether it stands inside a snapshot.
-    """
+    streaming: int = 0
+    in_snapshot: int = 0
+    """The streams that stand inside a snapshot."""
+
+
+def connection_of(
+    stats: ConnectionStats, behind: Iterable[StageStats], streams: NodeStreams, batch_bytes: int = 0
+) -> Connection:
+    """All connections of the task share ``behind``. ``batch_bytes`` 0: no known limit."""
     own = (
         StageStats("frame", stats.longest_bytes, stats.unfinished_bytes),
         StageStats("handover", stats.held_limit_bytes, stats.received_bytes - stats.taken_bytes),
@@ -160,7 +163,7 @@ def connection_of(
     return Connection(
         node=str(stats.node),
         name=stats.name,
-        waits_for=_waits_for(stats, gate, in_snapshot)[:_LONGEST_TEXT],
+        waits_for=_waits_for(stats, gate, streams)[:_LONGEST_TEXT],
         gate=gate,
         window=stats.window,
         stages=own if stats.name else (),
@@ -169,7 +172,7 @@ def connection_of(
         acknowledged_bytes=stats.acknowledged_bytes,
         acks=stats.acks,
         stream_window_bytes=stats.stream_window_bytes,
-        stream_windows=len(in_snapshot) if stats.stream_window_bytes else 0,
+        stream_windows=streams.streaming if stats.stream_window_bytes else 0,
         full_stream_windows=stats.full_stream_windows,
     )
 
@@ -182,7 +185,7 @@ def gating_stage(stages: Iterable[StageStats]) -> str:
     return next((gate for gate in WAITED_FOR if gate in used), "acknowledgement")
 
 
-def _waits_for(stats: ConnectionStats, gate: str, in_snapshot: Sequence[bool]) -> str:
+def _waits_for(stats: ConnectionStats, gate: str, streams: NodeStreams) -> str:
     if not stats.name:
         return f"reconnecting: {stats.error or 'not tried yet'}"
     if not stats.is_ready:
@@ -194,6 +197,6 @@ def _waits_for(stats: ConnectionStats, gate: str, in_snapshot: Sequence[bool]) -
         return f"{WAITED_FOR[gate]} (buffer full)"
     if stats.quiet_seconds is not None and stats.quiet_seconds < READING_SECONDS:
         return "reading"
-    if not in_snapshot:
+    if not streams.streaming:
         return "a stream"
-    return "the end of a snapshot" if any(in_snapshot) else "new changes"
+    return "the end of a snapshot" if streams.in_snapshot else "new changes"

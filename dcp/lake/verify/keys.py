@@ -55,7 +55,7 @@ def compare_keys(
 
     ``wanted`` are the vbuckets to compare, by replica.
     """
-    with _kept(reader, statuses, pins, vbuckets) as seen:
+    with _differences_kept(reader, statuses, pins, vbuckets) as seen:
         suspects = _count(reader, seen, pins)
         again = reader.readable(suspects)
         if not again:
@@ -63,7 +63,7 @@ def compare_keys(
         left_over = {replica: own & again for replica, own in wanted.items()}
         newest, new_pins = pin_replicas(reader.lake, left_over, reader.document_filter)
         reader.leave_out(unpinned_vbuckets(left_over, new_pins))
-        with _kept(reader, newest, new_pins, again, seen) as left:
+        with _differences_kept(reader, newest, new_pins, again, seen) as left:
             still = reader.readable(_count(reader, left, new_pins))
             return _compared(left, still, sum(suspects.values()), keys, wanted)
 
@@ -88,15 +88,17 @@ def _compared(
 
 
 @contextmanager
-def _kept(
+def _differences_kept(
     reader: SourceReader,
     statuses: Mapping[ReplicaTable, ReplicaStatus],
     pins: Pins,
     vbuckets: frozenset[int],
     seen: "DataFrame | None" = None,
 ) -> "Iterator[DataFrame]":
-    """Find the differences once. Spark keeps them until they are read, and the driver does not:
-    they may exceed its memory.
+    """Find the differing keys of some vbuckets once, and keep them in Spark while the context is
+    open: they may exceed the driver's memory.
+
+    ``seen`` has the differences of an earlier pass. Only its keys are compared then.
     """
 
     def ask(source: "DataFrame") -> "DataFrame":

@@ -19,7 +19,6 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
-from dcp.lake.apply.thread import in_thread
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
@@ -35,6 +34,7 @@ from dcp.lake.tables.round_record import Outcome
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
+from dcp.threads import in_thread
 from tests.client.drained import wait_for
 from tests.lake import memory_store
 from tests.lake.memory_store import run_task

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from dcp.errors import ConfigError, FencedError, IncompleteRunError, LakeError
-from dcp.lake.apply.thread import in_thread
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
 from dcp.lake.change_log.erase_request import Erasure, key_hash
@@ -31,6 +30,7 @@ from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import CollectionName, ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import DEFAULT_ID
+from dcp.threads import in_thread
 from tests.client.drained import wait_for
 from tests.lake.object_store import BUCKET, ObjectStore
 from tests.lake.receive.test_private_values import require_nowhere

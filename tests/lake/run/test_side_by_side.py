@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.apply.thread import in_thread
 from dcp.lake.change_log import stop_points
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
@@ -30,6 +29,7 @@ from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, replicas_in
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.threads import in_thread
 from tests.client.drained import wait_for
 from tests.lake.driver_host import DriverHost
 from tests.lake.held_steps import STEPS_ON_DISK, held_files, stops_at

@@ -11,7 +11,7 @@ from dcp.lake.tables.horizon import (
     FILE_RETENTION,
     LOG_RETENTION,
     Horizon,
-    loss,
+    loss_text,
     version_at,
 )
 
@@ -69,7 +69,7 @@ def test_the_version_that_was_current() -> None:
 def test_what_a_shorter_time_would_cost() -> None:
     commits = [apply(6, 1, 9), apply(5, 3, 7), apply(4, 5, 6), apply(3, 30, 4), apply(2, 40, 3)]
     # Version 3 was replaced 5 hours ago, 4 three hours ago; 5 was still current 2 hours ago.
-    lost = loss("docs", commits, Horizon.of_hours(24), 2 * 3600, NOW)
+    lost = loss_text("docs", commits, Horizon.of_hours(24), 2 * 3600, NOW)
     assert lost == "2 versions of docs (3 to 4, rounds 4 to 6)"
-    assert loss("docs", commits, Horizon.of_hours(24), 6 * 3600, NOW) == ""
-    assert loss("docs", commits[:1], Horizon.of_hours(24), 0, NOW) == ""
+    assert loss_text("docs", commits, Horizon.of_hours(24), 6 * 3600, NOW) == ""
+    assert loss_text("docs", commits[:1], Horizon.of_hours(24), 0, NOW) == ""

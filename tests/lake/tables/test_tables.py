@@ -116,7 +116,7 @@ def test_names_that_spark_would_not_show_are_found(spark: "SparkSession", tmp_pa
     urls = replica_of("shop", "urls", 8)
     ensure_replicas(lake, [urls])
     assert replicas_in(lake) == (urls,)
-    assert [each.names for each in collections_in(lake).all] == [DOCS.names, ("shop", "shop.urls")]
+    assert [each.name for each in collections_in(lake).all] == ["_default", "urls"]
     assert collections_in(lake).names >= {"shop", "shop.urls"}
 
 

@@ -25,7 +25,7 @@ from dcp.lake.config.settings import LakeSettings, Settings
 from dcp.lake.task_board.live_board import TaskWatcher, live_board, read_board
 from dcp.lake.task_board.live_folder import LiveFolder
 from dcp.lake.task_board.live_metrics import exposition
-from dcp.lake.task_board.task_stats import TaskStats, connection_of
+from dcp.lake.task_board.task_stats import NodeStreams, TaskStats, connection_of
 
 NODE = NodeAddress("node.example", 11210)
 WINDOW = WindowStats(1000, 1100, 3.0, overshoot_bytes=150)
@@ -47,35 +47,34 @@ READY = ConnectionStats(
     acks=7,
     quiet_seconds=5.0,
 )
-ONE_INSIDE = [True, False, False]
 
 
 WAITS = [
-    (ConnectionStats(NODE), [], "reconnecting: not tried yet"),
-    (ConnectionStats(NODE, error="refused"), [], "reconnecting: refused"),
+    (ConnectionStats(NODE), NodeStreams(), "reconnecting: not tried yet"),
+    (ConnectionStats(NODE, error="refused"), NodeStreams(), "reconnecting: refused"),
     (
         ConnectionStats(NODE, "n", waits_for="the answer to HELLO", error="it broke"),
-        [],
+        NodeStreams(),
         "bootstrap: the answer to HELLO (before: it broke)",
     ),
-    (READY, ONE_INSIDE, "Spark (buffer full)"),
+    (READY, NodeStreams(3, 1), "Spark (buffer full)"),
     (
         replace(READY, window=HALF, stream_window_bytes=100, full_stream_windows=2),
-        ONE_INSIDE,
+        NodeStreams(3, 1),
         "Spark (buffers of 2 streams full)",
     ),
-    (replace(READY, window=HALF, quiet_seconds=0.5), ONE_INSIDE, "reading"),
-    (replace(READY, window=HALF), [], "a stream"),
-    (replace(READY, window=HALF), ONE_INSIDE, "the end of a snapshot"),
-    (replace(READY, window=HALF, quiet_seconds=None), [False] * 3, "new changes"),
+    (replace(READY, window=HALF, quiet_seconds=0.5), NodeStreams(3, 1), "reading"),
+    (replace(READY, window=HALF), NodeStreams(), "a stream"),
+    (replace(READY, window=HALF), NodeStreams(3, 1), "the end of a snapshot"),
+    (replace(READY, window=HALF, quiet_seconds=None), NodeStreams(3, 0), "new changes"),
 ]
 
 
-@pytest.mark.parametrize(("stats", "in_snapshot", "waits_for"), WAITS)
+@pytest.mark.parametrize(("stats", "streams", "waits_for"), WAITS)
 def test_what_a_connection_waits_for(
-    stats: ConnectionStats, in_snapshot: list[bool], waits_for: str
+    stats: ConnectionStats, streams: NodeStreams, waits_for: str
 ) -> None:
-    assert connection_of(stats, STAGES, in_snapshot).waits_for == waits_for
+    assert connection_of(stats, STAGES, streams).waits_for == waits_for
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_the_last_stage_that_holds_anything_gates(
 ) -> None:
     stats = replace(READY, released_bytes=released, given_bytes=given, taken_bytes=taken)
     stages = [StageStats("buffers", 4, 3), StageStats("batches", 1, offered)]
-    found = connection_of(stats, stages, [], batch_bytes=500)
+    found = connection_of(stats, stages, NodeStreams(), batch_bytes=500)
     assert found.gate == gate
     assert [(stage.name, stage.size, stage.in_use) for stage in found.stages] == [
         ("frame", 9000, 0),
@@ -107,7 +106,7 @@ def test_the_last_stage_that_holds_anything_gates(
 def watcher(
     connections: list[ConnectionStats], name: str = "dcplake-0a1b2c3d-r7-t2.0"
 ) -> TaskWatcher:
-    told = tuple(connection_of(each, STAGES, ONE_INSIDE, 500) for each in connections)
+    told = tuple(connection_of(each, STAGES, NodeStreams(3, 1), 500) for each in connections)
 
     def stats() -> TaskStats:
         return TaskStats(
@@ -378,7 +377,7 @@ def test_what_a_node_does_not_count_is_not_outstanding() -> None:
 
 def test_a_window_that_waits_for_its_acknowledgement_is_shown_as_any_other() -> None:
     freed = replace(READY, taken_bytes=5000, given_bytes=5000, released_bytes=5000)
-    waits = connection_of(freed, (), [])
+    waits = connection_of(freed, (), NodeStreams())
     looked = TaskWatcher(
         lambda: TaskStats("dcplake-0a1b2c3d-r7-t2.0", 7, connections=(waits,), windows=SHARED)
     ).stats()
@@ -412,7 +411,7 @@ def test_two_that_look_at_once_count_the_time_once() -> None:
             together.set()
         together.wait(0.3)
         inside.pop()
-        told = connection_of(READY, STAGES, ONE_INSIDE)
+        told = connection_of(READY, STAGES, NodeStreams(3, 1))
         return TaskStats("task", 7, rows=120, bytes=9000, connections=(told,), windows=SHARED)
 
     watched = TaskWatcher(state)
