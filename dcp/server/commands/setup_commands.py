@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from dcp.server.bucket.auth import MECHANISMS, Accepted, Challenge, Outcome
 from dcp.server.commands.error_map import error_map
-from dcp.server.commands.manifest_commands import answer_refusal
+from dcp.server.commands.refusals import answer_refusal
 from dcp.server.commands.session import Access, CommandHandler, Handler, Session
 from dcp.server.commands.stat_groups import statistics_of
 from dcp.server.commands.stat_request import text_of

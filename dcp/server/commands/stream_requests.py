@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import cast
 
 from dcp.server.bucket.dcp_connection import DcpConnection
-from dcp.server.commands.manifest_commands import answer_refusal
+from dcp.server.commands.refusals import answer_refusal
 from dcp.server.commands.session import Session
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import (
