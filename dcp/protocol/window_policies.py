@@ -220,7 +220,7 @@ class WindowPolicies(Generic[K]):
         """
         if self._sizes.pop(consumer, None) is None:
             raise LocalProtocolError(
-                f"disconnect: found {consumer!r}, expected a connected consumer"
+                f"disconnect: found no {consumer!r}, expected a connected consumer"
             )
         return self._share_anew() if self.settings.policy in _SHARED else {}
 
