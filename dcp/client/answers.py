@@ -1,4 +1,4 @@
-"""Lets a thread wait for some events. The reader thread gives it those, not the queue."""
+"""Lets a thread wait for one event. The reader thread gives it that event, not the queue."""
 
 import threading
 from collections.abc import Collection
@@ -7,30 +7,45 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Generic, TypeVar
 
 from dcp.errors import DcplakeError, NodeUnavailableError
-from dcp.protocol.events import Event
+from dcp.protocol.events import Event, FailoverLogReceived, PersistenceReceived
 
 E = TypeVar("E", bound=Event)
 
 
 class Awaited(Generic[E]):
-    """Events of one kind that a thread waits for: one, or one of each vbucket."""
+    """An event of one kind that a thread waits for."""
 
-    def __init__(self, kind: type[E], vbuckets: Collection[int | None] = (None,)) -> None:
-        """``vbuckets``, at least one, are requested together; None: an event of no vbucket."""
+    def __init__(self, kind: type[E]) -> None:
         self._kind = kind
-        self._missing = set(vbuckets)
-        self._events: list[E] = []
-        self.future: Future[list[E]] = Future()
+        self.future: Future[E] = Future()
 
     def take(self, event: Event) -> bool:
         """Accept ``event`` if the thread waits for it; return whether it does."""
-        vbucket = getattr(event, "vbucket", None)
-        if not isinstance(event, self._kind) or vbucket not in self._missing:
+        if self.future.done() or not isinstance(event, self._kind):
             return False
-        self._missing.discard(vbucket)
-        self._events.append(event)
+        self.future.set_result(event)
+        return True
+
+
+V = TypeVar("V", bound=FailoverLogReceived | PersistenceReceived)
+
+
+class AwaitedOfVbuckets(Awaited[V]):
+    """One event of each of several vbuckets, requested together. The last one ends the wait."""
+
+    def __init__(self, kind: type[V], vbuckets: Collection[int]) -> None:
+        """``vbuckets`` must not be empty."""
+        super().__init__(kind)
+        self._missing = set(vbuckets)
+        self.events: list[V] = []
+
+    def take(self, event: Event) -> bool:
+        if not isinstance(event, self._kind) or event.vbucket not in self._missing:
+            return False
+        self._missing.discard(event.vbucket)
+        self.events.append(event)
         if not self._missing:
-            self.future.set_result(self._events)
+            self.future.set_result(event)
         return True
 
 
@@ -49,11 +64,11 @@ class AnswerBoard:
                 raise self._ended
             self._waiting.append(awaited)  # type: ignore[arg-type]  # Awaited only reads events
 
-    def wait(self, awaited: Awaited[E], timeout_seconds: float, what: str) -> list[E]:
-        """Return the events.
+    def wait(self, awaited: Awaited[E], timeout_seconds: float, what: str) -> E:
+        """Return the event.
 
         Raises:
-            NodeUnavailableError: they did not come in time; the message names ``what``.
+            NodeUnavailableError: it did not come in time; the message names ``what``.
             DcplakeError: the error that ended the connection meanwhile.
         """
         try:
@@ -64,7 +79,7 @@ class AnswerBoard:
             self.forget(awaited)
 
     def forget(self, awaited: Awaited[E]) -> None:
-        """Stop waiting. The events will go to the next waiting thread, or to the queue."""
+        """Stop waiting. The event will go to the next waiting thread, or to the queue."""
         with self._lock:
             self._waiting = [each for each in self._waiting if each is not awaited]
 

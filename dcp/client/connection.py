@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.answers import Awaited, E
+from dcp.client.answers import Awaited, AwaitedOfVbuckets, E
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue
 from dcp.client.protocol_connection import new_protocol_connection
@@ -90,11 +90,10 @@ class NodeConnection:
         # The reader has both limits of its own; this one only backs them up.
         most = settings.connect_timeout_seconds + settings.bootstrap_timeout_seconds + 1
         try:
-            [ready] = self._reader.answers.wait(awaited, most, f"the bootstrap with {self.address}")
+            return self._reader.answers.wait(awaited, most, f"the bootstrap with {self.address}")
         except BaseException:
             self.close()
             raise
-        return ready
 
     def close(self) -> None:
         """End the streams, close, and wait for the end of the reader. A second call does nothing.
@@ -222,7 +221,7 @@ class NodeConnection:
             NodeUnavailableError: no answer in time.
             DcplakeError: the error that ended the connection.
         """
-        [answer] = self._ask(
+        answer = self._ask(
             Awaited(SeqnosReceived),
             lambda protocol, _: protocol.request_seqnos(state),
             "the high seqnos",
@@ -242,9 +241,10 @@ class NodeConnection:
             for vbucket in vbuckets:
                 protocol.request_failover_log(vbucket)
 
-        awaited = Awaited(FailoverLogReceived, vbuckets)
-        events = self._ask(awaited, command, f"{len(vbuckets)} failover logs")
-        return {each.vbucket: each.failover_log for each in events if each.failover_log is not None}
+        awaited = AwaitedOfVbuckets(FailoverLogReceived, vbuckets)
+        self._ask(awaited, command, f"{len(vbuckets)} failover logs")
+        logs = ((event.vbucket, event.failover_log) for event in awaited.events)
+        return {vbucket: log for vbucket, log in logs if log is not None}
 
     def persisted_seqnos(self, branches: Mapping[int, int]) -> dict[int, int]:
         """Return the persisted seqnos of several vbuckets on this node.
@@ -259,28 +259,26 @@ class NodeConnection:
             for vbucket, vb_uuid in branches.items():
                 protocol.request_persistence(vbucket, vb_uuid)
 
-        awaited = Awaited(PersistenceReceived, branches)
-        events = self._ask(awaited, command, f"{len(branches)} persisted seqnos")
-        seqnos = ((each.vbucket, each.persisted_seqno) for each in events)
+        awaited = AwaitedOfVbuckets(PersistenceReceived, branches)
+        self._ask(awaited, command, f"{len(branches)} persisted seqnos")
+        seqnos = ((event.vbucket, event.persisted_seqno) for event in awaited.events)
         return {vbucket: seqno for vbucket, seqno in seqnos if seqno is not None}
 
     def cluster_config(self) -> bytes:
         """Return the JSON of the node's cluster map. Raises as ``all_vb_seqnos``."""
-        [answer] = self._ask(
+        return self._ask(
             Awaited(ClusterConfigReceived),
             lambda protocol, _: protocol.request_cluster_config(),
             "the cluster map",
-        )
-        return answer.config
+        ).config
 
     def collections_manifest(self) -> bytes | None:
         """Return the manifest's JSON; None without a manifest. Raises as ``all_vb_seqnos``."""
-        [answer] = self._ask(
+        return self._ask(
             Awaited(ManifestReceived),
             lambda protocol, _: protocol.request_manifest(),
             "the collections manifest",
-        )
-        return answer.manifest
+        ).manifest
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
         """Request them without waiting. ``SeqnosReceived`` follows."""
@@ -296,7 +294,7 @@ class NodeConnection:
         """Request it without waiting. ``ClusterConfigReceived`` follows."""
         self._reader.call(lambda protocol, _: protocol.request_cluster_config(), "cluster map")
 
-    def _ask(self, awaited: Awaited[E], command: Command[None], what: str) -> list[E]:
+    def _ask(self, awaited: Awaited[E], command: Command[None], what: str) -> E:
         self._reader.answers.add(awaited)
         try:
             self._reader.call(command, what)

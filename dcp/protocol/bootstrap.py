@@ -165,7 +165,7 @@ class Bootstrap:
     settings: BootstrapSettings
     credentials: Credentials
     nonce: str = field(repr=False)
-    steps: tuple[BootstrapStep, ...] = ()
+    steps: tuple[BootstrapStep, ...]
     features: frozenset[int] = frozenset()
     mechanism: str = ""
     sasl: SaslExchange | None = None

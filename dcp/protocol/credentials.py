@@ -1,11 +1,10 @@
 """User name, password, and the SASL mechanisms that may carry them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import pbkdf2_hmac
 from hmac import compare_digest
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 PLAIN: Final = "PLAIN"
 SCRAM_MECHANISMS: Final = ("SCRAM-SHA512", "SCRAM-SHA256", "SCRAM-SHA1")
@@ -45,7 +44,15 @@ class Secret:
     __hash__ = None  # type: ignore[assignment]  # nothing should key a table by a secret
 
 
-def _salting() -> Callable[[str, bytes, bytes, int], bytes]:
+class Salting(Protocol):
+    """Returns SCRAM's salted password (``Hi`` in RFC 5802)."""
+
+    def __call__(
+        self, hash_name: str, password: bytes, salt: bytes, iterations: int, /
+    ) -> bytes: ...
+
+
+def _salting() -> Salting:
     return lru_cache(MOST_SALTED)(pbkdf2_hmac)
 
 
@@ -59,13 +66,9 @@ class Credentials:
     username: str
     password: Secret
     mechanisms: tuple[str, ...] = SCRAM_MECHANISMS
-    salted: Callable[[str, bytes, bytes, int], bytes] = field(
-        default_factory=_salting, repr=False, compare=False
-    )
-    """Returns SCRAM's salted password (``Hi`` in RFC 5802) for hash, password, salt and iterations.
-
-    It costs thousands of hashes, and nodes use one salt per user. So all connections with these
-    credentials share the results, which are as secret as the password."""
+    salted: Salting = field(default_factory=_salting, repr=False, compare=False)
+    """A call costs thousands of hashes, and nodes use one salt per user. So all connections with
+    these credentials share the results, which are as secret as the password."""
     by_certificate: bool = False
     """The client's TLS certificate names the user, so there is no SASL exchange."""
 

@@ -93,7 +93,7 @@ class ReceiverGroup:
         return True
 
     def drop(self, receiver_id: int) -> None:
-        """Stop tracking a receiver that has ended; the next idle pass moves the limit."""
+        """Stop tracking a receiver, if it is tracked; the next idle pass moves the limit."""
         if self._receivers.pop(receiver_id, None) is not None:
             self._lowest.forget(receiver_id)
 
@@ -142,7 +142,8 @@ class ReceiverGroup:
             is_silent = self._is_over(each.heard_at_ns, now_ns)
             if each.has_ended or is_silent:
                 self.drop(each.receiver_id)
-                self.timeouts += not each.has_ended
+                if not each.has_ended:
+                    self.timeouts += 1
         smallest = self._lowest.edge
         if smallest is None or not self._receivers or not self.has_required:
             return limit

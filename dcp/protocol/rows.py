@@ -3,6 +3,7 @@
 Rows are grouped by opaque and checked together, as arrays, never one by one.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,14 @@ class RowRun:
             )
 
 
+@dataclass(slots=True)
+class _Group:
+    """The grouped rows of one stream; those below ``start`` are taken."""
+
+    start: int
+    end: int
+
+
 class BlockRows:
     """All data rows of a block, run by run."""
 
@@ -72,9 +81,10 @@ class BlockRows:
         order, starts = _by_opaque(columns.opaque)
         ends = np.append(starts[1:], len(order))[: len(starts)]
         streams = columns.opaque[order[starts]].tolist()
-        self._next = dict(zip(streams, starts.tolist(), strict=True))
-        """By stream: its first grouped row that is not taken."""
-        self._ends = dict(zip(streams, ends.tolist(), strict=True))
+        self._groups = {
+            stream: _Group(start, end)
+            for stream, start, end in zip(streams, starts.tolist(), ends.tolist(), strict=True)
+        }
         self._rows = order
         self._frames = frames[order]
         self._seqnos = columns.seqno[order]
@@ -83,12 +93,15 @@ class BlockRows:
 
     def take_before(self, opaque: int, frame: int | None) -> RowRun | None:
         """Return the stream's next run, up to frame number ``frame``; None: up to the end."""
-        start, end = self._next.get(opaque, 0), self._ends.get(opaque, 0)
-        if frame is not None and start < end:
+        group = self._groups.get(opaque)
+        if group is None:
+            return None
+        start, end = group.start, group.end
+        if frame is not None:
             end = start + int(np.searchsorted(self._frames[start:end], frame))
         if end == start:
             return None
-        self._next[opaque] = end
+        group.start = end
         part = slice(start, end)
         return RowRun(
             self._rows[part],
@@ -100,7 +113,7 @@ class BlockRows:
 
     @property
     def opaques(self) -> list[int]:
-        return list(self._next)
+        return list(self._groups)
 
     def drop(self, run: RowRun) -> int:
         """Leave these rows out of ``kept``; return their number."""

@@ -178,7 +178,10 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(slots=True)
 class WindowPolicies(Generic[K]):
-    """The windows of all consumers by name. Methods return the windows that they changed."""
+    """The windows of all consumers. Methods return the windows that they changed, by consumer.
+
+    A consumer is any key that its caller chooses, such as a name.
+    """
 
     settings: WindowPolicySettings
     quota_bytes: int
@@ -196,27 +199,27 @@ class WindowPolicies(Generic[K]):
     def total_bytes(self) -> int:
         return sum(self._sizes.values())
 
-    def connect(self, name: K) -> dict[K, int]:
+    def connect(self, consumer: K) -> dict[K, int]:
         """Give a new consumer its window.
 
-        Raises LocalProtocolError if one of this name is connected.
+        Raises LocalProtocolError if it is connected already.
         """
-        if name in self._sizes:
-            raise LocalProtocolError(f"connect: found {name!r} connected, expected a new name")
+        if consumer in self._sizes:
+            raise LocalProtocolError(f"connect: found {consumer!r} connected, expected a new one")
         consumers, others_bytes = len(self._sizes) + 1, self.total_bytes
         size_bytes = _window_of_last(self.settings, self.quota_bytes, consumers, others_bytes)
         changed = self._share(size_bytes) if self.settings.policy in _SHARED else {}
-        self._sizes[name] = size_bytes
-        return {**changed, name: size_bytes}
+        self._sizes[consumer] = size_bytes
+        return {**changed, consumer: size_bytes}
 
-    def disconnect(self, name: K) -> dict[K, int]:
+    def disconnect(self, consumer: K) -> dict[K, int]:
         """Forget a consumer that has left.
 
-        Raises LocalProtocolError if none of this name is connected.
+        Raises LocalProtocolError if it is not connected.
         """
-        if self._sizes.pop(name, None) is None:
+        if self._sizes.pop(consumer, None) is None:
             raise LocalProtocolError(
-                f"disconnect: found no {name!r}, expected a connected consumer"
+                f"disconnect: found no {consumer!r}, expected a connected consumer"
             )
         return self._share_anew() if self.settings.policy in _SHARED else {}
 
@@ -226,7 +229,7 @@ class WindowPolicies(Generic[K]):
         return self._share(window_of_each(self.settings, self.quota_bytes, len(self._sizes)))
 
     def _share(self, size_bytes: int) -> dict[K, int]:
-        changed = {name: size_bytes for name, now in self._sizes.items() if now != size_bytes}
+        changed = {each: size_bytes for each, now in self._sizes.items() if now != size_bytes}
         self._sizes.update(changed)
         return changed
 

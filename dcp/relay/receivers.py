@@ -89,7 +89,7 @@ class Receivers:
         self.names = {number: name for number, name in self.names.items() if number in kept}
 
     def set_tag(self, consumer: DcpConnection, value: bytes) -> bool:
-        """Set a consumer's tag; return False if the value is none."""
+        """Set a consumer's tag; return False if the value is no tag."""
         tag = group_tag_of(value.decode("ascii", "replace"))
         if tag is not None:
             self._tags[consumer] = tag

@@ -107,7 +107,8 @@ class RelayFigures(Record):
     disk_waiting_bytes: int = 0
     """Received and not on disk yet."""
     disk_failures: int = 0
-    """The number of vbuckets that cannot be written. The cluster notices when much data waits."""
+    """The number of vbuckets that cannot be written. The cluster waits once much data waits for
+    the disk."""
     disk_trouble: str = ""
     """The vbuckets that cannot be written, and the reason; empty if all can."""
     waits_for_disk: bool = False

@@ -40,15 +40,6 @@ class Upstream:
     def __init__(self, bucket: RelayBucket, settings: RelaySettings) -> None:
         self._bucket = bucket
         self._settings = settings
-        self.regulator = Regulator(
-            bucket,
-            settings.flow_spec,
-            settings.window_bytes,
-            settings.hold_seconds,
-            settings.consumer_ack_seconds,
-            self,
-        )
-        """Decides when bytes are freed and which vbuckets have streams."""
         self._name = unique_name("dcplake-relay", settings.bucket)
         self._map: ClusterMap | None = None
         self._links: dict[NodeAddress, tuple[UpstreamLink, asyncio.Task[None]]] = {}
@@ -71,6 +62,15 @@ class Upstream:
         """Vbuckets without streams whose high seqno clients know."""
         self.is_informed = asyncio.Event()
         """Set when failover logs, and high seqnos of vbuckets without streams, are known."""
+        self.regulator = Regulator(
+            bucket,
+            settings.flow_spec,
+            settings.window_bytes,
+            settings.hold_seconds,
+            settings.consumer_ack_seconds,
+            self,
+        )
+        """Decides when bytes are freed and which vbuckets have streams."""
 
     # --- start and stop
 

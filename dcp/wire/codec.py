@@ -32,12 +32,12 @@ from dcp.wire.vocabulary import Magic, Opcode, ServerOpcode, Status
 NOT_SUPPORTED: Final = frozenset({Opcode.DCP_FLUSH})
 """kv_engine defines these opcodes but answers them with an error."""
 
-_NORMAL: Final = {
+_KIND: Final = {
     **{magic: magic for magic in Magic},
     Magic.ALT_REQUEST: Magic.REQUEST,
     Magic.ALT_RESPONSE: Magic.RESPONSE,
 }
-"""The magic of the same kind of frame in normal framing."""
+"""The magic by which ``TABLE`` knows a frame: ALT magics count as their plain ones."""
 
 
 class Extras:
@@ -280,7 +280,7 @@ def decode(frame: Frame) -> m.Body:
     Raises:
         FrameError: the parts of a known frame do not fit its row.
     """
-    kind = _NORMAL[frame.magic]
+    kind = _KIND[frame.magic]
     row = TABLE.get((kind, frame.opcode))
     # SUCCESS is 0. Reading the ``status`` property instead would cost a call per frame.
     if frame.vbucket_or_status and frame.magic.is_response:
@@ -323,7 +323,7 @@ def encode(  # noqa: PLR0913 - the header's fields, by name
             extras holds exactly the optional fields that are set.
         ValueError: a field of the body does not fit its width.
     """
-    extras, key, value = _parts(body, _NORMAL[magic], opcode, status)
+    extras, key, value = _parts(body, _KIND[magic], opcode, status)
     number = status if magic.is_response else vbucket
     return Frame(magic, opcode, datatype, number, opaque, cas, framing_extras, extras, key, value)
 
@@ -382,6 +382,6 @@ def _form_by_fields(row: CodecRow, body: m.Body) -> Extras:
 
 def _misfit(frame: Frame, part: str, found: int, expected: str) -> FrameError:
     return FrameError(
-        f"{_name(_NORMAL[frame.magic])} {frame.opcode:#04x} {part}: found {found} bytes, "
+        f"{_name(_KIND[frame.magic])} {frame.opcode:#04x} {part}: found {found} bytes, "
         f"expected {expected}"
     )

@@ -98,12 +98,22 @@ class Frame(NamedTuple):
         raise AssertionError("a frame that did not fit its header does")
 
 
-_Header = tuple[Magic, int, int, int, int, int, int, int, int, int]
-"""Magic, opcode, lengths of framing extras, extras and key, datatype, vbucket or status, body
-length, opaque, CAS."""
+class Header(NamedTuple):
+    """The 24 bytes, with the lengths in bytes of the parts that follow them."""
+
+    magic: Magic
+    opcode: int
+    framing_extras_bytes: int
+    extras_bytes: int
+    key_bytes: int
+    datatype: int
+    vbucket_or_status: int
+    body_bytes: int
+    opaque: int
+    cas: int
 
 
-def parse_header(data: bytes | bytearray | memoryview) -> _Header:
+def parse_header(data: bytes | bytearray | memoryview) -> Header:
     """Read the header at the beginning of ``data``, which must hold its 24 bytes.
 
     Raises:
@@ -127,7 +137,7 @@ def parse_header(data: bytes | bytearray | memoryview) -> _Header:
             f"frame header of opcode {opcode:#04x}: found framing extras {framing} + extras "
             f"{extras} + key {key} bytes, expected at most the body's {body} bytes"
         )
-    return magic, opcode, framing, extras, key, datatype, vb_status, body, opaque, cas
+    return Header(magic, opcode, framing, extras, key, datatype, vb_status, body, opaque, cas)
 
 
 def parse_frame(data: bytes | bytearray | memoryview) -> Frame:

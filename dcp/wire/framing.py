@@ -7,7 +7,7 @@ both copies with ``take_back`` and ``room``.
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -268,14 +268,14 @@ class FrameSplitter:
         offsets = _find_offsets(data, self.max_frame_bytes)
         end = int(offsets[-1])
         block = FrameBlock(data, offsets)
-        self._check_headers(block)
+        self._check_whole_frames(block)
         self._check_tail(data, end)
         self._consumed_bytes += end
         self._tail += memoryview(data)[end:]
         return block
 
-    def _check_headers(self, block: FrameBlock) -> None:
-        """Check all headers at once; ``_check_header`` then words the error."""
+    def _check_whole_frames(self, block: FrameBlock) -> None:
+        """Check all headers at once; ``_raise_for`` then words the error."""
         if len(block) == 0:
             return
         headers = block.headers
@@ -289,14 +289,14 @@ class FrameSplitter:
             parts = np.where(alternative, folded, parts)
         bad = ~_KNOWN_MAGIC[magics] | (parts > headers["body_length"])
         if bad.any():
-            self._check_header(block.buffer, int(block.offsets[int(np.argmax(bad))]))
+            self._raise_for(block.buffer, int(block.offsets[int(np.argmax(bad))]))
 
     def _check_tail(self, data: Buffer, start: int) -> None:
         """Check the received part of an unfinished frame, and note its full length."""
         rest = len(data) - start
         self._wanted_bytes = HEADER_BYTES
         if rest and not _KNOWN_MAGIC[data[start]]:
-            self._check_header(data, start)
+            self._raise_for(data, start)
         if rest < _BODY_AT + 4:
             return
         frame_bytes = HEADER_BYTES + _read_u32(data, start + _BODY_AT)[0]
@@ -313,14 +313,20 @@ class FrameSplitter:
         return f"frame at byte {self._consumed_bytes + start} of the connection: "
 
     def _check_header(self, data: Buffer, start: int) -> None:
-        """Raise FrameError, with the position, if a header is malformed; missing bytes count as
-        zeros.
+        """Raise FrameError, with the position, if a header is malformed.
+
+        Missing bytes count as zeros.
         """
         header = bytes(data[start : start + HEADER_BYTES]).ljust(HEADER_BYTES, b"\0")
         try:
             parse_header(header)
         except FrameError as error:
             raise FrameError(self._where(start) + str(error)) from None
+
+    def _raise_for(self, data: Buffer, start: int) -> NoReturn:
+        """Raise FrameError for a header that is malformed."""
+        self._check_header(data, start)
+        raise AssertionError("a header that was found bad is good")
 
 
 def _find_offsets(data: Buffer, max_frame_bytes: int) -> NDArray[np.int64]:

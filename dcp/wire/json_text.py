@@ -81,6 +81,10 @@ class _Expected(Enum):
     MORE = "a comma, an end"
 
 
+class _NoJsonError(Exception):
+    pass
+
+
 def is_json(value: bytes) -> bool:
     """Return the same as ``is_json_text``; faster for short texts."""
     if len(value) > _SHORT_BYTES:
@@ -121,7 +125,7 @@ def json_steps(text: bytes) -> Generator[None, None, bool]:
             yield
         decoder.decode(b"", final=True)
         yield from _Reader(text).steps()
-    except ValueError:  # UnicodeDecodeError is one
+    except (UnicodeDecodeError, _NoJsonError):
         return False
     return True
 
@@ -138,7 +142,7 @@ class _Reader:
     def steps(self) -> Generator[None, None, None]:
         """Read the text to its end; yields after some tokens.
 
-        Raises ValueError if the text is not JSON.
+        Raises _NoJsonError if the text is not JSON.
         """
         self._skip(_SPACE)
         tokens, begun_at = 0, self._at
@@ -233,4 +237,4 @@ class _Reader:
     @staticmethod
     def _require(is_right: bool) -> None:
         if not is_right:
-            raise ValueError("JSON: found another token than the text needs there")
+            raise _NoJsonError

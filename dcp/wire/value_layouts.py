@@ -32,7 +32,7 @@ def _misfit(frame: Frame, expected: str) -> FrameError:
 
 
 def raw(name: str = "value") -> ValueLayout:
-    """Return the layout of a value that is one field as it is."""
+    """Return the layout of a value that fills one field unchanged."""
     return ValueLayout(lambda frame, _: {name: frame.value}, attrgetter(name))
 
 

@@ -58,7 +58,7 @@ def is_login(data: bytes) -> bool:
 def unknown_client() -> b.Bootstrap:
     """Return the set-up of a client that has said nothing yet."""
     settings = b.BootstrapSettings("unnamed", "unnamed")
-    return b.Bootstrap(settings, _credentials("", ""), "nonce")
+    return b.Bootstrap(settings, _credentials("", ""), "nonce", steps=())
 
 
 def step_of(

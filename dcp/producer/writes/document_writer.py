@@ -293,7 +293,7 @@ def checked_in_steps(value: bytes, datatype: int) -> Generator[None, None, Check
 
 
 def _datatype_steps(value: bytes, datatype: int) -> Generator[None, None, int]:
-    """Return the datatype to store; raise RefusedError if the value does not match the given."""
+    """Return the datatype to store; raise RefusedError if the value does not match ``datatype``."""
     if datatype & ~ALL_DATATYPE_BITS:
         raise RefusedError(Status.EINVAL, f"datatype: found {datatype:#04x}, expected 0 to 7")
     try:

@@ -1,22 +1,25 @@
 """Tracks the sync writes of one vbucket, from their prepare to a commit or an abort.
 
-    what happens                          outcome      result
-    a majority acknowledges the prepare   COMMITTED    appends the document; SUCCESS
-    the time is over                      ABORTED      appends an abort; SYNC_WRITE_AMBIGUOUS
-    too few copies are left               ABORTED      the same
-    its collection is dropped             FORGOTTEN    SYNC_WRITE_AMBIGUOUS
+    state            event           next state       result
+    PENDING          ACKNOWLEDGED    COMMITTED        appends the document; SUCCESS
+    PENDING          TIMED_OUT       ABORTED          appends an abort; SYNC_WRITE_AMBIGUOUS
+    PENDING          IMPOSSIBLE      ABORTED          the same: too few copies are left
+    PENDING          RECOVERED       MAYBE_VISIBLE    SYNC_WRITE_AMBIGUOUS: failover or restart
+    either           GONE            FORGOTTEN        SYNC_WRITE_AMBIGUOUS: collection dropped
+    MAYBE_VISIBLE    ACKNOWLEDGED    COMMITTED        appends the document; no client waits
 
-The active belongs to the majority. Copies acknowledge in seqno order, so commits keep that order
-too. A failover or restart tells waiting clients SYNC_WRITE_AMBIGUOUS. Their writes may have been
-visible before, so they are never aborted; until its new commit nobody can read such a key. Sources:
-kv_engine ``engines/ep/src/durability/active_durability_monitor.cc``, ``engines/ep/src/vbucket.cc``.
+A write is committed when a majority of copies has acknowledged its prepare. The active counts as
+one of the copies. Copies acknowledge in seqno order, so commits keep that order too. A write that
+may have been visible before a failover is never aborted; until its new commit nobody can read its
+key. Sources: kv_engine ``engines/ep/src/durability/active_durability_monitor.cc``,
+``engines/ep/src/vbucket.cc``.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.server.model.versions import Content, SyncWrite, Version
@@ -43,11 +46,32 @@ def is_possible(chain: Chain) -> bool:
     return sum(copy is not None for copy in chain) >= majority_of(chain)
 
 
-class _Outcome(Enum):
+class WriteState(Enum):
+    PENDING = "pending"
+    MAYBE_VISIBLE = "maybe visible"
     COMMITTED = "committed"
     ABORTED = "aborted"
     FORGOTTEN = "forgotten"
 
+
+class WriteEvent(Enum):
+    ACKNOWLEDGED = "acknowledged"
+    TIMED_OUT = "timed out"
+    IMPOSSIBLE = "impossible"
+    RECOVERED = "recovered"
+    GONE = "gone"
+
+
+NEXT: Final = {
+    (WriteState.PENDING, WriteEvent.ACKNOWLEDGED): WriteState.COMMITTED,
+    (WriteState.PENDING, WriteEvent.TIMED_OUT): WriteState.ABORTED,
+    (WriteState.PENDING, WriteEvent.IMPOSSIBLE): WriteState.ABORTED,
+    (WriteState.PENDING, WriteEvent.RECOVERED): WriteState.MAYBE_VISIBLE,
+    (WriteState.PENDING, WriteEvent.GONE): WriteState.FORGOTTEN,
+    (WriteState.MAYBE_VISIBLE, WriteEvent.ACKNOWLEDGED): WriteState.COMMITTED,
+    (WriteState.MAYBE_VISIBLE, WriteEvent.GONE): WriteState.FORGOTTEN,
+}
+"""All other pairs change nothing. A write in MAYBE_VISIBLE, for example, has no deadline."""
 
 Answer = Callable[[Status], None]
 """Callback that sends the result to the client: SUCCESS or SYNC_WRITE_AMBIGUOUS."""
@@ -55,12 +79,12 @@ Told = tuple[Answer, Status]
 """A result that the caller must send to its client."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Write:
     prepare: Version
     deadline: float
     answer: Answer | None
-    """None after a failover or restart: no client waits, and the write may have been visible."""
+    state: WriteState = WriteState.PENDING
 
     @property
     def level(self) -> int:
@@ -99,8 +123,9 @@ class SyncWrites:
             if write.answer is not None:
                 self._results.append((write.answer, Status.SYNC_WRITE_AMBIGUOUS))
         self._writer = writer
+        state = NEXT[WriteState.PENDING, WriteEvent.RECOVERED]
         pending = writer.data.newest.keys.pending_prepares() if commits_prepares else []
-        self._writes = [_Write(prepare, inf, None) for prepare in pending]
+        self._writes = [_Write(prepare, inf, None, state) for prepare in pending]
         writer.hold_back(write.key for write in self._writes)
 
     def step(self, chain: Chain, now: float) -> Sequence[Told]:
@@ -109,36 +134,39 @@ class SyncWrites:
         acknowledged = _majority_seqno(chain, self._writes)
         left: list[_Write] = []
         for write in self._writes:
-            outcome = self._outcome(write, acknowledged, chain, now)
-            if outcome is None:
+            event = self._event(write, acknowledged, chain, now)
+            state = write.state if event is None else NEXT.get((write.state, event), write.state)
+            if state is write.state:
                 left.append(write)
                 continue
-            self._end(write, outcome)
+            self._end(write, state)
             if write.answer is not None:
-                is_done = outcome is _Outcome.COMMITTED
+                is_done = state is WriteState.COMMITTED
                 status = Status.SUCCESS if is_done else Status.SYNC_WRITE_AMBIGUOUS
                 results.append((write.answer, status))
         self._writes = left
         return results
 
-    def _outcome(
+    def _event(
         self, write: _Write, acknowledged: int, chain: Chain, now: float
-    ) -> _Outcome | None:
+    ) -> WriteEvent | None:
         prepare = write.prepare
         keys = self._writer.data.newest.keys
         if keys.pending_prepare(prepare.key, prepare.collection) is not prepare:
-            return _Outcome.FORGOTTEN
+            return WriteEvent.GONE
         if prepare.seqno <= acknowledged:
-            return _Outcome.COMMITTED
-        is_lost = not is_possible(chain) or now >= write.deadline
-        return _Outcome.ABORTED if is_lost and write.answer is not None else None
+            return WriteEvent.ACKNOWLEDGED
+        if not is_possible(chain):
+            return WriteEvent.IMPOSSIBLE
+        return WriteEvent.TIMED_OUT if now >= write.deadline else None
 
-    def _end(self, write: _Write, outcome: _Outcome) -> None:
+    def _end(self, write: _Write, state: WriteState) -> None:
         self._writer.maybe_visible.discard(write.key)
-        if outcome is _Outcome.FORGOTTEN:
+        if state is WriteState.FORGOTTEN:
             return
         seqno = self._writer.data.high_seqno + 1
-        complete = commit_of if outcome is _Outcome.COMMITTED else abort_of
+        is_commit = state is WriteState.COMMITTED
+        complete = commit_of if is_commit else abort_of
         self._writer.documents.append(complete(write.prepare, seqno))
 
 

@@ -2,6 +2,7 @@
 
 import hmac
 from collections.abc import Mapping
+from dataclasses import dataclass
 from secrets import token_bytes, token_hex
 from typing import Any, Final
 
@@ -25,6 +26,25 @@ REPLICATION_USER: Final = "@replication"
 
 def _node_credentials() -> Credentials:
     return Credentials(REPLICATION_USER, Secret(token_hex(16)), SCRAM_MECHANISMS[:1])
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The user proved the password."""
+
+    user: str
+    payload: bytes = b""
+    """The server's final SCRAM message; empty for PLAIN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The client must answer ``payload`` with a SASL_STEP."""
+
+    payload: bytes
+
+
+Outcome = Accepted | Challenge
 
 
 class UserStore:
@@ -55,7 +75,8 @@ class UserStore:
     def check_plain(self, payload: bytes) -> str:
         """Return the user in the payload of PLAIN: ``authzid NUL user NUL password``.
 
-        Raises RefusedError AUTH_ERROR for a wrong user or password, EINVAL for another payload.
+        Raises RefusedError AUTH_ERROR for a wrong user or password, EINVAL for a payload of another
+        form.
         """
         parts = payload.split(b"\0")
         if len(parts) != 3:
@@ -67,7 +88,7 @@ class UserStore:
         # An unknown user is compared, too: the time of the answer must not tell who exists.
         same = hmac.compare_digest(known.get(user, Secret("")).reveal().encode(), parts[2])
         if not same or user not in known:
-            raise RefusedError(Status.AUTH_ERROR, "PLAIN")
+            raise RefusedError(Status.AUTH_ERROR, "PLAIN: wrong user or password")
         return user
 
     def scram_info(self, mechanism: bytes, user: str) -> tuple[bytes, bytes, bytes, int]:
@@ -96,9 +117,7 @@ def _salted(scramp_name: str, password: str) -> tuple[bytes, bytes, bytes, int]:
 class SaslConversation:
     """One authentication on one connection: SASL_AUTH, then SASL_STEP if the mechanism is SCRAM.
 
-    Both return the payload of the answer, with the user who proved the password. The user is None
-    if the client must answer with a SASL_STEP. Both raise RefusedError: AUTH_ERROR, or EINVAL for a
-    malformed first message.
+    Both raise RefusedError: AUTH_ERROR, or EINVAL for a malformed first message.
     """
 
     def __init__(self, users: UserStore) -> None:
@@ -107,10 +126,10 @@ class SaslConversation:
         self._mechanism = b""
         self._user = ""
 
-    def start(self, mechanism: bytes, payload: bytes) -> tuple[str | None, bytes]:
+    def start(self, mechanism: bytes, payload: bytes) -> Outcome:
         self._server = None
         if mechanism == b"PLAIN":
-            return self._users.check_plain(payload), b""
+            return Accepted(self._users.check_plain(payload))
         if mechanism not in _SCRAM:
             name = mechanism.decode("utf-8", "replace")
             text = f'Requested mechanism "{name}" is not supported'
@@ -120,12 +139,12 @@ class SaslConversation:
         try:
             server.set_client_first(payload.decode())
             self._server = server
-            return None, server.get_server_first().encode()
+            return Challenge(server.get_server_first().encode())
         except (ScramException, UnicodeDecodeError, ValueError):
             text = "SCRAM: the first message is malformed"
             raise RefusedError(Status.EINVAL, text) from None
 
-    def step(self, mechanism: bytes, payload: bytes) -> tuple[str | None, bytes]:
+    def step(self, mechanism: bytes, payload: bytes) -> Outcome:
         # A conversation takes one SASL_STEP; a second one must begin with SASL_AUTH again.
         server, self._server = self._server, None
         if server is None or mechanism != self._mechanism:
@@ -133,9 +152,11 @@ class SaslConversation:
             raise RefusedError(Status.AUTH_ERROR, text)
         try:
             server.set_client_final(payload.decode())
-            return self._user, server.get_server_final().encode()
+            return Accepted(self._user, server.get_server_final().encode())
         except (ScramException, UnicodeDecodeError, ValueError):
-            raise RefusedError(Status.AUTH_ERROR, "SCRAM") from None
+            raise RefusedError(
+                Status.AUTH_ERROR, "SCRAM: the final message proves no password"
+            ) from None
 
     def _info_of(self, user: str) -> tuple[bytes, bytes, bytes, int]:
         self._user = user

@@ -170,7 +170,7 @@ class BucketStorage:
         if record != self._record:
             self._save(record)
 
-    def _record_of(self, map_: ServedClusterMap, manifest: int) -> BucketRecord:
+    def _record_of(self, map_: ServedClusterMap, manifest_number: int) -> BucketRecord:
         return replace(
             self._record,
             nodes=map_.node_count,
@@ -180,7 +180,7 @@ class BucketStorage:
             copies=map_.rows,
             logs=self._names.names,
             copy_logs=self._names.copies,
-            manifest=manifest,
+            manifest=manifest_number,
             manifests=self._manifests.rows,
         )
 

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Final
 
 from dcp.errors import FrameError
-from dcp.server.commands.manifest_commands import refuse_unknown_id
+from dcp.server.commands.refusals import refuse_unknown_id
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.manifest import DEFAULT_ID
 from dcp.server.model.refused_error import RefusedError

@@ -1,15 +1,15 @@
 """Commands about collections: the manifest, and the ids of collections and scopes."""
 
-import json
 from collections.abc import Callable
 from typing import Final, cast
 
+from dcp.server.commands.refusals import answer_refusal
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.refused_error import RefusedError
 from dcp.wire import messages as m
 from dcp.wire.frame import Frame
-from dcp.wire.vocabulary import Datatype, HelloFeature, Opcode, Status
+from dcp.wire.vocabulary import Datatype, Opcode
 
 _JSON: Final = int(Datatype.JSON)
 
@@ -38,31 +38,6 @@ def _reply_id(
         answer_refusal(session, frame, refused)
     else:
         session.reply(frame, m.IdAnswer(held.uid, found))
-
-
-def answer_refusal(session: Session, frame: Frame, refused: RefusedError) -> None:
-    """Answer a request that is refused; only EINVAL and EACCESS come with their reason."""
-    if refused.status is Status.EACCESS:
-        session.refuse_access(frame, refused.status, str(refused))
-    elif refused.status is Status.NOT_MY_VBUCKET:
-        session.refuse_vbucket(frame)
-    elif refused.status in (Status.UNKNOWN_COLLECTION, Status.UNKNOWN_SCOPE):
-        refuse_unknown_id(session, frame, refused.status)
-    else:
-        reason = str(refused) if refused.status is Status.EINVAL else ""
-        session.refuse(frame, refused.status, reason)
-
-
-def refuse_unknown_id(session: Session, frame: Frame, status: Status) -> None:
-    """Refuse an unknown collection or scope, with the uid of the manifest that lacks it."""
-    tree = {
-        "error": {"context": "Unknown scope or collection in operation"},
-        "manifest_uid": f"{session.bucket.manifest.uid:x}",
-    }
-    value = json.dumps(tree, separators=(",", ":")).encode()
-    # Clients without Collections do not know the status.
-    shown_status = status if HelloFeature.COLLECTIONS in session.login.features else Status.EINVAL
-    session.reply(frame, m.Refusal(value), status=shown_status, datatype=_JSON)
 
 
 MANIFEST_COMMANDS: Final[dict[int, CommandHandler]] = {

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Final, cast
 
-from dcp.server.commands.manifest_commands import refuse_unknown_id
+from dcp.server.commands.refusals import refuse_unknown_id
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.manifest import DEFAULT_ID
 from dcp.server.vbucket.vbucket_states import Vbucket

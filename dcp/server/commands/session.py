@@ -94,9 +94,10 @@ class Session:
         bucket.counters.connections_opened += 1
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Set the function that tells the socket's side to look; it then also does long work.
+        """Attach the socket's side, which from then on also does the steps of ``work``.
 
-        The session calls it in the loop's thread.
+        ``wake`` tells it that the session has bytes to write, or closes; the session calls
+        ``wake`` in the loop's thread.
         """
         self._wake = wake
 
@@ -159,7 +160,7 @@ class Session:
         """Run ``steps`` and call ``then`` with their result; requests wait until then.
 
         The socket's side runs the steps between other connections' turns, without the bucket's
-        lock. Without one they run in this call.
+        lock. Without a socket they run in this call.
         """
         work = LongWork(steps, lambda found: self._guarded(frame, then, found))
         if self._wake is None:

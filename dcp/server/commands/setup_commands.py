@@ -4,9 +4,9 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Final, cast
 
-from dcp.server.bucket.auth import MECHANISMS
+from dcp.server.bucket.auth import MECHANISMS, Accepted, Challenge, Outcome
 from dcp.server.commands.error_map import error_map
-from dcp.server.commands.manifest_commands import answer_refusal
+from dcp.server.commands.refusals import answer_refusal
 from dcp.server.commands.session import Access, CommandHandler, Handler, Session
 from dcp.server.commands.stat_groups import statistics_of
 from dcp.server.commands.stat_request import text_of
@@ -77,22 +77,20 @@ def sasl_step(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 
 
 def _converse(
-    session: Session,
-    frame: Frame,
-    body: m.Body,
-    answer_of: Callable[[bytes, bytes], tuple[str | None, bytes]],
+    session: Session, frame: Frame, body: m.Body, answer_of: Callable[[bytes, bytes], Outcome]
 ) -> None:
     request = cast("m.Sasl", body)
     try:
-        user, payload = answer_of(request.mechanism, request.payload)
+        outcome = answer_of(request.mechanism, request.payload)
     except RefusedError as refused:
         session.refuse(frame, refused.status, str(refused))
         return
-    if user is None:
-        session.reply(frame, m.SaslAnswer(payload), status=Status.AUTH_CONTINUE)
-    else:
-        session.login.authenticated(user)
-        session.reply(frame, m.SaslAnswer(payload))
+    match outcome:
+        case Accepted(user, payload):
+            session.login.authenticated(user)
+            session.reply(frame, m.SaslAnswer(payload))
+        case Challenge(payload):
+            session.reply(frame, m.SaslAnswer(payload), status=Status.AUTH_CONTINUE)
 
 
 def _without_certificate(handler: Handler) -> Handler:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import cast
 
 from dcp.server.bucket.dcp_connection import DcpConnection
-from dcp.server.commands.manifest_commands import answer_refusal
+from dcp.server.commands.refusals import answer_refusal
 from dcp.server.commands.session import Session
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import (
@@ -35,7 +35,9 @@ def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> No
     request, dcp = cast("m.StreamRequest", body), session.dcp
     counters = session.bucket.counters
     try:
-        vbucket, facts = _vbucket(session, dcp, frame, request)
+        # The order of the checks is kv_engine's: it decides which status a client with two faults
+        # gets. No check before ``_filter`` may need the request's JSON.
+        vbucket, facts = _checked_vbucket(session, dcp, frame, request)
         wanted = _filter(session, dcp, vbucket, request)
         _check_connection(dcp, frame, wanted)
         verdict = _verdict(session, vbucket, facts, request, wanted)
@@ -63,14 +65,13 @@ def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> No
     )
 
 
-# The order of the checks is kv_engine's: it decides which status a client with two faults gets. No
-# check before ``_filter`` may need the request's JSON.
-
-
-def _vbucket(
+def _checked_vbucket(
     session: Session, dcp: DcpConnection, frame: Frame, request: m.StreamRequest
 ) -> tuple[Vbucket, VbucketFacts]:
-    """Return the node's vbucket or copy, and the facts that decide the request."""
+    """Return the node's vbucket or copy, and the facts that decide the request.
+
+    Raises RefusedError for a fault of flags, vbucket, NOOPs or seqno range, in this order.
+    """
     if request.flags & StreamFlag.TAKEOVER and not dcp.may_take_over:
         raise RefusedError(Status.EACCESS, "The user lacks the DcpConsumer privilege")
     if (fault := fault_of(request.flags)) is not None:

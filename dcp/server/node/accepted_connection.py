@@ -64,7 +64,10 @@ class AcceptedConnection:
         return self._channel.taken_bytes
 
     def wake(self) -> None:
-        """Let the writer look for bytes to send; only from the loop's thread."""
+        """Let the writer look for bytes to send, and end the connection if the session closes.
+
+        Call it in the loop's thread only.
+        """
         self._something_to_write.set()
         if self.session.is_closing:
             self._is_closing.set()

@@ -7,71 +7,12 @@ snapshots are such states. Batches that wait for the disk have rollback points, 
 
 from collections.abc import Mapping
 
-from dcp.server.model.manifest import DEFAULT_ID
 from dcp.server.model.versions import Version
 from dcp.server.storage.disk_scan import Scan
 from dcp.server.storage.disk_store import VbucketStore
+from dcp.server.storage.legacy_end import LegacyEnd
+from dcp.server.storage.received_parts import ReceivedParts
 from dcp.server.storage.unwritten_batches import UnwrittenBatches
-
-
-class LegacyEnd:
-    """The newest seqnos of the default collection on disk; 0 if there is none.
-
-    Clients without Collections get only items of that collection, and no SEQNO_ADVANCED. So their
-    disk snapshots must end at the last item that they get. kv_engine stores the same number in
-    ``engines/ep/src/collections/kvstore.h`` (PersistedStats: maxLegacyDCPSeqno).
-    """
-
-    def __init__(self, visible: int = 0, newest: int = 0) -> None:
-        self.visible = visible
-        """Counts documents and tombstones."""
-        self.newest = max(visible, newest)
-        """Also counts prepares and aborts."""
-
-    def note(self, version: Version) -> None:
-        """Add an item that is on disk now; call it in seqno order."""
-        if version.emptied_collection == DEFAULT_ID:
-            self.visible = self.newest = 0
-        elif version.collection == DEFAULT_ID and version.event is None:
-            self.newest = version.seqno
-            if version.is_visible:
-                self.visible = version.seqno
-
-
-class ReceivedParts:
-    """Ends of batches that lie inside a received snapshot: no rollback may stop there.
-
-    A replica writes a snapshot to disk in parts, and each part ends like a batch of writes. The
-    disk does not record which ends are parts, so a restart keeps only the last complete snapshot's
-    end.
-    """
-
-    def __init__(self) -> None:
-        self._ends: set[int] = set()
-        self.known_from = 0
-        """Ends below this seqno may be parts too, as after a restart."""
-
-    def know_from(self, seqno: int) -> None:
-        self.known_from = seqno
-
-    def __contains__(self, end: int) -> bool:
-        return end in self._ends
-
-    def __bool__(self) -> bool:
-        """Return True if some ends are, or may be, no rollback points."""
-        return bool(self._ends) or self.known_from > 0
-
-    def add(self, end: int) -> None:
-        self._ends.add(end)
-
-    def cut(self, seqno: int) -> None:
-        self._ends = {end for end in self._ends if end <= seqno}
-        self.known_from = min(self.known_from, seqno)
-
-    def merge(self, persisted_seqno: int) -> None:
-        """Forget the ends up to ``persisted_seqno``: compaction made this one complete snapshot."""
-        self._ends = {end for end in self._ends if end > persisted_seqno}
-        self.known_from = 0
 
 
 class DiskHistory:

@@ -16,10 +16,20 @@ durable data. If nobody needs the data any longer, the write is abandoned.
 """
 
 from collections.abc import Callable
+from enum import Enum
 from threading import Lock
 
 
 def _nothing() -> None: ...
+
+
+class _File(Enum):
+    """State of the file."""
+
+    OPEN = "nothing is written, or it failed and may be tried again"
+    WRITTEN = "durable"
+    FAILED = "not written, and not tried again"
+    ABANDONED = "never to be written, nor held if it was"
 
 
 class PendingWrite:
@@ -42,9 +52,8 @@ class PendingWrite:
         self._apply = apply
         self._undo = undo
         self._lock = Lock()
-        self._is_durable = False
+        self._file = _File.OPEN
         self._failure: Exception | None = None
-        """Of an optional write, which is not tried again."""
 
     def run(self) -> None:
         """Write durably, once; a second thread waits for the first.
@@ -53,7 +62,7 @@ class PendingWrite:
         optional.
         """
         with self._lock:
-            if self._is_durable:
+            if self._file in (_File.WRITTEN, _File.ABANDONED):
                 return
             if self._failure is not None:
                 raise self._failure
@@ -61,9 +70,9 @@ class PendingWrite:
                 self._write()
             except Exception as error:
                 if self.is_optional:
-                    self._failure = error
+                    self._file, self._failure = _File.FAILED, error
                 raise
-            self._is_durable = True
+            self._file = _File.WRITTEN
 
     def finish(self) -> None:
         """``run`` the write if necessary, then update the log.
@@ -87,7 +96,7 @@ class PendingWrite:
 
     def end(self) -> None:
         """Update the log if the write succeeded; else give it up."""
-        if self._is_durable:
+        if self._file is _File.WRITTEN:
             self.finish()
         else:
             self.give_up()
@@ -105,7 +114,7 @@ class PendingWrite:
     def abandon(self) -> None:
         """End the write without any update of the log; wait for a thread that is writing."""
         with self._lock:
-            self._failure = None
+            self._file = _File.ABANDONED
             self._let_go()
 
     def _let_go(self) -> None:

@@ -90,7 +90,15 @@ class Chunk:
     def is_empty(self) -> bool:
         return self._next == len(self._seqnos)
 
-    def take(self, room_bytes: int, most_bytes: int, most_items: int, opaque: int) -> FrameBatch:
+    def take(
+        self,
+        room_bytes: int,
+        most_bytes: int,
+        most_items: int,
+        opaque: int,
+        *,
+        is_from_disk: bool = False,
+    ) -> FrameBatch:
         """Return the next frames, at least one if there is any.
 
         It stops at ``most_bytes`` or ``most_items``, or once ``room_bytes`` are charged. Flow
@@ -112,7 +120,7 @@ class Chunk:
         _write_opaque(data, starts, opaque)
         self._next = last
         charged = int(self._charges[last]) - charged
-        return FrameBatch(data, self._seqnos[first:last], charged - len(data))
+        return FrameBatch(data, self._seqnos[first:last], charged - len(data), is_from_disk)
 
 
 def _write_opaque(data: bytearray, starts: npt.NDArray[np.int64], opaque: int) -> None:

@@ -233,7 +233,8 @@ class Snapshot:
         chunk = self._next_chunk(wanted_bytes)
         if chunk is None:
             return None
-        taken = chunk.take(room_bytes, most_bytes, most_items, opaque)
+        is_from_disk = not isinstance(self.source, MemoryItems)
+        taken = chunk.take(room_bytes, most_bytes, most_items, opaque, is_from_disk=is_from_disk)
         if not chunk.is_empty:
             self.source.put_back(chunk.left_seqnos)
         # A single frame is sent whatever its length, so it says nothing about the growth.

@@ -281,11 +281,11 @@ class ActiveStream:
             self.sent_seqno = int(batch.seqnos[-1])
             if self.sent_seqno >= snapshot.end:
                 self._finish(snapshot)
-        if isinstance(snapshot.source, MemoryItems):
+        if batch.is_from_disk:
+            self.items_from_disk += len(batch.seqnos)
+        else:
             self.items_from_memory += len(batch.seqnos)
-            return batch
-        self.items_from_disk += len(batch.seqnos)
-        return replace(batch, is_from_disk=True)
+        return batch
 
     def _advance_to(self, end: int) -> FrameBatch:
         return FrameBatch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED))

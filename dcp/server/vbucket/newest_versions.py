@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from dcp.server.model.manifest import DEFAULT_ID
 from dcp.server.model.versions import Version
-from dcp.server.storage.disk_history import LegacyEnd
 from dcp.server.storage.disk_store import StoredItem, VbucketStore
+from dcp.server.storage.legacy_end import LegacyEnd
 from dcp.server.storage.stored_items import stored_item, version_of
 from dcp.server.vbucket.key_index import KeyIndex
 from dcp.server.vbucket.stored_version import StoredVersion

@@ -10,7 +10,7 @@ import pytest
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.bucket.auth import SaslConversation
+from dcp.server.bucket.auth import Outcome, SaslConversation
 from dcp.server.bucket.write_path import WritePath
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import VbucketFacts
@@ -280,9 +280,7 @@ def test_nodes_sign_in_by_scram(make_cluster: MakeCluster, monkeypatch: pytest.M
     derived: list[bytes] = []
     start, derive = SaslConversation.start, hashlib.pbkdf2_hmac
 
-    def started(
-        self: SaslConversation, mechanism: bytes, payload: bytes
-    ) -> tuple[str | None, bytes]:
+    def started(self: SaslConversation, mechanism: bytes, payload: bytes) -> Outcome:
         said.append((mechanism, payload))
         return start(self, mechanism, payload)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.server.model.versions import Content, Version
-from dcp.server.storage.disk_history import ReceivedParts
+from dcp.server.storage.received_parts import ReceivedParts
 from dcp.server.storage.saved_vbucket import SavedVbucket, StateOnDisk
 from dcp.server.storage.unwritten_batches import UnwrittenBatches
 from dcp.types import FailoverEntry, FailoverLog

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.producer.writes.sync_writes import (
+    NEXT,
     CopyProgress,
     SyncWrites,
+    WriteEvent,
+    WriteState,
     is_possible,
 )
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -499,6 +502,15 @@ def test_a_majority_has_it_on_disk(
 
 
 # --- the life of a write
+
+
+def test_every_state_has_its_events() -> None:
+    """What ended goes no further, and what may be visible is never aborted."""
+    ended = {WriteState.COMMITTED, WriteState.ABORTED, WriteState.FORGOTTEN}
+    assert {state for state, _ in NEXT} == set(WriteState) - ended
+    assert {event for state, event in NEXT if state is WriteState.PENDING} == set(WriteEvent)
+    left = {then for (state, _), then in NEXT.items() if state is WriteState.MAYBE_VISIBLE}
+    assert left == {WriteState.COMMITTED, WriteState.FORGOTTEN}
 
 
 @pytest.mark.parametrize(
