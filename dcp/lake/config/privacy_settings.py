@@ -136,7 +136,7 @@ class PrivacySettings(Section):
         if self.hashes:
             self.hash_key()
 
-    def hash_key(self, environment: Mapping[str, str] = os.environ) -> bytes:
+    def hash_key(self, environment: Mapping[str, str] | None = None) -> bytes:
         """Return the key, as file and environment hold it at this moment.
 
         Raises:
@@ -149,7 +149,7 @@ class PrivacySettings(Section):
             )
         else:
             setting = "hash_key_env"
-            found = environment.get(self.hash_key_env, "")
+            found = (os.environ if environment is None else environment).get(self.hash_key_env, "")
         if len(found) < LEAST_KEY_CHARACTERS:
             raise SecretError(
                 f"privacy.{setting}: found a key of {len(found)} characters, expected "

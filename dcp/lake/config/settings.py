@@ -107,10 +107,11 @@ class SourceSettings(ReachSettings):
         """
         return ConnectionString.parse(self.seeds, tls=self.tls)
 
-    def credentials(self, environment: Mapping[str, str] = os.environ) -> Credentials:
+    def credentials(self, environment: Mapping[str, str] | None = None) -> Credentials:
         """Return user and password, as files and environment hold them at this moment.
 
-        PLAIN is allowed on encrypted and local connections, or by the settings.
+        PLAIN is allowed on encrypted and local connections, or by the settings. ``environment``
+        defaults to this process's.
 
         Raises:
             ConfigError: no user is named; else as for ``password``.
@@ -130,7 +131,7 @@ class SourceSettings(ReachSettings):
         mechanisms = ALL_MECHANISMS if is_private else SCRAM_MECHANISMS
         return Credentials(username, Secret(password), mechanisms)
 
-    def password(self, environment: Mapping[str, str] = os.environ) -> str:
+    def password(self, environment: Mapping[str, str] | None = None) -> str:
         """Read the password from its file or variable, on the machine of this process.
 
         Raises:
@@ -143,7 +144,7 @@ class SourceSettings(ReachSettings):
                 is_empty = "the first line of the file is empty"
                 raise SecretError(self._missing("password_file", is_empty))
             return first_line
-        found = environment.get(self.password_env)
+        found = (os.environ if environment is None else environment).get(self.password_env)
         # Who wrote the password itself there does not find it in a log.
         shown = re.fullmatch("[A-Z_][A-Z0-9_]*", self.password_env)
         name = self.password_env if shown else "that it names"

@@ -87,7 +87,7 @@ class _Given:
 
 def load_settings(
     path: Path | None = None,
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
     overrides: Mapping[str, object] | None = None,
 ) -> Settings:
     """Return the settings of ``path`` (if any), overridden by the environment and ``overrides``.
@@ -102,7 +102,7 @@ def load_settings(
     given: dict[str, dict[str, _Given]] = {name: {} for name in SECTIONS}
     if path is not None:
         _take_file(path, given)
-    _take_environment(environment, given)
+    _take_environment(os.environ if environment is None else environment, given)
     for name, value in (overrides or {}).items():
         section, _, key = name.partition(".")
         _require_known(section, key, f"option {name}")

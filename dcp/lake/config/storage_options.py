@@ -99,7 +99,7 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def s3a_settings(
-    root: str, given: Mapping[str, str], environment: Mapping[str, str] = os.environ
+    root: str, given: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return Spark's settings for the store of these options, without secrets.
 
@@ -111,7 +111,8 @@ def s3a_settings(
         SecretError: a file with a secret cannot be read, or is empty; or one of AWS profiles is not
             of the format.
     """
-    options = _with_environment(given, environment)
+    around = os.environ if environment is None else environment
+    options = _with_environment(given, around)
     _read(options)
     settings = {f"spark.hadoop.fs.{scheme}.impl": S3A_CLASS for scheme in ("s3", "s3n")}
     settings[f"{_S3A}aws.credentials.provider"] = ",".join(_PROVIDERS)
@@ -137,7 +138,7 @@ def options_of_delta_rs(
     root: str,
     given: Mapping[str, str],
     spark: Mapping[str, str],
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, str] | None:
     """Return options that lead delta-rs and obstore to the store, without secrets.
 
@@ -150,12 +151,13 @@ def options_of_delta_rs(
         ConfigError: as `checked_options`.
         SecretError: a file of AWS profiles has another format.
     """
+    around = os.environ if environment is None else environment
     if any(key.startswith(f"{each}{way}") for key in spark for each in _CONNECTOR for way in _WAY):
         return None
     if log_store_in(spark.get, root) not in (None, LOG_STORE):
         return None
-    options = _with_environment(given, environment)
-    if not _names_keys(options, environment) and _profile_keys(environment) is None:
+    options = _with_environment(given, around)
+    if not _names_keys(options, around) and _profile_keys(around) is None:
         return None
     options.setdefault("region", _REGION_ELSEWHERE)
     scheme, _, host = options.get("endpoint", "").partition("://")
@@ -174,7 +176,7 @@ def log_store_in(settings: Callable[[str], str | None], place: str) -> str | Non
 
 
 def with_secrets(
-    root: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
+    root: str, options: Mapping[str, str], environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the options with this machine's keys: of files, environment or profile.
 
@@ -184,51 +186,52 @@ def with_secrets(
         SecretError: a file with a secret cannot be read, or is empty; or one of AWS profiles is not
             of the format.
     """
+    around = os.environ if environment is None else environment
     found = _read(options)
     if is_in_cloud(root):
         return found
-    if not _names_keys(found, environment):
-        keys = _profile_keys(environment) or {}
+    if not _names_keys(found, around):
+        keys = _profile_keys(around) or {}
     elif KEYS[0] in found:
         keys = {}
     else:
-        keys = {name: environment.get(f"AWS_{name.upper()}", "") for name in KEYS}
+        keys = {name: around.get(f"AWS_{name.upper()}", "") for name in KEYS}
     return found | {name: keys[name] for name in KEYS if keys.get(name)}
 
 
-def _names_keys(options: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+def _names_keys(options: Mapping[str, str], around: Mapping[str, str]) -> bool:
     """Return whether options or the environment name a key: profiles do not count then."""
     named = KEYS[0] in options or f"{KEYS[0]}_file" in options
-    return named or bool(environment.get(f"AWS_{KEYS[0].upper()}"))
+    return named or bool(around.get(f"AWS_{KEYS[0].upper()}"))
 
 
-def _profile_keys(environment: Mapping[str, str]) -> dict[str, str] | None:
+def _profile_keys(around: Mapping[str, str]) -> dict[str, str] | None:
     """Return the keys of the profile; none of them for a role; None if only Spark knows the way."""
-    if environment.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
+    if around.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         return {}
-    profile = _profile(environment)
+    profile = _profile(around)
     keys = [f"aws_{each}" for each in KEYS]
     if keys[0] in profile and keys[1] in profile:
         return {each.removeprefix("aws_"): profile[each] for each in keys if each in profile}
     has_another_way = any(key in profile for key in _NO_ROLE)
-    return None if environment.get("AWS_PROFILE") or has_another_way else {}
+    return None if around.get("AWS_PROFILE") or has_another_way else {}
 
 
-def _profile(environment: Mapping[str, str]) -> dict[str, str]:
+def _profile(around: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of the AWS profile, of both files.
 
     Raises:
         SecretError: a file is not of the format.
     """
-    home = environment.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path's raises without a home
+    home = around.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path's raises without a home
     folder = Path(home) / ".aws"
-    name = environment.get("AWS_PROFILE") or "default"
+    name = around.get("AWS_PROFILE") or "default"
     found: dict[str, str] = {}
     for variable, file in (
         ("AWS_CONFIG_FILE", folder / "config"),
         ("AWS_SHARED_CREDENTIALS_FILE", folder / "credentials"),
     ):
-        sections = _sections(environment.get(variable) or str(file))
+        sections = _sections(around.get(variable) or str(file))
         for each in (f"profile {name}", name):
             if sections.has_section(each):
                 found |= sections.items(each)
@@ -262,13 +265,13 @@ def _fault(failure: configparser.Error | UnicodeDecodeError) -> str:
             return "bytes that are no UTF-8"
 
 
-def _with_environment(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+def _with_environment(given: Mapping[str, str], around: Mapping[str, str]) -> dict[str, str]:
     options = checked_options(given)
     for name, variables in _VARIABLES:
-        value = next(filter(None, map(environment.get, variables)), None)
+        value = next(filter(None, map(around.get, variables)), None)
         if value is not None:
             options.setdefault(name, value)
-    if "region" not in options and "region" in (profile := _profile(environment)):
+    if "region" not in options and "region" in (profile := _profile(around)):
         options["region"] = profile["region"]
     _require_plain_endpoint(options)
     return options

@@ -202,7 +202,7 @@ def cloud_way(
     root: str,
     given: Mapping[str, str],
     spark: Mapping[str, str],
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, str] | None:
     """Return options that lead delta-rs and obstore to a root, without secrets.
 
@@ -212,8 +212,9 @@ def cloud_way(
     Raises:
         ConfigError: as `StoreOptions.checked`.
     """
+    around = os.environ if environment is None else environment
     options = CLOUDS[parts_of(root).scheme]
     by_connector = any(key.startswith(options.connector) for key in spark)
-    if not given and (by_connector or not options.are_in(environment)):
+    if not given and (by_connector or not options.are_in(around)):
         return None
     return {**PATIENCE, **options.checked(given)}
