@@ -16,6 +16,7 @@ _GONE: Final = {
     "plan --collections": _SECOND_LAKE,
     "serve --replica-lag": "serve with --replicas 1; after `dcplake replication pause` a failover "
     "loses what is written from then on",
+    "top --bucket": "leave it out: --producer and --relay take HOST:PORT of its HTTP port",
     "serve --memory-quota": "the producer keeps all documents in memory (docs/reference/memory.md)",
 }
 """Settings, commands and options that dcplake does not have, and what to use instead."""

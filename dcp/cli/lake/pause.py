@@ -37,7 +37,7 @@ def ask_and_say(
 
     asked = ask(settings, action, vbuckets)
     if json:
-        say_json({"id": asked.id, "action": asked.action})
+        say_json({"id": asked.id, "action": asked.action, "vbuckets": asked.vbuckets})
     else:
         say(f"{action} {asked.id}: {effect}")
     return 0

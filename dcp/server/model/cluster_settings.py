@@ -172,7 +172,7 @@ class ClusterSettings(NodeSettings):
     """kv_engine's ``dcp_disconnect_when_stuck_name_regex``; its ``…_timeout_seconds`` is next."""
     stuck_timeout_seconds: float = key(
         720.0,
-        "Time without an acknowledgement after which ``stuck_name_regex`` closes a consumer.",
+        "Time without an acknowledgement after which a consumer of such a name is closed.",
         unit="seconds",
         least=0,
         option="--stuck-timeout",
@@ -264,7 +264,7 @@ class ClusterSettings(NodeSettings):
             re.compile(self.stuck_name_regex)
         except re.error as error:
             raise ConfigError(
-                f"producer stuck_name_regex: found "
+                f"producer stuck name regex: found "
                 f"{self.stuck_name_regex!r}, expected a regular expression: {error}"
             ) from None
         self._check_bucket_type()
@@ -293,12 +293,16 @@ class ClusterSettings(NodeSettings):
             )
 
     def _check_bucket_type(self) -> None:
-        if self.bucket_type is BucketType.EPHEMERAL and (
-            self.data_folder is not None or self.unpersisted_seqnos or self.history_retention_bytes
-        ):
+        needs_disk = {
+            "a data folder": self.data_folder is not None,
+            "unpersisted seqnos": self.unpersisted_seqnos,
+            "history retention": self.history_retention_bytes,
+        }
+        found = [name for name, is_set in needs_disk.items() if is_set]
+        if self.bucket_type is BucketType.EPHEMERAL and found:
             raise ConfigError(
-                "producer bucket type: found ephemeral with a data folder, an unpersisted tail or "
-                "retained history, expected none: such a bucket has no disk"
+                f"producer bucket type: found ephemeral with {' and '.join(found)}, "
+                "expected neither: such a bucket has no disk"
             )
         if not self.purge_age_seconds >= 0:
             raise ConfigError(

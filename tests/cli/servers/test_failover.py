@@ -70,6 +70,13 @@ def test_a_failover_loses_what_was_written_while_copies_stood_still(
     assert "expected a number from 1 to 2" in capsys.readouterr().err
 
 
+def test_a_refusal_of_an_ephemeral_bucket_names_what_needs_a_disk(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["serve", "--bucket-type", "ephemeral", "--history-retention", "5"]) == 2
+    assert "found ephemeral with history retention, expected" in capsys.readouterr().err
+
+
 def test_serve_refuses_rules_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:
     for option, value, said in (
         ("--rules", "mine", "--rules: 'mine' is not one of 'document', 'server';"),

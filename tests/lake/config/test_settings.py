@@ -1,6 +1,9 @@
 """Settings: where they come from, who wins, and what each kind of mistake is told."""
 
+import inspect
+import os
 import re
+import sys
 import tomllib
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -542,3 +545,15 @@ def test_reprs_of_settings_have_no_spark_configuration() -> None:
 
 def test_no_setting_holds_a_password() -> None:
     assert "password" not in asdict(SourceSettings())
+
+
+def test_no_signature_shows_the_environment() -> None:
+    """``help`` and notebooks print default values; the environment has passwords."""
+    for module in [each for name, each in sys.modules.items() if name.startswith("dcp.")]:
+        for owner in [module, *(each for each in vars(module).values() if isinstance(each, type))]:
+            for function in filter(inspect.isfunction, vars(owner).values()):
+                defaults = [
+                    *(function.__defaults__ or ()),
+                    *(function.__kwdefaults__ or {}).values(),
+                ]
+                assert not any(each is os.environ for each in defaults), function.__qualname__
