@@ -10,6 +10,7 @@ import pytest
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
+from dcp.protocol import credentials
 from dcp.server.bucket.auth import Outcome, SaslConversation
 from dcp.server.bucket.write_path import WritePath
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -290,6 +291,7 @@ def test_nodes_sign_in_by_scram(make_cluster: MakeCluster, monkeypatch: pytest.M
 
     monkeypatch.setattr(SaslConversation, "start", started)
     monkeypatch.setattr(hashlib, "pbkdf2_hmac", derives)
+    monkeypatch.setattr(credentials, "pbkdf2_hmac", derives)
     cluster = make_cluster(nodes=3, vbuckets=3, replicas=2)
     cluster.wait_until_replicated()
     password = cluster.bucket.users.node_credentials.password.reveal().encode()
