@@ -79,7 +79,7 @@ def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
         (["--tls-port", "12100"], "expected --tls-cert and --tls-key"),
         ([*TLS, "--nodes", "4"], "producer ports: found 11210 twice"),
         (["--port", "65536"], "producer port: found 65536"),
-        (["--stuck-name-regex", "("], "stuck_name_regex: found '(', expected a regular expression"),
+        (["--stuck-name-regex", "("], "stuck name regex: found '(', expected a regular expression"),
         (["--nodes", "0"], "--nodes: found 0, expected 1 to 128"),
         (["--bucket-type", "ephemeral", "--data", "kept"], "such a bucket has no disk"),
     ],

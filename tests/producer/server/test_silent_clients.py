@@ -199,6 +199,6 @@ def test_impossible_times_are_refused(name: str, seconds: float) -> None:
 
 def test_an_impossible_regex_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"stuck_name_regex: found '\(', expected a regular expression"
+        ConfigError, match=r"stuck name regex: found '\(', expected a regular expression"
     ):
         session_of(stuck_name_regex="(")
