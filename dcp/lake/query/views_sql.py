@@ -308,7 +308,7 @@ def row_history_sql(changes_sql: str) -> str:
     return f"""
 SELECT key, value, kind, died IS NULL AS is_live, died.round AS died_in_round,
   cleared.seqno AS cleared_at_seqno, cleared.round AS cleared_in_round, delete_time, detail, xattrs,
-  expiry, flags, datatype, key_bytes, cas, rev, collection_id, round, {_HISTORY}
+  {_FACTS}, collection_id, round, {_HISTORY}
 FROM (SELECT *, {cleared} AS cleared
       FROM (SELECT c.*, b.forks, d.ends, {died} AS died
             FROM {changes_sql} c
