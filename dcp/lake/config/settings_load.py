@@ -126,7 +126,12 @@ def _take_file(path: Path, given: dict[str, dict[str, _Given]]) -> None:
         if default := getattr(SECTIONS[section](), key):
             give(section, key, default)
     for section, keys in content.items():
-        if section not in SECTIONS or not isinstance(keys, dict):
+        if section in SECTIONS and not isinstance(keys, dict):
+            raise ConfigError(
+                f"{path}: {section}: found a value of type {type(keys).__name__}, "
+                f"expected the section [{section}]"
+            )
+        if section not in SECTIONS:
             raise ConfigError(
                 f"{path}: found {section!r}{did_you_mean(section, SECTIONS)}, expected only the "
                 f"sections {', '.join(SECTIONS)}"

@@ -221,6 +221,7 @@ def test_file_then_environment_then_option(tmp_path: Path) -> None:
         ),
         ('[policy]\ndropped_collections = "keep"', ["dropped_collections", "a table of texts"]),
         ("tasks = 2", ["lake.toml", "'tasks'"]),
+        ("source = 3", ["lake.toml", "source: found a value of type int", "section [source]"]),
         ("[apply]\nkey_literals = 1", ["found apply.key_literals, which dcplake does not have"]),
         ('[round]\ntasks = "2"', ["lake.toml", "round.tasks", "'2' (str)", "an integer"]),
         ("[round]\ntasks = true", ["round.tasks", "True (bool)"]),
