@@ -23,7 +23,8 @@ LOG_COLUMNS: Final = [
     for name in REPLICA.names
 ]
 """The columns of a replica, computed from a row (``c``) of the log."""
-PLACE_SQL: Final = "named_struct('seqno', c.seqno, 'epoch', c.epoch, 'round', c.round) AS place"
+PLACE_SQL: Final = "c.seqno, c.epoch, c.round"
+"""A row's place in the log."""
 _KEY: Final = (quoted("vbucket"), quoted("key"))
 
 
@@ -63,15 +64,22 @@ def _in_rounds(log_slice: LogSlice) -> str:
 
 
 def touched_sql(rows: str) -> str:
-    """Return the relation of the keys in ``rows``: vbucket, key, newest, is_touched, row_count.
+    """Return the relation of the keys in ``rows``, with the place of each key's newest live row.
 
-    ``rows`` is SQL for rows of ``vbucket``, ``key``, ``place`` and ``role`` (`Role`). A place is a
-    struct (seqno, epoch, round) of a log row, NULL for a row of the table. ``newest`` is the place
-    of the key's newest live row, or NULL. An apply touches a key unless all its rows are published
-    and live. Spark and DataFusion execute it.
+    ``rows`` is SQL for rows of ``vbucket``, ``key``, ``seqno``, ``epoch``, ``round`` and ``role``
+    (`Role`). A row of the table has NULL in place of seqno, epoch and round. The result has the
+    same columns, without the role: the place is NULL if the key has no live row of the log. An
+    apply touches a key (``is_touched``) unless all its rows are published and live. ``row_count``
+    counts the key's rows. Spark and DataFusion execute it.
     """
+    # The live row with the highest seqno also has the highest epoch and round: an epoch begins
+    # above all live rows of older ones, and a position never goes back within an epoch.
+    newest = ", ".join(
+        f"max({name}) FILTER (WHERE role <> {string(Role.UNDONE)}) AS {name}"
+        for name in ("seqno", "epoch", "round")
+    )
     return f"""
-SELECT vbucket, key, max(place) FILTER (WHERE role <> {string(Role.UNDONE)}) AS newest,
+SELECT vbucket, key, {newest},
   count(*) FILTER (WHERE role <> {string(Role.KEPT)}) > 0 AS is_touched, count(*) AS row_count
 FROM ({rows}) GROUP BY vbucket, key"""
 
@@ -79,8 +87,7 @@ FROM ({rows}) GROUP BY vbucket, key"""
 def newest_places_sql(touched: str) -> str:
     """Return the relation (vbucket, key, seqno, epoch, round) of the touched keys' newest rows."""
     return f"""
-SELECT vbucket, key, newest.seqno AS seqno, newest.epoch AS epoch, newest.round AS round
-FROM ({touched}) WHERE is_touched AND newest IS NOT NULL"""
+SELECT vbucket, key, seqno, epoch, round FROM ({touched}) WHERE is_touched AND seqno IS NOT NULL"""
 
 
 def newest_rows_sql(
@@ -113,7 +120,9 @@ def _slice_touched_sql(
         )
     if log_slice.revived:
         held.append(_old_rows(table_sql, log_slice, log_slice.revived))
-    rows += [f"SELECT vbucket, key, NULL, {string(Role.HELD)} FROM ({each})" for each in held]
+    rows += [
+        f"SELECT vbucket, key, NULL, NULL, NULL, {string(Role.HELD)} FROM ({each})" for each in held
+    ]
     return touched_sql("\nUNION ALL ".join(rows))
 
 
@@ -165,7 +174,7 @@ def _touched_parts(
     chosen = f"{_in_rounds(log_slice)} AND {one_of('c.vbucket', log_slice.vbuckets)}"
     parts = [newest_rows_sql(changes_sql, collection_id, won, LOG_COLUMNS, chosen)]
     if log_slice.restored or log_slice.emptied:
-        lost = f"(SELECT vbucket, key FROM ({touched}) WHERE is_touched AND newest IS NULL) w"
+        lost = f"(SELECT vbucket, key FROM ({touched}) WHERE is_touched AND seqno IS NULL) w"
         parts.append(_lost_part(table_sql, log_slice, lost))
     return parts
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dcp.lake.adapters.apply_sql import PLACE_SQL, micros_of, newest_rows_sql, rows_sql, touched_sql
 from dcp.lake.store.log_slice import LogSlice, Role
@@ -66,7 +67,7 @@ MERGE_SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
 _TOUCHED: Final = pa.schema(
     [
         *map(CHANGES.field, ("vbucket", "key")),
-        ("newest", pa.struct([CHANGES.field(each.name) for each in fields(RowPlace)])),
+        *(CHANGES.field(each.name) for each in fields(RowPlace)),
         ("is_touched", pa.bool_()),
         ("row_count", pa.int64()),
     ]
@@ -112,13 +113,12 @@ def few_touched(
         ),
         _TOUCHED,
         version,
-    ).to_pylist()
-    if sum(key["row_count"] for key in found) > most:
+    )
+    if (pc.sum(found["row_count"]).as_py() or 0) > most:
         return None
     places = {
-        (key["vbucket"], key["key"]): key["newest"] and read(RowPlace, key["newest"])
-        for key in found
-        if key["is_touched"]
+        (key["vbucket"], key["key"]): None if key["seqno"] is None else read(RowPlace, key)
+        for key in found.filter(found["is_touched"]).to_pylist()
     }
     return Touched(dict(sorted(places.items())))
 
