@@ -40,7 +40,7 @@ class QualityGate:
         if self._suite is None:
             return True
         report = check_plan(lake, plan, self._suite)
-        if not report.failed:
+        if report.passed:
             self._withheld.pop(plan.held.table, None)
             return True
         before = self._withheld.get(plan.held.table)

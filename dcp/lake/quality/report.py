@@ -12,7 +12,7 @@ import pyarrow as pa
 from dcp.lake.quality.suite import QualitySuite, Severity
 from dcp.lake.tables.lake_tables import QUALITY_TABLE, LakeTables, ensure_ledger
 from dcp.lake.tables.schema import QUALITY
-from dcp.records import UNSTORED, plain
+from dcp.records import UNSTORED, Record, plain
 
 
 class CheckScope(StrEnum):
@@ -45,13 +45,8 @@ class ExpectationResult:
             )
 
     @property
-    def passed(self) -> bool:
+    def passed(self) -> Annotated[bool, "passed"]:
         return self.violations == 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it without ``problem`` and ``seen`` if they are empty."""
-        told = {**plain(self), "passed": self.passed}
-        return {name: told[name] for name in told if told[name] != "" or name == "says"}
 
     def __str__(self) -> str:
         if self.passed:
@@ -76,7 +71,7 @@ class ExpectationResult:
 
 
 @dataclass(frozen=True, slots=True)
-class QualityReport:
+class QualityReport(Record):
     run: str
     checked_at: Annotated[datetime, UNSTORED]
     table: str
@@ -101,17 +96,16 @@ class QualityReport:
         return tuple(each for each in self.broken if each.severity is Severity.ERROR)
 
     @property
+    def passed(self) -> Annotated[bool, "passed"]:
+        return not self.failed
+
+    @property
     def broken(self) -> tuple[ExpectationResult, ...]:
         """The same, with warnings."""
         return tuple(result for result in self.results if not result.passed)
 
     def __str__(self) -> str:
         return "\n".join([self._summary(), *(f"  {result}" for result in self.results)])
-
-    def to_json(self) -> dict[str, Any]:
-        """Seqnos are exact integers."""
-        results = [each.to_json() for each in self.results]
-        return {**plain(self), "passed": not self.failed, "expectations": results}
 
     def _summary(self) -> str:
         held = len(self.results) - len(self.broken)
@@ -145,7 +139,7 @@ def write_results(lake: LakeTables, report: QualityReport) -> None:
 def results_table(report: QualityReport, table_id: str) -> pa.Table:
     """Return rows of ``quality``; a field with the name of a column fills it."""
     of_check = {
-        **plain(report),
+        **report.to_json(),
         "time": report.checked_at,
         "table_id": table_id,
         "round": report.applied_round,
