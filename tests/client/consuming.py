@@ -57,8 +57,15 @@ def consuming(
         yield consumer
 
 
+PATIENT = {"last_words_seconds": 60.0}
+"""A cluster with it lets a slow machine read what was sent before a cut."""
+
+
 def assert_nothing_sent_twice(cluster: ProducerCluster, drained: Drained) -> None:
-    """The producer sent exactly what was delivered, in that order: nothing again, nothing lost."""
+    """The producer sent exactly what was delivered, in that order: nothing again, nothing lost.
+
+    After a cut this needs a cluster with `PATIENT`.
+    """
     assert drained.seqnos == cluster.counters().seqnos_sent
 
 

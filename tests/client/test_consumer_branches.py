@@ -10,7 +10,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.events import RollbackOrdered
 from dcp.types import FailoverLog
 from tests.client.conftest import MakeCluster
-from tests.client.consuming import assert_nothing_sent_twice, consuming, settings, starts
+from tests.client.consuming import PATIENT, assert_nothing_sent_twice, consuming, settings, starts
 from tests.client.drained import Drained, all_of, assert_same_state, caught_up
 
 TINY = settings(window_bytes=600, read_buffer_bytes=256)
@@ -39,7 +39,7 @@ def rollbacks(drained: Drained) -> list[RollbackOrdered]:
 
 @pytest.mark.parametrize("rules", ["document", "server"])
 def test_connections_that_are_cut_again_and_again(make_cluster: MakeCluster, rules: str) -> None:
-    cluster = make_cluster(vbuckets=2, checkpoint_items=10, rules=rules)
+    cluster = make_cluster(vbuckets=2, checkpoint_items=10, rules=rules, **PATIENT)
     fill_branches(cluster, 3)
     with consuming(cluster, chosen=TINY) as consumer:
         drained = Drained()

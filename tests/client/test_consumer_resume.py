@@ -7,7 +7,7 @@ import pytest
 
 from dcp.protocol.events import StreamOpened
 from tests.client.conftest import MakeCluster
-from tests.client.consuming import assert_nothing_sent_twice, consuming, settings, starts
+from tests.client.consuming import PATIENT, assert_nothing_sent_twice, consuming, settings, starts
 from tests.client.drained import Drained, assert_same_state, caught_up, fill
 
 
@@ -15,7 +15,7 @@ from tests.client.drained import Drained, assert_same_state, caught_up, fill
 def test_resumes_inside_a_snapshot_without_repeating(
     make_cluster: MakeCluster, cut_after: int
 ) -> None:
-    cluster = make_cluster(vbuckets=1)
+    cluster = make_cluster(vbuckets=1, **PATIENT)
     fill(cluster, 1000)
     with consuming(cluster) as consumer:
         cluster.snapshot_cut_after(cut_after)

@@ -38,7 +38,14 @@ ODD_KEYS = (b"\xff\xfe", b"\\x41", b"nul\0key")
 
 @pytest.fixture
 def cluster() -> Iterator[ProducerCluster]:
-    settings = ClusterSettings(nodes=2, vbuckets=VBUCKETS, replicas=1, seed=3, checkpoint_items=50)
+    settings = ClusterSettings(
+        nodes=2,
+        vbuckets=VBUCKETS,
+        replicas=1,
+        seed=3,
+        checkpoint_items=50,
+        last_words_seconds=60.0,  # after a cut, a slow machine also reads what was sent
+    )
     with ProducerCluster(settings) as cluster:
         yield cluster
 
