@@ -142,8 +142,8 @@ class Transport:
     def write(self, data: bytes) -> None:
         """Send ``data`` as far as there is room; keep the rest for the next call.
 
-        Raises:
-            LostConnectionError: the connection is broken.
+        If the connection is broken, nothing is sent. `read` then raises, after the bytes that have
+        arrived.
         """
         self._outgoing += data
         while self._outgoing:
@@ -151,9 +151,9 @@ class Transport:
                 sent = self._socket.send(self._outgoing)
             except _NOT_NOW:
                 return
-            except OSError as error:
-                told = f"broke while sending: {_reason(error)}"
-                raise LostConnectionError(self._address, told) from error
+            except OSError:
+                self._outgoing.clear()
+                return
             del self._outgoing[:sent]
 
     def wake(self) -> None:

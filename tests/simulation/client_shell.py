@@ -54,15 +54,13 @@ class LinkTransport:
         return len(found)
 
     def write(self, data: bytes) -> None:
-        """Send ``data`` as far as there is room and keep the rest."""
+        """Send ``data`` as far as there is room and keep the rest; nothing, if it is broken."""
         self._outgoing += data
         try:
             while self._outgoing and (sent := self._out.send(bytes(self._outgoing))):
                 del self._outgoing[:sent]
-        except ConnectionError as error:
-            raise NodeUnavailableError(
-                f"connection to {self._address} broke while sending: {error}"
-            ) from error
+        except ConnectionError:
+            self._outgoing.clear()
 
     def wake(self) -> None:
         """Let the reader have its turn."""
