@@ -102,7 +102,10 @@ def repair(lake: LakeTables, writer_id: str, *, only_in_log: Sequence[str] = ())
     begun = [states.get(vb) or VbucketProgress.beginning(vb) for vb in every]
     # Rows with events of collections may be gone, so whoever remembers them reads them again.
     begun = [
-        replace(state.restarted(Restart(RestartReason.RESYNC)), last_collection_round=number)
+        replace(
+            state.restarted(Restart(state.vbucket, RestartReason.RESYNC)),
+            last_collection_round=number,
+        )
         for state in begun
     ]
     forks = [

@@ -99,7 +99,7 @@ def decided(asked: Collection[str], *, has_started: bool = True) -> str | None:
         assert [left.reason for left in plan.left_out] == ["rollback"]
         return REFUSED
     [stream] = plan.streams
-    return stream.restart and stream.restart.reason
+    return None if stream.restart is None else stream.restart.reason
 
 
 @pytest.mark.parametrize("reason", [REFUSED, *RestartReason])
