@@ -113,7 +113,7 @@ class ForkingLog:
         committed = pa.Table.from_batches(
             [
                 pa.RecordBatch.from_pylist([*rows, told], schema=CHANGES),
-                states_to_batch(states, number),
+                states_to_batch([*states], number),
                 applied_to_batch(applied, number),
             ]
         )
