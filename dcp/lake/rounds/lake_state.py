@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from dcp.client.probe import ClusterView
 from dcp.errors import ConfigError
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.epochs import forks_between, live_complete_seqnos, newest_beginning
+from dcp.lake.change_log.epochs import forks_between, live_complete_seqnos
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import RollbackPolicy, Settings
 from dcp.lake.rounds.backfill_plan import BackfillPlan
@@ -85,7 +85,6 @@ def read_lake_state(
     states = states_at(lake, newest)
     policy = RollbackPolicy(settings.policy.rollback)
     ordered = [state for state in states.values() if state.order is not None]
-    rollbacks = ordered_restarts(lake, ordered, newest, policy)
     # If the beginning was cleaned, a table that has not applied it lacks rows and is stale.
     cleaned = cleaned_round(lake) if stale else 0
     stale = {vb: max(number, cleaned) for vb, number in stale.items() if vb in states}
@@ -93,7 +92,7 @@ def read_lake_state(
         lake.identity.lake_id,
         newest,
         states,
-        rollbacks,
+        ordered_restarts(lake, ordered, newest, policy),
         _not_begun_since(lake, stale, newest),
         _not_begun_since(lake, resyncs, newest),
     )
@@ -107,17 +106,11 @@ def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
     return stale
 
 
-def _not_begun_since(lake: LakeTables, rounds: Mapping[int, int], newest: int) -> frozenset[int]:
+def _not_begun_since(lake: LakeTables, rounds: Mapping[int, int], newest: int) -> set[int]:
     """Return the vbuckets that have not begun at seqno 0 after their round."""
-    if not rounds:
-        return frozenset()
-    forks = forks_between(lake, min(rounds.values()), newest, rounds.keys())
-    begun = {vbucket: newest_beginning(own) for vbucket, own in forks.items()}
-    return frozenset(
-        vbucket
-        for vbucket, number in rounds.items()
-        if (fork := begun[vbucket]) is None or fork.round <= number
-    )
+    forks = forks_between(lake, min(rounds.values(), default=newest), newest, rounds)
+    beginnings = ((vb, fork.round) for vb, own in forks.items() for fork in own if not fork.seqno)
+    return rounds.keys() - {vb for vb, number in beginnings if number > rounds[vb]}
 
 
 def ordered_restarts(

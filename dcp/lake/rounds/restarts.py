@@ -1,10 +1,10 @@
 """Decides which vbuckets begin a new epoch with the next round, and why. Pure.
 
 Each provider looks at the facts of the lake. It asks for restarts, or says why a vbucket cannot
-restart. `PROVIDERS` has their order of precedence: the first one that names a vbucket decides.
+restart. A vbucket that has not started has no rows to read again.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from dcp.lake.rounds.lake_state import LakeState
@@ -24,28 +24,27 @@ def refused_rollbacks(lake: LakeState) -> list[LeftOut]:
     return [each for each in refused if each.vbucket not in lifted]
 
 
-def _changed_filter(lake: LakeState) -> Iterable[Restart]:
-    has_read = lake.document_filter.has_read
-    unread = (vbucket for vbucket, state in lake.states.items() if not has_read(state))
-    return (Restart(vbucket, RestartReason.FILTER) for vbucket in unread)
+def _changed_filter(lake: LakeState) -> list[Restart]:
+    unread = (state for state in lake.states.values() if not lake.document_filter.has_read(state))
+    return [Restart(state.vbucket, RestartReason.FILTER) for state in unread]
 
 
-def _resyncs(lake: LakeState) -> Iterable[Restart]:
-    return _read_again(lake, lake.resyncs, RestartReason.RESYNC)
+def _resyncs(lake: LakeState) -> list[Restart]:
+    return [Restart(vb, RestartReason.RESYNC) for vb in lake.resyncs if lake.has_started(vb)]
 
 
-def _stale_vbuckets(lake: LakeState) -> Iterable[Restart]:
-    return _read_again(lake, lake.stale, RestartReason.STALE)
+def _stale_vbuckets(lake: LakeState) -> list[Restart]:
+    return [Restart(vb, RestartReason.STALE) for vb in lake.stale if lake.has_started(vb)]
 
 
-def _followed_rollbacks(lake: LakeState) -> Iterable[Restart]:
+def _followed_rollbacks(lake: LakeState) -> list[Restart]:
     followed = (each for each in lake.rollbacks if isinstance(each, Restart))
-    return (each for each in followed if lake.has_started(each.vbucket))
+    return [each for each in followed if lake.has_started(each.vbucket)]
 
 
-def _backfills(lake: LakeState) -> Iterable[Restart]:
+def _backfills(lake: LakeState) -> list[Restart]:
     beginning = () if lake.backfill is None else lake.backfill.beginning
-    return _read_again(lake, beginning, RestartReason.BACKFILL)
+    return [Restart(vb, RestartReason.BACKFILL) for vb in beginning if lake.has_started(vb)]
 
 
 PROVIDERS: Final[tuple[Provider, ...]] = (
@@ -56,16 +55,10 @@ PROVIDERS: Final[tuple[Provider, ...]] = (
     _followed_rollbacks,
     _backfills,
 )
+"""The order of precedence: the first provider that names a vbucket decides."""
 
 
 def restarts_of(lake: LakeState) -> dict[int, Restart | LeftOut]:
     """Return the restarts by vbucket. The epoch of a vbucket without an entry goes on."""
     answers = (each for ask in reversed(PROVIDERS) for each in ask(lake))
-    return {each.vbucket: each for each in answers}  # the first provider comes last, and overrides
-
-
-def _read_again(
-    lake: LakeState, vbuckets: Collection[int], reason: RestartReason
-) -> Iterable[Restart]:
-    """Restart the vbuckets at 0. One that has not started has no rows to read again."""
-    return (Restart(vbucket, reason) for vbucket in vbuckets if lake.has_started(vbucket))
+    return {each.vbucket: each for each in answers}  # the first provider's come last and override
