@@ -1,4 +1,4 @@
-"""Reads a lake's state: its vbuckets' positions, and the facts for which some begin a new epoch."""
+"""Reads a lake's state: its vbuckets' positions, and the facts that make some begin a new epoch."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -76,7 +76,7 @@ def read_lake_state(
     stale: Mapping[int, int],
     resyncs: Mapping[int, int],
 ) -> LakeState:
-    """Return a lake's state, with the restarts for which its log, replicas and users ask.
+    """Return a lake's state. Its log, replicas and users may make vbuckets restart.
 
     ``stale`` maps vbuckets to the round as of which a replica holds them (`stale_vbuckets`).
     ``resyncs`` maps vbuckets to the round after which they must begin again.
