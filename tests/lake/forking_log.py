@@ -113,7 +113,7 @@ class ForkingLog:
         committed = pa.Table.from_batches(
             [
                 pa.RecordBatch.from_pylist([*rows, told], schema=CHANGES),
-                states_to_batch(states, number),
+                states_to_batch([*states], number),
                 applied_to_batch(applied, number),
             ]
         )
@@ -140,7 +140,7 @@ class ForkingLog:
         vb.ends = [end for end in vb.ends if end <= seqno]
         kept = [entry for entry in vb.log.entries if entry.seqno <= seqno]
         vb.log = FailoverLog((FailoverEntry(self._uuid(), seqno), *kept))
-        restart = Restart(RestartReason.ROLLBACK, seqno, vb.log.uuid_at(seqno))
+        restart = Restart(vb.vbucket, RestartReason.ROLLBACK, seqno, vb.log.uuid_at(seqno))
         vb.state = vb.state.restarted(restart)
         vb.snapshot_end = 0
         fork = {"epoch": vb.state.epoch, "seqno": seqno, "detail": str(restart.reason)}

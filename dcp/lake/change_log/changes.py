@@ -5,7 +5,7 @@ consecutive. Delta skips an outdated append without an error, so each append rea
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,6 +25,8 @@ from dcp.lake.tables.history import (
     refuse_other_writer,
 )
 from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.tables.round_record import states_to_batch
+from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
 
 _ATTEMPTS: Final = 5
 """Maintenance may change the log during each append; after so many attempts the round fails."""
@@ -157,6 +159,24 @@ def append_round(
         f"round {round_number}: the log was changed during each of {_ATTEMPTS} appends (by "
         "maintenance?); nothing was committed, run it again when that has ended"
     ) from failure
+
+
+def append_states(
+    lake: LakeTables,
+    states: Collection[VbucketProgress],
+    round_number: int,
+    writer_id: str,
+    *,
+    restarts: Iterable[Restart] = (),
+    verify: bool = True,
+) -> TableCommit:
+    """Commit a round without documents: all vbuckets' states, after some restarts.
+
+    Raises: see `append_round`.
+    """
+    rows = [states_to_batch(states, round_number, restarts)]
+    new_rows = lake.store.new_changes(1, lambda _: iter(rows), are_few=True)
+    return append_round(lake, new_rows, round_number, writer_id, verify=verify)
 
 
 def refuse_wrong_round(

@@ -285,12 +285,8 @@ class TaskReceiver:
             result.brought_rows = counts["rows"] > 0
             told = result.report(counts)
             self._batches.add_event(RowKind.STATUS, vbucket, detail=told.status())
-            if (restart := result.plan.restart) is not None:
-                self._batches.add_event(
-                    RowKind.ROLLBACK, vbucket, seqno=restart.seqno, detail=restart.reason
-                )
-                if not restart.seqno:
-                    self._add_begins(result)
+            if (restart := result.plan.restart) is not None and not restart.seqno:
+                self._add_begins(result)
         epochs = {state.vbucket: state.epoch for state in self._plan.carried}
         for left in self._plan.left_out:
             told = VbucketReport(
@@ -306,7 +302,8 @@ class TaskReceiver:
         yield from self._batches.flush()
         states = [result.state(self._round) for result in self.results.values()]
         states += self._plan.carried
-        yield states_to_batch(states, self._round)
+        restarts = (each.restart for each in self._plan.streams if each.restart is not None)
+        yield states_to_batch(states, self._round, restarts)
         dropped = {each for result in self.results.values() for each in result.dropped}
         if undecided := self._access.dropped.undecided(dropped):
             yield policies_to_batch(undecided, self._round)

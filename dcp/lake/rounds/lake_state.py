@@ -1,4 +1,4 @@
-"""Reads a lake's state: its vbuckets' positions, and the vbuckets that must begin a new epoch."""
+"""Reads a lake's state: its vbuckets' positions, and the facts that make some begin a new epoch."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from dcp.client.probe import ClusterView
 from dcp.errors import ConfigError
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.epochs import forks_between, live_complete_seqnos, newest_beginning
+from dcp.lake.change_log.epochs import forks_between, live_complete_seqnos
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import RollbackPolicy, Settings
 from dcp.lake.rounds.backfill_plan import BackfillPlan
@@ -15,7 +15,7 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.lake_tables import LakeTables, cleaned_round
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
+from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,12 @@ class LakeState:
     lake_id: str
     latest_round: int
     states: Mapping[int, VbucketProgress] = field(default_factory=dict)
-    restarts: Mapping[int, Restart | LeftOut] = field(default_factory=dict)
-    """Vbuckets that must begin a new epoch, or the reason why one cannot."""
+    rollbacks: Collection[Restart | LeftOut] = ()
+    """For each vbucket with a rollback order the restart that follows it, or why none can."""
+    stale: Collection[int] = ()
+    """Vbuckets that some replica shows as of an older round, and that have not begun at 0 since."""
+    resyncs: Collection[int] = ()
+    """Vbuckets that users want to begin at 0, and that have not done so since."""
     backfill: BackfillPlan | None = None
     document_filter: DocumentFilter = EVERYTHING
     delayed: frozenset[int] = frozenset()
@@ -35,25 +39,6 @@ class LakeState:
 
     def state(self, vbucket: int) -> VbucketProgress:
         return self.states.get(vbucket) or VbucketProgress.beginning(vbucket)
-
-    def restart(self, vbucket: int) -> Restart | LeftOut | None:
-        """Return a vbucket's restart, or why it cannot restart; None if its epoch goes on."""
-        found = self.restarts.get(vbucket)
-        if isinstance(found, LeftOut):
-            return found
-        if not self.document_filter.has_read(self.state(vbucket)):
-            return Restart(RestartReason.FILTER)
-        begins = self.backfill is not None and vbucket in self.backfill.beginning
-        if found is None and begins and self.has_started(vbucket):
-            return Restart(RestartReason.BACKFILL)
-        # A vbucket that has not started has no rows to read again.
-        return found if self.has_started(vbucket) else None
-
-    def restarting(self, reason: RestartReason) -> frozenset[int]:
-        restarts = self.restarts.items()
-        return frozenset(
-            vb for vb, each in restarts if isinstance(each, Restart) and each.reason is reason
-        )
 
     def restarted(self, vbucket: int, restart: Restart | None) -> VbucketProgress:
         """Return the state from which to stream a vbucket; its rows pass the filter."""
@@ -91,7 +76,7 @@ def read_lake_state(
     stale: Mapping[int, int],
     resyncs: Mapping[int, int],
 ) -> LakeState:
-    """Return a lake's state, with the restarts that its log, replicas and users ask for.
+    """Return a lake's state. Its log, replicas and users may make vbuckets restart.
 
     ``stale`` maps vbuckets to the round as of which a replica holds them (`stale_vbuckets`).
     ``resyncs`` maps vbuckets to the round after which they must begin again.
@@ -100,12 +85,17 @@ def read_lake_state(
     states = states_at(lake, newest)
     policy = RollbackPolicy(settings.policy.rollback)
     ordered = [state for state in states.values() if state.order is not None]
-    restarts = ordered_restarts(lake, ordered, newest, policy)
-    stale = {vbucket: number for vbucket, number in stale.items() if vbucket in states}
-    # Later reasons override earlier ones.
-    for reason, rounds in ((RestartReason.STALE, stale), (RestartReason.RESYNC, resyncs)):
-        restarts |= _restarts_since(lake, rounds, newest, reason)
-    return LakeState(lake.identity.lake_id, newest, states, restarts)
+    # If the beginning was cleaned, a table that has not applied it lacks rows and is stale.
+    cleaned = cleaned_round(lake) if stale else 0
+    stale = {vb: max(number, cleaned) for vb, number in stale.items() if vb in states}
+    return LakeState(
+        lake.identity.lake_id,
+        newest,
+        states,
+        ordered_restarts(lake, ordered, newest, policy),
+        _not_begun_since(lake, stale, newest),
+        _not_begun_since(lake, resyncs, newest),
+    )
 
 
 def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
@@ -116,32 +106,19 @@ def stale_vbuckets(versions: Iterable[AppliedVersion]) -> dict[int, int]:
     return stale
 
 
-def _restarts_since(
-    lake: LakeTables, rounds: Mapping[int, int], newest: int, reason: RestartReason
-) -> dict[int, Restart | LeftOut]:
-    """Return the restarts of vbuckets that have not begun at seqno 0 after their round."""
-    if not rounds:
-        return {}
-    forks = forks_between(lake, min(rounds.values()), newest, rounds.keys())
-    # If the beginning was cleaned, a table that has not applied it lacks rows and is stale.
-    cleaned = cleaned_round(lake) if reason is RestartReason.STALE else 0
-    begun = {vbucket: newest_beginning(own) for vbucket, own in forks.items()}
-    return {
-        vbucket: Restart(reason)
-        for vbucket, number in rounds.items()
-        if (fork := begun[vbucket]) is None or fork.round <= max(number, cleaned)
-    }
+def _not_begun_since(lake: LakeTables, rounds: Mapping[int, int], newest: int) -> set[int]:
+    """Return the vbuckets that have not begun at seqno 0 after their round."""
+    forks = forks_between(lake, min(rounds.values(), default=newest), newest, rounds)
+    beginnings = ((vb, fork.round) for vb, own in forks.items() for fork in own if not fork.seqno)
+    return rounds.keys() - {vb for vb, number in beginnings if number > rounds[vb]}
 
 
 def ordered_restarts(
     lake: LakeTables, ordered: Collection[VbucketProgress], newest: int, policy: RollbackPolicy
-) -> dict[int, Restart | LeftOut]:
+) -> list[Restart | LeftOut]:
     bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
     complete = live_complete_seqnos(lake, ordered, bounds, newest)
-    return {
-        state.vbucket: plan_rollback(state, complete.get(state.vbucket, 0), policy)
-        for state in ordered
-    }
+    return [plan_rollback(state, complete.get(state.vbucket, 0), policy) for state in ordered]
 
 
 def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:

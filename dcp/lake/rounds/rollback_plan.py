@@ -63,7 +63,7 @@ def plan_rollback(
             f"follow the protocol, or lost more than it says: "
             f"dcplake resync --vbuckets {state.vbucket} streams it again from the beginning",
         )
-    return Restart(RestartReason.ROLLBACK, seqno, vb_uuid, is_fruitless)
+    return Restart(state.vbucket, RestartReason.ROLLBACK, seqno, vb_uuid, is_fruitless)
 
 
 def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> RollbackTarget:

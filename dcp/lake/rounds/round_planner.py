@@ -15,8 +15,9 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPla
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.backfill_plan import BACKFILL_ROUND_SECONDS
 from dcp.lake.rounds.lake_state import LakeState
+from dcp.lake.rounds.restarts import restarts_of
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -58,10 +59,11 @@ def plan_round(
     """
     lake_state.refuse_late_start()
     goals = cluster.high_seqnos if targets is None else targets
+    restarts, skip = restarts_of(lake_state), skip or {}
     streams: list[StreamPlan] = []
     left_out: list[LeftOut] = []
-    for vbucket in range(cluster.map.vbucket_count):
-        match _planned(lake_state, cluster, vbucket, goals.get(vbucket), skip or {}):
+    for vb in range(cluster.map.vbucket_count):
+        match _planned(lake_state, cluster, vb, restarts.get(vb), goals.get(vb), skip.get(vb)):
             case LeftOut() as left:
                 left_out.append(left)
             case StreamPlan() as stream:
@@ -92,13 +94,14 @@ def _planned(
     lake_state: LakeState,
     cluster: "ClusterView",
     vbucket: int,
+    restart: Restart | LeftOut | None,
     goal: int | None,
-    skip: Mapping[int, LeftOut],
+    skipped: LeftOut | None,
 ) -> StreamPlan | LeftOut | None:
     """Return a vbucket's stream, or why it is left out; None: it has reached its goal."""
-    restart, has_started = lake_state.restart(vbucket), lake_state.has_started(vbucket)
     if isinstance(restart, LeftOut):
-        return skip.get(vbucket, restart)
+        return skipped or restart
+    has_started = lake_state.has_started(vbucket)
     state, high_seqno = lake_state.restarted(vbucket, restart), cluster.high_seqnos.get(vbucket)
     backfill = lake_state.backfill
     read = None if backfill is None else backfill.read(vbucket, restart)
@@ -115,8 +118,8 @@ def _planned(
         goal = high_seqno  # a rollback may have removed the old goal
     elif goal is not None and not is_behind(state, goal):
         return None
-    if vbucket in skip:
-        return skip[vbucket]
+    if skipped is not None:
+        return skipped
     node = cluster.map.owner(vbucket)
     if node is None:
         return LeftOut(vbucket, "no active node", cluster.map.why_without_owner(vbucket))

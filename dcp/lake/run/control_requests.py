@@ -32,7 +32,6 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.run.repair import is_damaged, refuse_damage, repair
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.printable import number_ranges, numbers_of
 from dcp.suggestions import refusal_of_gone
 
@@ -125,11 +124,10 @@ class Requests:
 
     def end_resyncs(self, lake_state: LakeState) -> None:
         """Answer the requests whose vbuckets have begun anew, as ``lake_state`` shows."""
-        waiting = lake_state.restarting(RestartReason.RESYNC)
         for action in self._begun:
             if action.action == RESYNC:
                 vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
-                if not vbuckets & waiting:
+                if vbuckets.isdisjoint(lake_state.resyncs):
                     self._control.write(action, ActionState.DONE, lake_state.latest_round)
 
 

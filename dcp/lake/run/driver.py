@@ -42,6 +42,7 @@ from dcp.lake.rounds.observer import (
     RoundProgress,
     round_progress,
 )
+from dcp.lake.rounds.restarts import refused_rollbacks
 from dcp.lake.rounds.round_plan import (
     Idle,
     LeftOut,
@@ -384,10 +385,7 @@ class Driver:
             lake_state, document_filter=document_filter.keeping_out(kept_out, there)
         )
         self._read_recorded_policies(lake_state.states.values(), there)
-        restarts = lake_state.restarts.values()
-        self._persistence.leave_out(
-            [each.vbucket for each in restarts if isinstance(each, LeftOut)]
-        )
+        self._persistence.leave_out([left.vbucket for left in refused_rollbacks(lake_state)])
         plan = plan_round(
             lake_state,
             cluster,

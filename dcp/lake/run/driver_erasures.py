@@ -22,7 +22,7 @@ from typing import Final
 from dcp.errors import ConfigError, IncompleteRunError, LakeError
 from dcp.lake.apply.applier import Applier
 from dcp.lake.change_log.applied import replica_status
-from dcp.lake.change_log.changes import append_round, latest_round
+from dcp.lake.change_log.changes import append_states, latest_round
 from dcp.lake.change_log.control import Action, ActionState, Control
 from dcp.lake.change_log.erase_request import Erasure, erasure_to_do, kept_out
 from dcp.lake.change_log.round_queries import states_at
@@ -37,7 +37,6 @@ from dcp.lake.maintain.document_removal import (
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.lake_tables import LakeTables, record_cleaned_round
-from dcp.lake.tables.round_record import states_to_batch
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -145,9 +144,7 @@ class DriverErasures:
                 self._control.write(action, ActionState.REFUSED, newest, found.still_at_source())
                 return ""
         number = newest + 1
-        rows = [states_to_batch(states.values(), number)]
-        new_rows = lake.store.new_changes(1, lambda _: iter(rows), are_few=True)
-        append_round(lake, new_rows, number, self._writer_id)
+        append_states(lake, states.values(), number, self._writer_id)
         reached("erase.round")
         changed: dict[str, int] = {}
         for replica in replicas:

@@ -235,8 +235,8 @@ def _read_again(
     policy = RollbackPolicy(settings.policy.rollback)
     followed = RollbackPolicy.REWRITE if policy is RollbackPolicy.FAIL else policy
     newest = lake_state.latest_round
-    restarts = ordered_restarts(lake, ordered, newest, followed).items()
-    again = [vb for vb, each in restarts if isinstance(each, Restart) and not each.seqno]
+    restarts = ordered_restarts(lake, ordered, newest, followed)
+    again = [each.vbucket for each in restarts if isinstance(each, Restart) and not each.seqno]
     if not again:
         return None
     held, highs = count_documents(lake, again), cluster.high_seqnos

@@ -12,12 +12,10 @@ foreign changes gets applies again only if none of its rows stays.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import pyarrow as pa
-
 from dcp.errors import LakeError
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import (
-    append_round,
+    append_states,
     commits_of_driver,
     newest_round,
     refuse_tampered_log,
@@ -28,14 +26,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.history import CLEANING, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, record_cleaned_round, replicas_in
-from dcp.lake.tables.round_record import states_to_batch
-from dcp.lake.tables.schema import CHANGES, RowKind
-from dcp.lake.tables.vbucket_state import (
-    FIRST_EPOCH,
-    Restart,
-    RestartReason,
-    VbucketProgress,
-)
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, Restart, RestartReason, VbucketProgress
 
 
 def only_in_log(settings: Settings) -> tuple[str, ...]:
@@ -98,42 +89,24 @@ def repair(lake: LakeTables, writer_id: str, *, only_in_log: Sequence[str] = ())
                 "from a copy, or do that"
             )
         _empty(lake, replicas, newest, writer_id)
-    every = range(lake.identity.vbucket_count)
-    begun = [states.get(vb) or VbucketProgress.beginning(vb) for vb in every]
+    restarts = [Restart(vbucket, RestartReason.RESYNC) for vbucket in states]
+    begun = [states[each.vbucket].restarted(each) for each in restarts]
     # Rows with events of collections may be gone, so whoever remembers them reads them again.
-    begun = [
-        replace(state.restarted(Restart(RestartReason.RESYNC)), last_collection_round=number)
-        for state in begun
-    ]
-    forks = [
-        {
-            "round": number,
-            "epoch": state.epoch,
-            "vbucket": state.vbucket,
-            "kind": RowKind.ROLLBACK,
-            "seqno": state.position.seqno,
-            "detail": RestartReason.RESYNC,
-        }
-        for state in begun
-    ]
-    rows = [pa.RecordBatch.from_pylist(forks, schema=CHANGES), states_to_batch(begun, number)]
-    new_rows = lake.store.new_changes(1, lambda _: iter(rows), are_few=True)
-    append_round(lake, new_rows, number, writer_id, verify=False)
+    begun = [replace(state, last_collection_round=number) for state in begun]
+    append_states(lake, begun, number, writer_id, restarts=restarts, verify=False)
 
 
 def _states(lake: LakeTables, newest: int, number: int) -> Mapping[int, VbucketProgress]:
-    """Return the newest states. If the log has lost them, return states with unused epochs.
+    """Return all vbuckets' newest states. If the log has lost them, their epochs are unused ones.
 
     A vbucket begins at most one epoch in a round, so no epoch is higher than the number of rounds.
     """
+    unread = {vb: VbucketProgress.beginning(vb) for vb in range(lake.identity.vbucket_count)}
     try:
         with spark_errors("the newest positions cannot be read"):
-            return states_at(lake, newest)
+            return {**unread, **states_at(lake, newest)}
     except LakeError:
-        pass
-    every = range(lake.identity.vbucket_count)
-    lost = {vb: VbucketProgress.beginning(vb) for vb in every}
-    return {vb: replace(state, epoch=FIRST_EPOCH + number) for vb, state in lost.items()}
+        return {vb: replace(state, epoch=FIRST_EPOCH + number) for vb, state in unread.items()}
 
 
 def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writer_id: str) -> None:

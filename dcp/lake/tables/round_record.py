@@ -1,7 +1,7 @@
 """The record of a committed round: for each vbucket its position, and its stream's outcome."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -11,7 +11,7 @@ import pyarrow as pa
 from dcp.errors import LakeError
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.tables.schema import CHANGES, RowKind
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
 from dcp.records import Record, plain, read
 
 UNDECODABLE: Final = (
@@ -93,8 +93,26 @@ BEFORE_THE_FIRST: Final = RoundRecord({}, ())
 """Round 0, in which no vbucket has a state."""
 
 
-def states_to_batch(states: Iterable[VbucketProgress], round_number: int) -> pa.RecordBatch:
-    rows = [
+def states_to_batch(
+    states: Collection[VbucketProgress], round_number: int, restarts: Iterable[Restart] = ()
+) -> pa.RecordBatch:
+    """Return a round's ``position`` rows, behind a ``rollback`` row for each of its restarts.
+
+    The state of each restarted vbucket has the epoch that begins.
+    """
+    epochs = {state.vbucket: state.epoch for state in states}
+    forks = [
+        {
+            "round": round_number,
+            "epoch": epochs[restart.vbucket],
+            "vbucket": restart.vbucket,
+            "kind": RowKind.ROLLBACK,
+            "seqno": restart.seqno,
+            "detail": restart.reason,
+        }
+        for restart in restarts
+    ]
+    positions = [
         {
             "round": round_number,
             "epoch": state.epoch,
@@ -106,7 +124,7 @@ def states_to_batch(states: Iterable[VbucketProgress], round_number: int) -> pa.
         }
         for state in states
     ]
-    return pa.RecordBatch.from_pylist(rows, schema=CHANGES)
+    return pa.RecordBatch.from_pylist([*forks, *positions], schema=CHANGES)
 
 
 def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, VbucketProgress]:

@@ -65,6 +65,7 @@ class RestartReason(StrEnum):
 class Restart:
     """The start of a vbucket's next epoch. Its fork ``seqno`` is a complete seqno."""
 
+    vbucket: int
     reason: RestartReason
     seqno: int = 0
     vb_uuid: int = 0

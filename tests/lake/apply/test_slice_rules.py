@@ -151,7 +151,8 @@ def test_a_log_that_lacks_a_fork_or_goes_back_is_refused() -> None:
     while log.lake.round == 0 or log.apply() is None:
         log.commit_round(fork_chance=0)
     states = log.lake.states
-    log.append([], [state.restarted(Restart(RestartReason.RESYNC)) for state in states.values()])
+    resyncs = [Restart(vbucket, RestartReason.RESYNC) for vbucket in states]
+    log.append([], [states[each.vbucket].restarted(each) for each in resyncs])
     with pytest.raises(LakeError, match=r"vbucket 0 is in epoch 1 .* dcplake resync --vbuckets 0"):
         log.log_slice(log.lake.round)
     log.append([], map(VbucketProgress.beginning, states))

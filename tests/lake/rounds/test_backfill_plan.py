@@ -176,7 +176,7 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     for each in plan.streams:
         if each.is_backfill:
             assert (each.node, each.target_seqno) == (FIRST, 90)
-            assert each.restart == Restart(RestartReason.BACKFILL)
+            assert each.restart == Restart(each.vbucket, RestartReason.BACKFILL)
             assert (each.state.epoch, each.state.position.seqno) == (1, 0)
     assert f"backfill from replicas, at most {1 / len(reading):.3g} MB/s; node:11220" in str(plan)
     assert not [each for task in reading for each in task.carried]

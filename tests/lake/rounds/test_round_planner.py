@@ -33,7 +33,7 @@ NODES = tuple(NodeAddress("node", port) for port in (11210, 11220, 11230))
 SETTINGS = RoundSettings()
 FLOW = FlowControlSettings()
 UUID = 0xFEED_FACE_CAFE_BEEF
-RESYNC = Restart(RestartReason.RESYNC)
+RESYNC = Restart(0, RestartReason.RESYNC)
 STARTS_NOW = DocumentFilter.resolve(FilterSettings(since="now"), None)
 
 
@@ -211,7 +211,7 @@ def test_what_no_node_can_serve_is_left_out_and_carried() -> None:
     )
     position = replace(
         lake(*waiting.values()),
-        restarts={3: Restart(RestartReason.ROLLBACK, 2, 7), 5: LeftOut(5, "rollback", "p")},
+        rollbacks=(Restart(3, RestartReason.ROLLBACK, 2, 7), LeftOut(5, "rollback", "p")),
     )
     skip, targets = {7: LeftOut(7, "stopped", "hung")}, {0: 5, 1: 9, 3: 9, 6: 5}
     plan = plan_round(position, view, RoundSettings(tasks=2), FLOW, 2, targets=targets, skip=skip)
@@ -394,7 +394,7 @@ def test_a_node_on_another_history_is_asked(
 def test_an_epoch_begins_where_a_restart_says_and_waits_with_its_order_if_it_cannot() -> None:
     order = RollbackOrder(10, 4, 7)
     state = read(10, (7, 0)).ordered(order)
-    position = replace(lake(state), restarts={0: Restart(RestartReason.ROLLBACK, 3, 7)})
+    position = replace(lake(state), rollbacks=[Restart(0, RestartReason.ROLLBACK, 3, 7)])
     plan = planned(position, cluster({0: 12}, vbuckets=1, nodes=1))
     [stream] = plan.streams
     assert (stream.state.epoch, stream.target_seqno) == (1, 12)
@@ -403,7 +403,7 @@ def test_an_epoch_begins_where_a_restart_says_and_waits_with_its_order_if_it_can
     idle = plan_round(position, view, SETTINGS, FLOW, 1)
     assert isinstance(idle, Idle)
     assert [left.reason for left in idle.left_out] == ["node unreachable"]
-    stuck = replace(lake(state), restarts={0: LeftOut(0, "rollback", "policy")})
+    stuck = replace(lake(state), rollbacks=[LeftOut(0, "rollback", "policy")])
     idle = plan_round(stuck, cluster({0: 12}, vbuckets=1, nodes=1), SETTINGS, FLOW, 1)
     assert idle.left_out == (LeftOut(0, "rollback", "policy"),)
 
