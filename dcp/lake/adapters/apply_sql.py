@@ -63,16 +63,21 @@ def _in_rounds(log_slice: LogSlice) -> str:
 
 
 def touched_sql(rows: str) -> str:
-    """Return the relation of the keys in ``rows``: vbucket, key, newest, is_touched, row_count.
+    """Return the relation of the keys in ``rows``, one row for each. Spark and DataFusion run it.
 
     ``rows`` is SQL for rows of ``vbucket``, ``key``, ``place`` and ``role`` (`Role`). A place is a
-    struct (seqno, epoch, round) of a log row, NULL for a row of the table. ``newest`` is the place
-    of the key's newest live row, or NULL. An apply touches a key unless all its rows are published
-    and live. Spark and DataFusion execute it.
+    struct (seqno, epoch, round) of a log row, NULL for a row of the table. The result has:
+
+    * ``newest``: the place of the key's newest live row, or NULL.
+    * ``is_touched``: the apply touches the key. It does unless all rows are published and live.
+    * ``is_undone``: the apply undoes a published row of the key, or a flush or drop that ended one.
+    * ``row_count``
     """
+    of_undone = string_list((Role.UNDONE, Role.REVIVED))
     return f"""
 SELECT vbucket, key, max(place) FILTER (WHERE role <> {string(Role.UNDONE)}) AS newest,
-  count(*) FILTER (WHERE role <> {string(Role.KEPT)}) > 0 AS is_touched, count(*) AS row_count
+  count(*) FILTER (WHERE role <> {string(Role.KEPT)}) > 0 AS is_touched,
+  count(*) FILTER (WHERE role IN ({of_undone})) > 0 AS is_undone, count(*) AS row_count
 FROM ({rows}) GROUP BY vbucket, key"""
 
 
@@ -98,22 +103,23 @@ FROM {changes_sql} c JOIN {newest}
 WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {collection_id} AND {condition}"""
 
 
-def _slice_touched_sql(
+def slice_touched_sql(
     table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
 ) -> str:
+    """Return the relation (`touched_sql`) of an apply to ``held_version`` of a table."""
     rows = [
         f"SELECT c.vbucket, c.key, {PLACE_SQL}, b.role "
         f"{rows_sql(changes_sql, collection_id, log_slice, log_slice.ranges)}"
     ]
-    held = []
     if log_slice.emptied:
-        held.append(
-            f"SELECT vbucket, key FROM {at_version(table_sql, held_version)} "
+        held = at_version(table_sql, held_version)
+        rows.append(
+            f"SELECT vbucket, key, NULL, {string(Role.HELD)} FROM {held} "
             f"WHERE {one_of('vbucket', log_slice.emptied)}"
         )
     if log_slice.revived:
-        held.append(_old_rows(table_sql, log_slice, log_slice.revived))
-    rows += [f"SELECT vbucket, key, NULL, {string(Role.HELD)} FROM ({each})" for each in held]
+        old = _old_rows(table_sql, log_slice, log_slice.revived)
+        rows.append(f"SELECT vbucket, key, NULL, {string(Role.REVIVED)} FROM ({old})")
     return touched_sql("\nUNION ALL ".join(rows))
 
 
@@ -160,7 +166,7 @@ def merge_source_sql(table_sql: str, rows: LogRows, held_version: int) -> str:
 def _touched_parts(
     table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
 ) -> list[str]:
-    touched = _slice_touched_sql(table_sql, held_version, changes_sql, collection_id, log_slice)
+    touched = slice_touched_sql(table_sql, held_version, changes_sql, collection_id, log_slice)
     won = f"({newest_places_sql(touched)}) w"
     chosen = f"{_in_rounds(log_slice)} AND {one_of('c.vbucket', log_slice.vbuckets)}"
     parts = [newest_rows_sql(changes_sql, collection_id, won, LOG_COLUMNS, chosen)]

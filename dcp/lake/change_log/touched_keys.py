@@ -34,6 +34,8 @@ class Touched:
     A key without such a row is *lost*. It gets its row from the version that its vbucket goes back
     to, or is deleted.
     """
+    undone: frozenset[tuple[int, str]] = frozenset()
+    """The keys, by vbucket and key, of which a published row is undone."""
 
     def __len__(self) -> int:
         return len(self.newest)
@@ -68,6 +70,7 @@ _TOUCHED: Final = pa.schema(
         *map(CHANGES.field, ("vbucket", "key")),
         ("newest", pa.struct([CHANGES.field(each.name) for each in fields(RowPlace)])),
         ("is_touched", pa.bool_()),
+        ("is_undone", pa.bool_()),
         ("row_count", pa.int64()),
     ]
 )
@@ -120,7 +123,8 @@ def few_touched(
         for key in found
         if key["is_touched"]
     }
-    return Touched(dict(sorted(places.items())))
+    undone = frozenset((key["vbucket"], key["key"]) for key in found if key["is_undone"])
+    return Touched(dict(sorted(places.items())), undone)
 
 
 def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) -> frozenset[int]:

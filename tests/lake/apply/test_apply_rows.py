@@ -55,13 +55,17 @@ def test_the_newest_live_version_of_a_touched_key_wins(
     for key in sorted({row[:2] for row in log}):
         own = [row for row in log if row[:2] == key]
         if {role for _, _, role, _ in own} != {Role.KEPT}:
-            live = [place for _, _, role, place in own if role in (Role.FRESH, Role.KEPT)]
+            is_old = (Role.UNDONE, Role.HELD)
+            live = [place for _, _, role, place in own if role not in is_old]
             expected[key] = max(live, default=None)
     assert {
         (row["vbucket"], row["key"]): row["newest"] and RowPlace(**row["newest"])
         for row in found
         if row["is_touched"]
     } == expected
+    assert {(row["vbucket"], row["key"]) for row in found if row["is_undone"]} == {
+        row[:2] for row in log if row[2] in (Role.UNDONE, Role.REVIVED)
+    }
     assert sum(row["row_count"] for row in found) == len(log)
     assert sorted(
         (row["vbucket"], row["key"], RowPlace(row["seqno"], row["epoch"], row["round"]))
