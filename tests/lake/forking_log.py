@@ -130,7 +130,8 @@ class ForkingLog:
         if plan is None:
             return None
         run_apply(self.tables, plan, "w")
-        write_audit(self.tables, replica_status(self.tables, DOCS))
+        own = plan if self.random.random() < 0.5 else None
+        write_audit(self.tables, DOCS, replica_status(self.tables, DOCS), own)
         return self.lake.versions[-1]
 
     def _fork(self, vb: ForkingVbucket, number: int) -> list[Row]:

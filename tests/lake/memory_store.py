@@ -171,6 +171,15 @@ class MemoryStore:
                 for name in tables:
                     context.deregister_table(name)
 
+    def run_sql(self, text: str, views: Mapping[str, Sequence[pa.RecordBatch]]) -> pa.Table:
+        """Return what a query finds in views, in this store's tables and in versions of them."""
+        read = dict(views)
+        for name, number in _AT_VERSION.findall(text):
+            read[f"{name}_at_{number}"] = self.table(name)._at(int(number)).chunks
+        if f" {CHANGES_TABLE} " in text:
+            read[CHANGES_TABLE] = self.table(CHANGES_TABLE)._at(None).chunks
+        return self.run(_AT_VERSION.sub(r"\1_at_\2", text), read)
+
     def run_at(self, text: str, versions: Mapping[str, tuple[str, int]]) -> pa.Table:
         """Return what a query finds in versions of tables, by their names in the query."""
         read = {

@@ -340,7 +340,7 @@ class MemoryTable:
     ) -> None:
         if self.kept.newest.had(transaction):
             return
-        found = self.store.run(query, {name: _chunks(rows) for name, rows in views.items()})
+        found = self.store.run_sql(query, {name: _chunks(rows) for name, rows in views.items()})
         with self.store.making:  # applies of several tables append to one audit
             newest = self.kept.newest
             made = found.select(newest.columns.names).cast(newest.columns)

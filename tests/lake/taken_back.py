@@ -1,42 +1,46 @@
 """What the applies of a `ForkingLog` took back, by the rule of the audit, without its SQL."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 from dcp.lake.store.log_slice import Undo
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.schema import ITEM_KINDS
 from tests.lake.forking_log import ForkingLog
 from tests.lake.watched_lake import Place, Row, Version
 
 
-def was_deleted(
-    log: ForkingLog, rows: list[Row], held: AppliedVersion, place: Place, fork_seqno: int
-) -> bool:
-    """Whether a deletion above the fork was published in a version."""
-    state = log.lake.states_at[held.to_round][place[0]]
-    return fork_seqno > 0 and any(
-        (row["vbucket"], row["key"]) == place
-        and row["kind"] in ("deletion", "expiration")
-        and row["round"] <= held.to_round
-        and row["epoch"] == state.epoch
-        and fork_seqno < row["seqno"] <= state.complete_seqno
-        for row in rows
-    )
+def published(log: ForkingLog, rows: Iterable[Row], held: AppliedVersion, vb: int) -> list[Row]:
+    """The rows of a vbucket that were live and complete in a version, documents and flushes."""
+    number = held.round_of(vb)
+    own = [row for row in rows if row["vbucket"] == vb and row["round"] <= number]
+    forks = [row for row in own if row["kind"] == "rollback"]
+    complete = log.lake.states_at[number][vb].complete_seqno if number else 0
+    return [
+        row
+        for row in own
+        if row["kind"] in (*ITEM_KINDS, "system_event")
+        and row["seqno"] <= complete
+        and all(row["seqno"] <= f["seqno"] for f in forks if f["epoch"] > row["epoch"])
+    ]
 
 
-def was_flushed(log: ForkingLog, after: Version, undo: Undo, place: Place) -> bool:
-    """Whether a flush that is undone had ended a key of the version that is gone back to."""
-    is_revived = undo.vbucket in after.revived
-    return is_revived and place in log.lake.versions[undo.version].rows
-
-
-def replaced_by_less(
-    log: ForkingLog, held: AppliedVersion, place: Place, old: Row | None, new: Row | None
-) -> bool:
-    """Whether a key of a replaced vbucket is gone, older than it was, or back."""
-    if old is None:
-        assert new is not None
-        return bool(new["seqno"] <= log.lake.states_at[held.to_round][place[0]].complete_seqno)
-    return new is None or (new["cas"] != old["cas"] and new["seqno"] <= old["seqno"])
+def undone_places(
+    log: ForkingLog, rows: Iterable[Row], before: AppliedVersion, after: Version, undo: Undo
+) -> set[Place]:
+    """The keys with a published row above the fork, or that an undone flush had ended."""
+    vb, fork = undo.vbucket, undo.fork_seqno
+    old = published(log, rows, before, vb)
+    found = {(vb, row["key"]) for row in old if row["seqno"] > fork}
+    flushes = [row["seqno"] for row in old if row["kind"] == "system_event"]
+    if vb not in after.cleared and any(seqno > fork for seqno in flushes):
+        low = max((seqno for seqno in flushes if seqno <= fork), default=0)
+        if undo.version:
+            base = log.lake.versions[undo.version]
+            low = log.lake.states_at[base.held.round_of(vb)][vb].complete_seqno
+            found |= {place for place in base.rows if place[0] == vb}
+        found |= {(vb, row["key"]) for row in old if low < row["seqno"] <= fork}
+    return found
 
 
 def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
@@ -44,24 +48,18 @@ def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
     found, rows = set(), log.lake.rows
     for before, after in pairwise(log.lake.versions):
         for undo in after.undone:
+            vb, number = undo.vbucket, before.held.round_of(undo.vbucket)
+            read = log.lake.states_at[number][vb].complete_seqno if number else 0
+            undone = undone_places(log, rows, before.held, after, undo)
             for place in before.rows.keys() | after.rows.keys():
                 old, new = before.rows.get(place), after.rows.get(place)
-                if place[0] != undo.vbucket:
+                if place[0] != vb or (old and new and old["cas"] == new["cas"]):
                     continue
                 if undo.is_replacement:
-                    is_undone = replaced_by_less(log, before.held, place, old, new)
-                elif old is None:
-                    is_back = new is not None and new["seqno"] <= undo.fork_seqno
-                    is_undone = is_back or (
-                        new is not None
-                        and (
-                            was_deleted(log, rows, before.held, place, undo.fork_seqno)
-                            or was_flushed(log, after, undo, place)
-                        )
-                    )
+                    known = max(read, old["seqno"] if old else 0)
+                    is_undone = new is None or new["seqno"] <= known
                 else:
-                    is_changed = new is None or new["cas"] != old["cas"]
-                    is_undone = is_changed and old["seqno"] > undo.fork_seqno
+                    is_undone = place in undone
                 if is_undone:
                     found.add((after.held.to_round, *place))
     return found

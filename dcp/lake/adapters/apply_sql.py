@@ -64,13 +64,15 @@ def _in_rounds(log_slice: LogSlice) -> str:
 
 
 def touched_sql(rows: str) -> str:
-    """Return the relation of the keys in ``rows``, with the place of each key's newest live row.
+    """Return the relation of the keys in ``rows``, one row for each. Spark and DataFusion run it.
 
     ``rows`` is SQL for rows of ``vbucket``, ``key``, ``seqno``, ``epoch``, ``round`` and ``role``
-    (`Role`). A row of the table has NULL in place of seqno, epoch and round. The result has the
-    same columns, without the role: the place is NULL if the key has no live row of the log. An
-    apply touches a key (``is_touched``) unless all its rows are published and live. ``row_count``
-    counts the key's rows. Spark and DataFusion execute it.
+    (`Role`). A row of the table has NULL in place of seqno, epoch and round. The result has:
+
+    * ``seqno``, ``epoch``, ``round``: the place of the key's newest live row in the log, or NULL.
+    * ``is_touched``: the apply touches the key. It does unless all rows are published and live.
+    * ``is_undone``: the apply undoes a published row of the key, or a flush or drop that ended one.
+    * ``row_count``
     """
     # The live row with the highest seqno also has the highest epoch and round: an epoch begins
     # above all live rows of older ones, and a position never goes back within an epoch.
@@ -78,9 +80,11 @@ def touched_sql(rows: str) -> str:
         f"max({name}) FILTER (WHERE role <> {string(Role.UNDONE)}) AS {name}"
         for name in ("seqno", "epoch", "round")
     )
+    of_undone = string_list((Role.UNDONE, Role.REVIVED))
     return f"""
 SELECT vbucket, key, {newest},
-  count(*) FILTER (WHERE role <> {string(Role.KEPT)}) > 0 AS is_touched, count(*) AS row_count
+  count(*) FILTER (WHERE role <> {string(Role.KEPT)}) > 0 AS is_touched,
+  count(*) FILTER (WHERE role IN ({of_undone})) > 0 AS is_undone, count(*) AS row_count
 FROM ({rows}) GROUP BY vbucket, key"""
 
 
@@ -105,24 +109,23 @@ FROM {changes_sql} c JOIN {newest}
 WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {collection_id} AND {condition}"""
 
 
-def _slice_touched_sql(
+def slice_touched_sql(
     table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
 ) -> str:
+    """Return the relation (`touched_sql`) of an apply to ``held_version`` of a table."""
     rows = [
         f"SELECT c.vbucket, c.key, {PLACE_SQL}, b.role "
         f"{rows_sql(changes_sql, collection_id, log_slice, log_slice.ranges)}"
     ]
-    held = []
     if log_slice.emptied:
-        held.append(
-            f"SELECT vbucket, key FROM {at_version(table_sql, held_version)} "
+        held = at_version(table_sql, held_version)
+        rows.append(
+            f"SELECT vbucket, key, NULL, NULL, NULL, {string(Role.HELD)} FROM {held} "
             f"WHERE {one_of('vbucket', log_slice.emptied)}"
         )
     if log_slice.revived:
-        held.append(_old_rows(table_sql, log_slice, log_slice.revived))
-    rows += [
-        f"SELECT vbucket, key, NULL, NULL, NULL, {string(Role.HELD)} FROM ({each})" for each in held
-    ]
+        old = _old_rows(table_sql, log_slice, log_slice.revived)
+        rows.append(f"SELECT vbucket, key, NULL, NULL, NULL, {string(Role.REVIVED)} FROM ({old})")
     return touched_sql("\nUNION ALL ".join(rows))
 
 
@@ -169,7 +172,7 @@ def merge_source_sql(table_sql: str, rows: LogRows, held_version: int) -> str:
 def _touched_parts(
     table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
 ) -> list[str]:
-    touched = _slice_touched_sql(table_sql, held_version, changes_sql, collection_id, log_slice)
+    touched = slice_touched_sql(table_sql, held_version, changes_sql, collection_id, log_slice)
     won = f"({newest_places_sql(touched)}) w"
     chosen = f"{_in_rounds(log_slice)} AND {one_of('c.vbucket', log_slice.vbuckets)}"
     parts = [newest_rows_sql(changes_sql, collection_id, won, LOG_COLUMNS, chosen)]

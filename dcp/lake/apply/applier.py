@@ -156,7 +156,7 @@ class Applier:
                 status = replica_status(lake, replica)
                 if status.applied is not None:
                     self._note(status.applied)
-                    write_audit(lake, status)
+                    write_audit(lake, replica, status)
 
     def reread_statuses(self) -> None:
         """Like `read_statuses`, for a call from the applying thread."""
@@ -275,8 +275,7 @@ class Applier:
         self._note(version)
         # The audit compares the two newest versions, so it must precede the next apply.
         if version.undone:
-            keys = plan.touched.keys if plan.touched else ()
-            write_audit(lake, replica_status(lake, replica), keys)
+            write_audit(lake, replica, replica_status(lake, replica), plan)
         self._observer.applied(version)
         self._compact(lake, replica.name)
         return version

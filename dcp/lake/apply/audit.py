@@ -1,33 +1,46 @@
 """Writes the audit of rollbacks: the table ``undone`` lists each key that an apply took back.
 
-The audit compares the replica's versions before and after the apply. If the driver dies after the
-apply, the next driver writes the missing audit before it applies again.
+An apply takes a key back if it undoes a published row of it (`touched_sql`), and the key's rows
+before and after the apply differ. If the driver dies after the apply, the next driver decides the
+apply's slice again, and writes the missing audit before it applies again.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.apply.merge_plan import ROW_BUDGET
+from dcp.lake.adapters.apply_sql import slice_touched_sql
+from dcp.lake.apply.merge_plan import ROW_BUDGET, MergePlan
+from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.change_log.applied import ReplicaStatus
 from dcp.lake.change_log.round_queries import states_left
 from dcp.lake.change_log.stop_points import reached
-from dcp.lake.store.log_slice import REPLACED
+from dcp.lake.change_log.touched_keys import Touched, few_touched
+from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.sql import at_version, one_of, quoted, string, u64
-from dcp.lake.store.table import CommitConflictError, MissingVersionError, Statement, Table
+from dcp.lake.store.table import CommitConflictError, MissingVersionError, Transaction
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables, ensure_ledger
-from dcp.lake.tables.schema import AUDIT, CHANGES, DOCUMENT_STATE, REPLICA, RowKind, is_kind
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.history import history
+from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables, ReplicaTable, ensure_ledger
+from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
+from dcp.types import U64_MAX
+
+_LOG = logging.getLogger(__name__)
+_Decided = tuple[AppliedVersion, LogSlice, Touched | None]
+"""The version that an apply was made on, its slice, and its keys if they are few."""
 
 
-def write_audit(lake: LakeTables, status: ReplicaStatus, keys: Collection[str] = ()) -> None:
+def write_audit(
+    lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus, plan: MergePlan | None = None
+) -> None:
     """Write the audit of a table's newest apply, unless it exists or the apply took nothing back.
 
-    ``keys``, if given, are all keys that the apply touched; the audit then reads no others.
+    ``plan`` is the plan of that apply, if this driver made it. If the rows before the apply are
+    gone, a warning tells that there is no audit.
     """
     applied = status.applied
     if applied is None or not applied.undone:
@@ -45,26 +58,44 @@ def write_audit(lake: LakeTables, status: ReplicaStatus, keys: Collection[str] =
     written = audit.transaction_version(app_id) if audit.exists() else None
     if written is not None and written >= applied.version:
         return
+    try:
+        if plan is None:
+            decided = _decided_again(lake, replica, status, applied)
+        else:
+            decided = plan.held, plan.log_slice, plan.touched
+        _append(lake, replica, applied, commit.time, (app_id, applied.version), decided)
+    except MissingVersionError as missing:
+        _LOG.warning(
+            "%s: table %s may lack keys that version %d of %s took back: %s",
+            *(lake.location, AUDIT_TABLE, applied.version, applied.table, missing),
+        )
+
+
+def _append(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    applied: AppliedVersion,
+    time: datetime,
+    transaction: Transaction,
+    decided: _Decided,
+) -> None:
+    held, log_slice, touched = decided
+    read_seqnos = _read_seqnos(lake, held, log_slice.replaced)
     table = ensure_ledger(lake, AUDIT_TABLE)
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
-    states = states_left(lake, applied.from_round)
     for is_last in (False, True):
         try:
-            relations = _relations(lake, applied, keys)
-            views = _few_rows(relations, keys)
-            names = {
-                name: each.sql() if views is None else name for name, each in relations.items()
-            }
-            query = audit_sql(names, applied, commit.time, states)
-            transaction = app_id, applied.version
-            table.append_found(query, views or {}, transaction, metadata)
+            views = _few_rows(lake, applied, touched)
+            relations = {name: name for name in views} or _many_rows(
+                lake, replica, applied, log_slice
+            )
+            query = audit_sql(relations, applied, time, read_seqnos)
+            table.append_found(query, views, transaction, metadata)
             reached("audit.committed")
         except MissingVersionError:
-            if is_last:
+            if is_last or not log_slice.revived:
                 raise
-            # VACUUM has deleted the version that an undone flush or drop went back to. Without it,
-            # the audit lacks keys that the version held and that were written again at once.
-            applied = replace(applied, revived=())
+            log_slice = _reviving_from(applied.version, log_slice)
         except CommitConflictError:
             if is_last:
                 raise
@@ -74,155 +105,132 @@ def write_audit(lake: LakeTables, status: ReplicaStatus, keys: Collection[str] =
         # retry.
 
 
-@dataclass(frozen=True, slots=True)
-class _Relation:
-    """One side of the comparison: rows of some versions of a table."""
-
-    table: Table
-    columns: pa.Schema
-    queries: Sequence[tuple[int | None, Statement]]
-    """(version, query); None is the newest version."""
-
-    def rows(self) -> pa.Table | None:
-        found = [
-            self.table.bounded_query(query, self.columns, version, ROW_BUDGET.bytes)
-            for version, query in self.queries
-        ]
-        return None if any(each is None for each in found) else pa.concat_tables(found)
-
-    def sql(self) -> str:
-        table = self.table.sql
-        found = (query(at_version(table, version), string) for version, query in self.queries)
-        return f"({' UNION ALL '.join(found)})"
-
-
-def _relations(
-    lake: LakeTables, applied: AppliedVersion, keys: Collection[str]
-) -> dict[str, _Relation]:
-    """Return the relations that the audit compares, by the names of their views.
-
-    They are the old and new rows of the undone vbuckets, and the published deletions of the rounds
-    that the apply read. If the apply undid a flush or drop, the keys that it had ended come too.
-    """
-    table = lake.table(applied.table)
-    chosen = one_of("vbucket", (each.vbucket for each in applied.undone))
-
-    def of_keys(columns: pa.Schema, condition: str) -> Statement:
-        return lambda name, text: (
-            f"SELECT {', '.join(map(quoted, columns.names))} FROM {name} WHERE {condition}"
-            + (f" AND key IN ({', '.join(map(text, keys))})" if keys else "")
-        )
-
-    deleted = (
-        f"round BETWEEN {applied.first_round} AND {applied.from_round} "
-        f"AND {is_kind(RowKind.DELETION, RowKind.EXPIRATION)} AND {chosen}"
+def _decided_again(
+    lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus, applied: AppliedVersion
+) -> _Decided:
+    held, log_slice = SliceReader(lake, replica, status).slice_again(applied)
+    log_version = history(lake.changes, 1)[0].version
+    touched = few_touched(
+        lake.changes, log_version, replica.collection_id, log_slice, ROW_BUDGET.rows
     )
-    relations = {
-        _BEFORE: _Relation(table, _COMPARED, [(applied.version - 1, of_keys(_COMPARED, chosen))]),
-        _AFTER: _Relation(table, _COMPARED, [(applied.version, of_keys(_COMPARED, chosen))]),
-        _DELETIONS: _Relation(lake.changes, _DELETION, [(None, of_keys(_DELETION, deleted))]),
+    return held, log_slice, touched
+
+
+def _read_seqnos(lake: LakeTables, held: AppliedVersion, replaced: Iterable[int]) -> dict[int, int]:
+    """By replaced vbucket, return the seqno up to which the older version has its history."""
+    rounds = {vbucket: held.round_of(vbucket) for vbucket in replaced}
+    states = {number: states_left(lake, number) for number in set(rounds.values())}
+    return {
+        vbucket: states[number][vbucket].complete_seqno if vbucket in states[number] else 0
+        for vbucket, number in rounds.items()
     }
-    by_version: dict[int, list[int]] = {}
-    for undo in sorted(applied.undone):
-        if undo.vbucket in applied.revived:
-            by_version.setdefault(undo.version, []).append(undo.vbucket)
-    if by_version:
-        revived = [
-            (version, of_keys(_KEYS, one_of("vbucket", vbuckets)))
-            for version, vbuckets in by_version.items()
-        ]
-        relations[_REVIVED] = _Relation(table, _KEYS, revived)
-    return relations
+
+
+def _reviving_from(version: int, log_slice: LogSlice) -> LogSlice:
+    """Return the slice with the keys of undone flushes and drops taken from another version.
+
+    VACUUM has deleted the version that the apply went back to. The version after the apply has its
+    keys, and keys that are new.
+    """
+    undone = (
+        replace(each, version=version) if each.vbucket in log_slice.revived else each
+        for each in log_slice.undone
+    )
+    return replace(log_slice, undone=tuple(undone))
 
 
 def _few_rows(
-    relations: Mapping[str, _Relation], keys: Collection[str]
-) -> dict[str, pa.Table] | None:
-    tables = (relations[name].table for name in (_BEFORE, _DELETIONS))
-    # Without keys, the queries read whole tables, so their sizes decide first.
-    if not keys and any(each.size().bytes > ROW_BUDGET.bytes for each in tables):
-        return None
-    found: dict[str, pa.Table] = {}
-    for name, relation in relations.items():
-        if (rows := relation.rows()) is None:
-            return None
-        found[name] = rows
+    lake: LakeTables, applied: AppliedVersion, touched: Touched | None
+) -> dict[str, pa.Table]:
+    """Return the relations of an audit by name; none if Spark reads them, as they may be large."""
+    if touched is None:
+        return {}
+    keys = [dict(zip(_KEYS.names, each, strict=True)) for each in sorted(touched.undone)]
+    found = {_TOUCHED: pa.Table.from_pylist(keys, _KEYS)}
+    for view, version in _versions(applied):
+        rows = lake.table(applied.table).bounded_query(
+            lambda name, text: _rows_sql(name, applied, [text(key) for _, key in touched.undone]),
+            _COMPARED,
+            version,
+            ROW_BUDGET.bytes,
+        )
+        if rows is None:
+            return {}
+        found[view] = rows
     return found
+
+
+def _many_rows(
+    lake: LakeTables, replica: ReplicaTable, applied: AppliedVersion, log_slice: LogSlice
+) -> dict[str, str]:
+    """Return the relations of an audit by name, as SQL."""
+    table = lake.table_sql(applied.table)
+    vbuckets = {each.vbucket for each in applied.undone}
+    ranges = tuple(each for each in log_slice.ranges if each.vbucket in vbuckets)
+    touched = slice_touched_sql(
+        table,
+        applied.version - 1,
+        lake.changes_sql,
+        replica.collection_id,
+        replace(log_slice, ranges=ranges, cleared=()),
+    )
+    is_replaced = one_of("vbucket", log_slice.replaced)
+    found = {_TOUCHED: f"(SELECT vbucket, key FROM ({touched}) WHERE is_undone OR {is_replaced})"}
+    for view, version in _versions(applied):
+        found[view] = f"({_rows_sql(at_version(table, version), applied)})"
+    return found
+
+
+def _versions(applied: AppliedVersion) -> tuple[tuple[str, int], ...]:
+    return (_BEFORE, applied.version - 1), (_AFTER, applied.version)
+
+
+def _rows_sql(table: str, applied: AppliedVersion, keys: Sequence[str] | None = None) -> str:
+    """``keys`` are SQL literals; None: all keys."""
+    chosen = one_of("vbucket", (each.vbucket for each in applied.undone))
+    of_keys = "" if keys is None else f" AND key IN ({', '.join(keys) or 'NULL'})"
+    return f"SELECT {', '.join(map(quoted, _COMPARED.names))} FROM {table} WHERE {chosen}{of_keys}"
 
 
 def audit_sql(
     relations: Mapping[str, str],
     applied: AppliedVersion,
     time: datetime,
-    states: Mapping[int, VbucketProgress],
+    read_seqnos: Mapping[int, int],
 ) -> str:
     """Return the query for the keys that an apply took back, given SQL for each relation.
 
-    ``time`` is the time of the apply. ``states`` are the vbuckets' states in the round that the
-    table held before.
+    ``time`` is the time of the apply.
 
-    An old row was undone if it lies above the fork. A key that only the new rows have was deleted
-    on the dead branch in two cases: its row lies at or below the fork, or the log has a published
-    deletion of the key above the fork.
-
-    An undone flush or drop had ended the keys of the older version. If only the new rows have such
-    a key, the apply brought it back.
-
-    The fork of a replaced vbucket is unknown. There a row was undone if its key has no new row, or
-    an older one. A key that only the new rows have was deleted on the dead branch if its row lies
-    at or below the last read seqno.
+    The fork of a replaced vbucket is unknown. Its new row of a key tells of an undone one only if
+    the older version had read its seqno (``read_seqnos``), or a later row of the key.
     """
     undone = ", ".join(
-        f"({each.vbucket}, CAST({each.version} AS BIGINT), {u64(each.fork_seqno)})"
+        f"({each.vbucket}, CAST({each.version} AS BIGINT), {u64(each.fork_seqno)}, "
+        f"{u64(read_seqnos.get(each.vbucket, U64_MAX))})"
         for each in applied.undone
     )
-    positions = _positions_sql(states)
-    joined_revived = is_revived = ""
-    if _REVIVED in relations:
-        revived = relations[_REVIVED]
-        joined_revived = f"\nLEFT JOIN {revived} r ON r.vbucket = a.vbucket AND r.key = a.key"
-        is_revived = " OR r.key IS NOT NULL"
     return f"""
 SELECT {_columns_sql(applied, time)}
-FROM {relations[_BEFORE]} b
-FULL OUTER JOIN {relations[_AFTER]} a ON b.vbucket = a.vbucket AND b.key = a.key
-JOIN (VALUES {undone}) AS u(vbucket, version, fork_seqno)
-  ON u.vbucket = coalesce(b.vbucket, a.vbucket)
-LEFT JOIN (SELECT DISTINCT c.vbucket, c.key
-           FROM {relations[_DELETIONS]} c JOIN (VALUES {positions}) AS p(vbucket, epoch, high)
-             ON p.vbucket = c.vbucket AND p.epoch = c.epoch AND c.seqno <= p.high
-           JOIN (VALUES {undone}) AS v(vbucket, version, fork_seqno)
-             ON v.vbucket = c.vbucket AND v.fork_seqno > 0 AND c.seqno > v.fork_seqno) d
-  ON d.vbucket = a.vbucket AND d.key = a.key
-LEFT JOIN (VALUES {positions}) AS h(vbucket, epoch, high) ON h.vbucket = a.vbucket{joined_revived}
-WHERE CASE WHEN u.version = {REPLACED}
-  THEN a.key IS NULL OR a.seqno < b.seqno OR a.seqno = b.seqno AND a.cas <> b.cas
-    OR b.key IS NULL AND a.seqno <= h.high
-  ELSE b.seqno > u.fork_seqno AND (a.key IS NULL OR a.seqno <> b.seqno OR a.cas <> b.cas)
-    OR b.key IS NULL AND (a.seqno <= u.fork_seqno OR d.key IS NOT NULL{is_revived}) END"""
-
-
-def _positions_sql(states: Mapping[int, VbucketProgress]) -> str:
-    """Return VALUES of vbucket, epoch and complete seqno."""
-    positions = ", ".join(
-        f"({vbucket}, {state.epoch}, {u64(state.complete_seqno)})"
-        for vbucket, state in sorted(states.items())
-    )
-    # VALUES needs a row; no vbucket has this number.
-    return positions or f"(-1, -1, {u64(0)})"
+FROM {relations[_TOUCHED]} t
+JOIN (VALUES {undone}) AS u(vbucket, version, fork_seqno, read_seqno) ON u.vbucket = t.vbucket
+LEFT JOIN {relations[_BEFORE]} b ON b.vbucket = t.vbucket AND b.key = t.key
+LEFT JOIN {relations[_AFTER]} a ON a.vbucket = t.vbucket AND a.key = t.key
+WHERE ((b.seqno IS DISTINCT FROM a.seqno) OR (b.cas IS DISTINCT FROM a.cas))
+  AND coalesce(a.seqno <= greatest(b.seqno, u.read_seqno), true)"""
 
 
 def _columns_sql(applied: AppliedVersion, time: datetime) -> str:
-    """Return the columns of `AUDIT`, from the relations b (before), a (after) and u (undone)."""
+    """Return the columns of `AUDIT`, from the relations t (touched), b, a and u (undone)."""
     values = {
         "table": string(applied.table),
         "version": f"CAST({applied.version} AS BIGINT)",
         "restored_version": "u.version",
         "round": f"CAST({applied.to_round} AS BIGINT)",
         "time": f"TIMESTAMP '{time.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}Z'",
-        "vbucket": "u.vbucket",
+        "vbucket": "t.vbucket",
         "fork_seqno": "u.fork_seqno",
-        "key": "coalesce(b.key, a.key)",
+        "key": "t.key",
         "key_bytes": "coalesce(b.key_bytes, a.key_bytes)",
         "before": _state("b"),
         "after": _state("a"),
@@ -231,16 +239,11 @@ def _columns_sql(applied: AppliedVersion, time: datetime) -> str:
 
 
 _STATE_NAMES: Final = [field.name for field in DOCUMENT_STATE]
-
+_KEYS: Final = pa.schema([REPLICA.field(name) for name in ("vbucket", "key")])
 _COMPARED: Final = pa.schema(
     [REPLICA.field(name) for name in ("vbucket", "key", "key_bytes", *_STATE_NAMES)]
 )
-
-_DELETION: Final = pa.schema([CHANGES.field(name) for name in ("vbucket", "epoch", "key", "seqno")])
-_KEYS: Final = pa.schema([REPLICA.field(name) for name in ("vbucket", "key")])
-_BEFORE, _AFTER, _DELETIONS, _REVIVED = (
-    f"dcplake_audit_{what}" for what in ("before", "after", "deletions", "revived")
-)
+_TOUCHED, _BEFORE, _AFTER = (f"dcplake_audit_{what}" for what in ("touched", "before", "after"))
 
 
 def _state(side: str) -> str:

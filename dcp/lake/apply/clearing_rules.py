@@ -51,11 +51,10 @@ def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -
         )
         ranges = [each for each in cut if each.low < each.high]
         if roles[newest_live] is Role.FRESH:
-            rows = [each for each in ranges if each.role is not Role.UNDONE]
-            return ClearedRanges(rows, clears=True, base_is_empty=True)
+            return ClearedRanges(ranges, clears=True, base_is_empty=True)
     if revives:  # the dead event may have removed any published live row
         ranges = [
-            replace(each, role=Role.FRESH) if each.role is Role.KEPT else each for each in ranges
+            replace(each, role=Role.REVIVED) if each.role is Role.KEPT else each for each in ranges
         ]
     return ClearedRanges(ranges, base_is_empty=newest_live is not None, revives=revives)
 

@@ -35,6 +35,8 @@ class Touched:
     A key without such a row is *lost*. It gets its row from the version that its vbucket goes back
     to, or is deleted.
     """
+    undone: frozenset[tuple[int, str]] = frozenset()
+    """The keys, by vbucket and key, of which a published row is undone."""
 
     def __len__(self) -> int:
         return len(self.newest)
@@ -69,6 +71,7 @@ _TOUCHED: Final = pa.schema(
         *map(CHANGES.field, ("vbucket", "key")),
         *(CHANGES.field(each.name) for each in fields(RowPlace)),
         ("is_touched", pa.bool_()),
+        ("is_undone", pa.bool_()),
         ("row_count", pa.int64()),
     ]
 )
@@ -116,11 +119,13 @@ def few_touched(
     )
     if (pc.sum(found["row_count"]).as_py() or 0) > most:
         return None
+    keys = found.filter(found["is_touched"]).to_pylist()
     places = {
         (key["vbucket"], key["key"]): None if key["seqno"] is None else read(RowPlace, key)
-        for key in found.filter(found["is_touched"]).to_pylist()
+        for key in keys
     }
-    return Touched(dict(sorted(places.items())))
+    undone = frozenset((key["vbucket"], key["key"]) for key in keys if key["is_undone"])
+    return Touched(dict(sorted(places.items())), undone)
 
 
 def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) -> frozenset[int]:

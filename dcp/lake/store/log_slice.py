@@ -26,7 +26,9 @@ class Role(StrEnum):
     UNDONE = "undone"
     """In the table, but dead."""
     HELD = "held"
-    """In the table; a flush, drop or replacement ends it, or an undone flush brings it back."""
+    """In the table; a flush, drop or replacement ends it."""
+    REVIVED = "revived"
+    """Live; a published flush or drop had ended it, and is undone."""
 
 
 @dataclass(frozen=True, slots=True)

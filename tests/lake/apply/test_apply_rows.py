@@ -25,12 +25,14 @@ rows = st.lists(
         st.integers(0, 1),
         st.sampled_from("abc"),
         st.one_of(
-            st.tuples(st.sampled_from((Role.FRESH, Role.KEPT)), st.sampled_from(LIVE)),
+            st.tuples(
+                st.sampled_from((Role.FRESH, Role.KEPT, Role.REVIVED)), st.sampled_from(LIVE)
+            ),
             st.tuples(
                 st.just(Role.UNDONE),
                 st.builds(RowPlace, st.sampled_from(SEQNOS), st.integers(0, 2), st.just(3)),
             ),
-            st.just((Role.HELD, None)),
+            st.sampled_from(((Role.HELD, None), (Role.REVIVED, None))),
         ),
     ),
     max_size=40,
@@ -56,6 +58,9 @@ def test_the_newest_live_version_of_a_touched_key_wins(
     assert {
         (row["vbucket"], row["key"]): place_of(row) for row in found if row["is_touched"]
     } == expected
+    assert {(row["vbucket"], row["key"]) for row in found if row["is_undone"]} == {
+        tuple(at) for *at, (role, _) in log if role in (Role.UNDONE, Role.REVIVED)
+    }
     assert sum(row["row_count"] for row in found) == len(log)
     assert sorted(
         (row["vbucket"], row["key"], place_of(row))

@@ -255,7 +255,7 @@ def test_every_named_step_is_a_step_of_the_code() -> None:
     assert committing == {
         "changes.py:append_round": True,
         "commit.py:_commit": True,
-        "audit.py:write_audit": True,
+        "audit.py:_append": True,
         "horizon_guard.py:beat": False,  # adds and takes no row: nothing can be half done
     }
 
