@@ -1,17 +1,19 @@
 """Options of the commands that only need a bucket, not a lake: where it is and who signs in."""
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
 from dcp.cli.options.values import name
 from dcp.errors import ConfigError
+from dcp.lake.config.settings import SourceSettings
+from dcp.setting_keys import Section, key_of
 
 if TYPE_CHECKING:
-    from dcp.client.settings import TlsSettings
     from dcp.producer.admin_client import AdminClient
-    from dcp.server.model.cluster_settings import TlsFiles
+    from dcp.tls_settings import TlsSettings
 
 DEFAULT_PASSWORD: Final = "password"  # noqa: S105  (the embedded producer's, for this machine only)
 PASSWORD_ENV: Final = "DCPLAKE_PASSWORD"  # noqa: S105  (the name of a variable)
@@ -36,27 +38,30 @@ CaFile = Annotated[
 DEFAULT_USER: Final = "Administrator"
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerAccount(Section):
+    """The user of the embedded producer, and where the password is."""
+
+    username: str = key_of(
+        SourceSettings,
+        "username",
+        default=DEFAULT_USER,
+        text="Who signs in.",
+        option="--user NAME",
+    )
+    password_env: str = key_of(
+        SourceSettings,
+        "password_env",
+        text="Environment variable with the password ('password' if not set).",
+        option="--password-env NAME",
+    )
+
+
 def tls_from(*, is_wanted: bool, ca_file: str | None) -> "TlsSettings | None":
     """Return how to speak encrypted; None where that is not asked for."""
-    from dcp.client.settings import TlsSettings
+    from dcp.tls_settings import TlsSettings
 
     return TlsSettings(ca_file or "") if is_wanted or ca_file is not None else None
-
-
-def tls_files(certificate: str | None, key: str | None, options: str) -> "TlsFiles | None":
-    """Return with what to listen encrypted; None where that is not asked for.
-
-    Raises:
-        ConfigError: there is only one of them; names the ``options``.
-
-    """
-    from dcp.server.model.cluster_settings import TlsFiles
-
-    if not certificate and not key:
-        return None
-    if not certificate or not key:
-        raise ConfigError(f"{options}: found one of them, expected both or none")
-    return TlsFiles(certificate, key)
 
 
 def password_from(variable: str) -> str:

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, get_type_hints
 
-from dcp.client.settings import ReachSettings, RetrySettings, TlsSettings, check_group_tag
+from dcp.client.settings import ReachSettings, RetrySettings, check_group_tag
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -32,6 +32,7 @@ from dcp.lake.config.store_options import checked_cloud_options, is_in_cloud
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED, ConnectionString
 from dcp.setting_keys import Section, key, key_of
+from dcp.tls_settings import TlsSettings
 
 _SPARK_SECONDS: Final = 60.0
 """The time of Spark's start, or of a commit, on a busy machine."""
@@ -77,7 +78,12 @@ class SourceSettings(ReachSettings):
         "port are then at 11207, and not 11210.",
     )
     tls_ca_file: str = key_of(TlsSettings, "ca_file")
-    tls_cert_file: str = key_of(TlsSettings, "cert_file")
+    tls_cert_file: str = key_of(
+        TlsSettings,
+        "cert_file",
+        text="The client's own certificate, PEM, with its chain; without a user it says who signs "
+        "in.",
+    )
     tls_key_file: str = key_of(TlsSettings, "key_file")
 
     def __post_init__(self) -> None:
