@@ -4,15 +4,15 @@ They hold bytes, seconds and fractions, and no secret (credentials travel separa
 ``dcp.protocol.credentials``). The defaults suit one connection of a Spark task.
 """
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.protocol.flow_strategy import group_tag_of
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.window_policies import FlowSettings
-from dcp.seeds import AUTO_NETWORK
-from dcp.setting_keys import Section, key
+from dcp.seeds import AUTO_NETWORK, DEFAULT_BUCKET, DEFAULT_SEED
+from dcp.setting_keys import Section, key, key_of
 from dcp.tls_settings import TlsSettings
 from dcp.wire.vocabulary import HEADER_BYTES, MAX_FRAME_BYTES
 
@@ -34,6 +34,26 @@ class ReachSettings(LivenessSettings):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AccessSettings(Section):
+    """The bucket and the user of a client; a lake and commands have these settings, too."""
+
+    seeds: tuple[str, ...] = key((DEFAULT_SEED,), "Nodes of the cluster.")
+    bucket: str = key(DEFAULT_BUCKET, "The bucket.")
+    username: str = key("Administrator", "Who signs in.", option="--user NAME")
+    password_env: str = key(
+        "DCPLAKE_PASSWORD",
+        "Name of the environment variable that holds the password.",
+        may_be_secret=True,
+    )
+    password_file: str = key(
+        "",
+        "File that holds the password (its first line); preferred when set.",
+        may_be_secret=True,
+        is_path=True,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings(ReachSettings, FlowSettings):
     """One connection to one node.
@@ -42,7 +62,7 @@ class ConnectionSettings(ReachSettings, FlowSettings):
     ``unread_limit_bytes`` of unreleased data.
     """
 
-    bucket: str
+    bucket: str = key_of(AccessSettings, "bucket", default=MISSING)
     request_timeout_seconds: float = key(
         30.0, "How long an answer may take.", unit="seconds", above=0
     )
@@ -64,7 +84,12 @@ class ConnectionSettings(ReachSettings, FlowSettings):
     )
     """The version of the server decides which flag DCP_OPEN has (``METADATA_OPEN_FLAGS``)."""
     bucket_uuid: str = key("", "A bucket with another uuid was created again, and is not read.")
-    tls: TlsSettings | None = key(None, "Encrypts the connection; none: it is not encrypted.")
+    tls: TlsSettings | None = key(
+        None,
+        "Use TLS, with the system's certificate authorities.",
+        option="--tls",
+        parts={"ca_file": "--ca-file FILE"},
+    )
     network: str = key(AUTO_NETWORK, "Which addresses of the cluster map to use.")
 
     def __post_init__(self) -> None:

@@ -58,13 +58,8 @@ class RelaySettings(NodeSettings):
         text="Where the relay keeps what it received, over restarts too.",
     )
     """It belongs to one process. There is no default: a relay has no document in memory alone."""
-    tls: TlsSettings | None = key_of(
-        ConnectionSettings,
-        "tls",
-        text="Use TLS with the cluster, by the system's certificate authorities.",
-        option="--tls",
-        parts={"ca_file": "--ca-file FILE"},
-    )
+    tls: TlsSettings | None = key_of(ConnectionSettings, "tls")
+    """With it the relay speaks encrypted with the cluster."""
     checkpoint_quota_bytes: int = key_of(
         NodeSettings, "checkpoint_quota_bytes", option="--memory-quota"
     )

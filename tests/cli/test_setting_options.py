@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from typer import BadParameter
@@ -58,8 +58,8 @@ calls: list[tuple[Mapping[str, Any], Ports, str]] = []
 PLAIN = {"nodes": 1, "quota_bytes": 8, "inner": None, "outer": None, "names": ("a", "b")}
 
 
-@takes_settings(Served)
-def run(*, settings: Mapping[str, Any], ports: Ports, name: str = "a") -> int:
+@takes_settings
+def run(*, settings: Annotated[Mapping[str, Any], Served], ports: Ports, name: str = "a") -> int:
     calls.append((settings, ports, name))
     return 0
 

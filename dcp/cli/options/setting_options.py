@@ -12,38 +12,39 @@ from dcp.cli.options.values import number_option, seconds_option
 from dcp.errors import ConfigError
 from dcp.setting_keys import Section, shown_settings
 
-Run = Callable[..., int]
 
+def takes_settings(run: Callable[..., int]) -> Callable[..., int]:
+    """Give a command an option for each setting that names one (``key``) of its sections.
 
-def takes_settings(section: type[Section]) -> Callable[[Run], Run]:
-    """Give a command an option for each setting of the section that names one (``key``).
-
-    The command gets the settings' values by their names, as its parameter ``settings``. A parameter
-    whose type is a section is such a section, made from options of its own.
+    A parameter whose type is a section is such a section. A parameter of the type
+    ``Annotated[Mapping[str, Any], SECTION]`` has the values of that section's options, by name.
     """
+    makers: dict[str, tuple[Callable[..., Any], type[Section]]] = {}
+    options: list[inspect.Parameter] = []
+    for name, own in inspect.signature(run).parameters.items():
+        if (maker := _maker(own.annotation)) is None:
+            options.append(own)
+        else:
+            makers[name] = maker
+            options += _options_of(maker[1])
 
-    def with_settings(run: Run) -> Run:
-        sections: dict[str, type[Section]] = {}
-        options: list[inspect.Parameter] = []
-        for name, own in inspect.signature(run).parameters.items():
-            kind = section if name == "settings" else own.annotation
-            if isinstance(kind, type) and issubclass(kind, Section):
-                sections[name] = kind
-                options += _options_of(kind)
-            else:
-                options.append(own)
+    @wraps(run)
+    def command(**given: Any) -> int:
+        for name, (make, section) in makers.items():
+            given[name] = make(**_values_of(section, given))
+        return run(**given)
 
-        @wraps(run)
-        def command(**given: Any) -> int:
-            for name, kind in sections.items():
-                values = _values_of(kind, given)
-                given[name] = values if name == "settings" else kind(**values)
-            return run(**given)
+    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]  # typer's
+    return command
 
-        command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]  # typer's
-        return command
 
-    return with_settings
+def _maker(annotation: Any) -> tuple[Callable[..., Any], type[Section]] | None:
+    """Return what makes a parameter of values, and the section whose they are; None: no section."""
+    found = [(annotation, annotation), *((dict, each) for each in get_args(annotation)[1:])]
+    for make, section in found:
+        if isinstance(section, type) and issubclass(section, Section):
+            return make, section
+    return None
 
 
 def _options_of(section: type[Section]) -> Iterator[inspect.Parameter]:

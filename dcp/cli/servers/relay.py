@@ -4,44 +4,40 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
-from dcp.cli.options import source_options as source
 from dcp.cli.options.setting_options import takes_settings
+from dcp.cli.options.source_options import ProducerAccount
 from dcp.cli.terminal.logs import log_end
+from dcp.client.settings import AccessSettings
 from dcp.errors import ConfigError
-from dcp.lake.config.secret_files import read_secret
-from dcp.lake.config.settings import SourceSettings
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 from dcp.relay.relay_settings import RelaySettings
 from dcp.setting_keys import Section, key_of
+
+_PASSWORD_ENV: Final = AccessSettings().password_env
 
 
 @dataclass(frozen=True, slots=True)
 class RelayAccounts(Section):
     """The user at the cluster, and that of the relay, with the files of their passwords."""
 
-    username: str = key_of(
-        SourceSettings,
-        "username",
-        default=source.DEFAULT_USER,
-        text="Who signs in at the cluster.",
-        option="--user NAME",
-    )
+    username: str = key_of(ProducerAccount, "username", text="Who signs in at the cluster.")
     password_file: str = key_of(
-        SourceSettings,
+        AccessSettings,
         "password_file",
-        text=f"File with the password; without it: the environment's {source.PASSWORD_ENV}.",
+        text=f"File with the password; without it: the environment's {_PASSWORD_ENV}.",
         option="--password-file FILE",
     )
     listen_user: str = key_of(
-        SourceSettings,
+        AccessSettings,
         "username",
+        default="",
         text="Who may connect; without it: the one who signs in upstream.",
         option="--listen-user NAME",
     )
     listen_password_file: str = key_of(
-        SourceSettings,
+        AccessSettings,
         "password_file",
         text="File with that one's password.",
         option="--listen-password-file FILE",
@@ -67,8 +63,8 @@ class RelayAccounts(Section):
         }
 
 
-@takes_settings(RelaySettings)
-def run(*, settings: Mapping[str, Any], accounts: RelayAccounts) -> int:
+@takes_settings
+def run(*, settings: Annotated[Mapping[str, Any], RelaySettings], accounts: RelayAccounts) -> int:
     """Relay until SIGTERM or SIGINT."""
     from dcp.relay.process import run_relay
 
@@ -80,13 +76,15 @@ def run(*, settings: Mapping[str, Any], accounts: RelayAccounts) -> int:
 
 def _password(file: str, option: str) -> str:
     if not file:
-        found = os.environ.get(source.PASSWORD_ENV)
+        found = os.environ.get(_PASSWORD_ENV)
         if found is None:
             raise ConfigError(
-                f"--password-file: found none, and no {source.PASSWORD_ENV} in the environment, "
+                f"--password-file: found none, and no {_PASSWORD_ENV} in the environment, "
                 "expected one of them"
             )
         return found
+    from dcp.lake.config.secret_files import read_secret
+
     found = read_secret(Path(file), option)
     if not found:
         raise ConfigError(f"{option}: found its file's first line empty, expected the password")
