@@ -108,6 +108,7 @@ class RelaySettings(NodeSettings):
         default=0,
         text="Port for HTTP; 0 takes a free one.",
     )
+    """A relay has no usual ports beside `listen`: a node of its cluster may have them."""
     listen_tls: TlsSettings | None = key_of(
         ClusterSettings,
         "tls",

@@ -55,6 +55,7 @@ class SourceSettings(ReachSettings):
         default="",
         text="The user to sign in as; none where `credentials_folder` or a certificate says who.",
     )
+    """No default: a lake is not read with an administrator's rights by mistake."""
     password_env: str = key_of(AccessSettings, "password_env")
     password_file: str = key_of(
         AccessSettings,
