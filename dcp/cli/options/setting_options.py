@@ -39,7 +39,7 @@ def takes_settings(run: Callable[..., int]) -> Callable[..., int]:
 
 
 def _maker(annotation: Any) -> tuple[Callable[..., Any], type[Section]] | None:
-    """Return what makes a parameter of values, and the section whose they are; None: no section."""
+    """Return what makes a parameter from values, and their section; None: it has no section."""
     found = [(annotation, annotation), *((dict, each) for each in get_args(annotation)[1:])]
     for make, section in found:
         if isinstance(section, type) and issubclass(section, Section):
