@@ -20,7 +20,6 @@ from random import Random
 from statistics import median
 from time import perf_counter, process_time
 
-from dcp.client.addresses import NodeAddress
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.regulator import Regulator, rest_seconds
@@ -115,7 +114,7 @@ def scene(fc: str, consumers: int, vbuckets: int) -> Iterator[Scene]:
     """Make one on an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         settings = RelaySettings(
-            upstream=(NodeAddress("127.0.0.1", 1),),
+            upstream=("127.0.0.1:1",),
             bucket="default",
             credentials=Credentials("bench", Secret("bench")),
             data_folder=Path(folder),

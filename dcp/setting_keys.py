@@ -7,13 +7,15 @@ checks all of its values when it is made.
 Configuration files and options of commands are derived from that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeVar
 
 from dcp.errors import ConfigError
 from dcp.suggestions import bytes_meant
+
+_NO_PARTS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def key(  # noqa: PLR0913 -- a fact each
@@ -29,18 +31,25 @@ def key(  # noqa: PLR0913 -- a fact each
     is_path: bool = False,
     is_internal: bool = False,
     option: str = "",
+    parts: Mapping[str, str] = _NO_PARTS,
+    parse: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Return the field of a setting: its default, meaning and bounds.
+    """Return the field of a setting: its default, meaning and bounds; MISSING has no default.
 
     The value must be larger than ``above``. ``may_be_secret``: somebody may write a secret here by
     mistake, so no message and no repr shows the value. ``is_path``: a relative path in a
     configuration file begins at the file's folder. ``is_internal``: only code sets it, and no
-    configuration file may. ``option`` is its command-line option, such as ``--data``; empty: none.
+    configuration file may. ``option`` is its command-line option, such as ``--data FOLDER``, with
+    the word for its value if the type and unit do not tell; empty: none. ``parts`` has the options
+    of a setting that is a section, by the names of that section's settings: without these options,
+    and without the flag ``option``, the setting is None.
+    ``parse`` makes the value from a text, wherever the text is given, and raises ConfigError; the
+    default may be such a text.
     """
     facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
     facts |= {"least": least, "above": above, "most": most}
     facts |= {"choices": choices, "is_path": is_path, "is_internal": is_internal}
-    facts |= {"option": option, "declaration": object()}
+    facts |= {"option": option, "parts": parts, "parse": parse, "declaration": object()}
     return _field(default, facts)
 
 
@@ -53,6 +62,11 @@ def key_of(section: "type[Section]", name: str, **changes: Any) -> Any:
     if unknown := changes.keys() - owned.metadata.keys() - {"default"}:
         raise TypeError(f"key_of: found {sorted(unknown)}, expected arguments of key")
     return _field(changes.pop("default", default_of(owned)), {**owned.metadata, **changes})
+
+
+def texts_of(text: str) -> tuple[str, ...]:
+    """Return the texts between the commas of a text; none if it is empty."""
+    return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
 
 
 def default_of(setting: Field[Any]) -> Any:
@@ -70,7 +84,7 @@ def _field(default: Any, facts: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Base of the sections: checks each value's type, range and choice.
+    """Base of the sections: checks each value's type, range and choice, and parses texts.
 
     A field that is no ``key`` is checked by the section itself. A section from which others inherit
     has no slots, since two bases with slots exclude each other, and takes its values by keyword:
@@ -82,15 +96,21 @@ class Section:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            if each.metadata:
-                _check(each, getattr(self, each.name), self.subject)
+            if not each.metadata:
+                continue
+            value, parse = getattr(self, each.name), each.metadata["parse"]
+            if parse is None:
+                _check(each, value, self.subject)
+            elif isinstance(value, str):
+                object.__setattr__(self, each.name, parse(value))
 
 
 def shown_settings(section: type[Section]) -> list[Field[Any]]:
     """Return the settings that people give: those of the section, then those that it inherits."""
     by_name = {each.name: each for each in fields(section)}
-    names = dict.fromkeys([*section.__annotations__, *by_name])
-    return [by_name[name] for name in names if not by_name[name].metadata["is_internal"]]
+    names = [name for name in section.__annotations__ if name in by_name]
+    settings = [by_name[name] for name in dict.fromkeys([*names, *by_name])]
+    return [each for each in settings if not each.metadata["is_internal"]]
 
 
 _S = TypeVar("_S", bound=Section)
@@ -121,7 +141,10 @@ def _check(setting: Field[Any], value: object, subject: str) -> None:
     elif isinstance(default, bool | int | str):
         if type(value) is not type(default):
             raise problem
-    elif isinstance(default, tuple):
+    elif _may_be_no_number(setting):
+        if value is not None and type(value) not in (int, float):
+            raise problem
+    elif isinstance(default, tuple) and all(isinstance(item, str) for item in default):
         may_be_empty = not default
         if (
             not isinstance(value, tuple)
@@ -139,13 +162,19 @@ def _check(setting: Field[Any], value: object, subject: str) -> None:
         too_small = (least is not None and not value >= least) or (
             above is not None and not value > above
         )
-        if too_small or (most is not None and not value <= most) or value in _NOT_NUMBERS:
+        is_infinite = value in _INFINITE and value != most
+        if too_small or (most is not None and not value <= most) or is_infinite:
             raise problem
     if choices and value not in choices:
         raise problem
 
 
-_NOT_NUMBERS: Final = (float("inf"), float("-inf"))
+_INFINITE: Final = (float("inf"), float("-inf"))
+
+
+def _may_be_no_number(setting: Field[Any]) -> bool:
+    """Return whether a setting is a number or None, its default."""
+    return setting.default is None and setting.metadata["least"] is not None
 
 
 def describe_found(value: object, facts: Mapping[str, Any]) -> str:
@@ -166,7 +195,7 @@ def describe_expected(setting: Field[Any]) -> str:
         return "one of " + ", ".join(f'"{choice}"' for choice in facts["choices"])
     if isinstance(default, bool):
         return "true or false"
-    if isinstance(default, int | float):
+    if isinstance(default, int | float) or _may_be_no_number(setting):
         words = "an integer" if isinstance(default, int) else "a number"
         if facts["least"] is not None and facts["most"] is not None:
             words += f" from {facts['least']} to {facts['most']}"

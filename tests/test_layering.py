@@ -30,9 +30,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "setting_keys": frozenset({"errors", "suggestions"}),
     "suggestions": frozenset(),
     "threads": frozenset(),
+    "tls_settings": frozenset({"errors", "setting_keys"}),
     "wire": frozenset({"types", "errors"}),
     "protocol": frozenset({"types", "errors", "printable", "setting_keys", "wire"}),
-    "client": frozenset({"types", "errors", "seeds", "setting_keys", "wire", "protocol"}),
+    "client": frozenset(
+        {"types", "errors", "seeds", "setting_keys", "tls_settings", "wire", "protocol"}
+    ),
     "server": frozenset(
         {
             "types",
@@ -43,6 +46,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "records",
             "seeds",
             "setting_keys",
+            "tls_settings",
             "wire",
             "protocol",
         }
@@ -61,6 +65,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "setting_keys",
             "suggestions",
             "threads",
+            "tls_settings",
             "wire",
             "protocol",
             "client",
@@ -76,6 +81,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "records",
             "seeds",
             "setting_keys",
+            "tls_settings",
             "wire",
             "protocol",
             "client",
@@ -94,6 +100,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "setting_keys",
             "suggestions",
             "threads",
+            "tls_settings",
             "wire",
             "protocol",
             "client",
@@ -225,6 +232,7 @@ FORBIDDEN: dict[str, frozenset[str]] = {
     "setting_keys": PURE | {"numpy", "pyarrow", "pandas"},
     "suggestions": PURE | {"numpy", "pyarrow", "pandas"},
     "threads": SPARK | {"asyncio", "numpy", "pyarrow", "pandas"},
+    "tls_settings": PURE - {"ssl"} | {"numpy", "pyarrow", "pandas"},
     "schemas": PURE,
     "wire": PURE,
     "protocol": PURE,

@@ -17,15 +17,16 @@ from dcp.client.settings import (
 from dcp.errors import ConfigError
 from dcp.lake.config.settings import SECTIONS
 from dcp.protocol.window_policies import FlowSettings
-from dcp.setting_keys import Section, key, key_of, section_of, shown_settings
+from dcp.setting_keys import Section, key, key_of, section_of, shown_settings, texts_of
 
 ROOT = Path(__file__).parents[1]
 
-OTHER_THINGS = {"bucket", "bucket_uuid", "rules"}
-"""Names that stand for two settings.
+OTHER_THINGS = {"bucket", "bucket_uuid", "rules", "tls"}
+"""Names that stand for several settings.
 
 A cluster has one bucket, a client reads one. A producer follows the rules of a server or of DCP's
-document; a lake's rules are those of privacy.
+document; a lake's rules are those of privacy. A lake says whether it encrypts, a client with which
+certificates, a cluster with which it listens.
 """
 
 
@@ -136,6 +137,24 @@ def test_a_lake_shows_what_its_client_has(owner: type[Section], shown: type[Sect
     names = {each.name for each in shown_settings(owner)}
     assert names and names <= {each.name for each in shown_settings(shown)}
     assert issubclass(ConnectionSettings, owner) or issubclass(ConsumerSettings, owner)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads(Section):
+    names: tuple[str, ...] = key("a", "Who.", parse=texts_of)
+    age_seconds: float | None = key(None, "How old.", least=0, most=float("inf"), unit="seconds")
+
+
+def test_a_section_parses_a_text_wherever_it_is_given() -> None:
+    assert Reads().names == ("a",)
+    assert Reads(names="a, b") == Reads(names=("a", "b"))  # type: ignore[arg-type]  # as in TOML
+
+
+@pytest.mark.parametrize("age", [-1.0, float("nan"), "1"])
+def test_a_number_that_may_be_none_is_checked(age: object) -> None:
+    assert [Reads(age_seconds=each).age_seconds for each in (None, 1, float("inf"))]
+    with pytest.raises(ConfigError, match=r"age_seconds: found .* expected a number from 0 to inf"):
+        Reads(age_seconds=age)  # type: ignore[arg-type]
 
 
 def test_a_section_takes_the_values_that_it_shares() -> None:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.settings import TlsSettings
 from dcp.errors import SecretError
+from dcp.tls_settings import TlsSettings
 
 _NO_CHECK_TIME: Final = 0x200000
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which ``ssl`` has no name."""
@@ -79,7 +79,7 @@ def common_names(name: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
 def _certificate(
     address: NodeAddress, tls: TlsSettings, timeout_seconds: float
 ) -> Mapping[str, Any]:
-    context = tls.context()
+    context = tls.client_context()
     context.check_hostname = False
     context.verify_flags |= _NO_CHECK_TIME
     with (

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from dcp.client.addresses import NodeAddress
 from dcp.client.certificates import certificate_fault
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.settings import ConnectionSettings, TlsSettings
+from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -37,6 +37,7 @@ from dcp.protocol.refusals import (
     tls_cure,
 )
 from dcp.seeds import ConnectionString
+from dcp.tls_settings import TlsSettings
 from dcp.wire.vocabulary import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def ask_over_http(
         connection = HTTPConnection(host.host, host.port, timeout=timeout_seconds)
     else:
         connection = HTTPSConnection(
-            host.host, host.port, timeout=timeout_seconds, context=tls.context()
+            host.host, host.port, timeout=timeout_seconds, context=tls.client_context()
         )
     try:
         connection.request("GET", path, headers=_authorization(credentials))

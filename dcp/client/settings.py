@@ -4,66 +4,20 @@ They hold bytes, seconds and fractions, and no secret (credentials travel separa
 ``dcp.protocol.credentials``). The defaults suit one connection of a Spark task.
 """
 
-import ssl
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Final
 
-from dcp.errors import ConfigError, SecretError
+from dcp.errors import ConfigError
 from dcp.protocol.flow_strategy import group_tag_of
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.window_policies import FlowSettings
-from dcp.seeds import AUTO_NETWORK
-from dcp.setting_keys import Section, key
+from dcp.seeds import AUTO_NETWORK, DEFAULT_BUCKET, DEFAULT_SEED
+from dcp.setting_keys import Section, key, key_of
+from dcp.tls_settings import TlsSettings
 from dcp.wire.vocabulary import HEADER_BYTES, MAX_FRAME_BYTES
 
 MIB: Final = 1024 * 1024
 READ_BUFFER_BYTES: Final = 2 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class TlsSettings(Section):
-    """Encrypt the connection; certificates are always verified.
-
-    Each connection reads the files, so they may be replaced at any time.
-    """
-
-    ca_file: str = key("", "Certificates to trust, PEM; the system's when empty.", is_path=True)
-    cert_file: str = key(
-        "",
-        "The client's own certificate, PEM, with its chain; without a user it says who signs in.",
-        is_path=True,
-    )
-    key_file: str = key(
-        "",
-        "Its private key, PEM, not encrypted; empty: in the certificate's file.",
-        may_be_secret=True,
-        is_path=True,
-    )
-
-    def context(self) -> ssl.SSLContext:
-        """Return Python's default client context: verified certificates, checked host names.
-
-        Raises:
-            SecretError: a file cannot be read, or does not hold what it should.
-        """
-        try:
-            context = ssl.create_default_context(cafile=self.ca_file or None)
-        except OSError as error:  # ssl.SSLError is one
-            raise SecretError(
-                f"CA file {self.ca_file!r}: {error}, expected certificates in PEM: check the file, "
-                "and what names it (source.tls_ca_file, --ca-file)"
-            ) from None
-        if self.cert_file:
-            try:
-                # Without a password OpenSSL would ask the terminal for that of an encrypted key.
-                context.load_cert_chain(self.cert_file, self.key_file or None, password="")
-            except OSError as error:
-                raise SecretError(
-                    f"client certificate {self.cert_file!r} and its key: {error}, expected both in "
-                    "PEM, not encrypted: check the files, and what names them "
-                    "(source.tls_cert_file, source.tls_key_file)"
-                ) from None
-        return context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +34,26 @@ class ReachSettings(LivenessSettings):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AccessSettings(Section):
+    """The bucket and the user of a client; a lake and commands have these settings, too."""
+
+    seeds: tuple[str, ...] = key((DEFAULT_SEED,), "Nodes of the cluster.")
+    bucket: str = key(DEFAULT_BUCKET, "The bucket.")
+    username: str = key("Administrator", "Who signs in.", option="--user NAME")
+    password_env: str = key(
+        "DCPLAKE_PASSWORD",
+        "Name of the environment variable that holds the password.",
+        may_be_secret=True,
+    )
+    password_file: str = key(
+        "",
+        "File that holds the password (its first line); preferred when set.",
+        may_be_secret=True,
+        is_path=True,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings(ReachSettings, FlowSettings):
     """One connection to one node.
@@ -88,7 +62,7 @@ class ConnectionSettings(ReachSettings, FlowSettings):
     ``unread_limit_bytes`` of unreleased data.
     """
 
-    bucket: str
+    bucket: str = key_of(AccessSettings, "bucket", default=MISSING)
     request_timeout_seconds: float = key(
         30.0, "How long an answer may take.", unit="seconds", above=0
     )
@@ -110,7 +84,12 @@ class ConnectionSettings(ReachSettings, FlowSettings):
     )
     """The version of the server decides which flag DCP_OPEN has (``METADATA_OPEN_FLAGS``)."""
     bucket_uuid: str = key("", "A bucket with another uuid was created again, and is not read.")
-    tls: TlsSettings | None = None
+    tls: TlsSettings | None = key(
+        None,
+        "Use TLS, with the system's certificate authorities.",
+        option="--tls",
+        parts={"ca_file": "--ca-file FILE"},
+    )
     network: str = key(AUTO_NETWORK, "Which addresses of the cluster map to use.")
 
     def __post_init__(self) -> None:

@@ -14,9 +14,9 @@ from typing import Final
 from dcp.client.addresses import NodeAddress
 from dcp.client.certificates import certificate_fault
 from dcp.client.set_up import TCP, TLS, Line
-from dcp.client.settings import TlsSettings
 from dcp.errors import AuthenticationError, NodeUnavailableError
 from dcp.protocol.refusals import PORT_CURE, REACH_CURE, certificate_cure, tls_cure
+from dcp.tls_settings import TlsSettings
 
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -186,7 +186,7 @@ class Transport:
 
 def _encrypted(plain: socket.socket, address: NodeAddress, tls: TlsSettings) -> socket.socket:
     try:
-        return tls.context().wrap_socket(plain, server_hostname=address.host)
+        return tls.client_context().wrap_socket(plain, server_hostname=address.host)
     except BaseException:
         plain.close()
         raise

@@ -5,21 +5,19 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, TextIO
 
 from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.cluster_settings import ServeSettings
 from dcp.server.node.stop_signals import stop_signals
 
-_EXPIRY_PAGER_SECONDS: Final = 1.0
 _GARBAGE_THRESHOLDS: Final = (10_000, 10, 100)
 """Thresholds of Python's cycle collector: stored documents have no cycles, and a full run is slow.
 """
 
 
-def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
+def serve(settings: ServeSettings, *, ready_to: TextIO | None = None) -> None:
     """Run a cluster until a signal; call it from the main thread.
 
     When clients can connect, it writes one JSON line to ``ready_to`` (default: standard output),
@@ -29,11 +27,6 @@ def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
         SetupError: a port cannot be opened.
         SourceError: the data folder cannot be written.
     """
-    pager = settings.expiry_pager_seconds or _EXPIRY_PAGER_SECONDS
-    # A process that runs for long must not record its whole history, as tests do.
-    settings = replace(
-        settings, expiry_pager_seconds=pager, record_seqnos=False, record_branches=False
-    )
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     cluster = _cluster(settings)
     with stop_signals() as wait_for_stop, cluster:
@@ -52,7 +45,7 @@ def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
             pass
 
 
-def _cluster(settings: ClusterSettings) -> ProducerCluster:
+def _cluster(settings: ServeSettings) -> ProducerCluster:
     try:
         return ProducerCluster(settings)
     except OSError as error:

@@ -1,23 +1,40 @@
 """The settings of a relay: its upstream, the address it serves on, and its limits."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
-from dcp.client.addresses import NodeAddress
-from dcp.client.settings import ConnectionSettings, TlsSettings
+from dcp.client.addresses import NodeAddress, parse_seeds
+from dcp.client.settings import ConnectionSettings
 from dcp.errors import ConfigError
 from dcp.protocol.credentials import Credentials
+from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.window_policies import FlowSettings
-from dcp.server.model.cluster_settings import ClusterSettings, NodeSettings, TlsFiles
-from dcp.setting_keys import Section, key, key_of, section_of
+from dcp.seeds import DEFAULT_SEED
+from dcp.server.model.cluster_settings import ClusterSettings, NodeSettings
+from dcp.setting_keys import Section, key, key_of, section_of, texts_of
+from dcp.tls_settings import TlsSettings
 from dcp.types import U16_MAX
 
 MIB: Final = 1024 * 1024
 FULL_WINDOWS: Final = 4
 """So many connections have windows as large as is set; more of them share what these have."""
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return host and port of an address to listen on; an IPv6 host stands in brackets.
+
+    Raises:
+        ConfigError: the text is no HOST:PORT.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.strip("[]")
+    is_number = port.isascii() and port.isdecimal() and len(port) <= 5
+    if not colon or not host or not is_number or int(port) > U16_MAX:
+        raise ConfigError(f"found {text!r}, expected HOST:PORT, for example 0.0.0.0:11210")
+    return host, int(port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +43,14 @@ class RelaySettings(NodeSettings):
 
     subject: ClassVar[str] = "relay "
 
-    upstream: tuple[NodeAddress, ...]
-    """Nodes of the cluster."""
+    upstream: tuple[str, ...] = key(
+        MISSING,
+        "Nodes of the cluster; one that answers is enough.",
+        option="--upstream HOST:PORT,…",
+        parse=texts_of,
+    )
     bucket: str = key_of(ClusterSettings, "bucket")
-    credentials: Credentials
+    credentials: Credentials = key(MISSING, "Who signs in at the cluster.")
     data_folder: Path = key_of(
         ClusterSettings,
         "data_folder",
@@ -37,13 +58,18 @@ class RelaySettings(NodeSettings):
         text="Where the relay keeps what it received, over restarts too.",
     )
     """It belongs to one process. There is no default: a relay has no document in memory alone."""
-    tls: TlsSettings | None = None
-    """With it the nodes are spoken to encrypted."""
+    tls: TlsSettings | None = key_of(ConnectionSettings, "tls")
+    """With it the relay speaks encrypted with the cluster."""
     checkpoint_quota_bytes: int = key_of(
         NodeSettings, "checkpoint_quota_bytes", option="--memory-quota"
     )
-    flow_spec: FlowSpec = field(default_factory=FlowSpec)
-    """Says which consumers the cluster waits for (``dcp/protocol/flow_spec.py``)."""
+    flow_spec: FlowSpec = key(
+        "max",
+        "Whom the cluster waits for: max (the fastest consumer), min (the slowest), or "
+        "tagged,g:TAG/SIZE (the slowest of a group); t:5s: how long for one that is stuck.",
+        option="--fc SPEC",
+        parse=parse_flow_spec,
+    )
     window_bytes: int = key_of(
         FlowSettings,
         "window_bytes",
@@ -70,33 +96,56 @@ class RelaySettings(NodeSettings):
         option="--consumer-ack-seconds",
     )
     """Without our limits, as consumers of others come, too."""
-    port: int = 0
-    http_port: int = key(
-        0, "Port for HTTP; 0 takes a free one.", least=0, most=U16_MAX, option="--http-port"
+    listen: tuple[str, int] = key(
+        DEFAULT_SEED,
+        "Where consumers connect; port 0 takes a free one.",
+        option="--listen HOST:PORT",
+        parse=parse_listen,
     )
-    listen_tls: TlsFiles | None = None
-    tls_port: int = key(
-        0,
-        "Port for consumers that speak TLS; 0 takes a free one.",
-        least=0,
-        most=U16_MAX,
+    http_port: int = key_of(
+        NodeSettings,
+        "http_port",
+        default=0,
+        text="Port for HTTP; 0 takes a free one.",
+    )
+    """A relay has no usual ports beside `listen`: a node of its cluster may have them."""
+    listen_tls: TlsSettings | None = key_of(
+        ClusterSettings,
+        "tls",
+        text="With it the relay listens with TLS, too.",
+        parts={"cert_file": "--listen-tls-cert FILE", "key_file": "--listen-tls-key FILE"},
+    )
+    tls_port: int = key_of(
+        NodeSettings,
+        "tls_port",
+        default=0,
+        text="Port for consumers that speak TLS; 0 takes a free one.",
         option="--listen-tls-port",
     )
-    https_port: int = key(
-        0,
-        "Port for HTTPS, if consumers may speak TLS; 0 takes a free one.",
-        least=0,
-        most=U16_MAX,
-        option="--https-port",
+    https_port: int = key_of(
+        NodeSettings,
+        "https_port",
+        default=0,
+        text="Port for HTTPS, if consumers may speak TLS; 0 takes a free one.",
     )
-    users: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """They may connect; empty: the one who signs in upstream."""
+    users: Mapping[str, str] = key_of(
+        ClusterSettings,
+        "users",
+        default={},
+        text="Names and passwords of consumers; empty: the one who signs in upstream.",
+    )
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
         if not self.upstream:
             raise ConfigError("relay upstream: found no address, expected at least one host:port")
-        self.served("", 1)  # rejects what is wrong with ports and names
+        # They reject what is wrong with addresses, ports and names.
+        _ = self.addresses, self.served("", 1)
+
+    @property
+    def addresses(self) -> tuple[NodeAddress, ...]:
+        """The addresses of the nodes in ``upstream``, without a port at the data service's."""
+        return parse_seeds(self.upstream, tls=self.tls is not None)
 
     @property
     def connection(self) -> ConnectionSettings:
@@ -106,10 +155,7 @@ class RelaySettings(NodeSettings):
     def served(self, bucket_uuid: str, vbuckets: int) -> ClusterSettings:
         """Return the settings of the cluster of one node that consumers see."""
         own = {self.credentials.username: self.credentials.password.reveal()}
-
-        def encrypted(port: int) -> tuple[int, ...]:
-            return (port,) if port or self.listen_tls is not None else ()
-
+        host, port = self.listen
         return section_of(
             ClusterSettings,
             self,
@@ -118,11 +164,9 @@ class RelaySettings(NodeSettings):
             bucket_uuid=bucket_uuid,
             users=self.users or own,
             administrators=frozenset(),
-            ports=(self.port,),
-            http_ports=(self.http_port,),
+            host=host,
+            port=port,
             tls=self.listen_tls,
-            tls_ports=encrypted(self.tls_port),
-            https_ports=encrypted(self.https_port),
             keeps_values=False,
             record_seqnos=False,
             record_branches=False,

@@ -62,7 +62,7 @@ def _uuid_and_vbuckets(settings: RelaySettings) -> tuple[str, int]:
 
     They come from the cluster, or from the data folder if no node answers.
     """
-    seeds = [str(address) for address in settings.upstream]
+    seeds = [str(address) for address in settings.addresses]
     try:
         bucket_map, _ = ask_seeds(
             seeds, settings.connection, settings.credentials, named="--upstream"

@@ -131,7 +131,7 @@ class Upstream:
         # No node can send a map now, so try every known address.
         if not any(link.is_ready for link in self.links):
             known = () if self._map is None else self._map.addresses
-            for address in (*self._settings.upstream, *known):
+            for address in (*self._settings.addresses, *known):
                 found.setdefault(address, {})
         return found
 

@@ -143,7 +143,7 @@ class UpstreamLink:
         """Connect and receive until the connection is lost; return True if it became ready."""
         loop, address, tls = asyncio.get_running_loop(), self.address, self._settings.tls
         # Read the certificates again: the operator may have replaced them.
-        context = None if tls is None else tls.context()
+        context = None if tls is None else tls.client_context()
         async with asyncio.timeout(self._settings.connection.connect_timeout_seconds):
             reader, self._writer = await asyncio.open_connection(
                 address.host, address.port, ssl=context

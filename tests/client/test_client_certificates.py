@@ -12,17 +12,18 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.probe import probe_cluster
-from dcp.client.settings import ConnectionSettings, TlsSettings
+from dcp.client.settings import ConnectionSettings
 from dcp.errors import AuthenticationError, BucketError, ConfigError, NodeUnavailableError
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.position import Position
+from dcp.tls_settings import TlsSettings
 from tests.client.conftest import MakeCluster
 from tests.client.drained import CREDENTIALS, Drained, all_of, assert_same_state, caught_up, fill
 from tests.producer.tls import CERTIFICATE, ENCRYPTED, READER, STRANGER, TLS_FILES
 
 BY_CERTIFICATE = Credentials.of_certificate()
-ASKED = replace(TLS_FILES, client_ca_file=CERTIFICATE)
+ASKED = replace(TLS_FILES, ca_file=CERTIFICATE)
 REQUIRED = replace(ASKED, requires_client_certificate=True)
 
 
@@ -105,7 +106,7 @@ def test_a_certificate_of_another_authority_is_told(
 ) -> None:
     alone = tmp_path / "alone.pem"
     alone.write_text(Path(READER).read_text())
-    cluster = make_cluster(tls=replace(REQUIRED, client_ca_file=str(alone)))
+    cluster = make_cluster(tls=replace(REQUIRED, ca_file=str(alone)))
     with pytest.raises(AuthenticationError, match=r"source\.tls_cert_file"):
         open_first(cluster, settings(STRANGER), BY_CERTIFICATE)
 
@@ -113,10 +114,8 @@ def test_a_certificate_of_another_authority_is_told(
 @pytest.mark.parametrize("file", [CERTIFICATE, ENCRYPTED, "/no-such-file.pem"])
 def test_a_certificate_or_key_that_cannot_be_used_is_named(file: str) -> None:
     """OpenSSL would ask the terminal for the password of an encrypted key."""
-    with pytest.raises(
-        ConfigError, match=r"client certificate '.*\.pem' and its key: .* not encrypted"
-    ):
-        TlsSettings(CERTIFICATE, file).context()
+    with pytest.raises(ConfigError, match=r"certificate '.*\.pem' and its key: .* not encrypted"):
+        TlsSettings(CERTIFICATE, file).client_context()
 
 
 def test_a_node_of_another_name_is_refused(make_cluster: MakeCluster) -> None:

@@ -209,7 +209,7 @@ def test_a_node_that_has_no_bucket_yet_is_tried_again(make_cluster: MakeCluster)
         drained = Drained().run(consumer, caught_up(cluster))
         port = NodeAddress.parse(cluster.seeds[1]).port
         cluster.kill_node(1)
-        with ProducerCluster(ClusterSettings(bucket="another", users=USERS, ports=(port,))):
+        with ProducerCluster(ClusterSettings(bucket="another", users=USERS, port=port)):
             refused = "SELECT_BUCKET"
             drained.run(
                 consumer, lambda _: any(refused in consumer.trouble(v) for v in all_of(cluster))
@@ -224,7 +224,7 @@ def without_bucket(cluster: ProducerCluster, node: int) -> Iterator[None]:
     """Let a node listen without its bucket, as one that starts does."""
     cluster.kill_node(node)
     port = NodeAddress.parse(cluster.seeds[node]).port
-    with ProducerCluster(ClusterSettings(bucket="another", users=USERS, ports=(port,))):
+    with ProducerCluster(ClusterSettings(bucket="another", users=USERS, port=port)):
         yield
 
 

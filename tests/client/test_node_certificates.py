@@ -13,9 +13,10 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.consumer import Consumer
 from dcp.client.probe import probe_cluster
-from dcp.client.settings import ConsumerSettings, TlsSettings
+from dcp.client.settings import ConsumerSettings
 from dcp.errors import NodeUnavailableError
 from dcp.producer.cluster import ProducerCluster
+from dcp.tls_settings import TlsSettings
 from tests.client.conftest import MakeCluster
 from tests.client.consuming import settings, starts
 from tests.client.drained import (
@@ -113,7 +114,7 @@ def test_authorities_rotate_under_a_consumer(make_cluster: MakeCluster, tmp_path
     """Nothing has to be restarted: the next connection reads the file that was replaced."""
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     first = old.issue(["127.0.0.1"])
-    shown = ShownCertificate(first.certificate_file, first.key_file)
+    shown = ShownCertificate(cert_file=first.cert_file, key_file=first.key_file)
     cluster = make_cluster(vbuckets=2, tls=shown)
     trusted = tmp_path / "bundle.pem"
     trusted.write_bytes(Path(old.ca_file).read_bytes())

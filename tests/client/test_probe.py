@@ -191,7 +191,7 @@ def test_a_node_that_refuses_is_missing(
     cluster = make_cluster(nodes=2)
     node = NodeAddress.parse(cluster.seeds[1])
     cluster.kill_node(1)
-    make_cluster(ports=(node.port,), **of_the_refusing)
+    make_cluster(port=node.port, **of_the_refusing)
     view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
     assert list(view.unreachable) == [node]
     assert set(view.high_seqnos) == {v for v in all_of(cluster) if cluster.vbucket_owner(v) == 0}

@@ -12,7 +12,7 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.probe import probe_cluster
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
-from dcp.client.settings import ConnectionSettings, TlsSettings
+from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -22,6 +22,7 @@ from dcp.errors import (
 )
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
+from dcp.tls_settings import TlsSettings
 from tests.client.conftest import MakeCluster
 from tests.client.dns_server import dns_server
 from tests.client.drained import CREDENTIALS, all_of, fill

@@ -2,8 +2,9 @@
 
 import pytest
 
-from dcp.client.settings import MIB, ConnectionSettings, ConsumerSettings, TlsSettings
+from dcp.client.settings import MIB, ConnectionSettings, ConsumerSettings
 from dcp.errors import ConfigError
+from dcp.tls_settings import TlsSettings
 
 
 @pytest.mark.parametrize(
@@ -51,4 +52,4 @@ def test_retry_delays_out_of_order() -> None:
 
 def test_a_missing_ca_file_is_named() -> None:
     with pytest.raises(ConfigError, match=r"no-such-file\.pem"):
-        TlsSettings("/no-such-file.pem").context()
+        TlsSettings("/no-such-file.pem").client_context()

@@ -9,10 +9,11 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.consumer import Consumer
-from dcp.client.settings import ConnectionSettings, TlsSettings
+from dcp.client.settings import ConnectionSettings
 from dcp.errors import NodeUnavailableError
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.position import Position
+from dcp.tls_settings import TlsSettings
 from tests.client.conftest import MakeCluster
 from tests.client.consuming import settings, starts
 from tests.client.drained import CREDENTIALS, Drained, assert_same_state, caught_up, fill

@@ -38,7 +38,7 @@ class HttpScopes:
     def _order(self, method: str, path: str, **form: str) -> None:
         http = HTTPConnection(self._node.host, self._node.port, PATIENCE_SECONDS)
         if (tls := self._connection.tls) is not None:
-            http = HTTPSConnection(http.host, http.port, context=tls.context())
+            http = HTTPSConnection(http.host, http.port, context=tls.client_context())
         account = f"{self._credentials.username}:{self._credentials.password.reveal()}"
         fields = {
             "Authorization": f"Basic {b64encode(account.encode()).decode()}",

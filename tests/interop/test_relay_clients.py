@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dcp.client.addresses import NodeAddress
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.flow_spec import parse_flow_spec
@@ -23,7 +22,8 @@ MakeCluster = Callable[..., ProducerCluster]
 @contextmanager
 def _relaying(cluster: ProducerCluster, folder: Path) -> Iterator[Relay]:
     settings = RelaySettings(
-        upstream=tuple(NodeAddress.parse(seed) for seed in cluster.seeds),
+        upstream=tuple(cluster.seeds),
+        listen=("127.0.0.1", 0),
         bucket="default",
         credentials=Credentials("Administrator", Secret("password")),
         data_folder=folder,

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from dcp.server.model.cluster_settings import TlsFiles
+from dcp.tls_settings import TlsSettings
 
 
 class Authority:
@@ -35,7 +35,7 @@ class Authority:
         names: Sequence[str],
         ends: datetime | None = None,
         begins: datetime | None = None,
-    ) -> TlsFiles:
+    ) -> TlsSettings:
         """Return a certificate for these host names and addresses, and its key.
 
         It is good from ``begins`` (None: an hour ago) to ``ends`` (None: in a day), in seconds.
@@ -52,9 +52,9 @@ class Authority:
         private = key.private_bytes(
             _PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        return TlsFiles(
-            str(self._write(f"{stem}.pem", certificate.public_bytes(_PEM))),
-            str(self._write(f"{stem}.key", private)),
+        return TlsSettings(
+            cert_file=str(self._write(f"{stem}.pem", certificate.public_bytes(_PEM))),
+            key_file=str(self._write(f"{stem}.key", private)),
         )
 
     def _builder(
@@ -84,16 +84,16 @@ class Authority:
         return file
 
 
-class ShownCertificate(TlsFiles):
+class ShownCertificate(TlsSettings):
     """The certificate that nodes show, which may be replaced while they listen."""
 
     @cache  # noqa: B019  # as long as the tests
-    def context(self) -> ssl.SSLContext:
-        return super().context()
+    def server_context(self) -> ssl.SSLContext:
+        return super().server_context()
 
-    def show(self, files: TlsFiles) -> None:
+    def show(self, files: TlsSettings) -> None:
         """Show another one to who connects from now on."""
-        self.context().load_cert_chain(files.certificate_file, files.key_file)
+        self.server_context().load_cert_chain(files.cert_file, files.key_file)
 
 
 _PEM = serialization.Encoding.PEM

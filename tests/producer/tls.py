@@ -7,7 +7,7 @@ whose common names are ``reader``, a user of the client's tests, and ``stranger`
 import ssl
 from pathlib import Path
 
-from dcp.server.model.cluster_settings import TlsFiles
+from dcp.tls_settings import TlsSettings
 
 _FOLDER = Path(__file__).parents[1] / "data" / "tls"
 CERTIFICATE = str(_FOLDER / "certificate.pem")
@@ -17,7 +17,7 @@ READER = str(_FOLDER / "reader.pem")
 ENCRYPTED = str(_FOLDER / "encrypted.pem")
 """The same, with the key encrypted."""
 STRANGER = str(_FOLDER / "stranger.pem")
-TLS_FILES = TlsFiles(CERTIFICATE, KEY)
+TLS_FILES = TlsSettings(cert_file=CERTIFICATE, key_file=KEY)
 
 
 def client_context() -> ssl.SSLContext:

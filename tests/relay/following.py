@@ -23,7 +23,8 @@ def users() -> dict[str, str]:
 
 def relay_settings(cluster: ProducerCluster, folder: Path, **changed: Any) -> RelaySettings:
     chosen: dict[str, Any] = {
-        "upstream": tuple(NodeAddress.parse(seed) for seed in cluster.seeds),
+        "upstream": tuple(cluster.seeds),
+        "listen": "127.0.0.1:0",
         "bucket": "default",
         "credentials": CREDENTIALS,
         "data_folder": folder,

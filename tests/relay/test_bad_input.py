@@ -75,7 +75,7 @@ USAGE = 2
         (["--listen-tls-port", "1"], "tls ports: found some, expected none without a certificate"),
         (["--listen", "127.0.0.1:65536"], "--listen: found '127.0.0.1:65536'"),
         (["--listen", "[]:11210"], "--listen: found '[]:11210'"),
-        (["--upstream", ""], "node address ''"),
+        (["--upstream", ""], "relay upstream: found no address, expected at least one host:port"),
         (["--upstream", "a:b:c"], "node address 'a:b:c'"),
         (["--upstream", "a:65536"], "node address 'a:65536'"),
     ],

@@ -15,7 +15,6 @@ from typing import Final
 
 import pytest
 
-from dcp.client.addresses import NodeAddress
 from dcp.relay.memory import relay_bytes
 from dcp.relay.relay_settings import RelaySettings
 from dcp.server.commands.memory_formula import DOCUMENT_BYTES, Load, producer_bytes
@@ -72,7 +71,7 @@ class World:
     def assert_bounded(self, load: Load) -> None:
         """Neither took more than its formula says."""
         settings = RelaySettings(
-            upstream=(NodeAddress("localhost", 1),),
+            upstream=("localhost:1",),
             bucket="default",
             credentials=CREDENTIALS,
             data_folder=self.folder,

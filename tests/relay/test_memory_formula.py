@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from dcp.client.addresses import NodeAddress
 from dcp.relay.memory import relay_bytes, relay_bytes_in_words
 from dcp.relay.relay_settings import RelaySettings
 from dcp.server.commands.memory_formula import (
@@ -27,7 +26,7 @@ LOAD = Load(documents=1_000)
 
 def _settings(**changed: Any) -> RelaySettings:
     chosen: dict[str, Any] = {
-        "upstream": (NodeAddress("localhost", 1),),
+        "upstream": ("localhost:1",),
         "bucket": "default",
         "credentials": CREDENTIALS,
         "data_folder": Path("relay"),

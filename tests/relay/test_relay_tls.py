@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from dcp.cli.main import main
-from dcp.client.addresses import NodeAddress
-from dcp.client.settings import TlsSettings
 from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay_thread import Relay
+from dcp.tls_settings import TlsSettings
 from tests.client.drained import USERS, fill, wait_for
 from tests.producer.authority import Authority, ShownCertificate
 from tests.producer.tls import CERTIFICATE, KEY, TLS_FILES
@@ -38,7 +37,7 @@ def test_nodes_come_and_go(make_cluster: MakeCluster, make_relay: Callable[..., 
     """The map names each node's encrypted port; one node is enough to find the others."""
     cluster = make_cluster(nodes=3, vbuckets=6, tls=TLS_FILES)
     fill(cluster, 60)
-    seed = NodeAddress.parse(cluster.tls_seeds[1])
+    seed = cluster.tls_seeds[1]
     relay = make_relay(cluster, upstream=(seed,), tls=TRUST, listen_tls=TLS_FILES)
     wait_until_level(cluster, relay)
     assert {link.node for link in relay.figures().upstream} == set(cluster.tls_seeds)
@@ -64,9 +63,9 @@ def test_authorities_rotate_under_a_relay(
     """Nothing has to be restarted: the next connection reads the file that was replaced."""
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     first = old.issue(["127.0.0.1"])
-    shown = ShownCertificate(first.certificate_file, first.key_file)
+    shown = ShownCertificate(cert_file=first.cert_file, key_file=first.key_file)
     cluster = make_cluster(vbuckets=2, tls=shown)
-    seed = NodeAddress.parse(cluster.tls_seeds[0])
+    (seed,) = cluster.tls_seeds
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(Path(old.ca_file).read_bytes())
     relay = make_relay(cluster, upstream=(seed,), tls=TlsSettings(str(trusted)))

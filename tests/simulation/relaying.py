@@ -7,7 +7,6 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from dcp.client.addresses import NodeAddress
 from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials
@@ -36,7 +35,7 @@ class RelayInFolder:
         self._folder = Path(tempfile.mkdtemp(dir=_MEMORY if _MEMORY.is_dir() else None))
         self._lives = 0
         self._port = network.free_port()
-        self._upstream = tuple(NodeAddress.parse(seed) for seed in cluster.seeds)
+        self._upstream = tuple(cluster.seeds)
         self._credentials, self._seed = credentials, seed
         self._window_bytes = random.choice((4096, 65_536))
         self.relay: Relay | None = None
@@ -60,7 +59,7 @@ class RelayInFolder:
             window_bytes=self._window_bytes,
             consumer_ack_seconds=0.5,
             flush_seconds=0.05,
-            port=self._port,
+            listen=("127.0.0.1", self._port),
             seed=self._seed + self._lives,
         )
         with suppress(SourceError):

@@ -6,16 +6,21 @@ is no terminal it shows one look.
 
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from time import sleep
 from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
-from dcp.cli.options import source_options as source
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
+from dcp.cli.options.setting_options import takes_settings
+from dcp.cli.options.source_options import ProducerAccount
 from dcp.cli.terminal.output import say, say_json
+from dcp.client.settings import ConnectionSettings
 from dcp.errors import ConfigError
 from dcp.printable import printable_lines
+from dcp.setting_keys import key_of
+from dcp.tls_settings import TlsSettings
 
 if TYPE_CHECKING:
     from dcp.cli.views.board_view import BoardView
@@ -24,6 +29,12 @@ if TYPE_CHECKING:
 _REFRESH_SECONDS: Final = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class _NodeAccess(ProducerAccount):
+    tls: TlsSettings | None = key_of(ConnectionSettings, "tls")
+
+
+@takes_settings
 def run(  # noqa: PLR0913  (an argument for each option)
     *,
     config: Config = None,
@@ -40,31 +51,27 @@ def run(  # noqa: PLR0913  (an argument for each option)
     metrics: Annotated[
         bool, Option("--metrics", help="print once, as Prometheus reads it (text format)")
     ] = False,
-    user: source.User = source.DEFAULT_USER,
-    password_env: source.PasswordEnv = source.PASSWORD_ENV,
-    tls: source.Tls = False,
-    ca_file: source.CaFile = None,
+    access: _NodeAccess,
     once: Annotated[bool, Option("--once", help="one look, also on a terminal")] = False,
     json: Annotated[bool, Option("--json", help="one JSON object for each look")] = False,
 ) -> int:
     """Show until ctrl-c, or once."""
     if producer and relay:
         raise ConfigError("--producer, --relay: found both, expected one of them")
-    encryption = source.tls_from(is_wanted=tls, ca_file=ca_file)
     settings = settings_from(config, lake, overrides)
     if address := producer or relay:
         from dcp.cli.views.producer_view import ProducerView
 
         node = ProducerView(
             address,
-            user,
-            source.password_from(password_env),
-            encryption,
+            access.username,
+            access.password(),
+            access.tls,
             allows_plain=settings.source.allow_plain,
             is_relay=bool(relay),
         )
         return _show(node, once=once, metrics=metrics, as_json=json)
-    if encryption is not None:
+    if access.tls is not None:
         raise ConfigError("--tls, --ca-file: found no --producer or --relay, expected one of them")
     from dcp.cli.views.board_view import BoardView
 

@@ -1,90 +1,146 @@
-"""Options of a command that are settings: names, types, bounds and words come from the setting.
-
-Options that are no settings come in groups: a dataclass whose fields are options.
-"""
+"""Options of a command that are settings: names, types, bounds and words come from the setting."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields
 from functools import wraps
-from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
-from typer import Option
+from typer import BadParameter, Option
 
 from dcp.cli.options.values import number_option, seconds_option
-from dcp.setting_keys import Section
+from dcp.errors import ConfigError
+from dcp.setting_keys import Section, shown_settings
 
-Run = Callable[..., int]
 
+def takes_settings(run: Callable[..., int]) -> Callable[..., int]:
+    """Give a command an option for each setting that names one (``key``) of its sections.
 
-def takes_settings(section: type[Section]) -> Callable[[Run], Run]:
-    """Give a command an option for each setting of the section that names one (``key``).
-
-    The command gets the settings' values by their names, as its parameter ``settings``. A parameter
-    whose type is a dataclass is a group: each field of the dataclass is an option of the command.
+    A parameter whose type is a section is such a section. A parameter of the type
+    ``Annotated[Mapping[str, Any], SECTION]`` has the values of that section's options, by name.
     """
+    makers: dict[str, tuple[Callable[..., Any], type[Section]]] = {}
+    options: list[inspect.Parameter] = []
+    for name, own in inspect.signature(run).parameters.items():
+        if (maker := _maker(own.annotation)) is None:
+            options.append(own)
+        else:
+            makers[name] = maker
+            options += _options_of(maker[1])
+
+    @wraps(run)
+    def command(**given: Any) -> int:
+        for name, (make, section) in makers.items():
+            given[name] = make(**_values_of(section, given))
+        return run(**given)
+
+    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]  # typer's
+    return command
+
+
+def _maker(annotation: Any) -> tuple[Callable[..., Any], type[Section]] | None:
+    """Return what makes a parameter from values, and their section; None: it has no section."""
+    found = [(annotation, annotation), *((dict, each) for each in get_args(annotation)[1:])]
+    for make, section in found:
+        if isinstance(section, type) and issubclass(section, Section):
+            return make, section
+    return None
+
+
+def _options_of(section: type[Section]) -> Iterator[inspect.Parameter]:
     types = get_type_hints(section)
-    of_settings = [
-        _parameter(each, Annotated[types[each.name], _option(types[each.name], each)])
-        for each in fields(section)
-        if each.metadata.get("option")
-    ]
-
-    def with_settings(run: Run) -> Run:
-        made: dict[str, Callable[..., Any]] = {}
-        options: dict[str, list[inspect.Parameter]] = {}
-        for name, own in inspect.signature(run).parameters.items():
-            if name == "settings":
-                made[name], options[name] = dict, of_settings
-            elif isinstance(group := own.annotation, type) and is_dataclass(group):
-                made[name], options[name] = group, _options_of(group)
-            else:
-                options[name] = [own]
-
-        @wraps(run)
-        def command(**values: Any) -> int:
-            for name, make in made.items():
-                values[name] = make(**{each.name: values.pop(each.name) for each in options[name]})
-            return run(**values)
-
-        signature = inspect.Signature([each for of_one in options.values() for each in of_one])
-        command.__signature__ = signature  # type: ignore[attr-defined]  # typer reads it
-        return command
-
-    return with_settings
+    for each in shown_settings(section):
+        if each.metadata["parts"]:
+            yield from _options_of_parts(each, types[each.name])
+        elif each.metadata["option"]:
+            kind = str if each.metadata["parse"] else types[each.name]
+            option = _named(_option(types[each.name], each), each.metadata["option"])
+            yield _parameter(each.name, each.default, Annotated[kind, option])
 
 
-def _options_of(group: Any) -> list[inspect.Parameter]:
-    types = get_type_hints(group, include_extras=True)
-    return [_parameter(each, types[each.name]) for each in fields(group)]
+def _options_of_parts(setting: Field[Any], kind: Any) -> Iterator[inspect.Parameter]:
+    """Return the flag, if there is one, and the options of the parts; the first tells of both."""
+    flag, hint = setting.metadata["option"], _meaning(setting)
+    if flag:
+        yield _parameter(setting.name, False, Annotated[bool, Option(flag, help=hint)])
+        hint = f"implies {flag}"
+    known = {each.name: each for each in fields(_section_in(kind))}
+    for part, words in setting.metadata["parts"].items():
+        meaning = "; ".join(filter(None, (_meaning(known[part]), hint)))
+        option = _named(Option(help=meaning), words)
+        yield _parameter(f"{setting.name}_{part}", None, Annotated[str | None, option])
+        hint = ""
 
 
-def _parameter(source: Field[Any], annotation: Any) -> inspect.Parameter:
-    default = inspect.Parameter.empty if source.default is MISSING else source.default
+def _values_of(section: type[Section], given: dict[str, Any]) -> dict[str, Any]:
+    """Take the values of a section's options from ``given``."""
+    types, values = get_type_hints(section), {}
+    for each in shown_settings(section):
+        if each.metadata["parts"]:
+            values[each.name] = _made_of_parts(each, types[each.name], given)
+        elif each.metadata["option"]:
+            values[each.name] = given.pop(each.name)
+    return values
+
+
+def _made_of_parts(setting: Field[Any], kind: Any, given: dict[str, Any]) -> Section | None:
+    parts = setting.metadata["parts"]
+    is_wanted = given.pop(setting.name, False)
+    values = {part: given.pop(f"{setting.name}_{part}") for part in parts}
+    values = {part: value for part, value in values.items() if value is not None}
+    if not (is_wanted or values):
+        return None
+    try:
+        return _section_in(kind)(**values)
+    except ConfigError as error:
+        options = ", ".join(words.partition(" ")[0] for words in parts.values())
+        raise ConfigError(f"{options}: {error}") from None
+
+
+def _section_in(kind: Any) -> type[Section]:
+    """Return the section of a setting that may be None."""
+    found: type[Section] = get_args(kind)[0]
+    return found
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(
-        source.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is MISSING else default,
+        annotation=annotation,
     )
 
 
-def _option(kind: Any, setting: Field[Any]) -> Any:
-    option = _option_of_kind(kind, setting)
-    option.param_decls = (setting.metadata["option"],)
+def _named(option: Any, words: str) -> Any:
+    """Give an option its name, and the word for its value if there is one."""
+    name, _, metavar = words.partition(" ")
+    option.param_decls, option.metavar = (name,), metavar or option.metavar
     return option
 
 
-def _option_of_kind(kind: Any, setting: Field[Any]) -> Any:
+def _option(kind: Any, setting: Field[Any]) -> Any:
     meaning, least, most = _meaning(setting), setting.metadata["least"], setting.metadata["most"]
+    if parse := setting.metadata["parse"]:
+        return Option(parser=_parser(parse), help=meaning)
     if setting.metadata["unit"] == "bytes":
         return number_option(meaning, least, most, is_bytes=True)
     if setting.metadata["unit"] == "seconds":
         return seconds_option(meaning, least or 0, most)
-    if kind in (Path, Path | None):
-        return Option(metavar="FOLDER", help=meaning)
-    if kind is not int:
+    if kind not in (int, int | None):
         return Option(help=meaning)
     bounds = "" if most is None else f" ({least} to {most})"
     return number_option(meaning + bounds, least, most)
+
+
+def _parser(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ConfigError as error:
+            raise BadParameter(str(error)) from None
+
+    return parsed
 
 
 def option_of(section: type[Section], name: str, metavar: str | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Values on a command line that typer has no type for: names, sizes, times, and vbuckets.
+"""Values on a command line that typer has no type for: sizes, times, and vbuckets.
 
 Each takes the text, or a default that is such a value already, and raises typer's error for
 anything else. Whole numbers are typer's own, with their bounds beside the option.
@@ -26,13 +26,6 @@ def vbucket_ranges(text: str) -> frozenset[int]:
     if max(found) > U16_MAX:
         raise BadParameter(f"found {max(found)}, {expected}, up to {U16_MAX}")
     return found
-
-
-def name(text: str) -> str:
-    """Return a name, which is not empty."""
-    if not text.strip():
-        raise BadParameter(f"found {text!r}, expected a name")
-    return text
 
 
 def number_option(meaning: str, least: int, most: int | None, *, is_bytes: bool = False) -> Any:

@@ -1,19 +1,17 @@
 """``dcplake add-node``: start another node of a running ``dcplake serve``."""
 
-from dcp.cli.options import source_options as source
+from dcp.cli.options.setting_options import takes_settings
+from dcp.cli.options.source_options import ProducerAccess
 from dcp.cli.terminal.output import say
-from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
 
 
+@takes_settings
 def run(
     *,
-    seeds: source.Seeds = DEFAULT_SEED,
-    bucket: source.Bucket = DEFAULT_BUCKET,
-    user: source.User = source.DEFAULT_USER,
-    password_env: source.PasswordEnv = source.PASSWORD_ENV,
+    access: ProducerAccess,
 ) -> int:
     """Order it and say where the node listens."""
-    with source.admin_client(seeds, user, password_env, bucket) as client:
+    with access.admin_client() as client:
         node = client.add_node()
     say(f"node {node.number} listens on {node.address}; it owns nothing until `dcplake rebalance`")
     return 0

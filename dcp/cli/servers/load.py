@@ -6,18 +6,16 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from dcp.cli.options import source_options as source
+from dcp.cli.options.setting_options import takes_settings
+from dcp.cli.options.source_options import ProducerAccess
 from dcp.cli.terminal.output import say
 from dcp.cli.terminal.progress import display, rate
-from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
 
 
-def run(  # noqa: PLR0913  (an argument for each option)
+@takes_settings
+def run(
     *,
-    seeds: source.Seeds = DEFAULT_SEED,
-    bucket: source.Bucket = DEFAULT_BUCKET,
-    user: source.User = source.DEFAULT_USER,
-    password_env: source.PasswordEnv = source.PASSWORD_ENV,
+    access: ProducerAccess,
     file: Annotated[Path, Argument(metavar="FILE.jsonl", help="one JSON object per line")],
     key_field: Annotated[
         str | None, Option(metavar="NAME", help="the field whose value is the key")
@@ -55,13 +53,14 @@ def run(  # noqa: PLR0913  (an argument for each option)
     size_bytes = file.stat().st_size
     with display(f"loading {file}", size_bytes, "bytes", lambda: (read_bytes, told())):
         stored = load_jsonl(
-            seeds.split(","),
+            access.seeds,
             file,
-            user=user,
-            password=source.password_from(password_env),
-            bucket=bucket,
+            user=access.username,
+            password=access.password(),
+            bucket=access.bucket,
             rule=KeyRule(key_field, key_template, collection),
             progress=note,
         )
-    say(f"{stored:,} documents stored in bucket {bucket!r}, {rate(stored, monotonic() - begun)}")
+    pace = rate(stored, monotonic() - begun)
+    say(f"{stored:,} documents stored in bucket {access.bucket!r}, {pace}")
     return 0

@@ -4,17 +4,15 @@ from typing import Annotated
 
 from typer import Option
 
-from dcp.cli.options import source_options as source
+from dcp.cli.options.setting_options import takes_settings
+from dcp.cli.options.source_options import ProducerAccess
 from dcp.cli.terminal.output import say
-from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
 
 
+@takes_settings
 def run(
     *,
-    seeds: source.Seeds = DEFAULT_SEED,
-    bucket: source.Bucket = DEFAULT_BUCKET,
-    user: source.User = source.DEFAULT_USER,
-    password_env: source.PasswordEnv = source.PASSWORD_ENV,
+    access: ProducerAccess,
     remove: Annotated[
         int | None,
         Option(
@@ -23,7 +21,7 @@ def run(
     ] = None,
 ) -> int:
     """Order it, wait until it is done, and say who owns what."""
-    with source.admin_client(seeds, user, password_env, bucket) as client:
+    with access.admin_client() as client:
         client.rebalance(remove)
         nodes = client.nodes()
     owned = ", ".join(f"node {node.number}: {node.vbuckets}" for node in nodes if node.member)

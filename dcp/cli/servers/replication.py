@@ -4,17 +4,15 @@ from typing import Annotated, Literal
 
 from typer import Argument
 
-from dcp.cli.options import source_options as source
+from dcp.cli.options.setting_options import takes_settings
+from dcp.cli.options.source_options import ProducerAccess
 from dcp.cli.terminal.output import say
-from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED
 
 
+@takes_settings
 def run(
     *,
-    seeds: source.Seeds = DEFAULT_SEED,
-    bucket: source.Bucket = DEFAULT_BUCKET,
-    user: source.User = source.DEFAULT_USER,
-    password_env: source.PasswordEnv = source.PASSWORD_ENV,
+    access: ProducerAccess,
     order: Annotated[
         Literal["pause", "resume"],
         Argument(
@@ -24,7 +22,7 @@ def run(
     ],
 ) -> int:
     """Order it."""
-    with source.admin_client(seeds, user, password_env, bucket) as client:
+    with access.admin_client() as client:
         if order == "pause":
             client.pause_replication()
             say("copies stand still: a failover loses what is written from now on")

@@ -15,7 +15,6 @@ from dcp.cli.terminal.quantities import bar, count_text, memory_text, size_text
 from dcp.cli.terminal.table import table
 from dcp.client.addresses import NodeAddress
 from dcp.client.seed_lookup import ask_over_http
-from dcp.client.settings import TlsSettings
 from dcp.errors import ConfigError, SourceError
 from dcp.printable import printable
 from dcp.protocol.credentials import Credentials, Secret
@@ -23,6 +22,7 @@ from dcp.records import plain, read
 from dcp.relay.relay_figures import RelayFigures
 from dcp.seeds import parse_seed
 from dcp.server.bucket.node_figures import ConnectionFigures, ProducerFigures, node_exposition
+from dcp.tls_settings import TlsSettings
 from dcp.wire.json_tree import json_tree
 
 _PATH: Final = "/figures.json"

@@ -25,7 +25,7 @@ def signed_in(
         AuthenticationError: user or password refused.
         BucketError: no such bucket, or no access to it.
     """
-    context = None if settings.tls is None else settings.tls.context()
+    context = None if settings.tls is None else settings.tls.client_context()
     bucket = settings.bucket if selects_bucket else None
     with closing(KvConnection(*parse_seed(node), timeout_seconds, context)) as connection:
         if credentials.by_certificate:

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, get_type_hints
 
-from dcp.client.settings import ReachSettings, RetrySettings, TlsSettings, check_group_tag
+from dcp.client.settings import AccessSettings, ReachSettings, RetrySettings, check_group_tag
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -30,8 +30,9 @@ from dcp.lake.config.spark_master import slots_of
 from dcp.lake.config.storage_options import checked_options
 from dcp.lake.config.store_options import checked_cloud_options, is_in_cloud
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
-from dcp.seeds import DEFAULT_BUCKET, DEFAULT_SEED, ConnectionString
+from dcp.seeds import ConnectionString
 from dcp.setting_keys import Section, key, key_of
+from dcp.tls_settings import TlsSettings
 
 _SPARK_SECONDS: Final = 60.0
 """The time of Spark's start, or of a commit, on a busy machine."""
@@ -41,25 +42,26 @@ _SPARK_SECONDS: Final = 60.0
 class SourceSettings(ReachSettings):
     """The Couchbase cluster and bucket to read."""
 
-    seeds: tuple[str, ...] = key(
-        (DEFAULT_SEED,),
-        "Nodes to ask for the cluster map: host, host:port, or a connection string such as "
+    seeds: tuple[str, ...] = key_of(
+        AccessSettings,
+        "seeds",
+        text="Nodes to ask for the cluster map: host, host:port, or a connection string such as "
         "couchbases://h1,h2?network=external (docs/howto/connect.md).",
     )
-    bucket: str = key(DEFAULT_BUCKET, "The bucket to replicate.")
-    username: str = key(
-        "", "The user to sign in as; none where `credentials_folder` or a certificate says who."
+    bucket: str = key_of(AccessSettings, "bucket", text="The bucket to replicate.")
+    username: str = key_of(
+        AccessSettings,
+        "username",
+        default="",
+        text="The user to sign in as; none where `credentials_folder` or a certificate says who.",
     )
-    password_env: str = key(
-        "DCPLAKE_PASSWORD",
-        "Name of the environment variable that holds the password.",
-        may_be_secret=True,
-    )
-    password_file: str = key(
-        "",
-        "File that holds the password (its first line); preferred when set. Each round reads it.",
-        may_be_secret=True,
-        is_path=True,
+    """No default: a lake is not read with an administrator's rights by mistake."""
+    password_env: str = key_of(AccessSettings, "password_env")
+    password_file: str = key_of(
+        AccessSettings,
+        "password_file",
+        text="File that holds the password (its first line); preferred when set. Each round reads "
+        "it.",
     )
     credentials_folder: str = key(
         "",
@@ -77,7 +79,12 @@ class SourceSettings(ReachSettings):
         "port are then at 11207, and not 11210.",
     )
     tls_ca_file: str = key_of(TlsSettings, "ca_file")
-    tls_cert_file: str = key_of(TlsSettings, "cert_file")
+    tls_cert_file: str = key_of(
+        TlsSettings,
+        "cert_file",
+        text="The client's own certificate, PEM, with its chain; without a user it says who signs "
+        "in.",
+    )
     tls_key_file: str = key_of(TlsSettings, "key_file")
 
     def __post_init__(self) -> None:

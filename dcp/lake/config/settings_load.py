@@ -20,7 +20,13 @@ from dcp.errors import ConfigError
 from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.settings import INSTALLED_SUITE, SECTIONS, Settings
 from dcp.lake.config.toml_file import read_toml
-from dcp.setting_keys import default_of, describe_expected, describe_found, shown_settings
+from dcp.setting_keys import (
+    default_of,
+    describe_expected,
+    describe_found,
+    shown_settings,
+    texts_of,
+)
 from dcp.suggestions import did_you_mean, refusal_of_gone
 
 PATHS: Final = frozenset(
@@ -236,7 +242,7 @@ def _from_text(text: str, default: object) -> object | None:
     if isinstance(default, tuple):
         if text.lstrip().startswith(('["', "['")):  # as in a file; [::1]:11210 is an address
             return None
-        return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
+        return texts_of(text)
     if isinstance(default, Mapping):
         pairs = [part.partition("=") for part in text.split(",") if part.strip()]
         if not all(separator for _, separator, _ in pairs):

@@ -12,7 +12,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.probe import ClusterView, SeedAnswer, ask_seed, first_answer, probe_nodes
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.set_up import SetUpStep
-from dcp.client.settings import ConnectionSettings, ConsumerSettings, TlsSettings
+from dcp.client.settings import ConnectionSettings, ConsumerSettings
 from dcp.errors import NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import DroppedPolicy, Settings, SourceSettings
@@ -22,6 +22,7 @@ from dcp.lake.task_board.live_folder import LiveFolder
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.refusals import raise_refusal
 from dcp.setting_keys import section_of
+from dcp.tls_settings import TlsSettings
 
 SEEDS: Final = "source.seeds"
 """The users' name for a lake's seeds."""

@@ -152,7 +152,7 @@ def check_settings(load: Callable[[], Settings], tell: Tell) -> Settings:
         source, connection = settings.source, source_access(settings).consumer.connection
         credentials = source.credentials()
         if connection.tls is not None:
-            connection.tls.context()
+            connection.tls.client_context()
         finding.say(
             f"bucket {source.bucket!r} at {', '.join(source.seeds)}, {credentials.who}"
             f"{_whence(source)}, {'no TLS' if connection.tls is None else 'TLS'}"

@@ -1,5 +1,4 @@
 import re
-import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +8,11 @@ from typing import ClassVar, Final, get_args
 from dcp.errors import ConfigError
 from dcp.protocol.negotiation import MAKES_UP_METADATA, Release
 from dcp.protocol.window_policies import FlowSettings
-from dcp.seeds import DEFAULT_BUCKET
+from dcp.seeds import DEFAULT_BUCKET, HTTP_PORT, HTTPS_PORT, PLAIN_PORT, TLS_PORT
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.resume_rules import Rules
 from dcp.setting_keys import Section, key, key_of
+from dcp.tls_settings import TlsSettings
 from dcp.types import U16_MAX
 
 OUTBOX_BYTES: Final = 64 * 1024
@@ -27,46 +27,27 @@ _TELLS_HIGH_SEQNOS: Final[Release] = (7, 1)
 (kv_engine ``ep_engine.cc``, commit 983266111, of branches 7.1 and newer)."""
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """The nodes' certificate (or chain) and its private key, as PEM files."""
-
-    certificate_file: str
-    key_file: str
-    client_ca_file: str = ""
-    """Authorities of client certificates, whose common name is the user; empty: clients are
-    asked for none. As ns_server's ``clientCertAuth`` with the path ``subject.cn``."""
-    requires_client_certificate: bool = False
-    """True: ``mandatory`` in ns_server; False: ``enable``."""
-
-    def context(self) -> ssl.SSLContext:
-        """Return a server's TLS context, for TLS 1.2 or newer.
-
-        Raises:
-            ConfigError: a file cannot be read, or certificate and key do not match.
-        """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # A renegotiation costs the server far more work than the client that asks for it.
-        context.options |= ssl.OP_NO_RENEGOTIATION
-        try:
-            context.load_cert_chain(self.certificate_file, self.key_file)
-            if self.client_ca_file:
-                context.load_verify_locations(self.client_ca_file)
-                must = self.requires_client_certificate
-                context.verify_mode = ssl.CERT_REQUIRED if must else ssl.CERT_OPTIONAL
-        except OSError as error:  # ssl.SSLError is one
-            raise ConfigError(
-                f"producer tls certificate {self.certificate_file!r}, key {self.key_file!r}: "
-                f"{error.strerror or error}"
-            ) from None
-        return context
+def _of_other_ports(protocol: str, usual: int) -> str:
+    return f"The same for {protocol}; none: {usual} if `port` is {PLAIN_PORT}, else free ones."
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings(Section):
     """The settings that a node of the embedded producer and a relay share."""
 
-    host: str = key("127.0.0.1", "Address to listen on.")
+    http_port: int | None = key(
+        None, _of_other_ports("HTTP", HTTP_PORT), least=0, most=U16_MAX, option="--http-port"
+    )
+    tls_port: int | None = key(
+        None,
+        _of_other_ports("the encrypted protocol", TLS_PORT),
+        least=0,
+        most=U16_MAX,
+        option="--tls-port",
+    )
+    https_port: int | None = key(
+        None, _of_other_ports("HTTPS", HTTPS_PORT), least=0, most=U16_MAX, option="--https-port"
+    )
     checkpoint_quota_bytes: int = key(
         256 * 1024 * 1024,
         "Memory for the newest items; beyond it, slow streams read from disk again.",
@@ -89,8 +70,20 @@ class ClusterSettings(NodeSettings):
     vbuckets: int = key(
         64, "Vbuckets of the bucket.", least=1, most=MAX_VBUCKETS, option="--vbuckets"
     )
-    host: str = key_of(NodeSettings, "host", option="--host")
-    bucket: str = key(DEFAULT_BUCKET, "The bucket.", option="--bucket")
+    host: str = key("127.0.0.1", "Address to listen on.", option="--host ADDRESS")
+    port: int = key(
+        0,
+        "The first node's port, the others follow; 0 takes free ones.",
+        least=0,
+        most=U16_MAX,
+        option="--port",
+    )
+    tls: TlsSettings | None = key(
+        None,
+        "With it the nodes listen with TLS, too.",
+        parts={"cert_file": "--tls-cert FILE", "key_file": "--tls-key FILE"},
+    )
+    bucket: str = key(DEFAULT_BUCKET, "The bucket.", option="--bucket NAME")
     bucket_type: BucketType = key(
         BucketType.COUCHBASE,
         "An ephemeral bucket has no disk, and a crash loses all of it.",
@@ -100,10 +93,13 @@ class ClusterSettings(NodeSettings):
     users: Mapping[str, str] = key(
         {"Administrator": "password"}, "Names and passwords.", may_be_secret=True
     )
-    users_without_streams: frozenset[str] = frozenset()
-    """Users that may log in, but not open DCP connections."""
-    administrators: frozenset[str] | None = None
-    """Users that may change the cluster and take over vbuckets; None: the first of ``users``."""
+    users_without_streams: frozenset[str] = key(
+        frozenset(), "Users that may log in, but not open DCP connections."
+    )
+    administrators: frozenset[str] | None = key(
+        None,
+        "Users that may change the cluster and take over vbuckets; none: the first of ``users``.",
+    )
     bucket_uuid: str = key("", "Uuid of the bucket; empty: a new one.")
     cluster_uuid: str = key(
         "", "Uuid of the cluster in its map, where servers from 7.6 on have one; empty: none."
@@ -123,13 +119,6 @@ class ClusterSettings(NodeSettings):
         "Whether memory holds the values of documents. A relay reads values that are on disk from "
         "there each time. ``record_branches`` keeps all values.",
     )
-    ports: tuple[int, ...] = ()
-    """KV port of each node, 0 for any free one. The other kinds of ports work alike."""
-    http_ports: tuple[int, ...] = ()
-    tls: TlsFiles | None = None
-    tls_ports: tuple[int, ...] = ()
-    """Only with ``tls``, like ``https_ports``."""
-    https_ports: tuple[int, ...] = ()
     expiry_pager_seconds: float = key(
         0.0,
         "How often expired documents are deleted; 0: only by ``expire_due``.",
@@ -167,7 +156,7 @@ class ClusterSettings(NodeSettings):
         "",
         "Close consumers that acknowledge nothing of a full window, if this matches the whole name "
         "that `dcp` statistics show, as in 'eq_dcpq:reader.*'; empty: none.",
-        option="--stuck-name-regex",
+        option="--stuck-name-regex REGEX",
     )
     """kv_engine's ``dcp_disconnect_when_stuck_name_regex``; its ``…_timeout_seconds`` is next."""
     stuck_timeout_seconds: float = key(
@@ -213,7 +202,7 @@ class ClusterSettings(NodeSettings):
     data_folder: Path | None = key(
         None,
         "Folder of the bucket's data, which survives a restart; none: memory only.",
-        option="--data",
+        option="--data FOLDER",
     )
     """It belongs to one process at a time, and is made for one bucket and number of vbuckets. The
     cluster has as many nodes as it had at last. Writes go there within ``flush_seconds``, or
@@ -229,9 +218,14 @@ class ClusterSettings(NodeSettings):
         unit="seconds",
         above=0,
     )
-    metadata_purge_age_seconds: float | None = None
-    """Age at which tombstones are purged. None: Couchbase's default for the bucket type, 3 days
-    or 60 seconds; infinity: never."""
+    metadata_purge_age_seconds: float | None = key(
+        None,
+        "Age at which tombstones are purged. None: Couchbase's default for the bucket type, 3 days "
+        "or 60 seconds; infinity: never.",
+        unit="seconds",
+        least=0,
+        most=float("inf"),
+    )
     history_retention_bytes: int = key(
         0,
         "Replaced versions that the disk keeps, like a Magma bucket with change history; 0: none.",
@@ -247,16 +241,16 @@ class ClusterSettings(NodeSettings):
         choices=get_args(Rules),
         option="--rules",
     )
-    release: Release = (8, 0)
-    """Version that the nodes report. Clients choose by it how to open DCP. Releases below 6.5 do
-    not know NO_VALUE_WITH_UNDERLYING_DATATYPE."""
+    release: Release = key(
+        (8, 0), "Version that the nodes report. Clients choose by it how to open DCP."
+    )
+    """Releases below 6.5 do not know NO_VALUE_WITH_UNDERLYING_DATATYPE."""
     prepare_extra_bytes: int = key_of(
         FlowSettings, "prepare_extra_bytes", is_internal=False, option="--prepare-extra-bytes"
     )
     """A consumer that acknowledges the bytes it received loses these from its window with each
     prepare."""
-    clock: Callable[[], float] = time
-    """Returns seconds since 1970."""
+    clock: Callable[[], float] = key(time, "Returns seconds since 1970.", is_internal=True)
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -304,11 +298,6 @@ class ClusterSettings(NodeSettings):
                 f"producer bucket type: found ephemeral with {' and '.join(found)}, "
                 "expected neither: such a bucket has no disk"
             )
-        if not self.purge_age_seconds >= 0:
-            raise ConfigError(
-                f"producer metadata purge age: found {self.purge_age_seconds} seconds, "
-                "expected 0 or more"
-            )
 
     @property
     def purge_age_seconds(self) -> float:
@@ -342,25 +331,39 @@ class ClusterSettings(NodeSettings):
             return user == next(iter(self.users))
         return user in self.administrators
 
+    @property
+    def first_ports(self) -> tuple[int, int, int | None, int | None]:
+        """The first node's ports, in the order of `NodePorts`; 0: each node takes a free one."""
+
+        def first(chosen: int | None, usual: int) -> int:
+            # Of several clusters on a machine one has the usual ports.
+            if chosen is None:
+                return usual if self.port == PLAIN_PORT else 0
+            return chosen
+
+        http = first(self.http_port, HTTP_PORT)
+        if self.tls is None:
+            return self.port, http, None, None
+        return self.port, http, first(self.tls_port, TLS_PORT), first(self.https_port, HTTPS_PORT)
+
     def _check_ports(self) -> None:
-        named = {
-            "ports": self.ports,
-            "http ports": self.http_ports,
-            "tls ports": self.tls_ports,
-            "https ports": self.https_ports,
-        }
-        for name, ports in named.items():
-            if ports and len(ports) != self.nodes:
-                raise ConfigError(
-                    f"producer {name}: found {len(ports)} for {self.nodes} nodes, "
-                    "expected one per node"
-                )
-            for port in ports:
-                if not 0 <= port <= U16_MAX:
-                    raise ConfigError(f"producer port: found {port}, expected 0 to {U16_MAX}")
-        if self.tls is None and (self.tls_ports or self.https_ports):
+        if self.tls is None and (self.tls_port or self.https_port):
             raise ConfigError("producer tls ports: found some, expected none without a certificate")
-        chosen = [port for ports in named.values() for port in ports if port]
+        if self.tls is not None and not self.tls.cert_file:
+            raise ConfigError("producer tls: found no certificate, expected the nodes' own")
+        chosen = [first + node for first in self.first_ports if first for node in range(self.nodes)]
+        if chosen and max(chosen) > U16_MAX:
+            raise ConfigError(f"producer port: found {max(chosen)}, expected 0 to {U16_MAX}")
         twice = sorted({port for port in chosen if chosen.count(port) > 1})
         if twice:
             raise ConfigError(f"producer ports: found {twice[0]} twice, expected each port once")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings(ClusterSettings):
+    """A cluster in a process of its own, which runs for long: it records no history for tests."""
+
+    port: int = key_of(ClusterSettings, "port", default=PLAIN_PORT)
+    expiry_pager_seconds: float = key_of(ClusterSettings, "expiry_pager_seconds", default=1.0)
+    record_seqnos: bool = key_of(ClusterSettings, "record_seqnos", default=False)
+    record_branches: bool = key_of(ClusterSettings, "record_branches", default=False)

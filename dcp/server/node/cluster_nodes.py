@@ -35,7 +35,7 @@ class ClusterNodes:
         """Called in the loop after clients were sent a new map."""
         self._commands, self._shown_host = commands, shown_host
         settings = self.bucket.settings
-        self._tls = settings.tls.context() if settings.tls else None
+        self._tls = settings.tls.server_context() if settings.tls else None
         self._nodes: dict[int, Node] = {}
         self._turns = Turns()
         bucket.changes.listeners.add(self._changes_are_waiting)
@@ -154,12 +154,14 @@ class ClusterNodes:
 
 
 def _addresses_to_take(settings: ClusterSettings) -> list[NodePorts]:
-    free = (0,) * settings.nodes
-    plain = zip(settings.ports or free, settings.http_ports or free, strict=True)
-    if settings.tls is None:
-        return [NodePorts(settings.host, *ports) for ports in plain]
-    encrypted = zip(settings.tls_ports or free, settings.https_ports or free, strict=True)
+    kv, mgmt, kv_tls, mgmt_tls = settings.first_ports
     return [
-        NodePorts(settings.host, *ports, *tls_ports)
-        for ports, tls_ports in zip(plain, encrypted, strict=True)
+        NodePorts(
+            settings.host,
+            kv and kv + node,
+            mgmt and mgmt + node,
+            kv_tls and kv_tls + node,
+            mgmt_tls and mgmt_tls + node,
+        )
+        for node in range(settings.nodes)
     ]

@@ -129,7 +129,7 @@ def test_every_step_of_a_cluster_that_is_well(
 def test_a_certificate_signs_in_for_every_step(
     make_cluster: Callable[..., ProducerCluster], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = replace(TLS_FILES, client_ca_file=CERTIFICATE, requires_client_certificate=True)
+    files = replace(TLS_FILES, ca_file=CERTIFICATE, requires_client_certificate=True)
     cluster = make_cluster(tls=files, users={"reader": "unused"})
     certificates = {"tls_ca_file": CERTIFICATE, "tls_cert_file": READER}
     words = options(cluster.tls_seeds, tls="true", username="", **certificates)

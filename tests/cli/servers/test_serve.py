@@ -6,11 +6,11 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.server.model.bucket_type import BucketType
-from dcp.server.model.cluster_settings import ClusterSettings, TlsFiles
-from tests.producer.tls import CERTIFICATE, KEY
+from dcp.server.model.cluster_settings import ClusterSettings
+from tests.producer.tls import CERTIFICATE, KEY, TLS_FILES
 
 TLS = ["--tls-cert", CERTIFICATE, "--tls-key", KEY]
-Ports = tuple[tuple[int, ...], ...]
+Ports = tuple[int | None, ...]
 
 
 @pytest.fixture
@@ -24,23 +24,22 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[ClusterSettings]:
 @pytest.mark.parametrize(
     ("words", "ports"),
     [
-        ([], ((11210, 11211), (8091, 8092), (), ())),
-        (["--port", "0"], ((0, 0), (0, 0), (), ())),
-        (["--port", "12000"], ((12000, 12001), (0, 0), (), ())),
-        (["--port", "12000", "--http-port", "9000"], ((12000, 12001), (9000, 9001), (), ())),
-        (TLS, ((11210, 11211), (8091, 8092), (11207, 11208), (18091, 18092))),
+        ([], (11210, 8091, None, None)),
+        (["--port", "0"], (0, 0, None, None)),
+        (["--port", "12000"], (12000, 0, None, None)),
+        (["--port", "12000", "--http-port", "9000"], (12000, 9000, None, None)),
+        (TLS, (11210, 8091, 11207, 18091)),
         (
             [*TLS, "--port", "0", "--tls-port", "12100", "--https-port", "0"],
-            ((0, 0), (0, 0), (12100, 12101), (0, 0)),
+            (0, 0, 12100, 0),
         ),
     ],
 )
 def test_ports(served: list[ClusterSettings], words: list[str], ports: Ports) -> None:
     assert main(["serve", "--nodes", "2", *words]) == 0
     (settings,) = served
-    chosen = (settings.ports, settings.http_ports, settings.tls_ports, settings.https_ports)
-    assert chosen == ports
-    assert settings.tls == (TlsFiles(CERTIFICATE, KEY) if "--tls-cert" in words else None)
+    assert settings.first_ports == ports
+    assert settings.tls == (TLS_FILES if "--tls-cert" in words else None)
 
 
 @pytest.mark.parametrize(("words", "folder"), [([], None), (["--data", "kept"], Path("kept"))])
@@ -75,10 +74,12 @@ def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--tls-cert", CERTIFICATE], "--tls-cert, --tls-key: found one of them"),
-        (["--tls-port", "12100"], "expected --tls-cert and --tls-key"),
+        (["--tls-key", KEY], "--tls-cert, --tls-key: TLS key_file: found no cert_file"),
+        (["--tls-cert", ""], "producer tls: found no certificate, expected the nodes' own"),
+        (["--tls-port", "12100"], "tls ports: found some, expected none without a certificate"),
         ([*TLS, "--nodes", "4"], "producer ports: found 11210 twice"),
-        (["--port", "65536"], "producer port: found 65536"),
+        (["--port", "65536"], "--port: found 65536, expected 0 to 65535"),
+        (["--port", "65535", "--nodes", "2"], "producer port: found 65536, expected 0 to 65535"),
         (["--stuck-name-regex", "("], "stuck name regex: found '(', expected a regular expression"),
         (["--nodes", "0"], "--nodes: found 0, expected 1 to 128"),
         (["--bucket-type", "ephemeral", "--data", "kept"], "such a bucket has no disk"),

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.client.settings import TlsSettings
 from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import LEAST_WINDOW_BYTES, FlowControlSettings
 from dcp.lake.config.settings import SECTIONS, Settings, SourceSettings
@@ -21,6 +20,7 @@ from dcp.lake.config.settings_load import load_settings
 from dcp.lake.receive.source_access import connection_settings
 from dcp.protocol.credentials import Credentials
 from dcp.setting_keys import shown_settings
+from dcp.tls_settings import TlsSettings
 
 CONF = Path(__file__).parents[3] / "conf" / "dcplake.toml"
 

@@ -474,7 +474,7 @@ def test_a_node_that_refuses_discards_nothing_that_others_sent(
         task = replace(task, streams=streams)
     port = NodeAddress.parse(cluster.seeds[1]).port
     cluster.kill_node(1)
-    with ProducerCluster(ClusterSettings(bucket="another", users=USERS, ports=(port,))):
+    with ProducerCluster(ClusterSettings(bucket="another", users=USERS, port=port)):
         batches = list(rounds.receiver(plan, task).batches())
     found = statuses([row for batch in batches for row in batch.to_pylist()])
     outcomes = {vb: told["outcome"] for vb, told in found.items()}

@@ -175,7 +175,7 @@ class Chaos:
         self.random = Random(seed)
         authority = Authority(folder)
         first = authority.issue(CERTIFIED)
-        self._certificate = ShownCertificate(first.certificate_file, first.key_file)
+        self._certificate = ShownCertificate(cert_file=first.cert_file, key_file=first.key_file)
         self._folder, self._trusted = folder, authority.ca_file
         clock = NodeClock()
         settings = ClusterSettings(

@@ -335,7 +335,7 @@ def test_authorities_of_this_machine_are_trusted(
     ours, other = (Authority(tmp_path, name) for name in ("ours", "other"))
     files = ours.issue(["127.0.0.1"])
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(files.certificate_file, files.key_file)
+    tls.load_cert_chain(files.cert_file, files.key_file)
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)
     with serving(tmp_path / "maven", tls) as there:
         monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", there.address)

@@ -4,6 +4,7 @@ import pytest
 
 from dcp.errors import ConfigError
 from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.tls_settings import TlsSettings
 
 
 @pytest.mark.parametrize(
@@ -13,11 +14,13 @@ from dcp.server.model.cluster_settings import ClusterSettings
         ({"nodes": 129}, "nodes: found 129 (int), expected an integer from 1 to 128"),
         ({"vbuckets": 0}, "vbuckets: found 0 (int), expected an integer from 1 to 1024"),
         ({"vbuckets": 1025}, "vbuckets: found 1025 (int), expected an integer from 1 to 1024"),
-        ({"nodes": 2, "ports": (1,)}, "ports: found 1 for 2 nodes"),
-        ({"nodes": 2, "http_ports": (0,)}, "http ports: found 1 for 2 nodes"),
-        ({"ports": (65536,)}, "port: found 65536, expected 0 to 65535"),
-        ({"ports": (9000,), "http_ports": (9000,)}, "ports: found 9000 twice"),
-        ({"tls_ports": (9000,)}, "tls ports: found some, expected none without a certificate"),
+        ({"port": 65536}, "port: found 65536 (int), expected an integer from 0 to 65535"),
+        ({"http_port": "1"}, "http_port: found '1' (str), expected a number from 0 to 65535"),
+        ({"nodes": 2, "port": 65535}, "port: found 65536, expected 0 to 65535"),
+        ({"port": 9000, "http_port": 9000}, "ports: found 9000 twice"),
+        ({"nodes": 2, "port": 9000, "http_port": 9001}, "ports: found 9001 twice"),
+        ({"tls": TlsSettings()}, "tls: found no certificate, expected the nodes' own"),
+        ({"tls_port": 9000}, "tls ports: found some, expected none without a certificate"),
         ({"bucket": ""}, "bucket: found name '', expected 1 to 100 of the characters A-Z"),
         ({"bucket": "a b"}, "bucket: found name 'a b', expected"),
         ({"bucket": "a/b"}, "bucket: found name 'a/b', expected"),

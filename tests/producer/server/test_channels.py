@@ -89,7 +89,7 @@ async def _plain() -> list[int]:
 async def _encrypted() -> list[int]:
     server, sock = _connected()
     with server, sock:
-        channel, client = TlsChannel(server, TLS_FILES.context()), TlsClient(sock)
+        channel, client = TlsChannel(server, TLS_FILES.server_context()), TlsClient(sock)
         await asyncio.gather(channel.open(), client.shake_hands())
         await client.say_in_records_of_one_byte(RECORDS)
         return await _turns_while_reading(channel, RECORDS)

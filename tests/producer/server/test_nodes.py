@@ -235,7 +235,7 @@ def test_start_and_stop(make_cluster: MakeCluster) -> None:
         cluster.start()
     port = int(cluster.seeds[0].rsplit(":", 1)[1])
     with pytest.raises(SetupError, match="cannot listen"):
-        ProducerCluster(ClusterSettings(ports=(port,))).start()
+        ProducerCluster(ClusterSettings(port=port)).start()
     cluster.set(b"k", b"1")
     cluster.stop()
     cluster.stop()

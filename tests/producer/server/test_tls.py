@@ -9,7 +9,7 @@ import pytest
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import TlsFiles
+from dcp.tls_settings import TlsSettings
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status
 from tests.producer.raw_client import RawClient
@@ -88,12 +88,14 @@ def test_a_restored_node_has_its_encrypted_port_again(cluster: ProducerCluster) 
         assert client.log_in().call(m.Empty(), Opcode.NOOP).status == Status.SUCCESS
 
 
-@pytest.mark.parametrize("files", [("nosuch.pem", KEY), (CERTIFICATE, CERTIFICATE)])
+@pytest.mark.parametrize(
+    ("cert_file", "key_file"), [("nosuch.pem", KEY), (CERTIFICATE, CERTIFICATE), (CERTIFICATE, "")]
+)
 def test_a_certificate_that_cannot_be_used_is_named(
-    make_cluster: MakeCluster, files: tuple[str, str]
+    make_cluster: MakeCluster, cert_file: str, key_file: str
 ) -> None:
-    with pytest.raises(ConfigError, match="producer tls certificate"):
-        make_cluster(tls=TlsFiles(*files))
+    with pytest.raises(ConfigError, match=r"certificate '.*' and its key: .*expected both in PEM"):
+        make_cluster(tls=TlsSettings(cert_file=cert_file, key_file=key_file))
 
 
 def test_without_tls_there_are_no_such_ports(make_cluster: MakeCluster) -> None:

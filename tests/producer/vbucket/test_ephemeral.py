@@ -261,8 +261,14 @@ def test_clients_learn_the_type(one: ProducerCluster) -> None:
             {"stale_removal_seconds": 0},
             "stale_removal_seconds: found 0 .int., expected a number above 0",
         ),
-        ({"metadata_purge_age_seconds": -1.0}, "metadata purge age: found -1.0 seconds"),
-        ({"metadata_purge_age_seconds": float("nan")}, "metadata purge age: found nan seconds"),
+        (
+            {"metadata_purge_age_seconds": -1.0},
+            "metadata_purge_age_seconds: found -1.0 .float., expected a number from 0",
+        ),
+        (
+            {"metadata_purge_age_seconds": float("nan")},
+            "metadata_purge_age_seconds: found nan .float.",
+        ),
     ],
 )
 def test_what_cannot_be(chosen: dict[str, object], message: str) -> None:
