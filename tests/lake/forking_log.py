@@ -5,7 +5,7 @@ rounds are committed to a lake in memory, with what the vbucket held at each rou
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -90,22 +90,24 @@ class ForkingLog:
         """
         number = self.lake.round + 1
         rows: list[Row] = []
+        restarts: list[Restart] = []
         for vb in self.vbuckets:
             if self.random.random() < fork_chance and vb.state.position.seqno:
-                rows += self._fork(vb, number)
+                restarts.append(self._fork(vb))
             if self.random.random() < 0.7:
                 rows += self._stream(vb, number)
             is_known = vb.state.is_whole or vb.state.epoch == 0
             documents = vb.documents(vb.state.complete_seqno)
             self.truth[number, vb.vbucket] = documents if is_known else None
         applied = unindexed_applied(self.tables, [DOCS]) if index else ()
-        self.append(rows, [vb.state for vb in self.vbuckets], applied)
+        self.append(rows, [vb.state for vb in self.vbuckets], applied, restarts)
 
     def append(
         self,
         rows: list[Row],
-        states: Iterable[VbucketProgress],
+        states: Collection[VbucketProgress],
         applied: tuple[AppliedVersion, ...] = (),
+        restarts: Iterable[Restart] = (),
     ) -> None:
         """Commit the next round."""
         number = self.lake.round + 1
@@ -113,7 +115,7 @@ class ForkingLog:
         committed = pa.Table.from_batches(
             [
                 pa.RecordBatch.from_pylist([*rows, told], schema=CHANGES),
-                states_to_batch([*states], number),
+                states_to_batch(states, number, restarts),
                 applied_to_batch(applied, number),
             ]
         )
@@ -134,8 +136,8 @@ class ForkingLog:
         write_audit(self.tables, DOCS, replica_status(self.tables, DOCS), own)
         return self.lake.versions[-1]
 
-    def _fork(self, vb: ForkingVbucket, number: int) -> list[Row]:
-        """Begin one or two epochs, each at a live end; at 0 now and then."""
+    def _fork(self, vb: ForkingVbucket) -> Restart:
+        """Begin an epoch at a live end; at 0 now and then."""
         seqno = self.random.choice([0, *vb.ends, *vb.ends, *vb.ends])
         vb.items = [item for item in vb.items if item["seqno"] <= seqno]
         vb.ends = [end for end in vb.ends if end <= seqno]
@@ -144,8 +146,7 @@ class ForkingLog:
         restart = Restart(vb.vbucket, RestartReason.ROLLBACK, seqno, vb.log.uuid_at(seqno))
         vb.state = vb.state.restarted(restart)
         vb.snapshot_end = 0
-        fork = {"epoch": vb.state.epoch, "seqno": seqno, "detail": str(restart.reason)}
-        return [self._row(vb, number, "rollback") | fork]
+        return restart
 
     def _stream(self, vb: ForkingVbucket, number: int) -> list[Row]:
         rows: list[Row] = []

@@ -155,7 +155,7 @@ def test_a_log_that_lacks_a_fork_or_goes_back_is_refused() -> None:
     log.append([], [states[each.vbucket].restarted(each) for each in resyncs])
     with pytest.raises(LakeError, match=r"vbucket 0 is in epoch 1 .* dcplake resync --vbuckets 0"):
         log.log_slice(log.lake.round)
-    log.append([], map(VbucketProgress.beginning, states))
+    log.append([], [*map(VbucketProgress.beginning, states)])
     with pytest.raises(LakeError, match="went back from complete seqno"):
         log.log_slice(log.lake.round)
 
