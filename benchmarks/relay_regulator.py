@@ -5,7 +5,7 @@
 The regulator, the relay's bucket, and consumers with a stream of each vbucket are the real ones, in
 this process; there are no sockets, and nobody sends. Between two passes so many documents arrive as
 come in the time that the pass took and the regulator then rests. Consumers have taken them all at
-the next one (``level``), or nothing of them (``behind``: all that came is held). Told are the time
+the next one (``level``), or nothing of them (``behind``: all that came is kept). Told are the time
 of a pass, and which part of a core such passes take; the regulator's rests bound it to a third.
 """
 
@@ -54,7 +54,7 @@ class _Client:
 class _Source:
     """A cluster to which nothing need be said."""
 
-    def free(self, vbucket: int, frame_bytes: int) -> None:
+    def consumed(self, vbucket: int, frame_bytes: int) -> None:
         pass
 
     def release(self) -> None:

@@ -4,7 +4,7 @@ Memory: at most ``window_bytes`` plus one message in unreleased deliveries, plus
 from a pool, plus one unfinished message. Decoded columns copy their bytes, add about 100 bytes a
 row, and never pin the read buffer. A large message gets a buffer of its own, which its value refers
 to. TCP stops a node that ignores the window: reading stops at
-``ConnectionSettings.held_limit_bytes``.
+``ConnectionSettings.unreleased_limit_bytes``.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -124,7 +124,7 @@ class Reader:
         self._ended: DcplakeError | None = None
         self._leaves_at = inf
         self._is_connecting = False
-        self._limit_bytes = settings.held_limit_bytes(settings.window_bytes)
+        self._limit_bytes = settings.unreleased_limit_bytes(settings.window_bytes)
         self._read_at = -inf
         self._paused = self._is_woken = False
         self.part_heard: tuple[int, float] | None = None
@@ -197,7 +197,7 @@ class Reader:
             window=WindowStats.of(window, now) if window.size_bytes else None,
             unfinished_bytes=self._splitter.pending_bytes,
             longest_bytes=self._settings.max_frame_bytes,
-            held_limit_bytes=self._limit_bytes,
+            unreleased_limit_bytes=self._limit_bytes,
             received_bytes=window.received,
             taken_bytes=window.taken,
             given_bytes=window.given,
@@ -275,10 +275,10 @@ class Reader:
 
     def _may_read(self) -> bool:
         """Return whether the application holds few enough bytes, or the connection is closing."""
-        most_bytes = self._settings.held_limit_bytes(self._protocol.most_window_bytes)
+        most_bytes = self._settings.unreleased_limit_bytes(self._protocol.most_window_bytes)
         self._limit_bytes = max(self._limit_bytes, most_bytes)
         limit_bytes = self._limit_bytes * 3 // 4 if self._paused else self._limit_bytes
-        return self._closing or self._protocol.flow.connection.held_bytes < limit_bytes
+        return self._closing or self._protocol.flow.connection.unreleased_bytes < limit_bytes
 
     def _turn(self, transport: Transport) -> None:
         now = monotonic()

@@ -144,7 +144,7 @@ class Feed:
         while True:
             self._write(connection)
             look_at = connection.deadline
-            if connection.held_bytes:
+            if connection.unreleased_bytes:
                 look_at = min(look_at, loop.time() + _ROOM_SECONDS)
             try:
                 data = await read_until(reader, _READ_BYTES, look_at)
@@ -157,7 +157,7 @@ class Feed:
             if data is None:
                 with self._bucket.lock:
                     connection.tick(loop.time())
-                    if connection.held_bytes:
+                    if connection.unreleased_bytes:
                         self._release(connection)
                 continue
             if not data:

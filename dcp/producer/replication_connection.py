@@ -111,15 +111,15 @@ class ReplicationConnection:
         return list(touched.values())
 
     @property
-    def held_bytes(self) -> int:
+    def unreleased_bytes(self) -> int:
         """Bytes received and not released; if they fill the window, the peer sends only NOOPs."""
-        return self._protocol.flow.connection.held_bytes
+        return self._protocol.flow.connection.unreleased_bytes
 
     def release(self, now: float) -> None:
         """Release all held bytes, so that the peer may send as many again."""
-        flow, held_bytes = self._protocol.flow, self.held_bytes
-        flow.connection.give(held_bytes)
-        flow.release([(flow.connection, held_bytes)])
+        flow, unreleased_bytes = self._protocol.flow, self.unreleased_bytes
+        flow.connection.give(unreleased_bytes)
+        flow.release([(flow.connection, unreleased_bytes)])
         self._protocol.acknowledge(now)
 
     def resize_window(self, window_bytes: int, now: float) -> None:

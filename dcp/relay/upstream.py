@@ -44,7 +44,7 @@ class Upstream:
         self._map: ClusterMap | None = None
         self._links: dict[NodeAddress, tuple[UpstreamLink, asyncio.Task[None]]] = {}
         self._charged: dict[int, UpstreamLink] = {}
-        """By vbucket: the link whose connection has brought its unfreed bytes."""
+        """By vbucket: the link whose connection has brought its unconsumed bytes."""
         self._runs = False
         self.failure: DcplakeError | None = None
         """Why the relay no longer follows the cluster; None while it does."""
@@ -70,7 +70,7 @@ class Upstream:
             settings.consumer_ack_seconds,
             self,
         )
-        """Decides when bytes are freed and which vbuckets have streams."""
+        """Decides when bytes are consumed and which vbuckets have streams."""
 
     # --- start and stop
 
@@ -100,12 +100,12 @@ class Upstream:
         if not self._runs:
             return
         for vbucket in self._bucket.all_copies:
-            if not self.regulator.holds(vbucket):
+            if not self.regulator.lacks_receivers(vbucket):
                 # Its stream shows clients the real high seqno.
                 self._bucket.vbuckets[vbucket].promise(0)
         wanted = self._wanted()
         for address in [address for address in self._links if address not in wanted]:
-            # Free the old link's bytes first: ``_charged`` can name one link per vbucket.
+            # Settle the old link's bytes first: ``_charged`` can name one link per vbucket.
             link, task = self._links.pop(address)
             self.lost(link)
             link.follow({})
@@ -126,7 +126,7 @@ class Upstream:
                 if owner is None:
                     continue
                 streams = found[owner]
-                if not self.regulator.holds(vbucket):
+                if not self.regulator.lacks_receivers(vbucket):
                     streams[vbucket] = copy
         # No node can send a map now, so try every known address.
         if not any(link.is_ready for link in self.links):
@@ -141,7 +141,7 @@ class Upstream:
         )
         return link, asyncio.ensure_future(keep_running(link.name, link.run))
 
-    def take_map(self, config: bytes, source: NodeAddress) -> None:
+    def take_map(self, config: bytes, sender: NodeAddress) -> None:
         """Follow a cluster map, if it is newer; the bucket's lock is held.
 
         Raises RemoteProtocolError if ``config`` is no map, and BucketError if it is another
@@ -149,7 +149,7 @@ class Upstream:
         """
         network = AUTO_NETWORK if self._map is None else self._map.network
         is_encrypted = self._settings.tls is not None
-        found = ClusterMap.parse(config, source, tls=is_encrypted, network=network)
+        found = ClusterMap.parse(config, sender, tls=is_encrypted, network=network)
         self._require_same(found)
         if found.supersedes(self._map):
             self._map = found
@@ -239,7 +239,7 @@ class Upstream:
         for vbucket, seqno in connection.learned.seqnos.items():
             # Clients that plan by high seqnos then request streams, and so join the group that the
             # vbucket waits for.
-            if vbucket in self._bucket.all_copies and self.regulator.holds(vbucket):
+            if vbucket in self._bucket.all_copies and self.regulator.lacks_receivers(vbucket):
                 self._bucket.vbuckets[vbucket].promise(seqno)
                 self._promised.add(vbucket)
         connection.learned.seqnos.clear()
@@ -247,7 +247,11 @@ class Upstream:
     def _note_informed(self) -> None:
         if self.is_informed.is_set() or self._unknown():
             return
-        if all(v in self._promised for v in self._bucket.all_copies if self.regulator.holds(v)):
+        if all(
+            v in self._promised
+            for v in self._bucket.all_copies
+            if self.regulator.lacks_receivers(v)
+        ):
             self.is_informed.set()
 
     def _unknown(self) -> list[int]:
@@ -274,9 +278,10 @@ class Upstream:
         """Ask for the high seqnos of vbuckets whose group is incomplete: they have no stream."""
         if self._map is None:
             return
-        held = {self._map.owner(v) for v in self._bucket.all_copies if self.regulator.holds(v)}
+        lacks = self.regulator.lacks_receivers
+        owners = {self._map.owner(v) for v in self._bucket.all_copies if lacks(v)}
         for link in self.links:
-            if link.connection is not None and link.address in held:
+            if link.connection is not None and link.address in owners:
                 link.connection.ask_for_seqnos()
                 link.write()
 
@@ -309,19 +314,19 @@ class Upstream:
 
     # --- requests of the regulator
 
-    def free(self, vbucket: int, frame_bytes: int) -> None:
-        """Free bytes of a vbucket, if their connection still exists.
+    def consumed(self, vbucket: int, frame_bytes: int) -> None:
+        """Note that bytes of a vbucket are consumed, if their connection still exists.
 
         They are released as soon as the disk keeps up.
         """
         link = self._charged.get(vbucket)
         if link is not None and link.connection is not None:
-            link.connection.free(frame_bytes)
+            link.connection.consumed(frame_bytes)
             if self._bucket.writes.has_room:
                 self._release(link)
 
     def release(self) -> None:
-        """Release the freed bytes that waited for the disk only."""
+        """Release the consumed bytes that waited for the disk only."""
         for link in self.links:
             self._release(link)
 

@@ -2,15 +2,15 @@
 
     follow(copies)     have a stream into exactly these replicas
     feed(block, now)   take frames from the node; returns the received bytes by stream
-    free(bytes)        no consumer needs so many bytes any longer
-    release(now)       the disk keeps up: acknowledge everything that was freed
+    consumed(bytes)    no consumer needs so many bytes any longer
+    release(now)       the disk keeps up: acknowledge everything that was consumed
     tick(now)          run the timers; ``deadline`` says when
     output()           take the bytes to write
 
-The consumer machine (``dcp/protocol``) has the protocol and the window's counters: *given* bytes
-are freed, *released* bytes may be acknowledged. The relay authenticates as a normal consumer, and
-asks for everything except prepares, which only nodes of the cluster may have. Bytes of no stream
-are freed at once; the receiver of ``ReceivedBytes`` frees those of streams. The client's table
+The consumer machine (``dcp/protocol``) has the protocol and the window's counters: consumed
+bytes are *given*, and *released* ones may be acknowledged. The relay authenticates as a normal
+consumer, and asks for everything except prepares, which only nodes of the cluster may have. Bytes
+of no stream count as consumed at once; the caller reports those of streams. The client's table
 (``dcp/client/reactions.py``) decides what follows a refused or ended stream.
 """
 
@@ -173,12 +173,12 @@ class UpstreamConnection:
                 unclaimed_bytes += frame_bytes
                 continue
             stream = self.streams.by_opaque(window.opaque)
-            # The receiver frees these bytes; those of a closed stream are freed below.
+            # The caller says when these bytes are consumed; those of a closed stream are, below.
             if stream is not None and stream.is_in_charge:
                 before = self.arrived.get(stream.vbucket, ReceivedBytes(stream))
                 self.arrived[stream.vbucket] = replace(before, frame_bytes=frame_bytes)
                 unclaimed_bytes -= frame_bytes
-        self.free(unclaimed_bytes)
+        self.consumed(unclaimed_bytes)
 
     def _take(self, event: Event, now: float) -> None:
         match event:
@@ -243,16 +243,16 @@ class UpstreamConnection:
 
     # --- flow control and time
 
-    def free(self, frame_bytes: int) -> None:
+    def consumed(self, frame_bytes: int) -> None:
         self.window.give(frame_bytes)
 
     @property
     def awaiting_disk_bytes(self) -> int:
-        """Freed bytes that only wait for the disk."""
+        """Consumed bytes that only wait for the disk."""
         return self.window.given - self.window.released
 
     def release(self, now: float) -> None:
-        """Release all freed bytes; send an acknowledgement if one is due."""
+        """Release all consumed bytes; send an acknowledgement if one is due."""
         self._protocol.flow.release([(self.window, self.awaiting_disk_bytes)])
         self._protocol.acknowledge(now)
 

@@ -156,14 +156,14 @@ def test_noops_are_answered_while_all_else_is_held(behind: ProducerCluster) -> N
     with behind.bucket.lock:
         said = held.pump()
         assert Opcode.DCP_BUFFER_ACK not in said
-        assert WINDOW_BYTES <= held.connection.held_bytes < WINDOW_BYTES + 2 * len(VALUE)
+        assert WINDOW_BYTES <= held.connection.unreleased_bytes < WINDOW_BYTES + 2 * len(VALUE)
         noop = encode(m.Empty(), Opcode.DCP_NOOP, opaque=77).to_bytes()
         held.connection.feed(FrameSplitter().feed(noop), 1.0)
         answer = FrameSplitter().feed(held.connection.output()).frame(0)
         assert (answer.magic, answer.opcode) == (Magic.RESPONSE, Opcode.DCP_NOOP)
         assert answer.opaque == 77
         held.connection.release(1.0)
-        assert held.connection.held_bytes == 0
+        assert held.connection.unreleased_bytes == 0
         assert held.pump()[0] == Opcode.DCP_BUFFER_ACK
         held.connection.close()
         held.session.forget()
