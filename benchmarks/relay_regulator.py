@@ -94,12 +94,12 @@ class Scene:
         """Let documents arrive, and be taken by all if they are."""
         for _ in range(count):
             vbucket = self._random.randrange(len(self.bucket.vbuckets))
-            copy, self._written = self.bucket.copy(vbucket), self._written + 1
-            seqno = copy.high_seqno + 1
-            copy.begin_snapshot(SnapshotRange(seqno, seqno), int(SnapshotFlag.MEMORY), None)
+            replica, self._written = self.bucket.replica(vbucket), self._written + 1
+            seqno = replica.high_seqno + 1
+            replica.begin_snapshot(SnapshotRange(seqno, seqno), int(SnapshotFlag.MEMORY), None)
             body = m.Mutation(by_seqno=seqno, rev_seqno=1, key=b"k%d" % self._written, value=VALUE)
             frame = encode(body, Opcode.DCP_MUTATION, vbucket=vbucket, cas=seqno).to_bytes()
-            copy.receive(version_of(frame))
+            replica.receive(version_of(frame))
             self.bucket.writes.received(NODE, vbucket)
             self.regulator.received(vbucket, len(frame))
             if is_taken:

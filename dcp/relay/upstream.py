@@ -26,7 +26,7 @@ from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.upstream_manifest import parse_manifest
 from dcp.seeds import AUTO_NETWORK
 from dcp.server.replication.background import keep_running
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.wire.vocabulary import EndReason
 
 _LOG = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Upstream:
         """Open and close links and streams as needed; the bucket's lock is held."""
         if not self._runs:
             return
-        for vbucket in self._bucket.all_copies:
+        for vbucket in self._bucket.all_replicas:
             if not self.regulator.lacks_receivers(vbucket):
                 # Its stream shows clients the real high seqno.
                 self._bucket.vbuckets[vbucket].promise(0)
@@ -110,24 +110,24 @@ class Upstream:
             self.lost(link)
             link.follow({})
             task.cancel()
-        for address, copies in wanted.items():
+        for address, replicas in wanted.items():
             if address not in self._links:
                 self._links[address] = self._new_link(address)
-            self._links[address][0].follow(copies)
+            self._links[address][0].follow(replicas)
         for link in self.links:
             self._take_ended(link)
         self._ask_for_logs()
 
-    def _wanted(self) -> dict[NodeAddress, dict[int, ReplicaCopy]]:
-        found: defaultdict[NodeAddress, dict[int, ReplicaCopy]] = defaultdict(dict)
+    def _wanted(self) -> dict[NodeAddress, dict[int, Replica]]:
+        found: defaultdict[NodeAddress, dict[int, Replica]] = defaultdict(dict)
         if self._map is not None:
-            for vbucket, copy in self._bucket.all_copies.items():
+            for vbucket, replica in self._bucket.all_replicas.items():
                 owner = self._map.owner(vbucket)
                 if owner is None:
                     continue
                 streams = found[owner]
                 if not self.regulator.lacks_receivers(vbucket):
-                    streams[vbucket] = copy
+                    streams[vbucket] = replica
         # No node can send a map now, so try every known address.
         if not any(link.is_ready for link in self.links):
             known = () if self._map is None else self._map.addresses
@@ -204,7 +204,7 @@ class Upstream:
         stream, vbucket = each.stream, each.stream.vbucket
         bucket = self._bucket
         if stream.take_rollback():
-            _LOG.warning("vbucket %d: rolled back to seqno %d", vbucket, stream.copy.high_seqno)
+            _LOG.warning("vbucket %d: rolled back to seqno %d", vbucket, stream.replica.high_seqno)
             self.regulator.rolled_back(vbucket)
             bucket.end_streams(vbucket, EndReason.ROLLBACK)
         elif each.begins_branch:
@@ -239,7 +239,7 @@ class Upstream:
         for vbucket, seqno in connection.learned.seqnos.items():
             # Clients that plan by high seqnos then request streams, and so join the group that the
             # vbucket waits for.
-            if vbucket in self._bucket.all_copies and self.regulator.lacks_receivers(vbucket):
+            if vbucket in self._bucket.all_replicas and self.regulator.lacks_receivers(vbucket):
                 self._bucket.vbuckets[vbucket].promise(seqno)
                 self._promised.add(vbucket)
         connection.learned.seqnos.clear()
@@ -249,13 +249,13 @@ class Upstream:
             return
         if all(
             v in self._promised
-            for v in self._bucket.all_copies
+            for v in self._bucket.all_replicas
             if self.regulator.lacks_receivers(v)
         ):
             self.is_informed.set()
 
     def _unknown(self) -> list[int]:
-        return [v for v in self._bucket.all_copies if not self._bucket.is_known(v)]
+        return [v for v in self._bucket.all_replicas if not self._bucket.is_known(v)]
 
     def _ask_for_logs(self) -> None:
         for vbucket in self._unknown():
@@ -271,7 +271,7 @@ class Upstream:
             with self._bucket.lock:
                 self._ask_for_logs()
                 self._ask_for_seqnos()
-                if self._map is None or None in map(self._map.owner, self._bucket.all_copies):
+                if self._map is None or None in map(self._map.owner, self._bucket.all_replicas):
                     self._ask_for_maps()
 
     def _ask_for_seqnos(self) -> None:
@@ -279,7 +279,7 @@ class Upstream:
         if self._map is None:
             return
         lacks = self.regulator.lacks_receivers
-        owners = {self._map.owner(v) for v in self._bucket.all_copies if lacks(v)}
+        owners = {self._map.owner(v) for v in self._bucket.all_replicas if lacks(v)}
         for link in self.links:
             if link.connection is not None and link.address in owners:
                 link.connection.ask_for_seqnos()

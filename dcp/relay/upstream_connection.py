@@ -1,6 +1,6 @@
 """The relay's DCP connection to one node of the cluster, without I/O.
 
-    follow(copies)     have a stream into exactly these replicas
+    follow(replicas)   have a stream into exactly these replicas
     feed(block, now)   take frames from the node; returns the received bytes by stream
     consumed(bytes)    no consumer needs so many bytes any longer
     release(now)       the disk keeps up: acknowledge everything that was consumed
@@ -39,7 +39,7 @@ from dcp.protocol.window_policies import FlowSettings
 from dcp.relay.relay_settings import RelaySettings
 from dcp.server.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.server.replication.passive_streams import PassiveStreams
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.types import FailoverLog
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status
@@ -123,8 +123,8 @@ class UpstreamConnection:
 
     # --- streams
 
-    def follow(self, copies: Mapping[int, ReplicaCopy], now: float) -> None:
-        self.learned.ended += [each.vbucket for each in self.streams.follow(copies, now)]
+    def follow(self, replicas: Mapping[int, Replica], now: float) -> None:
+        self.learned.ended += [each.vbucket for each in self.streams.follow(replicas, now)]
 
     def close(self) -> None:
         self.streams.end()
@@ -230,9 +230,9 @@ class UpstreamConnection:
 
     def _is_other_branch(self, event: StreamOpened) -> bool:
         stream = self.streams.by_vbucket.get(event.vbucket)
-        if stream is None or not stream.copy.has_failover_log:
+        if stream is None or not stream.replica.has_failover_log:
             return False
-        known = stream.copy.vbucket.failover_log.current_uuid
+        known = stream.replica.vbucket.failover_log.current_uuid
         return known != event.failover_log.current_uuid
 
     def _react(self, stream: PassiveStream, reaction: Reaction, why: str) -> None:

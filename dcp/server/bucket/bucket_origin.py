@@ -7,7 +7,7 @@ Another cluster fills a relay's bucket (``UpstreamOrigin`` in ``dcp/relay/relay_
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dcp.server.bucket.copy_table import Copies
+from dcp.server.bucket.replicas import Replicas
 from dcp.server.model.manifest import Manifest
 from dcp.server.streams.dcp_options import DcpClient
 from dcp.server.streams.stream import ActiveStream
@@ -44,15 +44,15 @@ class BucketOrigin(Protocol):
     def begin(self, vbucket: Vbucket) -> None:
         """Prepare a vbucket that was just opened for its clients."""
 
-    def own_copies(
+    def own_replicas(
         self,
         vbuckets: Sequence[Vbucket],
         known_manifest: Callable[[], Manifest],
         quota_bytes: int,
-    ) -> Copies | None:
-        """Return a table in which the vbuckets themselves are the filled copies.
+    ) -> Replicas | None:
+        """Return a table in which the vbuckets themselves are the filled replicas.
 
-        None: copies are separate vbuckets, placed by the cluster map.
+        None: replicas are separate vbuckets, placed by the cluster map.
         """
 
     def stream_moved(self, vbucket: int) -> None:

@@ -49,7 +49,7 @@ class SharedByConnections:
     counters: Counters
     origin: BucketOrigin
     memory: CheckpointAccount
-    """Account of the checkpoints of vbuckets (copies have their own)."""
+    """Account of the checkpoints of vbuckets (replicas have their own)."""
     stream_quotas: defaultdict[int, StreamQuota]
     key_quota: KeyQuota = field(default_factory=KeyQuota)
 
@@ -249,8 +249,8 @@ class DcpConnection:
     def cursors_dropped(self, data: VbucketData, cursors: tuple[str, ...]) -> None:
         """Send the streams that lost these cursors of ``data`` back to the disk."""
         for stream in self.streams.of({data.vbucket}):
-            # A client can stream the vbucket here and a copy elsewhere: its cursors have one name
-            # in both.
+            # A client can stream the vbucket here and a replica elsewhere: its cursors have one
+            # name in both.
             if stream.cursor in cursors and stream.is_of(data):
                 stream.cursor_dropped()
                 self._shared.counters.cursors_dropped += 1

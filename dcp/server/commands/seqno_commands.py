@@ -52,7 +52,7 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 def _seqno_of(vbucket: Vbucket, collection: int | None, *, is_high: bool) -> int | None:
     """Return the newest seqno of a collection; None if the vbucket does not know the collection."""
     known = vbucket.documents.collections
-    # Inside a snapshot, a copy is complete only at the end of the last one.
+    # Inside a snapshot, a replica is complete only at the end of the last one.
     if collection is None and not vbucket.data.checkpoints.is_snapshot_complete:
         return max(vbucket.data.checkpoints.complete_seqno, vbucket.promised_seqno)
     if collection is None:
