@@ -29,8 +29,8 @@ from dcp.relay.relay_settings import RelaySettings
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.storage.stored_items import version_of
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import DcpClient
-from dcp.server.streams.stream import ActiveStream
 from dcp.types import END_OF_TIME, SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

@@ -243,8 +243,12 @@ class NodeConnection:
 
         awaited = AwaitedOfVbuckets(FailoverLogReceived, vbuckets)
         self._ask(awaited, command, f"{len(vbuckets)} failover logs")
-        logs = ((event.vbucket, event.failover_log) for event in awaited.events)
-        return {vbucket: log for vbucket, log in logs if log is not None}
+        failover_logs = ((event.vbucket, event.failover_log) for event in awaited.events)
+        return {
+            vbucket: failover_log
+            for vbucket, failover_log in failover_logs
+            if failover_log is not None
+        }
 
     def persisted_seqnos(self, branches: Mapping[int, int]) -> dict[int, int]:
         """Return the persisted seqnos of several vbuckets on this node.

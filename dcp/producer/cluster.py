@@ -140,11 +140,11 @@ class ProducerCluster(Serving):
         The cluster does it regularly, too. Return by how many bytes the logs shrank.
         """
         with self.bucket.lock:
-            held = self.bucket.table.all()
-            before = sum(vbucket.data.disk.size_bytes for vbucket in held)
-            for vbucket in held:
+            vbuckets = self.bucket.table.all()
+            before = sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
+            for vbucket in vbuckets:
                 compact(vbucket, self.bucket.now() if now is None else now)
-            return before - sum(vbucket.data.disk.size_bytes for vbucket in held)
+            return before - sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
 
     @contextmanager
     def batch(self) -> Iterator[None]:

@@ -20,8 +20,8 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Version
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import DcpClient
-from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 

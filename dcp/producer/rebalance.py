@@ -194,10 +194,10 @@ def even_owners(owners: Sequence[int], nodes: Sequence[int]) -> list[int]:
     if not nodes:
         raise ValueError("owners of vbuckets: found no nodes, expected one or more")
     least, more = divmod(len(owners), len(nodes))
-    held = {node: list(owners).count(node) for node in nodes}
+    owned = {node: list(owners).count(node) for node in nodes}
     # Nodes that own the most get the larger shares: that saves moves.
-    ranked = sorted(nodes, key=lambda node: (-held[node], node))
-    share = {node: least + (place < more) for place, node in enumerate(ranked)}
+    ranked = sorted(nodes, key=lambda node: (-owned[node], node))
+    share = {node: least + (index < more) for index, node in enumerate(ranked)}
     kept = dict.fromkeys(nodes, 0)
     found: list[int | None] = []
     for owner in owners:

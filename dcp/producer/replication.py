@@ -32,7 +32,7 @@ _LIVENESS: Final = LivenessSettings()
 _READ_BYTES: Final = 256 * 1024
 _NONCE_BYTES: Final = 18
 _ROOM_SECONDS: Final = 0.1
-"""The interval between checks for room, while received bytes are held."""
+"""The interval between checks for room, while received bytes are not released."""
 
 
 class Replicator:

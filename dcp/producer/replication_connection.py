@@ -116,7 +116,7 @@ class ReplicationConnection:
         return self._protocol.flow.connection.unreleased_bytes
 
     def release(self, now: float) -> None:
-        """Release all held bytes, so that the peer may send as many again."""
+        """Release all received bytes, so that the peer may send as many again."""
         flow, unreleased_bytes = self._protocol.flow, self.unreleased_bytes
         flow.connection.give(unreleased_bytes)
         flow.release([(flow.connection, unreleased_bytes)])

@@ -22,7 +22,7 @@ from dcp.protocol.negotiation import GROUP_TAG
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.model.connection_name import shown_name
 from dcp.server.node.accepted_connection import AcceptedConnection
-from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.active_stream import ActiveStream
 
 TAG_CONTROL: Final = GROUP_TAG.encode()
 _NAME_OF_TAG: Final = b"#gtag="

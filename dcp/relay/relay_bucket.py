@@ -17,8 +17,8 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.resume_rules import range_is_valid, rollback_seqno
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import DcpClient
-from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.replica import Replica
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import U64_MAX, FailoverLog
@@ -119,9 +119,9 @@ class RelayBucket(Bucket):
         """Return True if the relay has the vbucket's failover log."""
         return self.replica(vbucket).has_failover_log
 
-    def take_failover_log(self, vbucket: int, log: FailoverLog) -> None:
+    def take_failover_log(self, vbucket: int, failover_log: FailoverLog) -> None:
         if not self.is_known(vbucket):
-            self.replica(vbucket).take_failover_log(log)
+            self.replica(vbucket).take_failover_log(failover_log)
 
     def take_manifest(self, manifest: Manifest) -> None:
         """Save and use the cluster's manifest, unless it is older than the present one.

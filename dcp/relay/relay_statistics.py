@@ -16,7 +16,7 @@ from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.upstream import Upstream
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.server.commands.memory_formula import Load, keys_of
-from dcp.server.streams.stream import ActiveStreamPhase
+from dcp.server.streams.active_stream import ActiveStreamPhase
 
 _LOG = logging.getLogger(__name__)
 

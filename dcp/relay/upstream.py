@@ -116,7 +116,7 @@ class Upstream:
             self._links[address][0].follow(replicas)
         for link in self.links:
             self._take_ended(link)
-        self._ask_for_logs()
+        self._ask_for_failover_logs()
 
     def _wanted(self) -> dict[NodeAddress, dict[int, Replica]]:
         found: defaultdict[NodeAddress, dict[int, Replica]] = defaultdict(dict)
@@ -184,7 +184,7 @@ class Upstream:
         self._take_ended(link)
         if self._bucket.writes.has_room:
             self._release(link)
-        self._take_logs(connection)
+        self._take_failover_logs(connection)
         self._take_seqnos(connection)
         self._note_informed()
         for manifest in _emptied(learned.manifests):
@@ -229,10 +229,10 @@ class Upstream:
                 self.regulator.ended(vbucket)
         link.write()
 
-    def _take_logs(self, connection: UpstreamConnection) -> None:
-        for vbucket, log in connection.learned.logs.items():
-            self._bucket.take_failover_log(vbucket, log)
-        connection.learned.logs.clear()
+    def _take_failover_logs(self, connection: UpstreamConnection) -> None:
+        for vbucket, failover_log in connection.learned.failover_logs.items():
+            self._bucket.take_failover_log(vbucket, failover_log)
+        connection.learned.failover_logs.clear()
 
     def _take_seqnos(self, connection: UpstreamConnection) -> None:
         """Show clients the high seqnos of vbuckets without streams."""
@@ -257,11 +257,11 @@ class Upstream:
     def _unknown(self) -> list[int]:
         return [v for v in self._bucket.all_replicas if not self._bucket.is_known(v)]
 
-    def _ask_for_logs(self) -> None:
+    def _ask_for_failover_logs(self) -> None:
         for vbucket in self._unknown():
             owner = None if self._map is None else self._map.owner(vbucket)
             if owner in self._links and (connection := self._links[owner][0].connection):
-                connection.ask_for_log(vbucket)
+                connection.ask_for_failover_log(vbucket)
                 self._links[owner][0].write()
 
     async def run(self) -> None:
@@ -269,7 +269,7 @@ class Upstream:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             with self._bucket.lock:
-                self._ask_for_logs()
+                self._ask_for_failover_logs()
                 self._ask_for_seqnos()
                 if self._map is None or None in map(self._map.owner, self._bucket.all_replicas):
                     self._ask_for_maps()

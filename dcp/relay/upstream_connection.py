@@ -64,7 +64,7 @@ class ServerMessages:
 
     maps: list[bytes] = field(default_factory=list)
     manifests: list[bytes] = field(default_factory=list)
-    logs: dict[int, FailoverLog] = field(default_factory=dict)
+    failover_logs: dict[int, FailoverLog] = field(default_factory=dict)
     seqnos: dict[int, int] = field(default_factory=dict)
     wants_map: bool = False
     """True if the cluster has changed, so that a new map is needed."""
@@ -146,7 +146,7 @@ class UpstreamConnection:
         if self.is_ready and not self._protocol.awaits(Opcode.GET_ALL_VB_SEQNOS):
             self._protocol.request_seqnos()
 
-    def ask_for_log(self, vbucket: int) -> None:
+    def ask_for_failover_log(self, vbucket: int) -> None:
         """Request a vbucket's failover log, unless a request is under way."""
         if self.is_ready and not self._protocol.awaits(Opcode.DCP_GET_FAILOVER_LOG, vbucket):
             self._protocol.request_failover_log(vbucket)
@@ -196,13 +196,13 @@ class UpstreamConnection:
             case SeqnosReceived():
                 self.learned.seqnos.update(event.seqnos)
             case FailoverLogReceived():
-                self._take_log(event)
+                self._take_failover_log(event)
             case _:
                 self._take_of_stream(event, now)
 
-    def _take_log(self, event: FailoverLogReceived) -> None:
+    def _take_failover_log(self, event: FailoverLogReceived) -> None:
         if event.failover_log is not None:
-            self.learned.logs[event.vbucket] = event.failover_log
+            self.learned.failover_logs[event.vbucket] = event.failover_log
         # The node refused, so another node may have the vbucket now.
         elif not event.fault:
             self.learned.wants_map = True

@@ -50,6 +50,6 @@ def test_a_node_that_leaves_the_map_holds_nothing_any_more(
         )
         with relay.bucket.lock:
             monkeypatch.setattr(upstream, "_wanted", dict)
-            monkeypatch.setattr(upstream, "_ask_for_logs", lambda: None)
+            monkeypatch.setattr(upstream, "_ask_for_failover_logs", lambda: None)
             upstream.reconcile()
             assert relay.figures().unconsumed_bytes == 0

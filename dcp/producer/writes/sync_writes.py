@@ -206,8 +206,8 @@ def _after(prepare: Version, content: Content, seqno: int) -> Version:
 def _majority_seqno(chain: Chain, writes: Sequence[_Write]) -> int:
     """Return the highest seqno that a majority has acknowledged, the active included."""
     seqnos = [
-        0 if node is None else _acknowledged_seqno(node, writes, is_active=not place)
-        for place, node in enumerate(chain)
+        0 if node is None else _acknowledged_seqno(node, writes, is_active=not index)
+        for index, node in enumerate(chain)
     ]
     # The n-th highest value is what at least n nodes have reached.
     return min(seqnos[0], sorted(seqnos, reverse=True)[majority_of(chain) - 1])

@@ -1,4 +1,4 @@
-"""The source of a bucket's documents: the seam to the producer and the relay.
+"""The origin of a bucket's documents: the seam to the producer and the relay.
 
 Clients write to a producer's bucket (``ClientOrigin`` in ``dcp/producer/producer_bucket.py``).
 Another cluster fills a relay's bucket (``UpstreamOrigin`` in ``dcp/relay/relay_bucket.py``).
@@ -9,8 +9,8 @@ from typing import Protocol
 
 from dcp.server.bucket.replicas import Replicas
 from dcp.server.model.manifest import Manifest
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import DcpClient
-from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import VbucketState
 

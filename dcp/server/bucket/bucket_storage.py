@@ -153,11 +153,11 @@ class BucketStorage:
         map_: ServedClusterMap,
         manifest: Manifest,
         steps: Sequence[Step],
-        held: Sequence[Vbucket],
+        vbuckets: Sequence[Vbucket],
     ) -> None:
         """Save the map, the manifest and the steps to the manifest, if anything changed.
 
-        ``held`` are all vbuckets and replicas; manifests that none of them names are forgotten.
+        ``vbuckets`` are all vbuckets and replicas; manifests that none of them names are forgotten.
 
         Raises:
             OSError: the folder cannot be written; the previous record stays.
@@ -165,7 +165,7 @@ class BucketStorage:
         wanted = [*(then for _, then in steps), manifest]
         for each in wanted:
             self._manifests.add(each)
-        self._forget_manifests({self._manifests.number(each) for each in wanted}, held)
+        self._forget_manifests({self._manifests.number(each) for each in wanted}, vbuckets)
         record = self._record_of(map_, self._manifests.number(manifest))
         if record != self._record:
             self._save(record)
@@ -184,11 +184,11 @@ class BucketStorage:
             manifests=self._manifests.rows,
         )
 
-    def _forget_manifests(self, wanted: set[int], held: Sequence[Vbucket]) -> None:
+    def _forget_manifests(self, wanted: set[int], vbuckets: Sequence[Vbucket]) -> None:
         """Forget all manifests but these numbers and those in a vbucket's or replica's history."""
-        steps = {id(m): m for v in held for _, m in v.documents.collections.steps}
+        steps = {id(m): m for v in vbuckets for _, m in v.documents.collections.steps}
         given = {self._manifests.number_given(manifest) for manifest in steps.values()}
-        named = wanted.union(*(vbucket.named_manifests for vbucket in held))
+        named = wanted.union(*(vbucket.named_manifests for vbucket in vbuckets))
         self._manifests.keep(named | {number for number in given if number is not None})
 
     def close(self, vbuckets: list[Vbucket], replicas: list[Vbucket]) -> None:

@@ -17,11 +17,11 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.send_window import SendWindow
+from dcp.server.streams.active_stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.chunks import FrameBatch
 from dcp.server.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
 from dcp.server.streams.noop import NoopTimer
 from dcp.server.streams.ready_list import ReadyList
-from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.stream_quota import StreamQuota
 from dcp.server.streams.stream_register import StreamRegister
 from dcp.server.streams.stream_settings import OutOfOrder, StreamSettings
@@ -155,8 +155,8 @@ class DcpConnection:
     @property
     def has_room_for_stream(self) -> bool:
         """True if the client may open another stream; a stream counts until its end is sent."""
-        held = self.stream_windows.streams
-        return held < MAX_STREAMS and (self.is_internal or self._quota.has_room(held))
+        streams = self.stream_windows.streams
+        return streams < MAX_STREAMS and (self.is_internal or self._quota.has_room(streams))
 
     def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
         """Return True if such a stream sends items; an ending stream may be replaced."""

@@ -5,8 +5,8 @@ from itertools import count
 
 from dcp.server.bucket.dcp_connection import DcpConnection, SharedByConnections
 from dcp.server.model.cluster_map import ServedClusterMap
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import ConnectionKey, DcpClient
-from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire.vocabulary import EndReason

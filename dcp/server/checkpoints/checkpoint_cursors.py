@@ -47,7 +47,7 @@ class Cursors:
             )
         return found
 
-    def place(self, name: str, cursor: Cursor) -> None:
+    def put(self, name: str, cursor: Cursor) -> None:
         self._by_name[name] = cursor
 
     def forget(self, name: str) -> None:

@@ -38,11 +38,11 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
     else:
         wanted = {VbucketState(state)} if state else set(VbucketState) - {VbucketState.DEAD}
-        held = session.bucket.table.of_node(session.node)
+        vbuckets = session.bucket.table.of_node(session.node)
         is_high = session.bucket.settings.tells_high_seqnos
         seqnos = (
             (v.id, _seqno_of(v, collection, is_high=is_high))
-            for v in held
+            for v in vbuckets
             if v.shown_state in wanted
         )
         known = tuple((vbucket, seqno) for vbucket, seqno in seqnos if seqno is not None)

@@ -20,7 +20,7 @@ from dcp.server.model.resume_rules import (
 )
 from dcp.server.model.stream_filter import StreamFilter
 from dcp.server.model.stream_flags import fault_of
-from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.stream_request_value import parse_filter
 from dcp.server.streams.stream_windows import CONNECTION_OPAQUE
 from dcp.server.vbucket.vbucket_states import Vbucket

@@ -284,11 +284,11 @@ class AcceptedConnection:
             return False
         # While the socket takes the batch, it is in memory once and counts as unsent.
         unsent, batch_bytes = self._bucket.clients.unsent, len(batch)
-        unsent.hold(batch_bytes)
+        unsent.add(batch_bytes)
         try:
             await self._channel.send(batch)
         finally:
-            unsent.release(batch_bytes)
+            unsent.remove(batch_bytes)
         return True
 
     async def _next_part(self) -> bytes | bytearray | None:

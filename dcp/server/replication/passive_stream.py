@@ -100,14 +100,18 @@ class PassiveStream:
     def position(self) -> Position:
         """The position to resume from, for the stream request."""
         replica = self.replica
-        log, seqno, snapshot = replica.vbucket.failover_log, replica.high_seqno, replica.snapshot
+        failover_log, seqno, snapshot = (
+            replica.vbucket.failover_log,
+            replica.high_seqno,
+            replica.snapshot,
+        )
         if replica.is_complete:
-            return Position.complete_at(log.uuid_at(seqno), seqno)
+            return Position.complete_at(failover_log.uuid_at(seqno), seqno)
         # The replica ends inside a snapshot. Its items up to here are no state that the active ever
         # had, so the request names the snapshot's bounds: after a failover the producer decides how
         # far to roll back.
         start = min(snapshot.start, replica.complete_seqno)
-        uuid = log.uuid_at(snapshot.end)
+        uuid = failover_log.uuid_at(snapshot.end)
         return Position(uuid, seqno, start, snapshot.end, replica.complete_seqno)
 
     def next_acknowledgement(self) -> int | None:

@@ -25,11 +25,11 @@ _READ_BYTES: Final = 512 * 1024
 class KeyOrderItems:
     """The items of a scan that the stream shows, in key order."""
 
-    def __init__(self, scan: Scan, items: DiskItems, held: KeyQuota) -> None:
+    def __init__(self, scan: Scan, items: DiskItems, quota: KeyQuota) -> None:
         """``items`` decides what is shown. The scan must be unread."""
-        self._held, self._keys = held, scan.item_count
+        self._quota, self._keys = quota, scan.item_count
         # Nobody knows yet how many keys the filter passes, so all items of the scan count.
-        held.hold(self._keys)
+        quota.add(self._keys)
         self._scan = scan
         self._items = items
         self._sorted: list[list[ShownKey]] = []
@@ -84,7 +84,7 @@ class KeyOrderItems:
         return None
 
     def _hold(self, keys: int) -> None:
-        self._held.hold(keys - self._keys)
+        self._quota.add(keys - self._keys)
         self._keys = keys
 
     def close(self) -> None:

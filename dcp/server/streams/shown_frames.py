@@ -183,9 +183,9 @@ def _cut_out(frames: Frames, is_shown: Mask, as_stored: Mask, flavour: int) -> t
         whole[start:stop]
         for start, stop in zip(starts[firsts].tolist(), stops[lasts].tolist(), strict=True)
     ]
-    for place in np.flatnonzero(~is_whole[firsts]).tolist():
-        parts[place] = b"".join(version_of(parts[place]).wire(flavour | Flavour.COLLECTIONS))
-        sizes[firsts[place]] = len(parts[place])
+    for index in np.flatnonzero(~is_whole[firsts]).tolist():
+        parts[index] = b"".join(version_of(parts[index]).wire(flavour | Flavour.COLLECTIONS))
+        sizes[firsts[index]] = len(parts[index])
     return b"".join(parts), _ends_of(sizes)
 
 

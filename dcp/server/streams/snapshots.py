@@ -28,7 +28,7 @@ _ALL: Final = replace(EVERYTHING, sync_writes=True)
 
 
 class SnapshotItems(Protocol):
-    """The source of a snapshot's frames: memory, disk, or disk in key order."""
+    """The items of a snapshot: from memory, from disk, or from disk in key order."""
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
         """Return about ``most_bytes`` of frames, at least one; None at the end.
@@ -205,12 +205,12 @@ class DiskItems:
 
 @dataclass(slots=True)
 class Snapshot:
-    """The bounds and flags of the marker, and the source of the frames."""
+    """The bounds and flags of the marker, and the items to send."""
 
     start: int
     end: int
     flags: int
-    source: SnapshotItems
+    items: SnapshotItems
     covers: int
     """After the snapshot the client has everything up to this seqno, at or above ``end``."""
     stream_id: int | None = None
@@ -219,8 +219,8 @@ class Snapshot:
     _growth: float = field(default=1.0, init=False)
     """Length of the last chunk, divided by the length requested; it corrects the next request."""
 
-    def go_on_from(self, source: SnapshotItems) -> None:
-        self.source = source
+    def go_on_from(self, items: SnapshotItems) -> None:
+        self.items = items
 
     def take(
         self, room_bytes: int, most_bytes: int, most_items: int, opaque: int
@@ -233,17 +233,17 @@ class Snapshot:
         chunk = self._next_chunk(wanted_bytes)
         if chunk is None:
             return None
-        is_from_disk = not isinstance(self.source, MemoryItems)
+        is_from_disk = not isinstance(self.items, MemoryItems)
         taken = chunk.take(room_bytes, most_bytes, most_items, opaque, is_from_disk=is_from_disk)
         if not chunk.is_empty:
-            self.source.put_back(chunk.left_seqnos)
+            self.items.put_back(chunk.left_seqnos)
         # A single frame is sent whatever its length, so it says nothing about the growth.
         has_many = len(taken.seqnos) > 1 or not chunk.is_empty
         self._growth = max(1.0, chunk.frame_bytes / wanted_bytes) if has_many else 1.0
         return taken
 
     def _next_chunk(self, most_bytes: int) -> Chunk | None:
-        chunk = self.source.next_chunk(most_bytes)
+        chunk = self.items.next_chunk(most_bytes)
         if chunk is None:
             return None
         if self.stream_id is not None:

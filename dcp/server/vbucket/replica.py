@@ -115,8 +115,8 @@ class Replica:
 
     # --- events of the passive stream
 
-    def take_failover_log(self, log: FailoverLog) -> None:
-        self.vbucket.take_failover_log(log)
+    def take_failover_log(self, failover_log: FailoverLog) -> None:
+        self.vbucket.take_failover_log(failover_log)
         self.has_failover_log = True
 
     def begin_snapshot(self, bounds: SnapshotRange, flags: int, purge_seqno: int | None) -> None:
