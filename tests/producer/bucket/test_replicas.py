@@ -55,13 +55,13 @@ def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_copies_are_equal(make_cluster: MakeCluster, replicas: int) -> None:
+def test_replicas_are_equal(make_cluster: MakeCluster, replicas: int) -> None:
     cluster = make_cluster(nodes=4, vbuckets=4, replicas=replicas)
     write_everything(cluster)
     assert_replicas_are_equal(cluster)
 
 
-def test_copies_of_what_was_there_before(make_cluster: MakeCluster) -> None:
+def test_replicas_of_what_was_there_before(make_cluster: MakeCluster) -> None:
     """They come from disk, in parts, with a window that is smaller than all of it."""
     cluster = make_cluster(nodes=2, vbuckets=1, replicas=1)
     cluster.pause_replication()
@@ -194,7 +194,7 @@ def test_a_replica_is_fed_by_one_connection(pair: ProducerCluster) -> None:
     assert pair.faults.cuts_done == 0
 
 
-def test_copies_stand_still_while_paused(pair: ProducerCluster) -> None:
+def test_replicas_stand_still_while_paused(pair: ProducerCluster) -> None:
     _one_document(pair)
     pair.pause_replication()
     for number in range(20):
@@ -245,7 +245,7 @@ def test_a_node_that_hangs(pair: ProducerCluster) -> None:
     assert_replicas_are_equal(pair)
 
 
-def test_copies_go_back_after_a_crash(pair: ProducerCluster) -> None:
+def test_replicas_go_back_after_a_crash(pair: ProducerCluster) -> None:
     """What the active lost is lost on its replicas too."""
     for number in range(100):
         pair.set(b"k%d" % number, b"%d" % number)
@@ -258,7 +258,7 @@ def test_copies_go_back_after_a_crash(pair: ProducerCluster) -> None:
     assert_replicas_are_equal(pair)
 
 
-def test_copies_after_a_stop(pair: ProducerCluster) -> None:
+def test_replicas_after_a_stop(pair: ProducerCluster) -> None:
     write_everything(pair)
     pair.stop()
     pair.set(b"meanwhile", b"1")

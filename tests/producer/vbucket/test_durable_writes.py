@@ -235,7 +235,7 @@ def test_no_part_of_a_sync_write_is_replaced(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_copies_on_other_nodes_acknowledge(
+def test_replicas_on_other_nodes_acknowledge(
     make_cluster: MakeCluster, connect: Connect, level: DurabilityLevel
 ) -> None:
     """They hold what was prepared and committed byte for byte; a majority of three is two."""
@@ -350,7 +350,7 @@ def test_a_write_that_takes_too_long_is_aborted(
     assert _set(kv, b"k", b"2", MAJORITY).status == Status.SUCCESS
 
 
-def test_too_few_replicas(pair: ProducerCluster, connect: Connect) -> None:
+def test_too_few_nodes(pair: ProducerCluster, connect: Connect) -> None:
     """Of two replicas one is gone for good: no write can be durable, a plain one can."""
     pair.failover(1)
     kv = connect(pair).log_in(FEATURES)
