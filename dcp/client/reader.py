@@ -1,4 +1,4 @@
-"""The reader thread of a connection, which alone uses its socket and its protocol machine.
+"""The reader thread of a connection, which alone uses its socket and its protocol.
 
 It answers NOOPs at once, even while the application is busy, and runs ahead of it only by the
 flow-control window. Other threads post commands, which it runs between two reads. One lock guards
@@ -379,7 +379,7 @@ class Reader:
         self._queue.put(ConnectionEnded(self._name, self.address, None if self._closing else error))
 
     def _in_context(self, error: DcplakeError) -> DcplakeError:
-        """Return ``error`` with the node's address, which the protocol machine does not know."""
+        """Return ``error`` with the node's address, which the protocol does not know."""
         parts = [str(self.address)]
         if isinstance(error, BucketError | AuthenticationError):
             parts.append(f"bucket {self._settings.bucket!r}")

@@ -234,7 +234,7 @@ class Regulator:
         present = set()
         for consumer in self._bucket.dcp_connections.values():
             number = self.receivers.number(consumer)
-            streams, heard_at_ns = self._standings(consumer, vbucket, now_ns)
+            streams, heard_at_ns = self._stream_positions(consumer, vbucket, now_ns)
             if not streams:
                 if not flow_control.is_waiting(number):
                     continue
@@ -250,7 +250,7 @@ class Regulator:
             self.stuck.is_over(number, vbucket)
         return present
 
-    def _standings(
+    def _stream_positions(
         self, consumer: DcpConnection, vbucket: int, now_ns: int
     ) -> tuple[dict[Hashable, int], int]:
         positions = self.flow_controls[vbucket].positions

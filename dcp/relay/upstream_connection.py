@@ -7,7 +7,7 @@
     tick(now)          run the timers; ``deadline`` says when
     output()           take the bytes to write
 
-The consumer machine (``dcp/protocol``) has the protocol and the window's counters: consumed
+``ConsumerConnection`` has the protocol and the window's counters: consumed
 bytes are *given*, and *released* ones may be acknowledged. The relay authenticates as a normal
 consumer, and asks for everything except prepares, which only nodes of the cluster may have. Bytes
 of no stream count as consumed at once; the caller reports those of streams. The client's table

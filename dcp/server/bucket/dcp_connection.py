@@ -257,7 +257,7 @@ class DcpConnection:
                 self.ready.wake(stream)
 
     def drop_some_streams(self) -> bool:
-        """End one round of a lost connection's streams; return True if more are left."""
+        """End some of a lost connection's streams; return True if more are left."""
         for stream in list(islice(self.streams, DROPPED_STREAMS_AT_ONCE)):
             stream.end(EndReason.DISCONNECTED, announce=False)
             self._forget(stream)

@@ -45,7 +45,7 @@ class DcpConnections(Mapping[ConnectionKey, DcpConnection]):
                 older.drop_streams()
             else:
                 self._displaced.add(older)
-        # The older connection lets its streams go in rounds. Until then its cursors hold their
+        # The older connection ends its streams in turns. Until then its cursors hold their
         # names, so the new connection's cursors need others.
         if any(each.key == key for each in self._displaced):
             cursor_name = f"{next(self._numbers)}:{cursor_name}"

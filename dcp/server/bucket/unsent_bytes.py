@@ -25,9 +25,9 @@ class UnsentBytes:
         self._quota_bytes = quota_bytes
         self.total_bytes = 0
 
-    def batch_bytes(self, taken_bytes: int) -> int:
-        """Return the batch size for a client whose socket has taken ``taken_bytes`` so far."""
-        wanted = min(LARGEST_BATCH_BYTES, taken_bytes // _PART_OF_TAKEN)
+    def batch_bytes(self, drained_bytes: int) -> int:
+        """Return the batch size for a client whose socket has taken ``drained_bytes`` so far."""
+        wanted = min(LARGEST_BATCH_BYTES, drained_bytes // _PART_OF_TAKEN)
         return max(FIRST_BATCH_BYTES, min(wanted, self._quota_bytes - self.total_bytes))
 
     def add(self, batch_bytes: int) -> None:

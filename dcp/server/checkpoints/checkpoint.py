@@ -117,7 +117,7 @@ class OpenCheckpoint(Checkpoint):
         super().__init__(head, end, head.begins_after, (), may_repeat=may_repeat)
         # Snapshots that were announced and not yet read: name of the reader, and end of its
         # snapshot. They must stay as announced, so no item up to that end may be replaced.
-        self.shown: dict[str, int] = {}
+        self.announced: dict[str, int] = {}
         self._indices: dict[VersionKey, int] = {}
         self._first_index = 0
 
@@ -149,8 +149,8 @@ class OpenCheckpoint(Checkpoint):
         older = self._items[index]
         if older is None:
             raise AssertionError("the key index points at a hole")
-        # A reader was shown this item, and must get it as shown.
-        is_awaited = bool(self.shown) and older.seqno <= max(self.shown.values())
+        # The item was announced to a reader, who must get it as it is.
+        is_awaited = bool(self.announced) and older.seqno <= max(self.announced.values())
         return not is_awaited and older.is_deduplicated and item.is_deduplicated
 
     def extend(self, bounds: SnapshotRange) -> bool:

@@ -3,8 +3,8 @@
     closed ... closed | open         checkpoints, oldest first
            ^cursor       ^cursor     a cursor has every item up to its seqno
 
-A cursor is shown a snapshot: the rest of the checkpoint that it stands in (``show_items``). Its
-reader reads it in pieces (``read_on``) and advances. Shown items stay in memory until then.
+A cursor is announced a snapshot: the rest of the checkpoint that it stands in (``next_items``). Its
+reader reads it in pieces (``read_on``) and advances. Announced items stay in memory until then.
 
 Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc``, ``engines/ep/src/dcp/active_stream.cc``
 (``snapshot``), and the DCP concepts document.
@@ -88,12 +88,12 @@ class CheckpointManager(CheckpointQueue):
         # A cursor in the middle of a checkpoint has had its beginning: no CHECKPOINT flag.
         is_inside = after_seqno > checkpoint.expelled_seqno
         entered = checkpoint.head.id if is_inside else None
-        self._checkpoints.open.shown.pop(name, None)
+        self._checkpoints.open.announced.pop(name, None)
         self._cursors.put(name, Cursor(seqno, droppable, entered))
         return after_seqno >= gone
 
     def remove(self, name: str) -> None:
-        self._checkpoints.open.shown.pop(name, None)
+        self._checkpoints.open.announced.pop(name, None)
         self._cursors.forget(name)
 
     def next_is_whole(self, name: str) -> bool:
@@ -137,7 +137,7 @@ class CheckpointManager(CheckpointQueue):
         return taken
 
     def read_on(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Version]:
-        """Return the first items in (``after_seqno``, ``end_seqno``] of a shown snapshot."""
+        """Return the first items in (``after_seqno``, ``end_seqno``] of an announced snapshot."""
         return self._checkpoints.next_after(after_seqno).between(after_seqno, end_seqno, most_items)
 
     def advance(self, name: str, seqno: int) -> None:
@@ -147,10 +147,10 @@ class CheckpointManager(CheckpointQueue):
         """
         cursor = self._cursors.named(name)
         cursor.advance(seqno)
-        if cursor.seqno >= cursor.shown_seqno:
-            self._checkpoints.open.shown.pop(name, None)
+        if cursor.seqno >= cursor.announced_seqno:
+            self._checkpoints.open.announced.pop(name, None)
 
-    def show_items(self, name: str) -> CursorItems | None:
+    def next_items(self, name: str) -> CursorItems | None:
         """Return the cursor's unread items in its checkpoint; None if there are none.
 
         The items stay in memory until ``advance``.
@@ -166,9 +166,9 @@ class CheckpointManager(CheckpointQueue):
         # A cursor before the checkpoint's snapshot gets the start of that snapshot. A cursor inside
         # it gets its own first item's seqno.
         starts_above, begins = head.snapshot_start > cursor.seqno, cursor.entered != head.id
-        cursor.show(items[-1].seqno, head.id)
+        cursor.announce(items[-1].seqno, head.id)
         if checkpoint is self._checkpoints.open:
-            self._checkpoints.open.shown[name] = cursor.shown_seqno
+            self._checkpoints.open.announced[name] = cursor.announced_seqno
         return CursorItems(
             items,
             head.snapshot_start if starts_above else items[0].seqno,

@@ -60,8 +60,8 @@ class AcceptedConnection:
         session.attach(self.wake)
 
     @property
-    def taken_bytes(self) -> int:
-        return self._channel.taken_bytes
+    def drained_bytes(self) -> int:
+        return self._channel.drained_bytes
 
     def wake(self) -> None:
         """Let the writer look for bytes to send, and end the connection if the session closes.
@@ -305,7 +305,7 @@ class AcceptedConnection:
 
     def _next_batch(self, most_made: int | None = None) -> bytes | bytearray | None:
         """Return bytes to send; empty while the disk is searched for them, None without any."""
-        most_bytes = self._bucket.clients.unsent.batch_bytes(self._channel.taken_bytes)
+        most_bytes = self._bucket.clients.unsent.batch_bytes(self._channel.drained_bytes)
         with self._bucket.lock:
             now = self._loop.time()
             end = now + ITERATION_SECONDS

@@ -1,6 +1,6 @@
 """Applies the events of one DCP stream to a replica, as kv_engine's PassiveStream does.
 
-The consumer machine in ``dcp/protocol`` sends the requests, checks the order of messages and
+``ConsumerConnection`` (``dcp/protocol``) sends the requests, checks the order of messages and
 answers them. This class changes the replica:
 
     StreamOpened      the replica takes over the active's failover log
@@ -10,7 +10,7 @@ answers them. This class changes the replica:
     StreamAdvanced    the active has no further item up to this seqno
     VbucketStateSet   a takeover: the active orders the replica's next state
 
-If the replica rejects an event that the machine accepted, the peer has violated the protocol.
+If the replica rejects an event that the connection accepted, the peer has violated the protocol.
 Sources: kv_engine ``engines/ep/src/dcp/passive_stream.cc``, ``engines/ep/src/dcp/consumer.cc``.
 """
 

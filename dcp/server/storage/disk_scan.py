@@ -142,7 +142,7 @@ class Scan:
         self._columns = columns
         self.item_count = len(columns)
         if each_key_once:
-            self.item_count = int(np.count_nonzero(self._is_shown(columns)))
+            self.item_count = int(np.count_nonzero(self._is_newest(columns)))
         self._next = 0
         self._scanned: ScannedFile | None = file
         file.enter()
@@ -198,7 +198,7 @@ class Scan:
         """
         bounds = np.array([first_seqno, before_seqno], np.uint64)
         first, last = np.searchsorted(self._columns.seqnos, bounds).tolist()
-        return self.frames(self._shown(slice(first, last)).seqnos.tolist())
+        return self.frames(self._newest_of(slice(first, last)).seqnos.tolist())
 
     def frame_bytes(self, seqno: int) -> int:
         """Return the bytes of one frame; raise ValueError if the scan does not have it."""
@@ -232,19 +232,19 @@ class Scan:
     def _next_rows(self, most_rows: int) -> Columns:
         rows = self._columns.take(slice(0))
         while not len(rows) and self._next < len(self._columns):
-            rows = self._shown(slice(self._next, self._next + most_rows))
+            rows = self._newest_of(slice(self._next, self._next + most_rows))
             self._next = min(self._next + most_rows, len(self._columns))
-            # Nothing of this step is shown, so look further ahead.
+            # Nothing of this step is the newest of its key, so look further ahead.
             most_rows = _BLOCK_ROWS
         return rows
 
-    def _shown(self, chosen: slice) -> Columns:
+    def _newest_of(self, chosen: slice) -> Columns:
         rows = self._columns.take(chosen)
-        if self._each_key_once and not (shown := self._is_shown(rows)).all():
-            rows = rows.take(shown)
+        if self._each_key_once and not (newest := self._is_newest(rows)).all():
+            rows = rows.take(newest)
         return rows
 
-    def _is_shown(self, columns: Columns) -> npt.NDArray[np.bool_]:
+    def _is_newest(self, columns: Columns) -> npt.NDArray[np.bool_]:
         return columns.replaced_at > np.uint64(self.end_seqno)
 
 

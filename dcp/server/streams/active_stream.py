@@ -242,7 +242,7 @@ class ActiveStream:
                 return None
             elif self.phase is ActiveStreamPhase.BACKFILLING:
                 batch = self._open_backfill()
-            elif (found := self._data.checkpoints.show_items(self.cursor)) is not None:
+            elif (found := self._data.checkpoints.next_items(self.cursor)) is not None:
                 batch = self._open_memory_snapshot(found)
             elif self.takeover is not None and (state := self.takeover.all_sent()) is not None:
                 body = m.SetVbucketState(state)
@@ -291,7 +291,7 @@ class ActiveStream:
         return FrameBatch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED))
 
     @property
-    def _shows_all(self) -> bool:
+    def _passes_all(self) -> bool:
         """True if the client gets every item, so that a snapshot may end without one."""
         return self._filter.is_pass_through and self._knows_collections
 
@@ -301,7 +301,7 @@ class ActiveStream:
         checkpoints = self._data.checkpoints
         if checkpoints.is_snapshot_complete:
             return False
-        if self._shows_all and not self._disk_only:
+        if self._passes_all and not self._disk_only:
             return False
         return self.phase is ActiveStreamPhase.BACKFILLING or not checkpoints.next_is_whole(
             self.cursor
@@ -367,7 +367,7 @@ class ActiveStream:
             return None
         self._memory_flags = _FIRST_MEMORY
         checkpoints, self._open_end = self._data.checkpoints, None
-        if self._shows_all and not self._disk_only:
+        if self._passes_all and not self._disk_only:
             # What memory has beyond the disk follows under the same marker.
             self._open_end = checkpoints.received_end_at(covers)
         elif not checkpoints.is_snapshot_complete:
@@ -405,7 +405,7 @@ class ActiveStream:
         self._has_cursor = True
 
     def _open_memory_snapshot(self, found: CursorItems) -> FrameBatch | None:
-        """Begin a snapshot of the cursor's items; None if the filter shows none."""
+        """Begin a snapshot of the cursor's items; None if the filter passes none."""
         end, got = found.snapshot_end, found.items[-1].seqno
         goes_on, self._open_end = self._open_end == end, end if got < end else None
         items = MemoryItems(
@@ -424,9 +424,9 @@ class ActiveStream:
             # In a takeover the client answers each marker.
             flags |= SnapshotFlag.ACK
             self.takeover.marker_sent()
-        # The snapshot ends at the last shown item: nothing changed behind it for this client
+        # The snapshot ends at the last passing item: nothing changed behind it for this client
         # (observed on a 7.0 server).
-        if self._open_end is None and not items.shows_all:
+        if self._open_end is None and not items.passes_all:
             end = items.last_seqno
         return self._begin(Snapshot(items.first_seqno, end, flags, items, got))
 

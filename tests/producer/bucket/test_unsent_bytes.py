@@ -59,7 +59,7 @@ class SlowChannel(ScriptedChannel):
         self.is_stuck = asyncio.Event()
 
     @property
-    def taken_bytes(self) -> int:
+    def drained_bytes(self) -> int:
         return min(self._sent_bytes, self._reads_bytes)
 
     async def send(self, data: bytes | bytearray) -> None:
@@ -148,14 +148,14 @@ def test_all_silent_clients_share_a_quota(
 def test_what_is_unsent_is_bounded(quota_bytes: int, steps: list[tuple[int, int, bool]]) -> None:
     """Whatever clients took, and however long they then keep their batches."""
     unsent, held = UnsentBytes(quota_bytes), dict[int, int]()
-    for client, taken_bytes, is_taken in steps:
+    for client, drained_bytes, is_taken in steps:
         if client in held:
             if is_taken:
                 unsent.remove(held.pop(client))
             continue
-        held[client] = unsent.batch_bytes(taken_bytes)
+        held[client] = unsent.batch_bytes(drained_bytes)
         assert FIRST_BATCH_BYTES <= held[client] <= LARGEST_BATCH_BYTES
-        assert held[client] <= max(FIRST_BATCH_BYTES, taken_bytes)
+        assert held[client] <= max(FIRST_BATCH_BYTES, drained_bytes)
         unsent.add(held[client])
         assert unsent.total_bytes == sum(held.values())
         assert unsent.total_bytes <= quota_bytes + len(held) * FIRST_BATCH_BYTES
