@@ -243,12 +243,8 @@ class NodeConnection:
 
         awaited = AwaitedOfVbuckets(FailoverLogReceived, vbuckets)
         self._ask(awaited, command, f"{len(vbuckets)} failover logs")
-        failover_logs = ((event.vbucket, event.failover_log) for event in awaited.events)
-        return {
-            vbucket: failover_log
-            for vbucket, failover_log in failover_logs
-            if failover_log is not None
-        }
+        found = ((event.vbucket, event.failover_log) for event in awaited.events)
+        return {vbucket: each for vbucket, each in found if each is not None}
 
     def persisted_seqnos(self, branches: Mapping[int, int]) -> dict[int, int]:
         """Return the persisted seqnos of several vbuckets on this node.

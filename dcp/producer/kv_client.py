@@ -214,9 +214,8 @@ class KvClient:
     def _receive(self, sent: _Sent) -> list[_Answered]:
         answers: dict[int, Frame] = {}
         for address, indices in sent.indices.items():
-            answers.update(
-                zip(indices, self._connection(address).receive(len(indices)), strict=True)
-            )
+            received = self._connection(address).receive(len(indices))
+            answers.update(zip(indices, received, strict=True))
         return [(request, answers[index]) for index, request in enumerate(sent.batch.values())]
 
     def _connection(self, address: tuple[str, int]) -> KvConnection:

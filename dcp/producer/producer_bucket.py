@@ -101,12 +101,10 @@ class ProducerBucket(Bucket):
             OSError: the data folder cannot be written.
         """
         replicas = ((node, v, self.replicas.at(node, v)) for v, node in heirs.items())
-        places = [
-            (node, v)
-            for node, v, replica in replicas
-            if replica is not None and replica.is_prepared
+        prepared = [
+            (node, v) for node, v, each in replicas if each is not None and each.is_prepared
         ]
-        storage = nullcontext() if self._storage is None else self._storage.installing(places)
+        storage = nullcontext() if self._storage is None else self._storage.installing(prepared)
         with storage, self.changing_map():
             yield
 

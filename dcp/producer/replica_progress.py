@@ -57,10 +57,8 @@ class ReplicaProgress:
 
     def kept_seqno(self, vbucket: int) -> int:
         """Return the end of a replica's last complete snapshot; 0 without a living replica."""
-        replica = next(
-            (replica for _, replica in _living_replicas(self._map, self._table, vbucket)), None
-        )
-        return 0 if replica is None else replica.complete_seqno
+        living = _living_replicas(self._map, self._table, vbucket)
+        return next((replica.complete_seqno for _, replica in living), 0)
 
     def heirs_of(self, node: int) -> dict[int, int]:
         """Return, for each vbucket of a node, the living node whose replica a failover promotes.

@@ -16,7 +16,7 @@ from dcp.types import FailoverLog, SnapshotRange
 class SnapshotAssembly:
     """The position of a stream, and its newest marker.
 
-    Methods take ``failover_log``, the failover log that the producer accepted the stream with.
+    Methods take the ``failover_log`` that the producer accepted the stream with.
     """
 
     position: Position
@@ -102,6 +102,5 @@ class SnapshotAssembly:
             return Position.complete_at(failover_log.uuid_at(seqno), seqno)
         if seqno == self.position.complete_seqno:
             return self.position  # nothing of this snapshot has arrived yet
-        return self.position.inside(
-            failover_log.uuid_at(end), seqno, SnapshotRange(bounds.start, end)
-        )
+        uuid = failover_log.uuid_at(end)
+        return self.position.inside(uuid, seqno, SnapshotRange(bounds.start, end))

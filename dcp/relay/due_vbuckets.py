@@ -54,10 +54,8 @@ class DueVbuckets:
             return list(range(len(self._flow_controls)))
         return [
             v
-            for v, flow_control in enumerate(self._flow_controls)
-            if v in touched
-            or flow_control.positions.unconsumed_bytes
-            or flow_control.is_due(now_ns)
+            for v, each in enumerate(self._flow_controls)
+            if v in touched or each.positions.unconsumed_bytes or each.is_due(now_ns)
         ]
 
     def _with_any_of(self, moving: Iterable[tuple[DcpConnection, int | None]]) -> Iterator[int]:

@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def relay_figures(bucket: RelayBucket, upstream: Upstream, settings: RelaySettings) -> RelayFigures:
-    """Return the relay's figures; the bucket's lock is waiting."""
+    """Return the relay's figures; the bucket's lock is held."""
     streams = [
         stream
         for consumer in bucket.dcp_connections.values()
@@ -37,11 +37,9 @@ def relay_figures(bucket: RelayBucket, upstream: Upstream, settings: RelaySettin
         streams=len(streams),
         streams_from_disk=sum(stream.phase is ActiveStreamPhase.BACKFILLING for stream in streams),
         ejections=regulator.stuck.ejections,
-        streams_ejected=sum(flow_control.group.timeouts for flow_control in flow_controls),
-        newcomers_refused=sum(flow_control.newcomers_refused for flow_control in flow_controls),
-        unconsumed_bytes=sum(
-            flow_control.positions.unconsumed_bytes for flow_control in flow_controls
-        ),
+        streams_ejected=sum(each.group.timeouts for each in flow_controls),
+        newcomers_refused=sum(each.newcomers_refused for each in flow_controls),
+        unconsumed_bytes=sum(each.positions.unconsumed_bytes for each in flow_controls),
         disk_waiting_bytes=0 if flusher is None else flusher.pending_bytes,
         disk_failures=0 if flusher is None else len(flusher.failures),
         disk_trouble="" if flusher is None else _trouble_of(flusher.failures),
@@ -108,17 +106,11 @@ def _groups(regulator: Regulator) -> Iterator[GroupFigures]:
     for vbucket, flow_control in enumerate(regulator.flow_controls):
         found[flow_control.group.receiver_count, flow_control.lacks_receivers].append(vbucket)
     for (receivers, lacks_receivers), vbuckets in sorted(found.items()):
-        unconsumed_bytes = sum(
-            regulator.flow_controls[v].positions.unconsumed_bytes for v in vbuckets
-        )
+        positions = (regulator.flow_controls[v].positions for v in vbuckets)
+        unconsumed = sum(each.unconsumed_bytes for each in positions)
         waits_for = _gating(regulator, vbuckets)
         yield GroupFigures(
-            number_ranges(vbuckets),
-            receivers,
-            required,
-            lacks_receivers,
-            unconsumed_bytes,
-            waits_for,
+            number_ranges(vbuckets), receivers, required, lacks_receivers, unconsumed, waits_for
         )
 
 

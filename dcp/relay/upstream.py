@@ -247,11 +247,8 @@ class Upstream:
     def _note_informed(self) -> None:
         if self.is_informed.is_set() or self._unknown():
             return
-        if all(
-            v in self._promised
-            for v in self._bucket.all_replicas
-            if self.regulator.lacks_receivers(v)
-        ):
+        lacks = self.regulator.lacks_receivers
+        if all(v in self._promised for v in self._bucket.all_replicas if lacks(v)):
             self.is_informed.set()
 
     def _unknown(self) -> list[int]:

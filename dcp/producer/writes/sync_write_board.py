@@ -33,12 +33,8 @@ class SyncWriteBoard:
 
         ``writers`` has the present writer of each vbucket; call ``recover`` after a change.
         """
-        self._table, self._replica_progress, self._writes, self._clock = (
-            table,
-            replica_progress,
-            writes,
-            clock,
-        )
+        self._table, self._replicas = table, replica_progress
+        self._writes, self._clock = writes, clock
         self._writers = writers
         self._writes_of = [SyncWrites(writer) for writer in writers]
         self._pending: set[int] = set()
@@ -122,4 +118,4 @@ class SyncWriteBoard:
     def _chain_of(self, vbucket: int) -> Chain:
         data = self._table.vbuckets[vbucket].data
         active = NodeProgress(data.high_seqno, data.disk.persisted_seqno)
-        return (active, *self._replica_progress.behind(vbucket))
+        return (active, *self._replicas.behind(vbucket))

@@ -19,14 +19,12 @@ def manifest(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def collection_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    _reply_id(session, frame, body, lambda manifest, path: manifest.at(path).id)
+    _reply_id(session, frame, body, lambda known, path: known.at(path).id)
 
 
 def scope_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer the id of a scope by its name, or by a path that begins with it."""
-    _reply_id(
-        session, frame, body, lambda manifest, path: manifest.scope(path.partition(".")[0]).id
-    )
+    _reply_id(session, frame, body, lambda known, path: known.scope(path.partition(".")[0]).id)
 
 
 def _reply_id(

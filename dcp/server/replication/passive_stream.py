@@ -100,11 +100,8 @@ class PassiveStream:
     def position(self) -> Position:
         """The position to resume from, for the stream request."""
         replica = self.replica
-        failover_log, seqno, snapshot = (
-            replica.vbucket.failover_log,
-            replica.high_seqno,
-            replica.snapshot,
-        )
+        failover_log = replica.vbucket.failover_log
+        seqno, snapshot = replica.high_seqno, replica.snapshot
         if replica.is_complete:
             return Position.complete_at(failover_log.uuid_at(seqno), seqno)
         # The replica ends inside a snapshot. Its items up to here are no state that the active ever

@@ -64,9 +64,7 @@ class LogNames:
         self._replicas.pop((node, vbucket), None)
 
     def keep_replicas(self, named: Iterable[tuple[int, int]]) -> None:
-        self._replicas = {
-            place: self._replicas[place] for place in named if place in self._replicas
-        }
+        self._replicas = {each: self._replicas[each] for each in named if each in self._replicas}
 
     def install(self, node: int, vbucket: int) -> None:
         self._names[vbucket] = self._replicas.pop((node, vbucket))
