@@ -5,7 +5,7 @@
 The regulator, the relay's bucket, and consumers with a stream of each vbucket are the real ones, in
 this process; there are no sockets, and nobody sends. Between two passes so many documents arrive as
 come in the time that the pass took and the regulator then rests. Consumers have taken them all at
-the next one (``level``), or nothing of them (``behind``: all that came is held). Told are the time
+the next one (``level``), or nothing of them (``behind``: all that came is kept). Told are the time
 of a pass, and which part of a core such passes take; the regulator's rests bound it to a third.
 """
 
@@ -28,8 +28,8 @@ from dcp.relay.relay_settings import RelaySettings
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.storage.stored_items import version_of
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import DcpClient
-from dcp.server.streams.stream import ActiveStream
 from dcp.types import END_OF_TIME, SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -53,7 +53,7 @@ class _Client:
 class _Source:
     """A cluster to which nothing need be said."""
 
-    def free(self, vbucket: int, frame_bytes: int) -> None:
+    def consumed(self, vbucket: int, frame_bytes: int) -> None:
         pass
 
     def release(self) -> None:
@@ -93,12 +93,12 @@ class Scene:
         """Let documents arrive, and be taken by all if they are."""
         for _ in range(count):
             vbucket = self._random.randrange(len(self.bucket.vbuckets))
-            copy, self._written = self.bucket.copy(vbucket), self._written + 1
-            seqno = copy.high_seqno + 1
-            copy.begin_snapshot(SnapshotRange(seqno, seqno), int(SnapshotFlag.MEMORY), None)
+            replica, self._written = self.bucket.replica(vbucket), self._written + 1
+            seqno = replica.high_seqno + 1
+            replica.begin_snapshot(SnapshotRange(seqno, seqno), int(SnapshotFlag.MEMORY), None)
             body = m.Mutation(by_seqno=seqno, rev_seqno=1, key=b"k%d" % self._written, value=VALUE)
             frame = encode(body, Opcode.DCP_MUTATION, vbucket=vbucket, cas=seqno).to_bytes()
-            copy.receive(version_of(frame))
+            replica.receive(version_of(frame))
             self.bucket.writes.received(NODE, vbucket)
             self.regulator.received(vbucket, len(frame))
             if is_taken:

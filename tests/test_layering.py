@@ -169,7 +169,7 @@ LARGE_CLASSES = frozenset(
         "dcp.server.model.counters.Counters",
         "dcp.server.model.versions.Version",
         "dcp.server.streams.snapshots.MemoryItems",
-        "dcp.server.streams.stream.ActiveStream",
+        "dcp.server.streams.active_stream.ActiveStream",
         "dcp.wire.columns.DataColumns",
     }
 )

@@ -111,7 +111,7 @@ What `change_streams` brings ([how to use it](../howto/keep-change-history.md)),
 
 - Buckets of Magma accept it, also those that retain nothing, which then send what they always do. Others refuse it with
   NOT_SUPPORTED, servers before 7.2 with EINVAL, as any value but `true` (`dcp/producer.cc`, `control`; `canRetainHistory`).
-  Nodes ask each other for it (`dcp/consumer.cc`), so copies have the history, too.
+  Nodes ask each other for it (`dcp/consumer.cc`), so replicas have the history, too.
 - **From memory** no snapshot holds a key twice. A document of a collection with history replaces none. If its key is in the open
   checkpoint, the next one begins with it (`checkpoint.cc`, `canDedup` and `queueDirty`; `checkpoint_manager.cc`, `queueDirty`). So it is
   for all consumers. Those that asked get the flag HISTORY 0x10 with the marker (`dcp/active_stream.cc`, `getMarkerFlags`).
@@ -120,7 +120,7 @@ What `change_streams` brings ([how to use it](../howto/keep-change-history.md)),
   and end. The node leaves the first out if there is nothing below it (`dcp/backfill_disk_to_stream.cc`, `setupForHistoryScan`,
   `getNextScanState` and `scanHistoryCreate`; `dcp/active_stream.cc`, `markDiskSnapshot` and `backfillReceived`). The snapshot is complete
   at that end, as any.
-- A copy keeps the data of an active's disk in a checkpoint of that kind, repeats and all. It sends them with HISTORY alone, or without a
+- A replica keeps the data of an active's disk in a checkpoint of that kind, repeats and all. It sends them with HISTORY alone, or without a
   flag to a consumer that did not ask (`dcp/passive_stream.cc`, `processMarker`; `getMarkerFlags`).
 - A client needs no `flatbuffers_system_events` for it. Without them the node does not send MODIFY_COLLECTION, which turns a collection's
   history on and off. At the end of a snapshot SEQNO_ADVANCED stands for it. The events that create collections do not name the history

@@ -87,7 +87,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         ),
         "replication": (
             "servers",
-            "pause or resume the embedded producer's copies on other nodes",
+            "pause or resume the embedded producer's replicas on other nodes",
         ),
     },
 }

@@ -1,1 +1,1 @@
-"""The blocking consumer: a socket, a reader thread, and the protocol machines inside."""
+"""The blocking consumer: a socket, a reader thread, and the protocol inside."""

@@ -1,6 +1,6 @@
 """The cluster map as a value: which node serves which vbucket, at which revision.
 
-The source is the terse bucket configuration of GET_CLUSTER_CONFIG, NOT_MY_VBUCKET answers and
+It is parsed from the terse bucket configuration of GET_CLUSTER_CONFIG, NOT_MY_VBUCKET answers and
 pushes. The first ``len(nodes)`` entries of ``nodesExt``, in the order of the vbucket map, give the
 addresses. Servers without it send ``vBucketServerMap.serverList``, which has no TLS ports. A
 missing host name, and the placeholder ``$HOST``, mean the host that sent the map (kv_engine
@@ -102,33 +102,33 @@ class ClusterMap:
     def parse(
         cls,
         config: bytes,
-        source: NodeAddress,
+        sender: NodeAddress,
         *,
         tls: bool = False,
         network: str = AUTO_NETWORK,
     ) -> "ClusterMap":
-        """Parse the configuration JSON that ``source`` sent.
+        """Parse the configuration JSON that ``sender`` sent.
 
         Raises:
             RemoteProtocolError: no JSON, or a field is missing or of the wrong shape; the message
                 names the field.
             ConfigError: no node has an address in ``network``.
         """
-        fields = _Fields(_document(config, source), f"cluster map from {source}")
+        fields = _Fields(_document(config, sender), f"cluster map from {sender}")
         locator = fields.optional("nodeLocator", str, "vbucket")
         if locator != "vbucket":
             raise fields.wrong("nodeLocator", locator, "'vbucket' (a Couchbase bucket)")
         server_map = fields.inner("vBucketServerMap", fields.required("vBucketServerMap", dict))
         extended = [
-            _extended_node(fields, f"nodesExt[{index}]", entry, source)
+            _extended_node(fields, f"nodesExt[{index}]", entry, sender)
             for index, entry in enumerate(fields.optional("nodesExt", list, []))
         ]
-        network = _network(network, fields, extended, source)
+        network = _network(network, fields, extended, sender)
         if extended:
             count = len(fields.optional("nodes", list, extended)) or len(extended)
             nodes = tuple(each.address(network, tls=tls) for each in extended[:count])
         else:
-            nodes = _listed_nodes(fields, server_map, source, tls=tls)
+            nodes = _listed_nodes(fields, server_map, sender, tls=tls)
         rows = _vbucket_rows(server_map, len(nodes))
         return cls(
             bucket=fields.required("name", str),
@@ -182,16 +182,16 @@ class _Fields:
 _JSON_NAMES = {str: "string", int: "integer", list: "array", dict: "object"}
 
 
-def _document(config: bytes, source: NodeAddress) -> dict[str, Any]:
+def _document(config: bytes, sender: NodeAddress) -> dict[str, Any]:
     try:
         document = json_tree(config)
     except ValueError as error:
         raise RemoteProtocolError(
-            f"cluster map from {source}: found {len(config)} bytes that are no JSON ({error})"
+            f"cluster map from {sender}: found {len(config)} bytes that are no JSON ({error})"
         ) from None
     if not isinstance(document, dict):
         raise RemoteProtocolError(
-            f"cluster map from {source}: found a JSON {type(document).__name__}, expected an object"
+            f"cluster map from {sender}: found a JSON {type(document).__name__}, expected an object"
         )
     return document
 
@@ -228,7 +228,7 @@ class _ExtendedNode:
             raise self.wrong(f"host and port ({error})") from None
 
 
-def _extended_node(fields: _Fields, name: str, entry: object, source: NodeAddress) -> _ExtendedNode:
+def _extended_node(fields: _Fields, name: str, entry: object, sender: NodeAddress) -> _ExtendedNode:
     node = fields.inner(name, entry)
     services = fields.inner(f"{name}.services", node.required("services", dict))
     alternates = {}
@@ -237,17 +237,17 @@ def _extended_node(fields: _Fields, name: str, entry: object, source: NodeAddres
         other = fields.inner(where, value)
         ports = other.optional("ports", dict, None)  # without them they are the default's
         alternates[network] = (
-            _host(other.optional("hostname", str, ""), source),
+            _host(other.optional("hostname", str, ""), sender),
             services if ports is None else fields.inner(f"{where}.ports", ports),
         )
-    host = _host(node.optional("hostname", str, ""), source)
+    host = _host(node.optional("hostname", str, ""), sender)
     return _ExtendedNode((host, services), alternates, partial(fields.wrong, name, entry))
 
 
 def _network(
-    wanted: str, fields: _Fields, nodes: Sequence[_ExtendedNode], source: NodeAddress
+    wanted: str, fields: _Fields, nodes: Sequence[_ExtendedNode], sender: NodeAddress
 ) -> str:
-    """Return the network of the addresses to use: the wanted one, or that of ``source``."""
+    """Return the network of the addresses to use: the wanted one, or that of ``sender``."""
     places = [(DEFAULT_NETWORK, *each.default) for each in nodes]
     places += [(name, *place) for each in nodes for name, place in each.alternates.items()]
     if wanted != AUTO_NETWORK:
@@ -259,42 +259,42 @@ def _network(
             f"{wanted!r}, which the connection string asks for; ask for one that is there "
             "(source.seeds, ?network=), or give the nodes alternate addresses"
         )
-    sender = source.host.lower()
-    at_host = [(name, ports) for name, host, ports in places if host.lower() == sender]
-    exact = [name for name, ports in at_host if source.port in ports.values.values()]
+    sender_host = sender.host.lower()
+    at_host = [(name, ports) for name, host, ports in places if host.lower() == sender_host]
+    exact = [name for name, ports in at_host if sender.port in ports.values.values()]
     # A default host that is not written is everywhere; what is behind a balancer has other ports.
     alternates = [name for name, _ in at_host if name != DEFAULT_NETWORK]
     return next(iter(exact + alternates), DEFAULT_NETWORK)
 
 
 def _listed_nodes(
-    fields: _Fields, server_map: _Fields, source: NodeAddress, *, tls: bool
+    fields: _Fields, server_map: _Fields, sender: NodeAddress, *, tls: bool
 ) -> tuple[NodeAddress, ...]:
     if tls:
         raise RemoteProtocolError(
             f"{fields.where}: field 'nodesExt' is missing, and only it names the TLS ports"
         )
     return tuple(
-        _listed_node(server_map, index, entry, source)
+        _listed_node(server_map, index, entry, sender)
         for index, entry in enumerate(server_map.required("serverList", list))
     )
 
 
 def _listed_node(
-    server_map: _Fields, index: int, entry: object, source: NodeAddress
+    server_map: _Fields, index: int, entry: object, sender: NodeAddress
 ) -> NodeAddress:
     name = f"serverList[{index}]"
     if not isinstance(entry, str):
         raise server_map.wrong(name, entry, "a string host:port")
-    text = entry.replace("$HOST", f"[{source.host}]" if ":" in source.host else source.host)
+    text = entry.replace("$HOST", f"[{sender.host}]" if ":" in sender.host else sender.host)
     try:
         return NodeAddress.parse(text)
     except ConfigError as error:
         raise server_map.wrong(name, entry, f"host:port ({error})") from None
 
 
-def _host(name: str, source: NodeAddress) -> str:
-    return name.replace("$HOST", source.host).strip("[]") if name else source.host
+def _host(name: str, sender: NodeAddress) -> str:
+    return name.replace("$HOST", sender.host).strip("[]") if name else sender.host
 
 
 def _vbucket_rows(server_map: _Fields, node_count: int) -> list[tuple[int, ...]]:

@@ -4,7 +4,7 @@ Memory: at most ``window_bytes`` plus one message in unreleased deliveries, plus
 from a pool, plus one unfinished message. Decoded columns copy their bytes, add about 100 bytes a
 row, and never pin the read buffer. A large message gets a buffer of its own, which its value refers
 to. TCP stops a node that ignores the window: reading stops at
-``ConnectionSettings.held_limit_bytes``.
+``ConnectionSettings.unreleased_limit_bytes``.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -243,8 +243,8 @@ class NodeConnection:
 
         awaited = AwaitedOfVbuckets(FailoverLogReceived, vbuckets)
         self._ask(awaited, command, f"{len(vbuckets)} failover logs")
-        logs = ((event.vbucket, event.failover_log) for event in awaited.events)
-        return {vbucket: log for vbucket, log in logs if log is not None}
+        found = ((event.vbucket, event.failover_log) for event in awaited.events)
+        return {vbucket: each for vbucket, each in found if each is not None}
 
     def persisted_seqnos(self, branches: Mapping[int, int]) -> dict[int, int]:
         """Return the persisted seqnos of several vbuckets on this node.

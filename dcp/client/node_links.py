@@ -202,7 +202,7 @@ class NodeLinks:
         earliest = self._map_asked_at + self._backoff.first_seconds
         self._map_due_at = min(self._map_due_at, max(now, earliest))
 
-    def adopt(self, config: bytes, source: NodeAddress) -> bool:
+    def adopt(self, config: bytes, sender: NodeAddress) -> bool:
         """Adopt a received map if it is newer; return whether it was.
 
         The network stays: a node that leaves the cluster sends a map without its own address.
@@ -214,11 +214,11 @@ class NodeLinks:
         """
         network = self._settings.network if self.map is None else self.map.network
         tls = self._settings.tls is not None
-        found = ClusterMap.parse(config, source, tls=tls, network=network)
+        found = ClusterMap.parse(config, sender, tls=tls, network=network)
         expected = self._settings.bucket_uuid
         if expected and found.bucket_uuid and found.bucket_uuid != expected:
             raise BucketError(
-                f"{source}: found bucket {self._settings.bucket!r} with uuid "
+                f"{sender}: found bucket {self._settings.bucket!r} with uuid "
                 f"{found.bucket_uuid!r}, expected {expected!r}: it was created again "
                 "meanwhile, and nothing of it was read"
             )

@@ -59,7 +59,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class VbucketHolder:
-    """A node with a copy of a vbucket, and the state of that copy.
+    """A node with a replica of a vbucket, and the state of that replica.
 
     ``failover_log`` is None if the node sends no valid one.
     """
@@ -141,16 +141,16 @@ def probe_nodes(
 ) -> ClusterView:
     """Ask all nodes of a map for their vbuckets; raises as ``ask_nodes``."""
     high_seqnos: dict[int, int] = {}
-    logs: dict[int, FailoverLog] = {}
+    failover_logs: dict[int, FailoverLog] = {}
     unreachable: dict[NodeAddress, str] = {}
-    answers = _held(found.addresses, settings, credentials, VbucketState.ACTIVE)
+    answers = _ask_for_states(found.addresses, settings, credentials, VbucketState.ACTIVE)
     for address, answer in answers.items():
         if isinstance(answer, str):
             unreachable[address] = answer
         else:
             high_seqnos.update(answer[0])
-            logs.update(answer[1])
-    return ClusterView(found, high_seqnos, unreachable, manifest, logs)
+            failover_logs.update(answer[1])
+    return ClusterView(found, high_seqnos, unreachable, manifest, failover_logs)
 
 
 def probe_replicas(
@@ -161,15 +161,15 @@ def probe_replicas(
     Nodes that do not answer, or were not reachable before, are left out. Raises as ``ask_nodes``.
     """
     nodes = [node for node in cluster.map.addresses if node not in cluster.unreachable]
-    answers = _held(nodes, settings, credentials, VbucketState.REPLICA)
-    copies: dict[int, list[VbucketHolder]] = {}
+    answers = _ask_for_states(nodes, settings, credentials, VbucketState.REPLICA)
+    replicas: dict[int, list[VbucketHolder]] = {}
     for vbucket in range(cluster.map.vbucket_count):
         for node in cluster.map.replica_nodes(vbucket):
             answer = answers.get(node, "")
             if not isinstance(answer, str) and vbucket in answer[0]:
-                copy = VbucketHolder(node, answer[0][vbucket], answer[1].get(vbucket))
-                copies.setdefault(vbucket, []).append(copy)
-    return copies
+                replica = VbucketHolder(node, answer[0][vbucket], answer[1].get(vbucket))
+                replicas.setdefault(vbucket, []).append(replica)
+    return replicas
 
 
 def persisted_seqnos(
@@ -209,7 +209,7 @@ _Told = tuple[dict[int, int], dict[int, FailoverLog]]
 """High seqnos and failover logs of one node."""
 
 
-def _held(
+def _ask_for_states(
     nodes: Sequence[NodeAddress],
     settings: ConnectionSettings,
     credentials: Credentials,
@@ -219,7 +219,7 @@ def _held(
 
     def question(connection: NodeConnection) -> _Told:
         seqnos = connection.all_vb_seqnos(state)
-        return seqnos, _logs_of(connection, seqnos)
+        return seqnos, _failover_logs_of(connection, seqnos)
 
     return ask_nodes(nodes, settings, credentials, question)
 
@@ -259,7 +259,9 @@ def ask_nodes(
     }
 
 
-def _logs_of(connection: NodeConnection, vbuckets: Collection[int]) -> dict[int, FailoverLog]:
+def _failover_logs_of(
+    connection: NodeConnection, vbuckets: Collection[int]
+) -> dict[int, FailoverLog]:
     """Return the node's failover logs; a refusal is no error."""
     try:
         return connection.failover_logs(vbuckets)

@@ -1,4 +1,4 @@
-"""Builds the protocol machine of a connection from its settings."""
+"""Builds a ``ConsumerConnection`` from a client's settings."""
 
 import secrets
 from typing import Final
@@ -24,7 +24,7 @@ _NONCE_BYTES: Final = 24
 def new_protocol_connection(
     settings: ConnectionSettings, credentials: Credentials, name: str, *, open_dcp: bool = True
 ) -> ConsumerConnection:
-    """Return the protocol machine of a new connection with this name.
+    """Return the protocol of a new connection with this name.
 
     Raises:
         ConfigError: the name is too long.

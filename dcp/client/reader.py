@@ -1,4 +1,4 @@
-"""The reader thread of a connection, which alone uses its socket and its protocol machine.
+"""The reader thread of a connection, which alone uses its socket and its protocol.
 
 It answers NOOPs at once, even while the application is busy, and runs ahead of it only by the
 flow-control window. Other threads post commands, which it runs between two reads. One lock guards
@@ -124,7 +124,7 @@ class Reader:
         self._ended: DcplakeError | None = None
         self._leaves_at = inf
         self._is_connecting = False
-        self._limit_bytes = settings.held_limit_bytes(settings.window_bytes)
+        self._limit_bytes = settings.unreleased_limit_bytes(settings.window_bytes)
         self._read_at = -inf
         self._paused = self._is_woken = False
         self.part_heard: tuple[int, float] | None = None
@@ -197,7 +197,7 @@ class Reader:
             window=WindowStats.of(window, now) if window.size_bytes else None,
             unfinished_bytes=self._splitter.pending_bytes,
             longest_bytes=self._settings.max_frame_bytes,
-            held_limit_bytes=self._limit_bytes,
+            unreleased_limit_bytes=self._limit_bytes,
             received_bytes=window.received,
             taken_bytes=window.taken,
             given_bytes=window.given,
@@ -275,10 +275,10 @@ class Reader:
 
     def _may_read(self) -> bool:
         """Return whether the application holds few enough bytes, or the connection is closing."""
-        most_bytes = self._settings.held_limit_bytes(self._protocol.most_window_bytes)
+        most_bytes = self._settings.unreleased_limit_bytes(self._protocol.most_window_bytes)
         self._limit_bytes = max(self._limit_bytes, most_bytes)
         limit_bytes = self._limit_bytes * 3 // 4 if self._paused else self._limit_bytes
-        return self._closing or self._protocol.flow.connection.held_bytes < limit_bytes
+        return self._closing or self._protocol.flow.connection.unreleased_bytes < limit_bytes
 
     def _turn(self, transport: Transport) -> None:
         now = monotonic()
@@ -379,7 +379,7 @@ class Reader:
         self._queue.put(ConnectionEnded(self._name, self.address, None if self._closing else error))
 
     def _in_context(self, error: DcplakeError) -> DcplakeError:
-        """Return ``error`` with the node's address, which the protocol machine does not know."""
+        """Return ``error`` with the node's address, which the protocol does not know."""
         parts = [str(self.address)]
         if isinstance(error, BucketError | AuthenticationError):
             parts.append(f"bucket {self._settings.bucket!r}")

@@ -100,7 +100,7 @@ class ConnectionSettings(ReachSettings, FlowSettings):
             raise no_flow_control("window_bytes: found 0")
         check_group_tag(self.receiver_group_tag)
 
-    def held_limit_bytes(self, window_bytes: int) -> int:
+    def unreleased_limit_bytes(self, window_bytes: int) -> int:
         """Bytes of unreleased messages beyond which the reader stops reading the socket.
 
         With flow control a producer that keeps to the window never gets there: it may exceed the

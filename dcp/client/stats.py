@@ -59,9 +59,9 @@ class ConnectionStats:
 
     ``window`` bounds what the node may send without our acknowledgement; None: no flow control. The
     counters are the window's (``dcp/protocol/window.py``). ``unfinished_bytes`` belong to a message
-    that is being received, which may have ``longest_bytes``. With more than ``held_limit_bytes``
-    between received and released the socket is not read. ``quiet_seconds`` is the time since the
-    node last sent data, even part of a message; None: it never did.
+    that is being received, which may have ``longest_bytes``. With more unreleased bytes than
+    ``unreleased_limit_bytes`` the socket is not read. ``quiet_seconds`` is the time since the node
+    last sent data, even part of a message; None: it never did.
     """
 
     node: NodeAddress
@@ -72,7 +72,7 @@ class ConnectionStats:
     window: WindowStats | None = None
     unfinished_bytes: int = 0
     longest_bytes: int = 0
-    held_limit_bytes: int = 0
+    unreleased_limit_bytes: int = 0
     received_bytes: int = 0
     taken_bytes: int = 0
     given_bytes: int = 0

@@ -188,7 +188,7 @@ class StreamKeeper:
     def _try(self, command: Callable[[], None]) -> bool:
         """Run a command on a connection; False if the connection has just ended.
 
-        Its last entry will report the end. A misuse of the machine is our bug and must not pass as
+        Its last entry will report the end. A misuse of the protocol is our bug and must not pass as
         a lost connection.
         """
         try:

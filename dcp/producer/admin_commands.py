@@ -188,7 +188,7 @@ def _nodes(_: Administrator, session: Session) -> str:
 
 
 def _replication_state(_: Administrator, session: Session) -> str:
-    paused = bucket_of(session).replicas.is_paused
+    paused = bucket_of(session).replica_progress.is_paused
     return "paused" if paused else "running"
 
 

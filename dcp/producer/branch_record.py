@@ -30,31 +30,31 @@ class _Branch:
 class BranchRecord:
     """All branches that one vbucket ever had."""
 
-    def __init__(self, vbucket: int, log: FailoverLog) -> None:
-        """Start with the branches of ``log``; the older ones have no versions."""
+    def __init__(self, vbucket: int, failover_log: FailoverLog) -> None:
+        """Start with the branches of ``failover_log``; the older ones have no versions."""
         self._vbucket = vbucket
         parent: _Branch | None = None
         self._branches: dict[int, _Branch] = {}
-        for entry in reversed(log.entries):
+        for entry in reversed(failover_log.entries):
             parent = _Branch(parent, entry.seqno)
             self._branches[entry.vb_uuid] = parent
-        self._current = self._branches[log.current_uuid]
+        self._current = self._branches[failover_log.current_uuid]
 
     def append(self, version: Version) -> None:
         self._current.versions.append(version)
 
-    def follow(self, log: FailoverLog, high_seqno: int) -> None:
+    def follow(self, failover_log: FailoverLog, high_seqno: int) -> None:
         """Start a new current branch at ``high_seqno`` if the log has begun one.
 
         Its parent is the branch below it in the log, or the current one if the record lacks that.
         """
-        if log.current_uuid in self._branches:
+        if failover_log.current_uuid in self._branches:
             return
         parent = self._current
-        for entry in log.entries[1:2]:
+        for entry in failover_log.entries[1:2]:
             parent = self._branches.get(entry.vb_uuid, parent)
         self._current = _Branch(parent, high_seqno)
-        self._branches[log.current_uuid] = self._current
+        self._branches[failover_log.current_uuid] = self._current
 
     @property
     def vb_uuids(self) -> tuple[int, ...]:
@@ -74,14 +74,14 @@ class BranchRecord:
                 f"vbucket {self._vbucket}: found branch {vb_uuid:#x}, expected one of {known}"
             )
         branch = self._current if vb_uuid is None else self._branches[vb_uuid]
-        held: dict[bytes, Version] = {}
+        documents: dict[bytes, Version] = {}
         for part, end in _oldest_first(branch, seqno):
             for version in part.versions_to(end):
                 if version.emptied_collection == collection:
-                    held.clear()
+                    documents.clear()
                 elif version.collection == collection and version.is_document:
-                    held[version.key] = version
-        return {key: version for key, version in held.items() if not version.is_deleted}
+                    documents[version.key] = version
+        return {key: version for key, version in documents.items() if not version.is_deleted}
 
 
 def _oldest_first(branch: _Branch, seqno: int) -> list[tuple[_Branch, int]]:

@@ -16,7 +16,7 @@ from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.state_changes import ORDERED, StateEvent
 from dcp.server.model.versions import Version
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
@@ -56,24 +56,26 @@ def set_state(bucket: ProducerBucket, vbucket: int, state: VbucketState) -> None
         change_state(bucket, bucket.vbuckets[vbucket], ORDERED[state])
 
 
-def set_state_of_copy(bucket: ProducerBucket, vbucket: int, node: int, state: VbucketState) -> None:
-    """Set the state of a node's copy, on an administrator's order.
+def set_state_of_replica(
+    bucket: ProducerBucket, vbucket: int, node: int, state: VbucketState
+) -> None:
+    """Set the state of a node's replica, on an administrator's order.
 
     Raises:
-        ValueError: the node has no copy, a copy cannot have that state, or a rebalance moves the
+        ValueError: the node has no replica, or it cannot have that state; or a rebalance moves the
             vbucket.
     """
     bucket.table.require_unmoved("change of state", vbucket)
-    copy = bucket.copies.at(node, vbucket)
-    if copy is None:
-        raise ValueError(f"vbucket {vbucket}: found no copy on {bucket.map.name_of(node)}")
+    replica = bucket.replicas.at(node, vbucket)
+    if replica is None:
+        raise ValueError(f"vbucket {vbucket}: found no replica on {bucket.map.name_of(node)}")
     if state is VbucketState.ACTIVE or state not in ORDERED:
         raise ValueError(
-            f"vbucket {vbucket}, its copy: found state {state.name}, "
+            f"vbucket {vbucket}, its replica: found state {state.name}, "
             "expected REPLICA, PENDING or DEAD"
         )
-    if copy.vbucket.state is not state:
-        change_state(bucket, copy.vbucket, ORDERED[state], node)
+    if replica.vbucket.state is not state:
+        change_state(bucket, replica.vbucket, ORDERED[state], node)
 
 
 def give_back(bucket: ProducerBucket, vbucket: int) -> None:
@@ -87,12 +89,12 @@ def give_back(bucket: ProducerBucket, vbucket: int) -> None:
         bucket.follow_change(given)
 
 
-def leave(bucket: ProducerBucket, copy: ReplicaCopy, node: int) -> None:
-    """Revert a copy whose takeover was cancelled."""
-    copy.take_over(is_taking_over=False)
-    # The copy becomes pending by SET_VBUCKET_STATE; until then it is a replica.
-    if copy.vbucket.state is VbucketState.PENDING:
-        change_state(bucket, copy.vbucket, StateEvent.LEFT, node)
+def leave(bucket: ProducerBucket, replica: Replica, node: int) -> None:
+    """Revert a replica whose takeover was cancelled."""
+    replica.take_over(is_taking_over=False)
+    # It becomes pending by SET_VBUCKET_STATE; until then its state is REPLICA.
+    if replica.vbucket.state is VbucketState.PENDING:
+        change_state(bucket, replica.vbucket, StateEvent.LEFT, node)
 
 
 def set_up(

@@ -19,7 +19,7 @@ from dcp.producer.manifest_changes import (
 )
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import producer_commands
-from dcp.producer.replicas import lagging_copy
+from dcp.producer.replica_progress import lagging_replica
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.bucket.compactor import compact
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -119,7 +119,7 @@ class ProducerCluster(Serving):
         # Waiting would release the lock inside a batch, or block the loop that hands over.
         if self.bucket.writes.is_in_batch or self.nodes.loop.is_inside:
             return
-        self.bucket.table.copies_moved.wait_for(
+        self.bucket.table.replicas_moved.wait_for(
             lambda: not self.bucket.vbuckets[vbucket].is_handed_over, _HAND_OVER_SECONDS
         )
 
@@ -140,11 +140,11 @@ class ProducerCluster(Serving):
         The cluster does it regularly, too. Return by how many bytes the logs shrank.
         """
         with self.bucket.lock:
-            held = self.bucket.table.all()
-            before = sum(vbucket.data.disk.size_bytes for vbucket in held)
-            for vbucket in held:
+            vbuckets = self.bucket.table.all()
+            before = sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
+            for vbucket in vbuckets:
                 compact(vbucket, self.bucket.now() if now is None else now)
-            return before - sum(vbucket.data.disk.size_bytes for vbucket in held)
+            return before - sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -257,12 +257,12 @@ class ProducerCluster(Serving):
             return self.bucket.table.numbered(vbucket).data.disk.purge_seqno
 
     def replica_seqno(self, vbucket: int) -> int:
-        """Return the end of the last complete snapshot in the copy that a failover would promote.
+        """Return the end of the last complete snapshot of the replica that a failover promotes.
 
-        0 if no living node has a copy.
+        0 if no living node has a replica.
         """
         with self.bucket.lock:
-            return self.bucket.replicas.kept_seqno(self.bucket.table.numbered(vbucket).id)
+            return self.bucket.replica_progress.kept_seqno(self.bucket.table.numbered(vbucket).id)
 
     def high_seqno(self, vbucket: int) -> int:
         with self.bucket.lock:
@@ -282,7 +282,7 @@ class ProducerCluster(Serving):
     def counters(self) -> Counters:
         """Return all counters at one instant."""
         with self.bucket.lock:
-            here = [*self.bucket.vbuckets, *self.bucket.copies.all_vbuckets()]
+            here = [*self.bucket.vbuckets, *self.bucket.replicas.all_vbuckets()]
             return self.bucket.counters.snapshot(sum(each.data.disk.scans_opened for each in here))
 
     # --- nodes
@@ -317,7 +317,7 @@ class ProducerCluster(Serving):
         """Undo ``kill_node``, ``refuse_node`` or ``hang_node``, on the same port.
 
         A node that was failed over joins the cluster again. It owns nothing until ``move_vbucket``
-        or ``rebalance``, and takes the missing copies.
+        or ``rebalance``, and takes the missing replicas.
         """
         self.members.restore_node(node)
 
@@ -329,14 +329,14 @@ class ProducerCluster(Serving):
         return self.members.rebalance_state
 
     def rebalance(self, remove: int | None = None, timeout_seconds: float = 60.0) -> None:
-        """Spread the vbuckets evenly over all members except ``remove``, and place the copies.
+        """Spread the vbuckets evenly over all members except ``remove``, and place the replicas.
 
         A vbucket moves by a takeover stream into its new node. It begins no branch; its streams end
         (state changed) and clients get a new map. While it moves, it takes no writes: clients get
         NOT_MY_VBUCKET, and methods such as ``set`` wait. ``remove`` leaves the cluster at the end.
 
-        Returns when the owners are right; copies may still be filling (``wait_until_replicated``).
-        An order over the protocol returns at once and has
+        Returns when the owners are right; replicas may still be filling
+        (``wait_until_replicated``). An order over the protocol returns at once and has
         ``ClusterSettings.rebalance_timeout_seconds``.
 
         Raises:
@@ -365,21 +365,21 @@ class ProducerCluster(Serving):
                 self.bucket.map.move(vbucket, node)
             self.bucket.sync_writes.recover(vbucket)
             self.bucket.dcp_connections.end_streams(vbucket, before)
-            for place, at in self.bucket.copies.follow(self.bucket.map):
+            for place, at in self.bucket.replicas.follow(self.bucket.map):
                 self.bucket.dcp_connections.end_streams(at, place)
         self.nodes.loop.call_soon(self.nodes.push_map)
 
     def failover(self, node: int) -> None:
-        """Remove ``node`` and promote copies of its vbuckets (``ClusterSettings.replicas``).
+        """Remove ``node`` and promote replicas of its vbuckets (``ClusterSettings.replicas``).
 
-        Each vbucket continues at the next living node with a copy, from the last complete snapshot
-        of that copy, on a new branch. Later items are lost, and the other copies follow.
-        Connections to ``node`` close, and the other nodes push a new map. Call it outside
+        Each vbucket continues at the next living node with a replica, from the last complete
+        snapshot of that replica, on a new branch. Later items are lost, and the other replicas
+        follow. Connections to ``node`` close, and the other nodes push a new map. Call it outside
         ``batch()``, as all methods that change nodes: it waits for connections that wait for the
         batch.
 
         Raises:
-            ValueError: no other node lives, or none has a copy of a vbucket.
+            ValueError: no other node lives, or none has a replica of a vbucket.
             OSError: the data folder cannot be written; nothing has changed.
         """
 
@@ -404,45 +404,45 @@ class ProducerCluster(Serving):
         self.restore_node(node)
 
     def pause_replication(self) -> None:
-        """Stop all copies at their present seqnos; they drop items on their way.
+        """Stop all replicas at their present seqnos; they drop items on their way.
 
         After ``wait_until_replicated`` a failover then loses exactly the later writes.
         """
         with self.bucket.lock:
-            self.bucket.replicas.pause()
+            self.bucket.replica_progress.pause()
             self.nodes.loop.call_soon(self.nodes.push_map)
 
     def resume_replication(self) -> None:
         with self.bucket.lock:
-            self.bucket.replicas.resume()
+            self.bucket.replica_progress.resume()
             self.nodes.loop.call_soon(self.nodes.push_map)
 
     def wait_until_replicated(self, timeout_seconds: float = 60.0) -> None:
-        """Return when all copies on living nodes equal their active vbuckets.
+        """Return when all replicas on living nodes equal their active vbuckets.
 
         Call it outside ``batch()``. Writes that continue may delay it.
 
         Raises:
-            TimeoutError: a copy lacks something; the message names it.
+            TimeoutError: a replica lacks something; the message names it.
         """
-        with self.bucket.table.copies_moved:
-            self.bucket.table.copies_moved.wait_for(
-                lambda: self._lagging_copy() is None, timeout_seconds
+        with self.bucket.table.replicas_moved:
+            self.bucket.table.replicas_moved.wait_for(
+                lambda: self._lagging_replica() is None, timeout_seconds
             )
-            lagging = self._lagging_copy()
+            lagging = self._lagging_replica()
         if lagging is not None:
             raise TimeoutError(f"replication: after {timeout_seconds} seconds {lagging}")
 
-    def _lagging_copy(self) -> str | None:
-        return lagging_copy(self.bucket.map, self.bucket.table)
+    def _lagging_replica(self) -> str | None:
+        return lagging_replica(self.bucket.map, self.bucket.table)
 
     def set_vbucket_state(self, vbucket: int, state: VbucketState, node: int | None = None) -> None:
         """Change a vbucket's state: its streams end, and a change to active begins a branch.
 
-        ``node`` selects the copy on that node, which cannot become active.
+        ``node`` selects the replica on that node, which cannot become active.
 
         Raises:
-            ValueError: an impossible state, no copy on that node, or a rebalance moves the
+            ValueError: an impossible state, no replica on that node, or a rebalance moves the
                 vbucket. The methods below raise it for such a vbucket too.
         """
         with self.bucket.lock:
@@ -452,7 +452,7 @@ class ProducerCluster(Serving):
             if node is None or node == self.bucket.map.owner(vbucket):
                 bucket_states.set_state(self.bucket, vbucket, state)
             else:
-                bucket_states.set_state_of_copy(self.bucket, vbucket, node, state)
+                bucket_states.set_state_of_replica(self.bucket, vbucket, node, state)
 
     def purge_tombstones(self, vbucket: int, up_to_seqno: int | None = None) -> int:
         """Purge tombstones on disk up to a seqno (None: all), never the newest item.

@@ -1,5 +1,5 @@
-"""Adds and removes nodes of a cluster, lets them fail, and keeps feeds and rebalances in step with
-its map.
+"""Adds and removes nodes of a cluster, lets them fail, and keeps replicators and rebalances in step
+with its map.
 """
 
 import asyncio
@@ -74,18 +74,18 @@ class ClusterMembers:
 
     def follow_map(self) -> None:
         with self._bucket.lock:
-            for node, vbucket in self._bucket.copies.follow(self._bucket.map):
+            for node, vbucket in self._bucket.replicas.follow(self._bucket.map):
                 self._bucket.dcp_connections.end_streams(vbucket, node)
-            self._save_copies()
+            self._save_replicas()
             self._replication.reconcile()
-            self._bucket.table.copies_moved.notify_all()
+            self._bucket.table.replicas_moved.notify_all()
 
-    def _save_copies(self) -> None:
-        """Save the list of copies: after a power loss only listed copies keep their logs."""
+    def _save_replicas(self) -> None:
+        """Save the list of replicas: after a power loss only listed replicas keep their logs."""
         try:
             self._bucket.save()
         except OSError as error:
-            _LOG.warning("copies: the list of copies cannot be saved: %s", error)
+            _LOG.warning("replicas: the list of replicas cannot be saved: %s", error)
 
     # --- nodes
 
@@ -151,8 +151,8 @@ class ClusterMembers:
             with self._bucket.changing_map():
                 self._bucket.map.join(node)
             self._bucket.map.dead_nodes.discard(node)
-            self._bucket.copies.follow(self._bucket.map)
-            self._save_copies()
+            self._bucket.replicas.follow(self._bucket.map)
+            self._save_replicas()
             self._loop.call_soon(self._nodes.push_map)
 
     def end_node(self, node: int, act: Callable[[], None]) -> None:

@@ -13,13 +13,13 @@ _LOG = logging.getLogger(__name__)
 
 
 def fail_over(bucket: ProducerBucket, node: int) -> None:
-    """Take ``node`` out of the cluster and promote the copies of its vbuckets.
+    """Take ``node`` out of the cluster and promote the replicas of its vbuckets.
 
-    Each vbucket continues at the next living node with a copy.
+    Each vbucket continues at the next living node with a replica.
 
     Raises:
         ValueError: no such node, it was failed over, no other node lives, or no living node has
-            a copy of a vbucket.
+            a replica of a vbucket.
         OSError: the data folder cannot be written; nothing has changed.
     """
     _require_member(bucket, node)
@@ -27,10 +27,10 @@ def fail_over(bucket: ProducerBucket, node: int) -> None:
     if not any(bucket.map.is_member(other) for other in others):
         name = bucket.map.name_of(node)
         raise ValueError(f"failover of {name}: found no other living node to take its place")
-    heirs = bucket.replicas.heirs_of(node)
+    heirs = bucket.replica_progress.heirs_of(node)
     prepare(bucket, heirs, lambda each: promotion_of(bucket.vbuckets[each].unmoved_state))
     try:
-        with bucket.promoting_copies(heirs):
+        with bucket.promoting_replicas(heirs):
             bucket.map.fail_over(node, heirs)
     except BaseException:
         undo(bucket, heirs)
@@ -41,7 +41,7 @@ def fail_over(bucket: ProducerBucket, node: int) -> None:
             _continue_at(bucket, vbucket, node, heir)
         except OSError as error:
             _LOG.warning("failover of %s: %s", bucket.map.name_of(node), error)
-    bucket.copies.follow(bucket.map)
+    bucket.replicas.follow(bucket.map)
 
 
 def _continue_at(bucket: ProducerBucket, vbucket: int, node: int, heir: int) -> None:

@@ -63,7 +63,7 @@ class _Sent(NamedTuple):
     """A batch that was sent."""
 
     batch: _Batch
-    places: Mapping[tuple[str, int], Sequence[int]]
+    indices: Mapping[tuple[str, int], Sequence[int]]
     """The requests that each node got, by index in the batch, in order."""
 
 
@@ -197,7 +197,7 @@ class KvClient:
 
     def _send(self, batch: _Batch) -> _Sent:
         frames: defaultdict[tuple[str, int], list[Frame]] = defaultdict(list)
-        places: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        indices: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         for index, request in enumerate(batch.values()):
             vbucket = vbucket_of(request.key, len(self._owners))
             frame = encode(request.body, request.opcode, vbucket=vbucket)
@@ -205,16 +205,17 @@ class KvClient:
                 frame = frame._replace(key=self._key_prefix + frame.key)
             address = self._owners[vbucket]
             frames[address].append(frame)
-            places[address].append(index)
+            indices[address].append(index)
         # One write per node for the whole batch.
         for address, of_node in frames.items():
             self._connection(address).send(of_node)
-        return _Sent(batch, places)
+        return _Sent(batch, indices)
 
     def _receive(self, sent: _Sent) -> list[_Answered]:
         answers: dict[int, Frame] = {}
-        for address, places in sent.places.items():
-            answers.update(zip(places, self._connection(address).receive(len(places)), strict=True))
+        for address, indices in sent.indices.items():
+            received = self._connection(address).receive(len(indices))
+            answers.update(zip(indices, received, strict=True))
         return [(request, answers[index]) for index, request in enumerate(sent.batch.values())]
 
     def _connection(self, address: tuple[str, int]) -> KvConnection:

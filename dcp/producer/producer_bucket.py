@@ -1,4 +1,4 @@
-"""The bucket of a cluster: clients write to it, and other nodes have copies.
+"""The bucket of a cluster: clients write to it, and other nodes have replicas.
 
 Changes of state are in ``bucket_states.py``, ``promotion.py`` and ``failover.py``.
 """
@@ -11,7 +11,7 @@ from typing import cast
 from dcp.producer.branch_record import BranchRecord
 from dcp.producer.faults import Faults
 from dcp.producer.manifest_changes import ManifestChange, changed
-from dcp.producer.replicas import Replicas
+from dcp.producer.replica_progress import ReplicaProgress
 from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.producer.writes.sync_write_board import SyncWriteBoard
 from dcp.server.bucket.bucket_assembly import Bucket
@@ -20,8 +20,8 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Version
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import DcpClient
-from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 
@@ -43,7 +43,7 @@ class ClientOrigin:
     def begin(self, vbucket: Vbucket) -> None:
         """Do nothing: clients see the vbucket as it was saved."""
 
-    def own_copies(self, _: Sequence[Vbucket], __: Callable[[], Manifest], ___: int) -> None:
+    def own_replicas(self, _: Sequence[Vbucket], __: Callable[[], Manifest], ___: int) -> None:
         """Return None."""
 
     def stream_moved(self, vbucket: int) -> None:
@@ -75,10 +75,10 @@ class ProducerBucket(Bucket):
         """Create a bucket, or open the one in the settings' data folder."""
         self.faults = Faults()
         super().__init__(settings, ClientOrigin(self))
-        self.replicas = Replicas(self.map, self.table, self.dcp_connections)
+        self.replica_progress = ReplicaProgress(self.map, self.table, self.dcp_connections)
         self.writers = [DocumentWriter(vbucket.documents) for vbucket in self.vbuckets]
         self.sync_writes = SyncWriteBoard(
-            self.table, self.writers, self.replicas, self.writes, settings.clock
+            self.table, self.writers, self.replica_progress, self.writes, settings.clock
         )
         self.records: dict[int, BranchRecord] = {}
         """The records of vbuckets that are recorded, by number."""
@@ -91,18 +91,20 @@ class ProducerBucket(Bucket):
     # --- what is saved at once
 
     @contextmanager
-    def promoting_copies(self, heirs: Mapping[int, int]) -> Iterator[None]:
-        """Save promoted copies together with the map that the caller changes inside.
+    def promoting_replicas(self, heirs: Mapping[int, int]) -> Iterator[None]:
+        """Save promoted replicas together with the map that the caller changes inside.
 
         ``heirs`` gives the promoted node by vbucket. If the save fails, or the block raises,
-        neither the map nor the copies change.
+        neither the map nor the replicas change.
 
         Raises:
             OSError: the data folder cannot be written.
         """
-        copies = ((node, v, self.copies.at(node, v)) for v, node in heirs.items())
-        places = [(node, v) for node, v, copy in copies if copy is not None and copy.is_prepared]
-        storage = nullcontext() if self._storage is None else self._storage.installing(places)
+        replicas = ((node, v, self.replicas.at(node, v)) for v, node in heirs.items())
+        prepared = [
+            (node, v) for node, v, each in replicas if each is not None and each.is_prepared
+        ]
+        storage = nullcontext() if self._storage is None else self._storage.installing(prepared)
         with storage, self.changing_map():
             yield
 

@@ -13,11 +13,11 @@ from dcp.errors import DcplakeError, SourceError
 from dcp.producer.bucket_states import change_state, give_back, leave
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.promotion import take_over
-from dcp.producer.replicas import TAKEOVER
-from dcp.producer.replication import Feed
+from dcp.producer.replica_progress import TAKEOVER
+from dcp.producer.replication import Replicator
 from dcp.server.model.state_changes import StateEvent
 from dcp.server.replication.passive_stream import PassiveStream
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.wire.vocabulary import VbucketState
 
 _LOG = logging.getLogger(__name__)
@@ -29,10 +29,10 @@ async def rebalance(
     awake: Callable[[int], asyncio.Event],
     map_changed: Callable[[], None],
 ) -> None:
-    """Move vbuckets until ``members`` own even shares, then place the copies.
+    """Move vbuckets until ``members`` own even shares, then place the replicas.
 
     Call it in the loop's thread, without the lock. ``map_changed`` is called in the loop when
-    copies or owners change.
+    replicas or owners change.
 
     Raises:
         SourceError: a node was lost; vbuckets that have moved stay at their new owners.
@@ -57,7 +57,7 @@ async def rebalance(
                 # A vbucket that was handed over but did not arrive becomes active again on its
                 # old node.
                 give_back(bucket, vbucket)
-            bucket.table.copies_moved.notify_all()
+            bucket.table.replicas_moved.notify_all()
         map_changed()
     with bucket.lock, bucket.changing_map():
         bucket.map.place(members)
@@ -67,9 +67,9 @@ async def rebalance(
 class Move:
     """The takeover of vbuckets by one node from another. Methods run in the loop's thread.
 
-    It has one connection, with a takeover stream per vbucket that fills a copy on the target. The
-    stream first sets the copy pending, then active: then the copy becomes the vbucket, with all its
-    branches. After a failure every vbucket is active on exactly one node.
+    It has one connection, with a takeover stream per vbucket that fills a replica on the target.
+    The stream first sets the replica pending, then active: then the replica becomes the vbucket,
+    with all its branches. After a failure every vbucket is active on exactly one node.
     """
 
     def __init__(
@@ -80,38 +80,38 @@ class Move:
         vbuckets: Sequence[int],
         map_changed: Callable[[], None],
     ) -> None:
-        """``map_changed`` is called when other copies have to be filled."""
+        """``map_changed`` is called when other replicas have to be filled."""
         self._bucket, self._source, self._target = bucket, source, target
         self._map_changed = map_changed
         self._is_over = asyncio.Event()
         with bucket.lock:
-            self._left: dict[int, ReplicaCopy] = {
-                vbucket: bucket.copies.add(target, vbucket) for vbucket in vbuckets
+            self._left: dict[int, Replica] = {
+                vbucket: bucket.replicas.add(target, vbucket) for vbucket in vbuckets
             }
-            for copy in self._left.values():
-                copy.take_over(is_taking_over=True)
+            for replica in self._left.values():
+                replica.take_over(is_taking_over=True)
 
     async def run(self, awake: asyncio.Event) -> None:
         """Raises SourceError if a vbucket did not arrive."""
-        self._map_changed()  # ends the replication into these copies
-        feed = Feed(
+        self._map_changed()  # ends the replication into these replicas
+        replicator = Replicator(
             self._bucket, self._source, self._target, awake, TAKEOVER, on_touched=self._touched
         )
         with self._bucket.lock:
-            feed.follow(dict(self._left), takes_over=self._left)
-        talk = asyncio.ensure_future(feed.converse())
+            replicator.follow(dict(self._left), takes_over=self._left)
+        talk = asyncio.ensure_future(replicator.converse())
         over = asyncio.ensure_future(self._is_over.wait())
         try:
             await asyncio.wait((talk, over), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (talk, over):
                 task.cancel()
-            # The feed must have ended: it would fill copies that are given up.
+            # The replicator must have ended: it would fill replicas that are given up.
             outcome, _ = await asyncio.gather(talk, over, return_exceptions=True)
             failed = self._give_up()
         cause = outcome if isinstance(outcome, Exception) else None
         if cause is not None and not (failed and isinstance(cause, DcplakeError)):
-            _LOG.error("%s failed", feed.name, exc_info=cause)
+            _LOG.error("%s failed", replicator.name, exc_info=cause)
         if failed:
             text = repr(cause) if cause else "the connection was lost, or the stream ended"
             name = self._bucket.map.name_of(self._target)
@@ -125,11 +125,11 @@ class Move:
         arrived: list[int] = []
         for stream in streams:
             if stream.state == VbucketState.PENDING:
-                pending = stream.copy.vbucket
+                pending = stream.replica.vbucket
                 if pending.state is not VbucketState.PENDING:
                     change_state(self._bucket, pending, StateEvent.TOLD_PENDING, self._target)
             elif stream.state == VbucketState.ACTIVE:
-                stream.copy.fill_from(None)  # an active vbucket takes no items from a stream
+                stream.replica.fill_from(None)  # an active vbucket takes no items from a stream
                 if self._may_move(stream.vbucket):
                     arrived.append(stream.vbucket)
                 else:
@@ -152,9 +152,9 @@ class Move:
 
     def _give_up(self) -> list[int]:
         with self._bucket.lock:
-            for copy in self._left.values():
-                leave(self._bucket, copy, self._target)
-            self._bucket.table.copies_moved.notify_all()
+            for replica in self._left.values():
+                leave(self._bucket, replica, self._target)
+            self._bucket.table.replicas_moved.notify_all()
             return list(self._left)
 
 
@@ -194,10 +194,10 @@ def even_owners(owners: Sequence[int], nodes: Sequence[int]) -> list[int]:
     if not nodes:
         raise ValueError("owners of vbuckets: found no nodes, expected one or more")
     least, more = divmod(len(owners), len(nodes))
-    held = {node: list(owners).count(node) for node in nodes}
+    owned = {node: list(owners).count(node) for node in nodes}
     # Nodes that own the most get the larger shares: that saves moves.
-    ranked = sorted(nodes, key=lambda node: (-held[node], node))
-    share = {node: least + (place < more) for place, node in enumerate(ranked)}
+    ranked = sorted(nodes, key=lambda node: (-owned[node], node))
+    share = {node: least + (index < more) for index, node in enumerate(ranked)}
     kept = dict.fromkeys(nodes, 0)
     found: list[int | None] = []
     for owner in owners:

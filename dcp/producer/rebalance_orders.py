@@ -66,7 +66,7 @@ class RebalanceOrders:
         finally:
             with self._bucket.lock:
                 self._task, self.state = None, state
-                self._bucket.table.copies_moved.notify_all()
+                self._bucket.table.replicas_moved.notify_all()
             self._map_changed()
 
     async def _work(self, members: list[int], remove: int | None, timeout_seconds: float) -> None:

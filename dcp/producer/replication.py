@@ -11,7 +11,7 @@ from typing import Final
 
 from dcp.errors import DcplakeError, NodeUnavailableError
 from dcp.producer.producer_bucket import ProducerBucket
-from dcp.producer.replicas import REPLICATION, connection_name
+from dcp.producer.replica_progress import REPLICATION, connection_name
 from dcp.producer.replication_connection import ReplicationConnection
 from dcp.protocol.liveness import LivenessSettings
 from dcp.server.replication.background import (
@@ -22,7 +22,7 @@ from dcp.server.replication.background import (
 )
 from dcp.server.replication.passive_stream import PassiveStream
 from dcp.server.replication.reading import read_until
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import EndReason
@@ -32,15 +32,15 @@ _LIVENESS: Final = LivenessSettings()
 _READ_BYTES: Final = 256 * 1024
 _NONCE_BYTES: Final = 18
 _ROOM_SECONDS: Final = 0.1
-"""The interval between checks for room, while received bytes are held."""
+"""The interval between checks for room, while received bytes are not released."""
 
 
-class Feed:
-    """The replication from one node to another. Methods run in the loop's thread.
+class Replicator:
+    """The replication from one node to another (ns_server: ``dcp_replicator.erl``).
 
-    Received items reach the copy under the bucket's lock, at most 256 KiB at a time. While too many
-    items wait for the disk, the feed releases no bytes: the active's window then stops it, but both
-    sides answer NOOPs.
+    Methods run in the loop's thread. Received items reach the replica under the bucket's lock, at
+    most 256 KiB at a time. While too many items wait for the disk, the replicator releases no
+    bytes: the active's window then stops it, but both sides answer NOOPs.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class Feed:
         self._bucket = bucket
         self._awake = awake
         self._liveness = liveness
-        self._copies: Mapping[int, ReplicaCopy] = {}
+        self._replicas: Mapping[int, Replica] = {}
         self._takes_over: frozenset[int] = frozenset()
         self._connection: ReplicationConnection | None = None
-        self._windows = bucket.copies.windows
+        self._windows = bucket.replicas.windows
         self._writer: asyncio.StreamWriter | None = None
 
-    def follow(self, copies: Mapping[int, ReplicaCopy], takes_over: Iterable[int] = ()) -> None:
-        """Fill exactly these copies; the caller holds the bucket's lock."""
-        self._copies, self._takes_over = copies, frozenset(takes_over)
+    def follow(self, replicas: Mapping[int, Replica], takes_over: Iterable[int] = ()) -> None:
+        """Fill exactly these replicas; the caller holds the bucket's lock."""
+        self._replicas, self._takes_over = replicas, frozenset(takes_over)
         if self._connection is not None:
             now = monotonic()
-            self._connection.follow(self._copies, now, self._takes_over)
+            self._connection.follow(self._replicas, now, self._takes_over)
             self._write(self._connection)
 
     async def run(self) -> None:
@@ -121,7 +121,7 @@ class Feed:
             )
         try:
             with lock:
-                connection.follow(self._copies, loop.time(), self._takes_over)
+                connection.follow(self._replicas, loop.time(), self._takes_over)
             await self._receive(reader, connection)
         except NodeUnavailableError:
             self._writer.transport.abort()  # a silent peer would not read the rest
@@ -144,7 +144,7 @@ class Feed:
         while True:
             self._write(connection)
             look_at = connection.deadline
-            if connection.held_bytes:
+            if connection.unreleased_bytes:
                 look_at = min(look_at, loop.time() + _ROOM_SECONDS)
             try:
                 data = await read_until(reader, _READ_BYTES, look_at)
@@ -157,7 +157,7 @@ class Feed:
             if data is None:
                 with self._bucket.lock:
                     connection.tick(loop.time())
-                    if connection.held_bytes:
+                    if connection.unreleased_bytes:
                         self._release(connection)
                 continue
             if not data:
@@ -166,7 +166,7 @@ class Feed:
             with self._bucket.lock:
                 try:
                     touched = connection.feed(block, loop.time())
-                # Frames before the bad one have reached the copies.
+                # Frames before the bad one have reached the replicas.
                 except DcplakeError:
                     for stream in connection.streams.by_vbucket.values():
                         self._bucket.writes.received(self.target, stream.vbucket)
@@ -193,12 +193,12 @@ class Feed:
             connection.release(monotonic())
 
     def acknowledge_stored(self, vbucket: Vbucket) -> None:
-        """Acknowledge a copy's items that have been written to disk; the caller holds the lock."""
-        copy = self._copies.get(vbucket.id)
-        if self._connection is None or copy is None or copy.vbucket is not vbucket:
+        """Acknowledge a replica's items that are on disk; the caller holds the lock."""
+        replica = self._replicas.get(vbucket.id)
+        if self._connection is None or replica is None or replica.vbucket is not vbucket:
             return
         stream = self._connection.streams.by_vbucket.get(vbucket.id)
-        if stream is not None and stream.copy is copy:
+        if stream is not None and stream.replica is replica:
             self._connection.acknowledge_prepares(stream)
         self._write(self._connection)
 
@@ -208,7 +208,7 @@ class Feed:
             reason = EndReason.ROLLBACK
             self._bucket.dcp_connections.end_streams(stream.vbucket, self.target, reason=reason)
         self._bucket.writes.received(self.target, stream.vbucket)
-        self._bucket.table.copies_moved.notify_all()
+        self._bucket.table.replicas_moved.notify_all()
 
     def _write(self, connection: ReplicationConnection) -> None:
         data = connection.output()
@@ -217,54 +217,54 @@ class Feed:
 
 
 class Replication:
-    """All feeds of a cluster. Methods run in the loop's thread."""
+    """All replicators of a cluster. Methods run in the loop's thread."""
 
     def __init__(self, bucket: ProducerBucket, awake: Callable[[int], asyncio.Event]) -> None:
         """``awake`` returns the event that is cleared while a node hangs."""
         self._bucket = bucket
         self._awake = awake
-        self._feeds: dict[tuple[int, int], tuple[Feed, asyncio.Task[None]]] = {}
+        self._replicators: dict[tuple[int, int], tuple[Replicator, asyncio.Task[None]]] = {}
         self._runs = False
 
     def start(self) -> None:
-        """Let ``reconcile`` start feeds."""
+        """Let ``reconcile`` start replicators."""
         self._runs = True
 
     def reconcile(self) -> None:
-        """Start and end feeds to match map and living nodes; the caller holds the lock."""
+        """Start and end replicators to match map and living nodes; the caller holds the lock."""
         wanted = self._wanted() if self._runs else {}
-        for pair in [pair for pair in self._feeds if pair not in wanted]:
-            feed, task = self._feeds.pop(pair)
-            feed.follow({})
+        for pair in [pair for pair in self._replicators if pair not in wanted]:
+            replicator, task = self._replicators.pop(pair)
+            replicator.follow({})
             task.cancel()
-        for pair, copies in wanted.items():
-            if pair not in self._feeds:
-                feed = Feed(self._bucket, *pair, self._awake(pair[1]))
-                task = asyncio.ensure_future(keep_running(feed.name, feed.run))
-                self._feeds[pair] = feed, task
-            self._feeds[pair][0].follow(copies)
+        for pair, replicas in wanted.items():
+            if pair not in self._replicators:
+                replicator = Replicator(self._bucket, *pair, self._awake(pair[1]))
+                task = asyncio.ensure_future(keep_running(replicator.name, replicator.run))
+                self._replicators[pair] = replicator, task
+            self._replicators[pair][0].follow(replicas)
 
-    def _wanted(self) -> dict[tuple[int, int], dict[int, ReplicaCopy]]:
-        """Return the copies to fill: by (source, target), then by vbucket."""
+    def _wanted(self) -> dict[tuple[int, int], dict[int, Replica]]:
+        """Return the replicas to fill: by (source, target), then by vbucket."""
         bucket = self._bucket
-        found: defaultdict[tuple[int, int], dict[int, ReplicaCopy]] = defaultdict(dict)
-        if bucket.replicas.is_paused:
+        found: defaultdict[tuple[int, int], dict[int, Replica]] = defaultdict(dict)
+        if bucket.replica_progress.is_paused:
             return found
         for vbucket, source in enumerate(bucket.map.owners):
-            for target, copy in bucket.copies.of(vbucket):
-                if not {source, target} & bucket.map.dead_nodes and not copy.is_taking_over:
-                    found[source, target][vbucket] = copy
+            for target, replica in bucket.replicas.of(vbucket):
+                if not {source, target} & bucket.map.dead_nodes and not replica.is_taking_over:
+                    found[source, target][vbucket] = replica
         return found
 
     def stored(self, vbucket: Vbucket) -> None:
-        """Note that a vbucket or copy was written to disk; the caller holds the bucket's lock."""
-        for feed, _ in self._feeds.values():
-            feed.acknowledge_stored(vbucket)
+        """Note that a vbucket or replica was written to disk; the caller holds the lock."""
+        for replicator, _ in self._replicators.values():
+            replicator.acknowledge_stored(vbucket)
 
     async def stop(self) -> None:
         self._runs = False
-        tasks = [task for _, task in self._feeds.values()]
-        self._feeds.clear()
+        tasks = [task for _, task in self._replicators.values()]
+        self._replicators.clear()
         for task in tasks:
             task.cancel()
-        await ended("feeds", *tasks)
+        await ended("replicators", *tasks)

@@ -13,7 +13,7 @@ from dcp.protocol.refusals import describe_status
 from dcp.protocol.window_policies import FlowSettings
 from dcp.server.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.server.replication.passive_streams import PassiveStreams
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature
 
@@ -25,7 +25,7 @@ _FEATURES: Final = (
     HelloFeature.SNAPPY,
     HelloFeature.COLLECTIONS,
 )
-# A copy must hold exactly what the active holds, so only ``change_streams`` may be refused.
+# A replica must hold exactly what the active holds, so only ``change_streams`` may be refused.
 _CONTROLS: Final = (
     DcpControlRequest("enable_expiry_opcode", "true", optional=False),
     DcpControlRequest("enable_sync_writes", "true", optional=False),
@@ -76,10 +76,10 @@ class ReplicationConnection:
     # --- streams
 
     def follow(
-        self, copies: Mapping[int, ReplicaCopy], now: float, takes_over: Iterable[int] = ()
+        self, replicas: Mapping[int, Replica], now: float, takes_over: Iterable[int] = ()
     ) -> None:
-        """Fill exactly these copies, by vbucket; those in ``takes_over`` by takeover streams."""
-        self.streams.follow(copies, now, takes_over)
+        """Fill exactly these replicas, by vbucket; those in ``takes_over`` by takeover streams."""
+        self.streams.follow(replicas, now, takes_over)
 
     def close(self) -> None:
         self.streams.end()
@@ -87,7 +87,7 @@ class ReplicationConnection:
     # --- input
 
     def feed(self, block: FrameBlock, now: float) -> list[PassiveStream]:
-        """Process received frames; return each stream that changed its copy, once.
+        """Process received frames; return each stream that changed its replica, once.
 
         Raises:
             RemoteProtocolError: a message that fits no stream.
@@ -111,22 +111,22 @@ class ReplicationConnection:
         return list(touched.values())
 
     @property
-    def held_bytes(self) -> int:
+    def unreleased_bytes(self) -> int:
         """Bytes received and not released; if they fill the window, the peer sends only NOOPs."""
-        return self._protocol.flow.connection.held_bytes
+        return self._protocol.flow.connection.unreleased_bytes
 
     def release(self, now: float) -> None:
-        """Release all held bytes, so that the peer may send as many again."""
-        flow, held_bytes = self._protocol.flow, self.held_bytes
-        flow.connection.give(held_bytes)
-        flow.release([(flow.connection, held_bytes)])
+        """Release all received bytes, so that the peer may send as many again."""
+        flow, unreleased_bytes = self._protocol.flow, self.unreleased_bytes
+        flow.connection.give(unreleased_bytes)
+        flow.release([(flow.connection, unreleased_bytes)])
         self._protocol.acknowledge(now)
 
     def resize_window(self, window_bytes: int, now: float) -> None:
         self._protocol.resize_window(window_bytes, now)
 
     def acknowledge_prepares(self, stream: PassiveStream) -> None:
-        """Acknowledge the prepares that a stream's copy has stored."""
+        """Acknowledge the prepares that a stream's replica has stored."""
         seqno = stream.next_acknowledgement()
         if seqno is not None:
             self._protocol.acknowledge_prepares(stream.vbucket, seqno)

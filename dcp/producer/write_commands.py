@@ -140,7 +140,7 @@ def _write_durably(
     Later requests of the session wait for it.
 
     Raises:
-        RefusedError: nothing was prepared: too few copies, or the command refuses.
+        RefusedError: nothing was prepared: too few nodes, or the command refuses.
     """
     bucket = bucket_of(session)
     bucket.sync_writes.require_possible(vbucket.id)

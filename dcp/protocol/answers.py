@@ -83,11 +83,11 @@ def _stream_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> l
     body = decode(frame)
     if isinstance(body, m.FailoverLogAnswer):
         try:
-            log = _log(body)
+            failover_log = _failover_log(body)
         except ValueError as error:
             return _reject(state, frame.opaque, stream, str(error))
-        state.put(frame.opaque, stream.accept(log))
-        opened: list[e.Event] = [e.StreamOpened(stream.vbucket, log)]
+        state.put(frame.opaque, stream.accept(failover_log))
+        opened: list[e.Event] = [e.StreamOpened(stream.vbucket, failover_log)]
         # We may have closed the stream before its acceptance arrived.
         return opened if state.streams[frame.opaque].is_live else []
     refused = stream.refuse()
@@ -159,7 +159,7 @@ def _log_answer(_: ConnectionState, request: PendingRequest, frame: Frame) -> li
     vbucket = request.vbucket
     if isinstance(body, m.FailoverLogAnswer):
         try:
-            return [e.FailoverLogReceived(vbucket, _log(body))]
+            return [e.FailoverLogReceived(vbucket, _failover_log(body))]
         except ValueError as error:
             return [e.FailoverLogReceived(vbucket, None, fault=str(error))]
     if frame.status == Status.NOT_MY_VBUCKET:
@@ -230,17 +230,17 @@ _HANDLERS: Final[dict[int, _Handler]] = {
 }
 
 
-def _log(body: m.FailoverLogAnswer) -> FailoverLog:
+def _failover_log(body: m.FailoverLogAnswer) -> FailoverLog:
     """Return the log of an answer; raise ValueError if no server could have made it."""
     count = len(body.entries)
     if count > MAX_FAILOVER_ENTRIES:
         raise ValueError(
             f"failover log: found {count} entries, expected at most {MAX_FAILOVER_ENTRIES}"
         )
-    log = FailoverLog(body.entries)
-    if any(entry.vb_uuid == 0 for entry in log.entries):
+    failover_log = FailoverLog(body.entries)
+    if any(entry.vb_uuid == 0 for entry in failover_log.entries):
         raise ValueError("failover log: found vb_uuid 0, expected every branch to have another")
-    return log
+    return failover_log
 
 
 def _map_in(frame: Frame) -> list[e.Event]:

@@ -16,7 +16,7 @@ from dcp.types import FailoverLog, SnapshotRange
 class SnapshotAssembly:
     """The position of a stream, and its newest marker.
 
-    Methods take ``log``, the failover log that the producer accepted the stream with.
+    Methods take the ``failover_log`` that the producer accepted the stream with.
     """
 
     position: Position
@@ -41,7 +41,9 @@ class SnapshotAssembly:
             )
         return replace(self, marker=marker, flags=flags)
 
-    def item(self, first_seqno: int, last_seqno: int, log: FailoverLog) -> "SnapshotAssembly":
+    def item(
+        self, first_seqno: int, last_seqno: int, failover_log: FailoverLog
+    ) -> "SnapshotAssembly":
         """Take a run of ascending items, from its first and last seqno.
 
         Raises RemoteProtocolError unless they lie above the position and within the marker.
@@ -61,10 +63,10 @@ class SnapshotAssembly:
                 f"{last_seqno if beyond else first_seqno}, expected it in "
                 f"[{self.marker.start}, {self.marker.end}]"
             )
-        position = self._position_at(last_seqno, self.marker, log)
+        position = self._position_at(last_seqno, self.marker, failover_log)
         return SnapshotAssembly(position, self.marker, self.flags)
 
-    def advanced(self, seqno: int, log: FailoverLog) -> "SnapshotAssembly":
+    def advanced(self, seqno: int, failover_log: FailoverLog) -> "SnapshotAssembly":
         """Take SEQNO_ADVANCED: there is nothing for this stream up to ``seqno``.
 
         Raises RemoteProtocolError if ``seqno`` lies below the position or beyond the snapshot.
@@ -76,26 +78,29 @@ class SnapshotAssembly:
         bounds = self._snapshot_under_way()
         # Between snapshots SEQNO_ADVANCED is a complete snapshot of its own.
         if bounds is None:
-            return replace(self, position=Position.complete_at(log.uuid_at(seqno), seqno))
+            return replace(self, position=Position.complete_at(failover_log.uuid_at(seqno), seqno))
         if seqno > bounds.end:
             raise RemoteProtocolError(
                 f"SEQNO_ADVANCED beyond marker: found {seqno}, expected at most {bounds.end}"
             )
-        return replace(self, position=self._position_at(seqno, bounds, log))
+        return replace(self, position=self._position_at(seqno, bounds, failover_log))
 
     def _snapshot_under_way(self) -> SnapshotRange | None:
         if self.marker is not None and not self.is_marker_reached:
             return self.marker
         return None if self.position.is_complete else self.position.snapshot
 
-    def _position_at(self, seqno: int, bounds: SnapshotRange, log: FailoverLog) -> Position:
+    def _position_at(
+        self, seqno: int, bounds: SnapshotRange, failover_log: FailoverLog
+    ) -> Position:
         # A new marker that comes before the old end does not complete the old snapshot.
         # De-duplication may have moved a change from below the new end to above it, up to the old
         # end. So rows wait until both ends are reached.
         waiting_end = 0 if self.position.is_complete else self.position.snap_end
         end = max(bounds.end, waiting_end)
         if seqno >= end:
-            return Position.complete_at(log.uuid_at(seqno), seqno)
+            return Position.complete_at(failover_log.uuid_at(seqno), seqno)
         if seqno == self.position.complete_seqno:
             return self.position  # nothing of this snapshot has arrived yet
-        return self.position.inside(log.uuid_at(end), seqno, SnapshotRange(bounds.start, end))
+        uuid = failover_log.uuid_at(end)
+        return self.position.inside(uuid, seqno, SnapshotRange(bounds.start, end))

@@ -164,7 +164,7 @@ class Stream:
             return moved
         if self.phase is StreamPhase.IN_OSO:
             return self._take_oso(moved, first_seqno, last_seqno)
-        return moved._standing_at(self.assembly.item(first_seqno, last_seqno, self._log))
+        return moved._standing_at(self.assembly.item(first_seqno, last_seqno, self._failover_log))
 
     def advance(self, seqno: int) -> "Stream":
         moved = self._step(_I.ADVANCED)
@@ -172,7 +172,7 @@ class Stream:
             return moved
         if self.phase is StreamPhase.IN_OSO:
             return self._take_oso(moved, seqno, seqno)
-        return replace(moved, assembly=self.assembly.advanced(seqno, self._log))
+        return replace(moved, assembly=self.assembly.advanced(seqno, self._failover_log))
 
     def begin_oso(self) -> "Stream":
         """Begin an out-of-order snapshot; the position stays until its end."""
@@ -184,7 +184,7 @@ class Stream:
         if not self.is_live or self.oso_highest == self.position.seqno:
             return moved
         seqno = self.oso_highest
-        position = Position.complete_at(self._log.uuid_at(seqno), seqno)
+        position = Position.complete_at(self._failover_log.uuid_at(seqno), seqno)
         return replace(moved, assembly=SnapshotAssembly(position))
 
     def end(self) -> "Stream":
@@ -238,7 +238,7 @@ class Stream:
         return replace(moved, oso_highest=max(self.oso_highest, highest))
 
     @property
-    def _log(self) -> FailoverLog:
+    def _failover_log(self) -> FailoverLog:
         if self.failover_log is None:
             raise LocalProtocolError("stream: found no failover log, expected an accepted stream")
         return self.failover_log

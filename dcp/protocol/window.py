@@ -70,7 +70,7 @@ class Window:
         read both."""
 
     @property
-    def held_bytes(self) -> int:
+    def unreleased_bytes(self) -> int:
         return self.received - self.released
 
     @property
@@ -174,11 +174,11 @@ class Window:
     def release(self, frame_bytes: int) -> None:
         """Count a delivery's bytes as released.
 
-        Raises LocalProtocolError for more bytes than are held: the caller has released some twice.
+        Raises LocalProtocolError for more than ``unreleased_bytes``: some were released twice.
         """
-        held_bytes = self.received - self.released
-        if not 0 <= frame_bytes <= held_bytes:
-            raise _beyond("release", frame_bytes, held_bytes, "received and not released")
+        unreleased_bytes = self.received - self.released
+        if not 0 <= frame_bytes <= unreleased_bytes:
+            raise _beyond("release", frame_bytes, unreleased_bytes, "received and not released")
         self.released += frame_bytes
 
 
@@ -328,7 +328,7 @@ class FlowControl:
     def release(self, charges: Iterable[Charge]) -> bool:
         """Release a delivery; return whether the reading thread should acknowledge now.
 
-        Raises LocalProtocolError for more bytes than are held: the caller has released some twice.
+        Raises LocalProtocolError for more than ``unreleased_bytes``: some were released twice.
         """
         for window, frame_bytes in charges:
             window.release(frame_bytes)

@@ -2,7 +2,7 @@
 
     event                                            vbuckets
     items came or were sent, streams came or went    that one (``touch``)
-    tick                                             those with held bytes, or due to be held
+    tick                                             those with unconsumed bytes, or ``is_due``
     a silent consumer moves again                    those where it streams or waits
     a consumer leaves, falls silent, moves again     all, if groups have a minimum size
     or gets another tag
@@ -54,8 +54,8 @@ class DueVbuckets:
             return list(range(len(self._flow_controls)))
         return [
             v
-            for v, flow_control in enumerate(self._flow_controls)
-            if v in touched or flow_control.positions.held_bytes or flow_control.is_due(now_ns)
+            for v, each in enumerate(self._flow_controls)
+            if v in touched or each.positions.unconsumed_bytes or each.is_due(now_ns)
         ]
 
     def _with_any_of(self, moving: Iterable[tuple[DcpConnection, int | None]]) -> Iterator[int]:

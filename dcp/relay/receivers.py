@@ -22,7 +22,7 @@ from dcp.protocol.negotiation import GROUP_TAG
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.model.connection_name import shown_name
 from dcp.server.node.accepted_connection import AcceptedConnection
-from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.active_stream import ActiveStream
 
 TAG_CONTROL: Final = GROUP_TAG.encode()
 _NAME_OF_TAG: Final = b"#gtag="
@@ -49,7 +49,7 @@ def named_tag(name: bytes) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stand:
+class _Progress:
     """A consumer's counters, and since when they are unchanged."""
 
     values: tuple[int, ...]
@@ -68,8 +68,8 @@ class Receivers:
         self._timeout_ns = timeout_ns
         self._numbers: WeakKeyDictionary[DcpConnection, int] = WeakKeyDictionary()
         self._tags: WeakKeyDictionary[DcpConnection, int | None] = WeakKeyDictionary()
-        self._stands: WeakKeyDictionary[DcpConnection, _Stand] = WeakKeyDictionary()
-        self._full: WeakKeyDictionary[DcpConnection, dict[int, _Stand]] = WeakKeyDictionary()
+        self._progress: WeakKeyDictionary[DcpConnection, _Progress] = WeakKeyDictionary()
+        self._full: WeakKeyDictionary[DcpConnection, dict[int, _Progress]] = WeakKeyDictionary()
         self._looked_at_ns = 0
         self._fresh = count(1)
         self.names: dict[int, str] = {}
@@ -117,43 +117,43 @@ class Receivers:
             flow = consumer.flow
             # A stuck client still takes NOOPs, so bytes count only while the window has room.
             is_full = flow.room_bytes <= 0
-            taken_bytes = 0 if is_full else client.taken_bytes
-            values = consumer.bytes_sent, flow.acked_bytes, taken_bytes
-            stand = self._stands.get(consumer)
-            if stand is None or stand.values != values or not consumer.ready:
-                self._stands[consumer] = _Stand(values, now_ns)
-                if stand is not None and self._was_silent(stand, now_ns):
+            drained_bytes = 0 if is_full else client.drained_bytes
+            values = consumer.bytes_sent, flow.acked_bytes, drained_bytes
+            last = self._progress.get(consumer)
+            if last is None or last.values != values or not consumer.ready:
+                self._progress[consumer] = _Progress(values, now_ns)
+                if last is not None and self._was_silent(last, now_ns):
                     found.append((consumer, None))
             before = self._full.get(consumer, {})
-            stands = self._full[consumer] = self._full_windows(consumer, before, now_ns)
+            progress = self._full[consumer] = self._full_windows(consumer, before, now_ns)
             found += [
                 (consumer, opaque)
-                for opaque, stand in before.items()
-                if stands.get(opaque) is not stand and self._was_silent(stand, now_ns)
+                for opaque, last in before.items()
+                if progress.get(opaque) is not last and self._was_silent(last, now_ns)
             ]
         return found
 
-    def _was_silent(self, stand: _Stand, now_ns: int) -> bool:
-        return stand.since_ns + self._ack_ns + self._timeout_ns < now_ns
+    def _was_silent(self, last: _Progress, now_ns: int) -> bool:
+        return last.since_ns + self._ack_ns + self._timeout_ns < now_ns
 
     def was_away(self, away_ns: int) -> None:
         """Do not count a time in which the relay's process was stopped as silence."""
-        for consumer, stand in self._stands.items():
-            self._stands[consumer] = _Stand(stand.values, stand.since_ns + away_ns)
-        for stands in self._full.values():
-            for opaque, stand in stands.items():
-                stands[opaque] = _Stand(stand.values, stand.since_ns + away_ns)
+        for consumer, last in self._progress.items():
+            self._progress[consumer] = _Progress(last.values, last.since_ns + away_ns)
+        for progress in self._full.values():
+            for opaque, last in progress.items():
+                progress[opaque] = _Progress(last.values, last.since_ns + away_ns)
 
     def _full_windows(
-        self, consumer: DcpConnection, before: dict[int, _Stand], now_ns: int
-    ) -> dict[int, _Stand]:
+        self, consumer: DcpConnection, before: dict[int, _Progress], now_ns: int
+    ) -> dict[int, _Progress]:
         """Return the full windows by opaque, with the time of the last acknowledgement."""
         found = {}
         for opaque in consumer.ready.full_windows:
             values = (consumer.stream_windows.acked_bytes(opaque),)
-            stand = before.get(opaque)
-            is_same = stand is not None and stand.values == values
-            found[opaque] = stand if stand is not None and is_same else _Stand(values, now_ns)
+            last = before.get(opaque)
+            is_same = last is not None and last.values == values
+            found[opaque] = last if last is not None and is_same else _Progress(values, now_ns)
         return found
 
     def heard_at_ns(self, consumer: DcpConnection, stream: ActiveStream, now_ns: int) -> int:
@@ -163,19 +163,19 @@ class Receivers:
         acknowledgement was due, because the consumer may still owe one.
         """
         if consumer.ready.waits_for_window(stream):
-            stand = self._full.get(consumer, {}).get(stream.opaque)
+            last = self._full.get(consumer, {}).get(stream.opaque)
         else:
-            stand = self._stands.get(consumer)
-        return self._heard(stand, now_ns)
+            last = self._progress.get(consumer)
+        return self._heard(last, now_ns)
 
     def connection_heard_at_ns(self, consumer: DcpConnection, now_ns: int) -> int:
         """Return a consumer's last sign of life in any of its streams."""
-        return self._heard(self._stands.get(consumer), now_ns)
+        return self._heard(self._progress.get(consumer), now_ns)
 
-    def _heard(self, stand: _Stand | None, now_ns: int) -> int:
-        if stand is None or stand.since_ns == self._looked_at_ns:
+    def _heard(self, last: _Progress | None, now_ns: int) -> int:
+        if last is None or last.since_ns == self._looked_at_ns:
             return now_ns
-        return min(now_ns, stand.since_ns + self._ack_ns)
+        return min(now_ns, last.since_ns + self._ack_ns)
 
     def states(
         self, consumers: Iterable[DcpConnection], now_ns: int

@@ -48,17 +48,17 @@ each connection."""
 class UpstreamCredit(Protocol):
     """The regulator's view of the links, which acknowledge bytes to the cluster."""
 
-    def free(self, vbucket: int, frame_bytes: int) -> None:
+    def consumed(self, vbucket: int, frame_bytes: int) -> None:
         """Note that no consumer needs so many more bytes of a vbucket.
 
         They are released as soon as the disk keeps up.
         """
 
     def release(self) -> None:
-        """Release the freed bytes that waited for the disk."""
+        """Release the consumed bytes that waited for the disk."""
 
     def reconcile(self) -> None:
-        """Open and close streams as ``Regulator.holds`` says."""
+        """Open and close streams as ``Regulator.lacks_receivers`` says."""
 
 
 class Regulator:
@@ -71,7 +71,7 @@ class Regulator:
         window_bytes: int,
         hold_seconds: float,
         ack_seconds: float,
-        source: UpstreamCredit,
+        upstream: UpstreamCredit,
         now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.spec = spec
@@ -86,12 +86,12 @@ class Regulator:
             flow_control.positions.begin_again(vbucket.data.high_seqno)
         self._clients: Callable[[], Collection[AcceptedConnection]] = lambda: ()
         self._bucket = bucket
-        self._source = source
+        self._upstream = upstream
         self._now_ns = now_ns
         self._tick_ns = now_ns()
         self._due = DueVbuckets(self.flow_controls, self.receivers)
         self.waits_for_disk = False
-        """True while nothing is freed, because too much is not on disk yet."""
+        """True while no byte counts as consumed, because too much is not on disk yet."""
         bucket.origin.on_stream_moved.add(self._due.touch)
 
     def follow(self, clients: Callable[[], Collection[AcceptedConnection]]) -> None:
@@ -106,8 +106,8 @@ class Regulator:
         self._due.touch(vbucket)
 
     def ended(self, vbucket: int) -> None:
-        """Free the bytes of a stream that is over."""
-        self._free(vbucket, self.flow_controls[vbucket].free_all())
+        """Count all bytes of a stream that is over as consumed."""
+        self._consumed(vbucket, self.flow_controls[vbucket].consume_all())
         self._due.touch(vbucket)
 
     def rolled_back(self, vbucket: int) -> None:
@@ -116,13 +116,13 @@ class Regulator:
         high_seqno = self._bucket.vbuckets[vbucket].data.high_seqno
         self.flow_controls[vbucket].positions.begin_again(high_seqno)
 
-    def holds(self, vbucket: int) -> bool:
+    def lacks_receivers(self, vbucket: int) -> bool:
         """Return True if the vbucket must not have a stream now."""
-        return self.flow_controls[vbucket].is_held
+        return self.flow_controls[vbucket].lacks_receivers
 
-    def _free(self, vbucket: int, frame_bytes: int) -> None:
+    def _consumed(self, vbucket: int, frame_bytes: int) -> None:
         if frame_bytes:
-            self._source.free(vbucket, frame_bytes)
+            self._upstream.consumed(vbucket, frame_bytes)
 
     # --- events of consumers
 
@@ -141,7 +141,7 @@ class Regulator:
         is_tag = self.receivers.set_tag(consumer, value)
         number = self.receivers.number(consumer)
         for vbucket, flow_control in enumerate(self.flow_controls):
-            if number in flow_control.receivers:
+            if number in flow_control.members:
                 self._due.touch(vbucket)
         return is_tag
 
@@ -186,7 +186,7 @@ class Regulator:
         with self._bucket.lock:
             due = self._tick() if is_tick else self._due.take_changed()
             self._note_disk(has_room=self._bucket.writes.make_room())
-        held_before = {v for v in due if self.flow_controls[v].is_held}
+        lacked_before = {v for v in due if self.flow_controls[v].lacks_receivers}
         left = deque(due)
         while left:
             until = loop.time() + _TURN_SECONDS
@@ -200,9 +200,9 @@ class Regulator:
             if is_tick:
                 self.stuck.tell(self.receivers.names)
             self._forget_who_is_gone()
-            self._follow_holds(held_before, due)
+            self._follow_groups(lacked_before, due)
             if not self.waits_for_disk:
-                self._source.release()
+                self._upstream.release()
         return loop.time() - began - halted_seconds
 
     def _tick(self) -> list[int]:
@@ -217,24 +217,24 @@ class Regulator:
         timeouts = flow_control.group.timeouts
         present = self._report_all(flow_control, vbucket, now_ns)
         if self.waits_for_disk:
-            # Free nothing while the disk is behind, or even more would wait for it.
+            # Nothing is consumed while the disk is behind, or even more would wait for it.
             self._due.look_again(vbucket)
             return
-        freed_bytes = flow_control.on_idle(now_ns)
+        consumed_bytes = flow_control.on_idle(now_ns)
         if flow_control.group.timeouts != timeouts:
             for number in (tracked & present) - {
                 each.receiver_id for each in flow_control.group.receivers
             }:
                 self.stuck.ejected(number, vbucket)
-        self._free(vbucket, freed_bytes)
+        self._consumed(vbucket, consumed_bytes)
 
     def _report_all(self, flow_control: VbucketFlowControl, vbucket: int, now_ns: int) -> set[int]:
         """Report a vbucket's consumers to its flow control; return their numbers."""
-        leaving = set(flow_control.receivers)
+        leaving = set(flow_control.members)
         present = set()
         for consumer in self._bucket.dcp_connections.values():
             number = self.receivers.number(consumer)
-            streams, heard_at_ns = self._standings(consumer, vbucket, now_ns)
+            streams, heard_at_ns = self._stream_positions(consumer, vbucket, now_ns)
             if not streams:
                 if not flow_control.is_waiting(number):
                     continue
@@ -250,7 +250,7 @@ class Regulator:
             self.stuck.is_over(number, vbucket)
         return present
 
-    def _standings(
+    def _stream_positions(
         self, consumer: DcpConnection, vbucket: int, now_ns: int
     ) -> tuple[dict[Hashable, int], int]:
         positions = self.flow_controls[vbucket].positions
@@ -284,20 +284,20 @@ class Regulator:
     def _forget_who_is_gone(self) -> None:
         if len(self.receivers.names) > _FEW_NAMES + 2 * len(self._bucket.dcp_connections):
             self.receivers.forget_others(
-                {n for flow_control in self.flow_controls for n in flow_control.receivers}
+                {n for flow_control in self.flow_controls for n in flow_control.members}
             )
             self.stuck.keep(self.receivers.names)
 
-    def _follow_holds(self, held_before: set[int], looked_at: Iterable[int]) -> None:
-        held = {v for v in looked_at if self.flow_controls[v].is_held}
+    def _follow_groups(self, lacked_before: set[int], looked_at: Iterable[int]) -> None:
+        lacks = {v for v in looked_at if self.flow_controls[v].lacks_receivers}
         for vbuckets, what in (
-            (held - held_before, "is incomplete, so the relay closes their streams"),
-            (held_before - held, "is complete, so the relay opens their streams"),
+            (lacks - lacked_before, "is incomplete, so the relay closes their streams"),
+            (lacked_before - lacks, "is complete, so the relay opens their streams"),
         ):
             if vbuckets:
                 _LOG.info("vbuckets %s: the group %s", number_ranges(vbuckets), what)
-        if held != held_before:
-            self._source.reconcile()
+        if lacks != lacked_before:
+            self._upstream.reconcile()
 
 
 def rest_seconds(took_seconds: float) -> float:

@@ -1,7 +1,7 @@
 """The bucket of a relay: another cluster fills its vbuckets, and it takes no writes.
 
 On disk the vbuckets are replicas, so no restart begins a branch: all branches come from the
-cluster. Clients see them as active, because the relay has one copy of each.
+cluster. Clients see them as active, because the relay is their only node.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +11,15 @@ from typing import Final
 from dcp.errors import ConfigError
 from dcp.relay.relay_figures import RelayFigures
 from dcp.server.bucket.bucket_assembly import Bucket
-from dcp.server.bucket.copy_table import Copies, NodeVbucket
+from dcp.server.bucket.replicas import NodeVbucket, Replicas
 from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.resume_rules import range_is_valid, rollback_seqno
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import DcpClient
-from dcp.server.streams.stream import ActiveStream
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import U64_MAX, FailoverLog
 from dcp.wire.messages import StreamRequest
@@ -29,7 +29,7 @@ NODE: Final = 0
 """Index of the relay's only node."""
 
 
-class _OwnCopies(Copies):
+class _OwnReplicas(Replicas):
     """Replicas that are the bucket's own vbuckets, so no map change adds or removes one."""
 
     def all_vbuckets(self) -> list[Vbucket]:
@@ -52,21 +52,21 @@ class UpstreamOrigin:
     def begin(self, vbucket: Vbucket) -> None:
         vbucket.show_as(VbucketState.ACTIVE)
 
-    def own_copies(
+    def own_replicas(
         self,
         vbuckets: Sequence[Vbucket],
         known_manifest: Callable[[], Manifest],
         quota_bytes: int,
-    ) -> Copies:
-        copies = _OwnCopies(
+    ) -> Replicas:
+        replicas = _OwnReplicas(
             lambda _, vbucket: vbuckets[vbucket],
             lambda _, __: None,
             known_manifest,
             quota_bytes,
         )
         for vbucket in range(len(vbuckets)):
-            copies.add(NODE, vbucket)
-        return copies
+            replicas.add(NODE, vbucket)
+        return replicas
 
     def stream_moved(self, vbucket: int) -> None:
         self.on_stream_moved(vbucket)
@@ -103,13 +103,13 @@ class RelayBucket(Bucket):
         return self.tell_figures()
 
     @property
-    def all_copies(self) -> Mapping[int, ReplicaCopy]:
-        return self.copies.of_node(NODE)
+    def all_replicas(self) -> Mapping[int, Replica]:
+        return self.replicas.of_node(NODE)
 
-    def copy(self, vbucket: int) -> ReplicaCopy:
-        found = self.copies.at(NODE, vbucket)
+    def replica(self, vbucket: int) -> Replica:
+        found = self.replicas.at(NODE, vbucket)
         if found is None:
-            raise AssertionError(f"vbucket {vbucket}: every vbucket is a copy here")
+            raise AssertionError(f"vbucket {vbucket}: every vbucket is a replica here")
         return found
 
     def end_streams(self, vbucket: int, reason: EndReason = EndReason.STATE_CHANGED) -> None:
@@ -117,11 +117,11 @@ class RelayBucket(Bucket):
 
     def is_known(self, vbucket: int) -> bool:
         """Return True if the relay has the vbucket's failover log."""
-        return self.copy(vbucket).has_failover_log
+        return self.replica(vbucket).has_failover_log
 
-    def take_failover_log(self, vbucket: int, log: FailoverLog) -> None:
+    def take_failover_log(self, vbucket: int, failover_log: FailoverLog) -> None:
         if not self.is_known(vbucket):
-            self.copy(vbucket).take_failover_log(log)
+            self.replica(vbucket).take_failover_log(failover_log)
 
     def take_manifest(self, manifest: Manifest) -> None:
         """Save and use the cluster's manifest, unless it is older than the present one.
@@ -148,9 +148,9 @@ class RelayBucket(Bucket):
         at_the_end = replace(facts, high_seqno=U64_MAX)
         if rollback_seqno(request, at_the_end, self.settings.rules) is not None:
             return False
-        if self.copy(vbucket).awaits_first_disk_snapshot or request.start > facts.high_seqno:
+        if self.replica(vbucket).awaits_first_disk_snapshot or request.start > facts.high_seqno:
             return True
         # Between snapshots the client needs only its start seqno; inside one, the snapshot's end.
         is_between = request.start in (request.snap_start, request.snap_end)
         needed = request.start if is_between else request.snap_end
-        return needed > max(facts.high_seqno, self.copy(vbucket).snapshot.end)
+        return needed > max(facts.high_seqno, self.replica(vbucket).snapshot.end)

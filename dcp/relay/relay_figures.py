@@ -21,7 +21,7 @@ _RELAY: Final[Metrics] = {
     "relay_ejections_total": "How often a consumer got stuck.",
     "relay_streams_ejected_total": "How often a vbucket gave up a consumer.",
     "relay_newcomers_refused_total": "Streams that began too far behind to wait for.",
-    "relay_held_bytes": "Bytes not acknowledged: a consumer or the disk needs them.",
+    "relay_unconsumed_bytes": "Bytes not acknowledged: a consumer or the disk needs them.",
     "relay_disk_waiting_bytes": "Bytes received that are not on disk yet.",
     "relay_disk_failures": "Vbuckets that the relay cannot write to its disk.",
     "relay_resident_bytes": "Resident memory of the relay.",
@@ -30,10 +30,10 @@ _RELAY: Final[Metrics] = {
 }
 _GROUPS: Final[Metrics] = {
     "relay_group_info": "1; the vbuckets of a group, by its number.",
-    "relay_group_members": "Consumers that a group of vbuckets waits for.",
+    "relay_group_receivers": "Consumers that a group of vbuckets waits for.",
     "relay_group_required": "Consumers that the group must have.",
-    "relay_group_is_held": "1 while members lack, so that there is no stream.",
-    "relay_group_held_bytes": "Bytes of these vbuckets received and not freed.",
+    "relay_group_lacks_receivers": "1 while receivers lack, so that there is no stream.",
+    "relay_group_unconsumed_bytes": "The same, of these vbuckets.",
     "relay_group_gating": "1 for the consumer that a group waits for most.",
 }
 _NODES: Final[Metrics] = {
@@ -41,11 +41,11 @@ _NODES: Final[Metrics] = {
     "relay_upstream_streams": "Streams from the node.",
     "relay_upstream_window_bytes": "Window of the connection to the node.",
     "relay_upstream_unacked_bytes": "Bytes received and not acknowledged.",
-    "relay_upstream_held_bytes": "Bytes received that may not be acknowledged yet.",
+    "relay_upstream_unreleased_bytes": "Bytes received that may not be acknowledged yet.",
     "relay_upstream_acks_total": "Acknowledgements sent.",
     "relay_upstream_acked_bytes_total": "Bytes acknowledged.",
     "relay_upstream_full_seconds_total": "Seconds for which the windows were full.",
-    "relay_upstream_gating": "1 for the consumer that holds most of the window.",
+    "relay_upstream_gating": "1 for the consumer that most of the window waits for.",
 }
 
 
@@ -59,30 +59,30 @@ class UpstreamFigures:
     streams: int = 0
     window_bytes: int = 0
     unacked_bytes: int = 0
-    held_bytes: int = 0
+    unreleased_bytes: int = 0
     acks: int = 0
     acked_bytes: int = 0
     full_seconds: float = 0.0
     waits_for: str = ""
-    """The consumer that holds most of the window; empty if none does."""
+    """The consumer that most of the window waits for; empty if none."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """Vbuckets whose groups have the same number of members."""
+    """Vbuckets whose groups have equally many receivers."""
 
     vbuckets: str
-    members: int = 0
+    receivers: int = 0
     required: int = 0
-    is_held: bool = False
-    """True if the vbuckets have no stream because members are missing."""
-    held_bytes: int = 0
+    lacks_receivers: bool = False
+    """True if the vbuckets have no stream because receivers are missing."""
+    unconsumed_bytes: int = 0
     waits_for: str = ""
-    """The consumer that most of ``held_bytes`` wait for; empty if none."""
+    """The consumer that most of ``unconsumed_bytes`` wait for; empty if none."""
 
     def __str__(self) -> str:
-        held = ", no stream" if self.is_held else ""
-        return f"vbuckets {self.vbuckets}: {self.members} of {self.required} receivers{held}"
+        without = ", no stream" if self.lacks_receivers else ""
+        return f"vbuckets {self.vbuckets}: {self.receivers} of {self.required} receivers{without}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class RelayFigures(Record):
     """The same, counted per vbucket."""
     newcomers_refused: int = 0
     """Streams that began too far behind to be waited for."""
-    held_bytes: int = 0
+    unconsumed_bytes: int = 0
     """Received and not acknowledged, because a consumer or the disk needs them."""
     disk_waiting_bytes: int = 0
     """Received and not on disk yet."""

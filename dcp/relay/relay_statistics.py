@@ -16,7 +16,7 @@ from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.upstream import Upstream
 from dcp.relay.upstream_link import UpstreamLink
 from dcp.server.commands.memory_formula import Load, keys_of
-from dcp.server.streams.stream import ActiveStreamPhase
+from dcp.server.streams.active_stream import ActiveStreamPhase
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ def relay_figures(bucket: RelayBucket, upstream: Upstream, settings: RelaySettin
         streams=len(streams),
         streams_from_disk=sum(stream.phase is ActiveStreamPhase.BACKFILLING for stream in streams),
         ejections=regulator.stuck.ejections,
-        streams_ejected=sum(gate.group.timeouts for gate in flow_controls),
-        newcomers_refused=sum(gate.newcomers_refused for gate in flow_controls),
-        held_bytes=sum(gate.positions.held_bytes for gate in flow_controls),
+        streams_ejected=sum(each.group.timeouts for each in flow_controls),
+        newcomers_refused=sum(each.newcomers_refused for each in flow_controls),
+        unconsumed_bytes=sum(each.positions.unconsumed_bytes for each in flow_controls),
         disk_waiting_bytes=0 if flusher is None else flusher.pending_bytes,
         disk_failures=0 if flusher is None else len(flusher.failures),
         disk_trouble="" if flusher is None else _trouble_of(flusher.failures),
@@ -74,7 +74,7 @@ def _link(link: UpstreamLink, regulator: Regulator) -> UpstreamFigures:
         0 if connection is None else len(connection.streams.by_vbucket),
         0 if window is None else window.size_bytes,
         0 if window is None else window.unacked_bytes,
-        0 if window is None else window.held_bytes,
+        0 if window is None else window.unreleased_bytes,
         0 if window is None else window.acks,
         0 if window is None else window.acknowledged,
         round(link.full_seconds(monotonic()), 3),
@@ -83,44 +83,45 @@ def _link(link: UpstreamLink, regulator: Regulator) -> UpstreamFigures:
 
 
 def waited_for(link: UpstreamLink, regulator: Regulator) -> str:
-    """Return the consumer that holds most of a connection's window; empty if none."""
+    """Return the consumer that most of a connection's window waits for; empty if none."""
     return _gating(regulator, () if link.connection is None else link.connection.streams.by_vbucket)
 
 
 def _gating(regulator: Regulator, vbuckets: Iterable[int]) -> str:
     """Return the consumer that most bytes of these vbuckets wait for; empty if none."""
-    held: Counter[int] = Counter()
+    waiting: Counter[int] = Counter()
     for vbucket in vbuckets:
-        gate = regulator.flow_controls[vbucket]
-        if (gating := gate.gating_receiver) is not None:
-            held[gating] += gate.positions.held_bytes
-    if not held:
+        flow_control = regulator.flow_controls[vbucket]
+        if (gating := flow_control.gating_receiver) is not None:
+            waiting[gating] += flow_control.positions.unconsumed_bytes
+    if not waiting:
         return ""
-    number, _ = held.most_common(1)[0]
+    number, _ = waiting.most_common(1)[0]
     return regulator.receivers.names.get(number, str(number))
 
 
 def _groups(regulator: Regulator) -> Iterator[GroupFigures]:
     required = regulator.spec.group_min_size
     found: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
-    for vbucket, gate in enumerate(regulator.flow_controls):
-        found[gate.group.receiver_count, gate.is_held].append(vbucket)
-    for (members, is_held), vbuckets in sorted(found.items()):
-        held_bytes = sum(regulator.flow_controls[v].positions.held_bytes for v in vbuckets)
+    for vbucket, flow_control in enumerate(regulator.flow_controls):
+        found[flow_control.group.receiver_count, flow_control.lacks_receivers].append(vbucket)
+    for (receivers, lacks_receivers), vbuckets in sorted(found.items()):
+        positions = (regulator.flow_controls[v].positions for v in vbuckets)
+        unconsumed = sum(each.unconsumed_bytes for each in positions)
         waits_for = _gating(regulator, vbuckets)
         yield GroupFigures(
-            number_ranges(vbuckets), members, required, is_held, held_bytes, waits_for
+            number_ranges(vbuckets), receivers, required, lacks_receivers, unconsumed, waits_for
         )
 
 
 def log_figures(found: RelayFigures) -> None:
     _LOG.info(
-        "%d consumers, %d streams, %d of them from disk; %d ejections; %d bytes held",
+        "%d consumers, %d streams, %d of them from disk; %d ejections; %d bytes not consumed",
         found.consumers,
         found.streams,
         found.streams_from_disk,
         found.ejections,
-        found.held_bytes,
+        found.unconsumed_bytes,
     )
     if found.disk_trouble:
         text = "%s; %d bytes wait for the disk"
@@ -129,5 +130,5 @@ def log_figures(found: RelayFigures) -> None:
         if link.waits_for:
             _LOG.info("%s: waits for consumer %s", link.node, link.waits_for)
     for group in found.groups:
-        if group.members < group.required:
+        if group.receivers < group.required:
             _LOG.info("%s", group)

@@ -26,7 +26,7 @@ from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.upstream_manifest import parse_manifest
 from dcp.seeds import AUTO_NETWORK
 from dcp.server.replication.background import keep_running
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.wire.vocabulary import EndReason
 
 _LOG = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Upstream:
         self._map: ClusterMap | None = None
         self._links: dict[NodeAddress, tuple[UpstreamLink, asyncio.Task[None]]] = {}
         self._charged: dict[int, UpstreamLink] = {}
-        """By vbucket: the link whose connection has brought its unfreed bytes."""
+        """By vbucket: the link whose connection has brought its unconsumed bytes."""
         self._runs = False
         self.failure: DcplakeError | None = None
         """Why the relay no longer follows the cluster; None while it does."""
@@ -70,7 +70,7 @@ class Upstream:
             settings.consumer_ack_seconds,
             self,
         )
-        """Decides when bytes are freed and which vbuckets have streams."""
+        """Decides when bytes are consumed and which vbuckets have streams."""
 
     # --- start and stop
 
@@ -99,35 +99,35 @@ class Upstream:
         """Open and close links and streams as needed; the bucket's lock is held."""
         if not self._runs:
             return
-        for vbucket in self._bucket.all_copies:
-            if not self.regulator.holds(vbucket):
+        for vbucket in self._bucket.all_replicas:
+            if not self.regulator.lacks_receivers(vbucket):
                 # Its stream shows clients the real high seqno.
                 self._bucket.vbuckets[vbucket].promise(0)
         wanted = self._wanted()
         for address in [address for address in self._links if address not in wanted]:
-            # Free the old link's bytes first: ``_charged`` can name one link per vbucket.
+            # Settle the old link's bytes first: ``_charged`` can name one link per vbucket.
             link, task = self._links.pop(address)
             self.lost(link)
             link.follow({})
             task.cancel()
-        for address, copies in wanted.items():
+        for address, replicas in wanted.items():
             if address not in self._links:
                 self._links[address] = self._new_link(address)
-            self._links[address][0].follow(copies)
+            self._links[address][0].follow(replicas)
         for link in self.links:
             self._take_ended(link)
-        self._ask_for_logs()
+        self._ask_for_failover_logs()
 
-    def _wanted(self) -> dict[NodeAddress, dict[int, ReplicaCopy]]:
-        found: defaultdict[NodeAddress, dict[int, ReplicaCopy]] = defaultdict(dict)
+    def _wanted(self) -> dict[NodeAddress, dict[int, Replica]]:
+        found: defaultdict[NodeAddress, dict[int, Replica]] = defaultdict(dict)
         if self._map is not None:
-            for vbucket, copy in self._bucket.all_copies.items():
+            for vbucket, replica in self._bucket.all_replicas.items():
                 owner = self._map.owner(vbucket)
                 if owner is None:
                     continue
                 streams = found[owner]
-                if not self.regulator.holds(vbucket):
-                    streams[vbucket] = copy
+                if not self.regulator.lacks_receivers(vbucket):
+                    streams[vbucket] = replica
         # No node can send a map now, so try every known address.
         if not any(link.is_ready for link in self.links):
             known = () if self._map is None else self._map.addresses
@@ -141,7 +141,7 @@ class Upstream:
         )
         return link, asyncio.ensure_future(keep_running(link.name, link.run))
 
-    def take_map(self, config: bytes, source: NodeAddress) -> None:
+    def take_map(self, config: bytes, sender: NodeAddress) -> None:
         """Follow a cluster map, if it is newer; the bucket's lock is held.
 
         Raises RemoteProtocolError if ``config`` is no map, and BucketError if it is another
@@ -149,7 +149,7 @@ class Upstream:
         """
         network = AUTO_NETWORK if self._map is None else self._map.network
         is_encrypted = self._settings.tls is not None
-        found = ClusterMap.parse(config, source, tls=is_encrypted, network=network)
+        found = ClusterMap.parse(config, sender, tls=is_encrypted, network=network)
         self._require_same(found)
         if found.supersedes(self._map):
             self._map = found
@@ -184,7 +184,7 @@ class Upstream:
         self._take_ended(link)
         if self._bucket.writes.has_room:
             self._release(link)
-        self._take_logs(connection)
+        self._take_failover_logs(connection)
         self._take_seqnos(connection)
         self._note_informed()
         for manifest in _emptied(learned.manifests):
@@ -204,7 +204,7 @@ class Upstream:
         stream, vbucket = each.stream, each.stream.vbucket
         bucket = self._bucket
         if stream.take_rollback():
-            _LOG.warning("vbucket %d: rolled back to seqno %d", vbucket, stream.copy.high_seqno)
+            _LOG.warning("vbucket %d: rolled back to seqno %d", vbucket, stream.replica.high_seqno)
             self.regulator.rolled_back(vbucket)
             bucket.end_streams(vbucket, EndReason.ROLLBACK)
         elif each.begins_branch:
@@ -229,17 +229,17 @@ class Upstream:
                 self.regulator.ended(vbucket)
         link.write()
 
-    def _take_logs(self, connection: UpstreamConnection) -> None:
-        for vbucket, log in connection.learned.logs.items():
-            self._bucket.take_failover_log(vbucket, log)
-        connection.learned.logs.clear()
+    def _take_failover_logs(self, connection: UpstreamConnection) -> None:
+        for vbucket, failover_log in connection.learned.failover_logs.items():
+            self._bucket.take_failover_log(vbucket, failover_log)
+        connection.learned.failover_logs.clear()
 
     def _take_seqnos(self, connection: UpstreamConnection) -> None:
         """Show clients the high seqnos of vbuckets without streams."""
         for vbucket, seqno in connection.learned.seqnos.items():
             # Clients that plan by high seqnos then request streams, and so join the group that the
             # vbucket waits for.
-            if vbucket in self._bucket.all_copies and self.regulator.holds(vbucket):
+            if vbucket in self._bucket.all_replicas and self.regulator.lacks_receivers(vbucket):
                 self._bucket.vbuckets[vbucket].promise(seqno)
                 self._promised.add(vbucket)
         connection.learned.seqnos.clear()
@@ -247,17 +247,18 @@ class Upstream:
     def _note_informed(self) -> None:
         if self.is_informed.is_set() or self._unknown():
             return
-        if all(v in self._promised for v in self._bucket.all_copies if self.regulator.holds(v)):
+        lacks = self.regulator.lacks_receivers
+        if all(v in self._promised for v in self._bucket.all_replicas if lacks(v)):
             self.is_informed.set()
 
     def _unknown(self) -> list[int]:
-        return [v for v in self._bucket.all_copies if not self._bucket.is_known(v)]
+        return [v for v in self._bucket.all_replicas if not self._bucket.is_known(v)]
 
-    def _ask_for_logs(self) -> None:
+    def _ask_for_failover_logs(self) -> None:
         for vbucket in self._unknown():
             owner = None if self._map is None else self._map.owner(vbucket)
             if owner in self._links and (connection := self._links[owner][0].connection):
-                connection.ask_for_log(vbucket)
+                connection.ask_for_failover_log(vbucket)
                 self._links[owner][0].write()
 
     async def run(self) -> None:
@@ -265,18 +266,19 @@ class Upstream:
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             with self._bucket.lock:
-                self._ask_for_logs()
+                self._ask_for_failover_logs()
                 self._ask_for_seqnos()
-                if self._map is None or None in map(self._map.owner, self._bucket.all_copies):
+                if self._map is None or None in map(self._map.owner, self._bucket.all_replicas):
                     self._ask_for_maps()
 
     def _ask_for_seqnos(self) -> None:
         """Ask for the high seqnos of vbuckets whose group is incomplete: they have no stream."""
         if self._map is None:
             return
-        held = {self._map.owner(v) for v in self._bucket.all_copies if self.regulator.holds(v)}
+        lacks = self.regulator.lacks_receivers
+        owners = {self._map.owner(v) for v in self._bucket.all_replicas if lacks(v)}
         for link in self.links:
-            if link.connection is not None and link.address in held:
+            if link.connection is not None and link.address in owners:
                 link.connection.ask_for_seqnos()
                 link.write()
 
@@ -309,19 +311,19 @@ class Upstream:
 
     # --- requests of the regulator
 
-    def free(self, vbucket: int, frame_bytes: int) -> None:
-        """Free bytes of a vbucket, if their connection still exists.
+    def consumed(self, vbucket: int, frame_bytes: int) -> None:
+        """Note that bytes of a vbucket are consumed, if their connection still exists.
 
         They are released as soon as the disk keeps up.
         """
         link = self._charged.get(vbucket)
         if link is not None and link.connection is not None:
-            link.connection.free(frame_bytes)
+            link.connection.consumed(frame_bytes)
             if self._bucket.writes.has_room:
                 self._release(link)
 
     def release(self) -> None:
-        """Release the freed bytes that waited for the disk only."""
+        """Release the consumed bytes that waited for the disk only."""
         for link in self.links:
             self._release(link)
 

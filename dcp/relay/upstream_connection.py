@@ -1,16 +1,16 @@
 """The relay's DCP connection to one node of the cluster, without I/O.
 
-    follow(copies)     have a stream into exactly these replicas
+    follow(replicas)   have a stream into exactly these replicas
     feed(block, now)   take frames from the node; returns the received bytes by stream
-    free(bytes)        no consumer needs so many bytes any longer
-    release(now)       the disk keeps up: acknowledge everything that was freed
+    consumed(bytes)    no consumer needs so many bytes any longer
+    release(now)       the disk keeps up: acknowledge everything that was consumed
     tick(now)          run the timers; ``deadline`` says when
     output()           take the bytes to write
 
-The consumer machine (``dcp/protocol``) has the protocol and the window's counters: *given* bytes
-are freed, *released* bytes may be acknowledged. The relay authenticates as a normal consumer, and
-asks for everything except prepares, which only nodes of the cluster may have. Bytes of no stream
-are freed at once; the receiver of ``ReceivedBytes`` frees those of streams. The client's table
+``ConsumerConnection`` has the protocol and the window's counters: consumed
+bytes are *given*, and *released* ones may be acknowledged. The relay authenticates as a normal
+consumer, and asks for everything except prepares, which only nodes of the cluster may have. Bytes
+of no stream count as consumed at once; the caller reports those of streams. The client's table
 (``dcp/client/reactions.py``) decides what follows a refused or ended stream.
 """
 
@@ -39,7 +39,7 @@ from dcp.protocol.window_policies import FlowSettings
 from dcp.relay.relay_settings import RelaySettings
 from dcp.server.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.server.replication.passive_streams import PassiveStreams
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.types import FailoverLog
 from dcp.wire.framing import FrameBlock
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status
@@ -64,7 +64,7 @@ class ServerMessages:
 
     maps: list[bytes] = field(default_factory=list)
     manifests: list[bytes] = field(default_factory=list)
-    logs: dict[int, FailoverLog] = field(default_factory=dict)
+    failover_logs: dict[int, FailoverLog] = field(default_factory=dict)
     seqnos: dict[int, int] = field(default_factory=dict)
     wants_map: bool = False
     """True if the cluster has changed, so that a new map is needed."""
@@ -123,8 +123,8 @@ class UpstreamConnection:
 
     # --- streams
 
-    def follow(self, copies: Mapping[int, ReplicaCopy], now: float) -> None:
-        self.learned.ended += [each.vbucket for each in self.streams.follow(copies, now)]
+    def follow(self, replicas: Mapping[int, Replica], now: float) -> None:
+        self.learned.ended += [each.vbucket for each in self.streams.follow(replicas, now)]
 
     def close(self) -> None:
         self.streams.end()
@@ -146,7 +146,7 @@ class UpstreamConnection:
         if self.is_ready and not self._protocol.awaits(Opcode.GET_ALL_VB_SEQNOS):
             self._protocol.request_seqnos()
 
-    def ask_for_log(self, vbucket: int) -> None:
+    def ask_for_failover_log(self, vbucket: int) -> None:
         """Request a vbucket's failover log, unless a request is under way."""
         if self.is_ready and not self._protocol.awaits(Opcode.DCP_GET_FAILOVER_LOG, vbucket):
             self._protocol.request_failover_log(vbucket)
@@ -173,12 +173,12 @@ class UpstreamConnection:
                 unclaimed_bytes += frame_bytes
                 continue
             stream = self.streams.by_opaque(window.opaque)
-            # The receiver frees these bytes; those of a closed stream are freed below.
+            # The caller says when these bytes are consumed; those of a closed stream are, below.
             if stream is not None and stream.is_in_charge:
                 before = self.arrived.get(stream.vbucket, ReceivedBytes(stream))
                 self.arrived[stream.vbucket] = replace(before, frame_bytes=frame_bytes)
                 unclaimed_bytes -= frame_bytes
-        self.free(unclaimed_bytes)
+        self.consumed(unclaimed_bytes)
 
     def _take(self, event: Event, now: float) -> None:
         match event:
@@ -196,13 +196,13 @@ class UpstreamConnection:
             case SeqnosReceived():
                 self.learned.seqnos.update(event.seqnos)
             case FailoverLogReceived():
-                self._take_log(event)
+                self._take_failover_log(event)
             case _:
                 self._take_of_stream(event, now)
 
-    def _take_log(self, event: FailoverLogReceived) -> None:
+    def _take_failover_log(self, event: FailoverLogReceived) -> None:
         if event.failover_log is not None:
-            self.learned.logs[event.vbucket] = event.failover_log
+            self.learned.failover_logs[event.vbucket] = event.failover_log
         # The node refused, so another node may have the vbucket now.
         elif not event.fault:
             self.learned.wants_map = True
@@ -230,9 +230,9 @@ class UpstreamConnection:
 
     def _is_other_branch(self, event: StreamOpened) -> bool:
         stream = self.streams.by_vbucket.get(event.vbucket)
-        if stream is None or not stream.copy.has_failover_log:
+        if stream is None or not stream.replica.has_failover_log:
             return False
-        known = stream.copy.vbucket.failover_log.current_uuid
+        known = stream.replica.vbucket.failover_log.current_uuid
         return known != event.failover_log.current_uuid
 
     def _react(self, stream: PassiveStream, reaction: Reaction, why: str) -> None:
@@ -243,16 +243,16 @@ class UpstreamConnection:
 
     # --- flow control and time
 
-    def free(self, frame_bytes: int) -> None:
+    def consumed(self, frame_bytes: int) -> None:
         self.window.give(frame_bytes)
 
     @property
     def awaiting_disk_bytes(self) -> int:
-        """Freed bytes that only wait for the disk."""
+        """Consumed bytes that only wait for the disk."""
         return self.window.given - self.window.released
 
     def release(self, now: float) -> None:
-        """Release all freed bytes; send an acknowledgement if one is due."""
+        """Release all consumed bytes; send an acknowledgement if one is due."""
         self._protocol.flow.release([(self.window, self.awaiting_disk_bytes)])
         self._protocol.acknowledge(now)
 

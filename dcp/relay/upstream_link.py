@@ -20,7 +20,7 @@ from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.upstream_connection import ReceivedBytes, UpstreamConnection
 from dcp.server.replication.background import FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS
 from dcp.server.replication.reading import read_until
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.wire.framing import FrameSplitter
 
 _LOG = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class UpstreamLink:
         self._lock = lock
         self._listener = listener
         self._windows = windows
-        self._copies: Mapping[int, ReplicaCopy] = {}
+        self._replicas: Mapping[int, Replica] = {}
         self._writer: asyncio.StreamWriter | None = None
 
     def take_became_ready(self) -> bool:
@@ -98,11 +98,11 @@ class UpstreamLink:
             self.connection.resize_window(window_bytes, monotonic())
             self.write()
 
-    def follow(self, copies: Mapping[int, ReplicaCopy]) -> None:
+    def follow(self, replicas: Mapping[int, Replica]) -> None:
         """Have streams into exactly these replicas; the bucket's lock is held."""
-        self._copies = copies
+        self._replicas = replicas
         if self.connection is not None:
-            self.connection.follow(copies, monotonic())
+            self.connection.follow(replicas, monotonic())
             self.write()
 
     async def leave(self) -> None:
@@ -160,7 +160,7 @@ class UpstreamLink:
             )
         try:
             with self._lock:
-                connection.follow(self._copies, loop.time())
+                connection.follow(self._replicas, loop.time())
             await self._receive(reader, connection)
         finally:
             with self._lock:

@@ -1,31 +1,31 @@
-"""Flow control of one vbucket: frees bytes as its consumers advance, by Aeron's strategies.
+"""Flow control of one vbucket: its consumers consume bytes, by Aeron's strategies.
 
-    report(receiver, ...)       the present streams of a consumer
-    stream_deferred(receiver)   the consumer requested items that have not come yet
-    leave(receiver)             the consumer has left the vbucket
-    on_idle(now)                ejects silent consumers; frees bytes that none needs
+    report(consumer, ...)       the present streams of a consumer
+    stream_deferred(consumer)   the consumer requested items that have not come yet
+    leave(consumer)             the consumer has left the vbucket
+    on_idle(now)                ejects silent consumers; consumes bytes that none needs
 
-A consumer has a *place* in the vbucket's group, or none:
+A consumer is a *member* of the vbucket's group, or not:
 
-    place       begins when                     position                 ends when
+    member      begins when                     position                 ends when
     waiting     its stream request is deferred  the end                  the request ends
     streaming   a stream opens                  behind what was sent     that stream ends
 
-- A place stays when waiting becomes streaming. It also ends when the connection ends or its tag
+- Membership stays when waiting becomes streaming. It also ends when the connection ends or its tag
   changes. Whoever comes afterwards is a *newcomer*, even if it is the same consumer.
 - Aeron's admission decides if a newcomer counts: it must not be more than one window behind those
-  that count. The first newcomer always counts. If it is more than a window behind the freed bytes,
-  it counts only until somebody closer comes.
-- If a place has streams already, a further stream that is far behind does not count for the place's
+  that count. The first newcomer always counts. If it is more than a window behind the consumed
+  bytes, it counts only until somebody closer comes.
+- If a member has streams already, a further stream that is far behind does not count for its
   position.
-- A place that is silent for too long stays, but does not count. It is a newcomer when it moves
-  again.
+- A member that is silent for too long stays, but does not count. It is a newcomer when it moves
+  again. Aeron's *receivers* are the members that count.
 
 The strategy sees the window of the connection to the cluster as every consumer's window: the limit
-is one window above the bytes that may be freed. A consumer is *far behind* another if its edge is
-more than one window below the other's. If no consumer shows life, all bytes are freed: they are on
-the relay's disk. Below the group's minimum size nothing is freed, and after a time the vbucket is
-*held*: it has no stream.
+is one window above the consumed bytes. A consumer is *far behind* another if its edge is more than
+one window below the other's. If no consumer shows life, all bytes count as consumed: they are on
+the relay's disk. Below the group's minimum size none does, and after a time the vbucket has
+no stream (``lacks_receivers``).
 
 The caller supplies signs of life (``receivers.py``). It must report all consumers before
 ``on_idle``, the only method that looks at the time. Times are nanoseconds of any monotonic clock.
@@ -43,8 +43,8 @@ _NO_STREAMS: Final[frozenset[Hashable]] = frozenset()
 
 
 @dataclass(slots=True)
-class _Place:
-    """A consumer's place in the group."""
+class _Member:
+    """A consumer in the group, whether it counts or not."""
 
     tag: int | None
     streams: frozenset[Hashable]
@@ -56,17 +56,17 @@ class _Place:
 
 
 class VbucketFlowControl:
-    """The receiver group of one vbucket, and the bytes that it holds."""
+    """The receiver group of one vbucket, and the bytes that they have not consumed."""
 
     __slots__ = (
         "_hold_ns",
         "_incomplete_since_ns",
         "_limit",
-        "_places",
+        "_members",
         "_waiting",
         "_window_bytes",
         "group",
-        "is_held",
+        "lacks_receivers",
         "newcomers_refused",
         "positions",
     )
@@ -74,39 +74,39 @@ class VbucketFlowControl:
     def __init__(self, spec: FlowSpec, window_bytes: int, hold_ns: int) -> None:
         self.positions = BytePositions(window_bytes)
         self.group = ReceiverGroup(spec)
-        self.is_held = not self.group.has_required
+        self.lacks_receivers = not self.group.has_required
         """True if the vbucket must have no stream, at first because the group is incomplete."""
         self.newcomers_refused = 0
         self._window_bytes = window_bytes
         self._hold_ns = hold_ns
         self._limit = window_bytes
-        self._places: dict[int, _Place] = {}
+        self._members: dict[int, _Member] = {}
         self._waiting: set[int] = set()
         self._incomplete_since_ns: int | None = None
 
     @property
-    def receivers(self) -> frozenset[int]:
-        """Consumers with a place, whether they count or not."""
-        return frozenset(self._places.keys() | self._waiting)
+    def members(self) -> frozenset[int]:
+        """All members, whether they count or not."""
+        return frozenset(self._members.keys() | self._waiting)
 
     @property
     def gating_receiver(self) -> int | None:
-        """The consumer that the vbucket waits for; None if no byte is held."""
+        """The consumer that the vbucket waits for; None if all bytes are consumed."""
         gating = self.group.gating_receiver
-        return None if gating is None or not self.positions.held_bytes else gating.receiver_id
+        return None if gating is None or not self.positions.unconsumed_bytes else gating.receiver_id
 
-    def stream_deferred(self, receiver: int) -> None:
-        self._waiting.add(receiver)
+    def stream_deferred(self, consumer: int) -> None:
+        self._waiting.add(consumer)
 
-    def stream_wait_ended(self, receiver: int) -> None:
-        self._waiting.discard(receiver)
+    def stream_wait_ended(self, consumer: int) -> None:
+        self._waiting.discard(consumer)
 
-    def is_waiting(self, receiver: int) -> bool:
-        return receiver in self._waiting
+    def is_waiting(self, consumer: int) -> bool:
+        return consumer in self._waiting
 
     def report(
         self,
-        receiver: int,
+        consumer: int,
         streams: Mapping[Hashable, int],
         tag: int | None,
         heard_at_ns: int,
@@ -116,44 +116,44 @@ class VbucketFlowControl:
 
         Without streams the consumer waits for one.
         """
-        place = self._places.get(receiver)
-        if place is not None and _is_over(place, streams, tag):
-            self._end(receiver)
-            place = None
+        member = self._members.get(consumer)
+        if member is not None and _is_over(member, streams, tag):
+            self._end(consumer)
+            member = None
         if self.is_silent(heard_at_ns, now_ns):
             return
-        counted = streams if len(streams) <= 1 else self._counted(place, streams)
+        counted = streams if len(streams) <= 1 else self._counted(member, streams)
         position = min(counted.values(), default=self.positions.received_bytes)
-        if place is None:
-            place = _Place(tag, _NO_STREAMS, position, heard_at_ns)
-            self._places[receiver] = place
+        if member is None:
+            member = _Member(tag, _NO_STREAMS, position, heard_at_ns)
+            self._members[consumer] = member
         else:
-            place.heard_at_ns = heard_at_ns
-            is_same = place.position == position and place.streams == counted.keys()
+            member.heard_at_ns = heard_at_ns
+            is_same = member.position == position and member.streams == counted.keys()
             # A short cut for the usual case, an unchanged report: it only updates the sign of life.
-            if is_same and self._needs_no_report(receiver, tag, heard_at_ns):
+            if is_same and self._needs_no_report(consumer, tag, heard_at_ns):
                 return
-        place.streams = frozenset(counted)
-        place.position = position
-        self._drop_far_behind(receiver, place)
+        member.streams = frozenset(counted)
+        member.position = position
+        self._drop_far_behind(consumer, member)
         refusals = self.group.refusals
-        self._send_status(StatusMessage(receiver, position, self._window_bytes, tag), heard_at_ns)
-        was_refused, place.is_refused = place.is_refused, self.group.refusals != refusals
-        self.newcomers_refused += place.is_refused and not was_refused
+        self._send_status(StatusMessage(consumer, position, self._window_bytes, tag), heard_at_ns)
+        was_refused, member.is_refused = member.is_refused, self.group.refusals != refusals
+        self.newcomers_refused += member.is_refused and not was_refused
 
-    def _needs_no_report(self, receiver: int, tag: int | None, heard_at_ns: int) -> bool:
+    def _needs_no_report(self, consumer: int, tag: int | None, heard_at_ns: int) -> bool:
         """Update an unmoved consumer's sign of life; return False if the group needs a report."""
-        if self.group.heard(receiver, heard_at_ns) or not self.group.is_tracking:
+        if self.group.heard(consumer, heard_at_ns) or not self.group.is_tracking:
             return True
         return self.group.receiver_count > 0 and not self.group.counts(tag)
 
     def _counted(
-        self, place: _Place | None, streams: Mapping[Hashable, int]
+        self, member: _Member | None, streams: Mapping[Hashable, int]
     ) -> dict[Hashable, int]:
         """Return the streams that count for the position: all but new ones far behind."""
-        before = _NO_STREAMS if place is None else place.streams
+        before = _NO_STREAMS if member is None else member.streams
         gating = self.group.gating_receiver
-        if gating is None or (place is not None and not before):
+        if gating is None or (member is not None and not before):
             return dict(streams)
         found = {
             each: at
@@ -168,66 +168,68 @@ class VbucketFlowControl:
     def _is_far_behind(self, edge: int, other_edge: int) -> bool:
         return edge < other_edge - self._window_bytes
 
-    def _drop_far_behind(self, receiver: int, place: _Place) -> None:
-        gating, freed_bytes = self.group.gating_receiver, self.positions.freed_bytes
-        if gating is None or gating.edge >= freed_bytes or self.group.tracks(receiver):
+    def _drop_far_behind(self, consumer: int, member: _Member) -> None:
+        gating, consumed_bytes = self.group.gating_receiver, self.positions.consumed_bytes
+        if gating is None or gating.edge >= consumed_bytes or self.group.tracks(consumer):
             return
-        if not self.group.counts(place.tag):
+        if not self.group.counts(member.tag):
             return
         # Somebody far behind counts only while nobody closer is there.
-        edge = self._edge(min(freed_bytes, place.position))
+        edge = self._edge(min(consumed_bytes, member.position))
         for each in self.group.receivers:
             if self._is_far_behind(each.edge, edge):
                 self.group.drop(each.receiver_id)
 
-    def leave(self, receiver: int) -> None:
-        self._waiting.discard(receiver)
-        if receiver in self._places:
-            self._end(receiver)
+    def leave(self, consumer: int) -> None:
+        self._waiting.discard(consumer)
+        if consumer in self._members:
+            self._end(consumer)
 
-    def _end(self, receiver: int) -> None:
-        del self._places[receiver]
-        self.group.drop(receiver)
+    def _end(self, consumer: int) -> None:
+        del self._members[consumer]
+        self.group.drop(consumer)
 
     def _send_status(self, message: StatusMessage, now_ns: int) -> None:
         self._limit = self.group.on_status_message(message, self._limit, now_ns)
 
     def on_idle(self, now_ns: int) -> int:
-        """Eject silent consumers and free bytes; return how many bytes that freed."""
+        """Eject silent consumers; return how many more bytes are consumed."""
         self._limit = self.group.on_idle(self._limit, now_ns)
         if not self.group.has_required:
             self._note_incomplete(now_ns)
             return 0
-        self._incomplete_since_ns, self.is_held = None, False
+        self._incomplete_since_ns, self.lacks_receivers = None, False
         if self.group.receiver_count or self._has_audience(now_ns):
             # The limit is one window above the slowest consumer that counts.
-            return self.positions.free_to(self._limit - self._window_bytes)
-        return self.free_all()
+            return self.positions.consume_to(self._limit - self._window_bytes)
+        return self.consume_all()
 
     def _note_incomplete(self, now_ns: int) -> None:
         since_ns = self._incomplete_since_ns
         if since_ns is None:
             since_ns = self._incomplete_since_ns = now_ns
-        self.is_held |= now_ns - since_ns >= self._hold_ns
+        self.lacks_receivers |= now_ns - since_ns >= self._hold_ns
 
     def _has_audience(self, now_ns: int) -> bool:
-        return any(not self.is_silent(each.heard_at_ns, now_ns) for each in self._places.values())
+        return any(not self.is_silent(each.heard_at_ns, now_ns) for each in self._members.values())
 
     def is_silent(self, heard_at_ns: int, now_ns: int) -> bool:
         """Return True if the last sign of life is older than the receivers' timeout."""
         return heard_at_ns + self.group.spec.receiver_timeout_ns < now_ns
 
     def is_due(self, now_ns: int) -> bool:
-        """Return True if time alone changes something: the vbucket must be held now."""
+        """Return True if time alone changes something: its streams must end now."""
         since_ns = self._incomplete_since_ns
-        return since_ns is not None and not self.is_held and now_ns - since_ns >= self._hold_ns
+        return (
+            since_ns is not None and not self.lacks_receivers and now_ns - since_ns >= self._hold_ns
+        )
 
-    def free_all(self) -> int:
-        """Free all received bytes; return how many."""
-        return self.positions.free_to(self.positions.received_bytes)
+    def consume_all(self) -> int:
+        """Count all received bytes as consumed; return how many."""
+        return self.positions.consume_to(self.positions.received_bytes)
 
 
-def _is_over(place: _Place, streams: Mapping[Hashable, int], tag: int | None) -> bool:
-    """Return True if the consumer's present streams or tag make a new place."""
-    had_streams = bool(place.streams)
-    return place.tag != tag or (had_streams and place.streams.isdisjoint(streams))
+def _is_over(member: _Member, streams: Mapping[Hashable, int], tag: int | None) -> bool:
+    """Return True if the consumer's present streams or tag make a new member."""
+    had_streams = bool(member.streams)
+    return member.tag != tag or (had_streams and member.streams.isdisjoint(streams))

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.wire.vocabulary import EndReason
 from tests.client.drained import wait_for
 

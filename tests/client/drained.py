@@ -51,7 +51,7 @@ class Drained:
         return {e.vbucket: e.failover_log for e in self.events if isinstance(e, StreamOpened)}
 
     @property
-    def held_bytes(self) -> int:
+    def unreleased_bytes(self) -> int:
         return sum(delivery.frame_bytes for delivery in self.unacknowledged)
 
     def take(self, delivery: Delivery) -> None:

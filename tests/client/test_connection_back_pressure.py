@@ -28,13 +28,13 @@ def test_stalled_application_stops_the_producer_at_the_window_while_noops_are_an
     with connected(cluster, window_bytes=window, noop_interval_seconds=0.1) as connection:
         connection.open_stream(0, START)
         drained = Drained()
-        drained.run(connection, lambda each: each.held_bytes >= window, release=False)
+        drained.run(connection, lambda each: each.unreleased_bytes >= window, release=False)
         answered = cluster.counters().noops_answered
         wait_for("NOOPs under stall", lambda: cluster.counters().noops_answered >= answered + 5)
         assert connection.next(0.0) is None, "nothing more may come before a release"
         counters = cluster.counters()
         assert window <= counters.peak_unacked_bytes <= window + 1200
-        assert drained.held_bytes == counters.peak_unacked_bytes
+        assert drained.unreleased_bytes == counters.peak_unacked_bytes
         assert counters.buffer_acks == 0
         drained.release_all()
         drained.run(connection, caught_up(cluster))
@@ -113,10 +113,10 @@ def test_without_flow_control_reading_stops_at_the_limit(make_cluster: MakeClust
     ) as connection:
         connection.open_stream(0, START)
         drained = Drained()
-        drained.run(connection, lambda each: each.held_bytes >= limit, release=False)
+        drained.run(connection, lambda each: each.unreleased_bytes >= limit, release=False)
         assert connection.next(0.3) is None
-        assert drained.held_bytes <= limit + read_buffer + 2 * MIB
-        while drained.held_bytes - drained.unacknowledged[0].frame_bytes >= limit * 3 // 4:
+        assert drained.unreleased_bytes <= limit + read_buffer + 2 * MIB
+        while drained.unreleased_bytes - drained.unacknowledged[0].frame_bytes >= limit * 3 // 4:
             drained.unacknowledged.pop(0).release()
             assert connection.next(0.1) is None, "not before a quarter of the limit is free"
         drained.release_all()
@@ -146,7 +146,7 @@ def test_a_reader_that_may_not_read_neither_spins_nor_calls_the_node_dead(
     ) as connection:
         connection.open_stream(0, START)
         drained = Drained()
-        drained.run(connection, lambda each: each.held_bytes >= 4 * MIB, release=False)
+        drained.run(connection, lambda each: each.unreleased_bytes >= 4 * MIB, release=False)
         while connection.next(1.0) is not None:
             pass
         begin = monotonic()

@@ -38,18 +38,18 @@ def test_a_window_shrinks_and_grows_under_a_stalled_application(make_cluster: Ma
     with connected(cluster, window_bytes=500_000, noop_interval_seconds=0.1) as connection:
         connection.open_stream(0, START)
         drained = Drained()
-        drained.run(connection, lambda each: each.held_bytes >= 500_000, release=False)
+        drained.run(connection, lambda each: each.unreleased_bytes >= 500_000, release=False)
         connection.resize_window(50_000)
         wait_for("the smaller window", lambda: flows(cluster) == [50_000])
         answered = cluster.counters().noops_answered
         wait_for("NOOPs", lambda: cluster.counters().noops_answered >= answered + 5)
         held = len(drained.unacknowledged)
         drained.release_all()
-        drained.run(connection, lambda each: each.held_bytes >= 50_000, release=False)
+        drained.run(connection, lambda each: each.unreleased_bytes >= 50_000, release=False)
         assert connection.next(0.2) is None
-        assert drained.held_bytes < 50_000 + 1200, f"after {held} deliveries"
+        assert drained.unreleased_bytes < 50_000 + 1200, f"after {held} deliveries"
         connection.resize_window(200_000)
-        drained.run(connection, lambda each: each.held_bytes >= 200_000, release=False)
+        drained.run(connection, lambda each: each.unreleased_bytes >= 200_000, release=False)
         assert connection.next(0.2) is None
         drained.release_all()
         drained.run(connection, caught_up(cluster))
@@ -129,9 +129,9 @@ def are_full(consumer: Consumer) -> bool:
     return len(windows) == 2 and all(each is not None and each.is_full for each in windows)
 
 
-def holds_and_is_full(consumer: Consumer, held_bytes: int) -> Callable[[Drained], bool]:
+def holds_and_is_full(consumer: Consumer, unreleased_bytes: int) -> Callable[[Drained], bool]:
     """Full windows alone say little: a reader learns of a release only a moment later."""
-    return lambda drained: drained.held_bytes >= held_bytes and are_full(consumer)
+    return lambda drained: drained.unreleased_bytes >= unreleased_bytes and are_full(consumer)
 
 
 @pytest.mark.parametrize("rules", ["document", "server"])
@@ -160,7 +160,7 @@ def test_a_window_goes_and_comes_with_bytes_outstanding(
             assert consumer.next(0.2) is None, "what came while it was off fills it"
             drained.release_all()
             drained.run(consumer, holds_and_is_full(consumer, 2 * size), release=False)
-            assert drained.held_bytes < 2 * (size + 1200)
+            assert drained.unreleased_bytes < 2 * (size + 1200)
         drained.release_all()
         drained.run(consumer, caught_up(cluster))
         assert_same_state(cluster, drained)

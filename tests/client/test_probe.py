@@ -61,11 +61,11 @@ def test_tells_what_each_node_holds_as_a_replica(make_cluster: MakeCluster) -> N
     fill(cluster, 100, prefix="later")
     cluster.kill_node(2)
     view = probe_cluster(cluster.seeds[:1], QUICK, CREDENTIALS)
-    copies = probe_replicas(view, QUICK, CREDENTIALS)
+    replicas = probe_replicas(view, QUICK, CREDENTIALS)
     for vbucket in all_of(cluster):
         nodes = [node for node in (0, 1) if node != cluster.vbucket_owner(vbucket)]
-        assert {str(each.node) for each in copies[vbucket]} == {cluster.seeds[n] for n in nodes}
-        for each in copies[vbucket]:
+        assert {str(each.node) for each in replicas[vbucket]} == {cluster.seeds[n] for n in nodes}
+        for each in replicas[vbucket]:
             assert each.high_seqno == held[vbucket]
             assert each.failover_log == cluster.failover_log(vbucket)
 

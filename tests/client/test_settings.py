@@ -37,12 +37,12 @@ def test_no_flow_control_must_be_allowed() -> None:
     with pytest.raises(ConfigError, match="allow_no_flow_control"):
         ConnectionSettings("b", window_bytes=0)
     chosen = ConnectionSettings("b", window_bytes=0, allow_no_flow_control=True)
-    assert chosen.held_limit_bytes(chosen.window_bytes) == chosen.unread_limit_bytes
+    assert chosen.unreleased_limit_bytes(chosen.window_bytes) == chosen.unread_limit_bytes
 
 
 def test_a_producer_that_keeps_to_the_window_is_never_left_unread() -> None:
     chosen = ConnectionSettings("b", window_bytes=MIB)
-    assert chosen.held_limit_bytes(chosen.window_bytes) == MIB + chosen.max_frame_bytes
+    assert chosen.unreleased_limit_bytes(chosen.window_bytes) == MIB + chosen.max_frame_bytes
 
 
 def test_retry_delays_out_of_order() -> None:

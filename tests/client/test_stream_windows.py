@@ -72,7 +72,7 @@ def test_windows_of_streams_alone(make_cluster: MakeCluster, rules: str) -> None
 def filled(connection: NodeConnection, vbucket: int, drained: Drained) -> None:
     """Open a stream and take what its window lets pass; release nothing."""
     connection.open_stream(vbucket, START)
-    drained.run(connection, lambda each: each.held_bytes >= STREAM_WINDOW, release=False)
+    drained.run(connection, lambda each: each.unreleased_bytes >= STREAM_WINDOW, release=False)
     assert connection.next(0.2) is None
 
 
@@ -82,7 +82,7 @@ def test_a_stream_that_is_not_released_holds_up_no_other(make_cluster: MakeClust
     with connected(cluster, stream_window_bytes=STREAM_WINDOW) as connection:
         stalled = Drained()
         filled(connection, 0, stalled)
-        assert STREAM_WINDOW <= stalled.held_bytes < STREAM_WINDOW + MESSAGE
+        assert STREAM_WINDOW <= stalled.unreleased_bytes < STREAM_WINDOW + MESSAGE
         look = connection.stats(monotonic())
         assert (look.stream_window_bytes, look.full_stream_windows) == (STREAM_WINDOW, 1)
         others = Drained()
@@ -183,7 +183,7 @@ def test_windows_of_streams_come_late_and_go(make_cluster: MakeCluster, rules: s
         sizes = [STREAM_WINDOW, 0, 30_000]
         for number, size in enumerate(sizes, 1):
             drained.run(connection, has_rows(number * 300))
-            drained.run(connection, lambda each: each.held_bytes >= 8_000, release=False)
+            drained.run(connection, lambda each: each.unreleased_bytes >= 8_000, release=False)
             connection.change_stream_window(size)
             drained.run(connection, answered(number), release=False)
             drained.release_all()
@@ -192,7 +192,7 @@ def test_windows_of_streams_come_late_and_go(make_cluster: MakeCluster, rules: s
         if rules == "document":
             full = lambda _: connection.stats(monotonic()).full_stream_windows == 2  # noqa: E731
             drained.run(connection, full, release=False)
-            assert drained.held_bytes < 2 * (30_000 + MESSAGE)
+            assert drained.unreleased_bytes < 2 * (30_000 + MESSAGE)
         drained.release_all()
         assert_same_state(cluster, drained.run(connection, caught_up(cluster)))
         assert over_acked_bytes(cluster) == 0

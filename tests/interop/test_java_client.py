@@ -54,7 +54,7 @@ def test_live_writes_and_a_moved_vbucket(
 
 
 def test_rollback_of_a_lost_tail(make_cluster: MakeCluster, start: scenarios.StartDriver) -> None:
-    """With rollback mitigation the client would tell nothing of the tail: the copies lack it."""
+    """With rollback mitigation the client would tell nothing of the tail: the replicas lack it."""
     scenarios.rollback_of_a_lost_tail(make_cluster(replicas=1), partial(start, more=()))
 
 
@@ -83,12 +83,12 @@ def test_mitigation_withholds_what_is_not_persisted(
         driver.finish()
 
 
-def test_mitigation_withholds_what_copies_lack(
+def test_mitigation_withholds_what_replicas_lack(
     make_cluster: MakeCluster, start: scenarios.StartDriver
 ) -> None:
-    """The client tells nothing of a tail that copies lack, so its loss rolls nothing back.
+    """The client tells nothing of a tail that replicas lack, so its loss rolls nothing back.
 
-    A copy that went with its node withholds nothing; any other does until it follows again.
+    A replica that went with its node withholds nothing; any other does until it follows again.
     """
     cluster = make_cluster(replicas=1)
     scenarios.fill(cluster)

@@ -165,9 +165,9 @@ class Connection:
         protocol, window = self.protocol, self.protocol.flow.connection
         protocol.acknowledge(0.0)
         moved = self.say()
-        limit_bytes = self._settings.held_limit_bytes(protocol.most_window_bytes)
+        limit_bytes = self._settings.unreleased_limit_bytes(protocol.most_window_bytes)
         self._limit_bytes = max(self._limit_bytes, limit_bytes)
-        if window.held_bytes >= self._limit_bytes:
+        if window.unreleased_bytes >= self._limit_bytes:
             assert self.was_off, "a brake against the innocent"
             return moved
         on_their_way = len(self.to_consumer)
@@ -234,7 +234,7 @@ class Connection:
             pass
         self.check()
         assert not any(self.left.values()), f"{self.name} waits for ever with {self.left}"
-        assert self.protocol.flow.connection.held_bytes == 0
+        assert self.protocol.flow.connection.unreleased_bytes == 0
         assert not self.flow.window_bytes or self.flow.outstanding_bytes == 0
         for opaque in self.vbuckets if self.streams.is_on else ():
             sent = self.streams.flow(opaque)

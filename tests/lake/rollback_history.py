@@ -122,7 +122,7 @@ class History:
     def _failover(self, replica: Replica) -> None:
         """A node is lost, its vbuckets go to their copies; later it is back, with a share."""
         node = self.random.randrange(self.settings.nodes)
-        self._let_copies_follow()
+        self._let_replicas_follow()
         self.cluster.failover(node)
         if self.random.random() < 0.5:
             self.write(replica)
@@ -132,9 +132,9 @@ class History:
                 self.cluster.move_vbucket(vbucket, node)
         self.cluster.resume_replication()
 
-    def _let_copies_follow(self) -> None:
+    def _let_replicas_follow(self) -> None:
         """Where replication is not paused; so a seed is the same history each time."""
-        if not self.cluster.bucket.replicas.is_paused:
+        if not self.cluster.bucket.replica_progress.is_paused:
             self.cluster.wait_until_replicated()
 
     def _crash(self, _: Replica) -> None:
@@ -167,7 +167,7 @@ class History:
         replica.run_round_twice()
 
     def _pause_replication(self, _: Replica) -> None:
-        self._let_copies_follow()
+        self._let_replicas_follow()
         self.cluster.pause_replication()
 
     def _resume_replication(self, _: Replica) -> None:

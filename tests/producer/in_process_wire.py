@@ -9,7 +9,7 @@ from dcp.wire.framing import FrameSplitter
 
 
 class InProcessWire:
-    """Feeds all copies on ``target`` of vbuckets that ``source`` owns."""
+    """Feeds all replicas on ``target`` of vbuckets that ``source`` owns."""
 
     def __init__(self, bucket: ProducerBucket, source: int, target: int) -> None:
         self._bucket, self._target = bucket, target
@@ -26,8 +26,8 @@ class InProcessWire:
             liveness=LivenessSettings(),
         )
         owned = bucket.map.vbuckets_of(source)
-        copies = bucket.copies.of_node(target)
-        self.connection.follow({v: copies[v] for v in owned if v in copies}, 0.0)
+        replicas = bucket.replicas.of_node(target)
+        self.connection.follow({v: replicas[v] for v in owned if v in replicas}, 0.0)
 
     def close(self) -> None:
         self.connection.close()

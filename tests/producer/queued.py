@@ -64,7 +64,7 @@ def shape(items: CursorItems | None) -> tuple[int, int, list[int]] | None:
 
 def next_items(manager: CheckpointManager, cursor: str) -> CursorItems | None:
     """Take the next snapshot, as a reader that reads it at once."""
-    items = manager.show_items(cursor)
+    items = manager.next_items(cursor)
     if items is not None:
         manager.advance(cursor, items.items[-1].seqno)
     return items

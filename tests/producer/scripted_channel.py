@@ -12,7 +12,7 @@ class ScriptedChannel:
         self.certificate_name = ""
 
     @property
-    def taken_bytes(self) -> int:
+    def drained_bytes(self) -> int:
         return 0
 
     @property

@@ -10,7 +10,7 @@ from dcp.errors import FrameError
 from dcp.server.bucket.bucket_assembly import Bucket
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.commands.session import Session
-from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 

@@ -117,7 +117,7 @@ def test_what_is_released_is_acknowledged_by_time_from_the_start_on() -> None:
     converse(connection, server, 100.0)
     opaque = open_stream(connection, server)
     connection.receive(block_of(marker(opaque, 0, 9)), 101.0)
-    release(connection, connection.flow.connection.held_bytes, 104.9)
+    release(connection, connection.flow.connection.unreleased_bytes, 104.9)
     assert connection.bytes_to_send() == b""
     connection.tick(105.1)
     assert connection.bytes_to_send()

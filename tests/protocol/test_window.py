@@ -116,7 +116,7 @@ def test_acknowledgements(rule: str) -> None:
     size_bytes, steps, expected = RULES[rule]
     window = new_window(size_bytes)
     play(window, steps)
-    assert (window.unacked_bytes, window.held_bytes) == expected
+    assert (window.unacked_bytes, window.unreleased_bytes) == expected
 
 
 def test_the_deadline_is_when_an_ack_falls_due_by_time() -> None:
@@ -346,7 +346,7 @@ def test_counters_agree_with_plain_sums_whatever_happens(
     for what in ("take", "give", "release"):
         for _ in range(len(script) + 1):
             session.step(what, 0, 0)
-    assert {each.held_bytes for each in session.windows.values()} == {0}
+    assert {each.unreleased_bytes for each in session.windows.values()} == {0}
     session.now += 6
     session.step("acknowledge", 0, 0)
     for window in session.windows.values():

@@ -184,7 +184,7 @@ def test_a_size_that_is_refused_while_it_is_off_leaves_the_debt() -> None:
     connection.resize_window(200, 2.0)
     [(frame, body)] = said(connection)
     assert body == control(200)
-    release(connection, connection.flow.connection.held_bytes, 2.0)
+    release(connection, connection.flow.connection.unreleased_bytes, 2.0)
     assert said(connection) == [], "an acknowledgement would have no meaning if it is refused"
     connection.receive(block_of(answer_to(frame, status=Status.EINVAL)), 2.0)
     assert connection.flow.connection.unacked_bytes == debt
@@ -236,7 +236,7 @@ class Line:
             case "receive" if self.to_us:
                 connection.receive(block_of(self.to_us.popleft()), self.now)
             case "release":
-                count = min(amount, self.window.held_bytes)
+                count = min(amount, self.window.unreleased_bytes)
                 flow.release([(each, count) for each in {flow.connection, self.window}])
                 connection.acknowledge(self.now)
             case "tick":
@@ -288,7 +288,7 @@ def test_both_sides_count_the_same_whatever_is_under_way(
         line.step(*step)
     line.arrive()
     assert line.window.unacked_bytes == line.producer.outstanding_bytes
-    line.step("release", line.window.held_bytes)
+    line.step("release", line.window.unreleased_bytes)
     line.now += 6
     line.step("tick", 0)
     line.arrive()

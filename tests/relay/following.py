@@ -55,11 +55,11 @@ def is_level(cluster: ProducerCluster, relay: Relay) -> bool:
     """Whether the relay holds all that the cluster does, under the same failover logs."""
     with relay.bucket.lock:
         for vbucket in all_of(cluster):
-            copy = relay.relay_bucket.copy(vbucket)
+            replica = relay.relay_bucket.replica(vbucket)
             high = cluster.high_seqno(vbucket)
-            if not copy.high_seqno == copy.complete_seqno == high:
+            if not replica.high_seqno == replica.complete_seqno == high:
                 return False
-            if high and copy.vbucket.failover_log != cluster.failover_log(vbucket):
+            if high and replica.vbucket.failover_log != cluster.failover_log(vbucket):
                 return False
     return True
 

@@ -42,7 +42,7 @@ def test_who_is_no_relay_refuses_it(make_cluster: Callable[..., ProducerCluster]
             consumer.next(0.1)
 
 
-def test_a_held_vbucket_promises_what_the_cluster_has(
+def test_a_vbucket_that_lacks_receivers_promises_what_the_cluster_has(
     make_cluster: Callable[..., ProducerCluster], make_relay: Callable[..., Relay]
 ) -> None:
     """Who plans by seqnos finds something to do, asks for it, and completes the group."""

@@ -45,7 +45,7 @@ def _released_all(relay: Relay) -> bool:
 
 
 @pytest.mark.parametrize("strategy", ["max", "min,t:60s"])
-def test_what_is_freed_is_acknowledged_at_once(
+def test_what_is_consumed_is_acknowledged_at_once(
     make_cluster: Callable[..., ProducerCluster], make_relay: Callable[..., Relay], strategy: str
 ) -> None:
     """A hundred windows pass in less time than a look at the clock per window takes."""

@@ -22,7 +22,7 @@ MakeRelay = Callable[..., Relay]
 
 
 class Chaos:
-    """A cluster of three nodes with copies, a relay, and three lakes of which one may be lazy."""
+    """A cluster of three nodes with replicas, a relay, and three lakes of which one may be lazy."""
 
     def __init__(self, cluster: ProducerCluster, folder: Path, fc: str, seed: int) -> None:
         self.cluster, self.random = cluster, Random(seed)

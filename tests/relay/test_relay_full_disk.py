@@ -65,11 +65,11 @@ def _outstanding(cluster: ProducerCluster) -> int:
         return max((flow.outstanding_bytes for flow in flows), default=0)
 
 
-def _wait_until_held(cluster: ProducerCluster, relay: Relaying) -> int:
+def _wait_until_stopped(cluster: ProducerCluster, relay: Relaying) -> int:
     """Wait until the cluster sends nothing more; return how much it sent."""
     sent = -1
 
-    def is_held() -> bool:
+    def is_stopped() -> bool:
         """Whether nothing came in half a second: what was acknowledged before is over then."""
         nonlocal sent
         before, sent = sent, sum(cluster.counters().items_sent.values())
@@ -78,7 +78,7 @@ def _wait_until_held(cluster: ProducerCluster, relay: Relaying) -> int:
         sleep(0.5)
         return False
 
-    wait_for("the cluster waits", is_held, PATIENCE_SECONDS)
+    wait_for("the cluster waits", is_stopped, PATIENCE_SECONDS)
     return sent
 
 
@@ -98,7 +98,7 @@ def test_a_full_disk(
         _let_files_grow(relay, FULL_BYTES)
         _write_much(cluster)
         lake.run(lambda _: _told(relay).waits_for_disk)
-        sent = _wait_until_held(cluster, relay)
+        sent = _wait_until_stopped(cluster, relay)
         assert sent < 20 + COUNT
         on_disk = 20 + FULL_BYTES * 2 // DOCUMENT_BYTES  # more than the disk ever got
         lake.run(lambda _: sum(len(rows) for rows in lake.rows.values()) > on_disk)
@@ -219,7 +219,7 @@ def _end_streams(cluster: ProducerCluster) -> None:
 
 
 @pytest.mark.parametrize("end", [_end_streams, ProducerCluster.drop_connections])
-def test_what_streams_brought_that_are_over_is_held_until_it_is_on_disk(
+def test_what_streams_brought_that_are_over_is_unreleased_until_it_is_on_disk(
     make_cluster: MakeCluster,
     make_relay: MakeRelay,
     tmp_path: Path,
@@ -250,7 +250,7 @@ def test_what_streams_brought_that_are_over_is_held_until_it_is_on_disk(
         lake.run_to(cluster)
 
     def is_free() -> bool:
-        return not relay.figures().upstream[0].held_bytes
+        return not relay.figures().upstream[0].unreleased_bytes
 
-    wait_for("nothing is held", is_free, PATIENCE_SECONDS)
+    wait_for("all is released", is_free, PATIENCE_SECONDS)
     assert not relay.figures().waits_for_disk

@@ -41,11 +41,15 @@ def test_a_node_that_leaves_the_map_holds_nothing_any_more(
     with RawClient(relay.seeds[0]) as client:
         client.log_in().open_dcp(b"slow", window=2_000)
         client.request_stream(0)
-        wait_for("it counts", lambda: relay.figures().groups[0].members == 1, PATIENCE_SECONDS)
+        wait_for("it counts", lambda: relay.figures().groups[0].receivers == 1, PATIENCE_SECONDS)
         fill(cluster, 40, 1_000)
-        wait_for("bytes are held", lambda: relay.figures().held_bytes > 10_000, PATIENCE_SECONDS)
+        wait_for(
+            "bytes are not consumed",
+            lambda: relay.figures().unconsumed_bytes > 10_000,
+            PATIENCE_SECONDS,
+        )
         with relay.bucket.lock:
             monkeypatch.setattr(upstream, "_wanted", dict)
-            monkeypatch.setattr(upstream, "_ask_for_logs", lambda: None)
+            monkeypatch.setattr(upstream, "_ask_for_failover_logs", lambda: None)
             upstream.reconcile()
-            assert relay.figures().held_bytes == 0
+            assert relay.figures().unconsumed_bytes == 0

@@ -141,7 +141,7 @@ def test_what_is_not_known_is_asked_for_again(
     relay = make_relay(cluster)
     client = connect(relay).open_dcp()
     with relay.bucket.lock:
-        relay.relay_bucket.copy(0).has_failover_log = False
+        relay.relay_bucket.replica(0).has_failover_log = False
     assert client.request_stream(0).status == Status.ETMPFAIL
     for opcode in (Opcode.GET_FAILOVER_LOG, Opcode.DCP_GET_FAILOVER_LOG):
         assert client.call(m.Empty(), opcode, vbucket=0).status == Status.ETMPFAIL

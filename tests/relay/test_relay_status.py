@@ -46,7 +46,7 @@ def test_it_says_which_group_lacks_somebody(
     relay = make_relay(cluster, flow_spec=parse_flow_spec("min,g:/2,t:60s"))
     report = ask_source(source(relay.seeds[0]))
     assert (report.node, report.trouble) == (relay.seeds[0], "")
-    assert report.relay is not None and report.relay.groups[0].members == 0
+    assert report.relay is not None and report.relay.groups[0].receivers == 0
     head, group, *_ = report.lines()
     assert head.startswith(f"relay {relay.seeds[0]}: consumers 0, streams 0; RSS ")
     assert group == "  vbuckets 0-3: 0 of 2 receivers, no stream until they are there"

@@ -113,7 +113,7 @@ def test_one_that_is_stuck_is_waited_for_no_more(
         sleep(1.2)
         fill(cluster, 4, DOCUMENT_BYTES, prefix=f"drop-{number}-")
         other.run_to(cluster)
-        wait_for("nothing is held", lambda: relay.figures().held_bytes == 0)
+        wait_for("all is consumed", lambda: relay.figures().unconsumed_bytes == 0)
     assert relay.figures().ejections == 1
     _stays_level(cluster, relay)
     stuck.run_to(cluster)  # nothing is lost for it
@@ -143,7 +143,7 @@ def test_who_was_stuck_counts_again_though_nothing_more_comes(
 
 def _members(relay: Relay) -> list[int]:
     """Return how many are in the vbuckets' groups: once each number."""
-    return [each.members for each in relay.figures().groups]
+    return [each.receivers for each in relay.figures().groups]
 
 
 def test_one_that_takes_a_little_is_not_stuck(
@@ -206,7 +206,7 @@ def test_a_short_absence_closes_nothing(
     lake.run_to(cluster)
     opened = dict(cluster.counters().streams_opened)
     lake.close()
-    wait_for("it is gone", lambda: relay.figures().groups[0].members == 0)
+    wait_for("it is gone", lambda: relay.figures().groups[0].receivers == 0)
     fill(cluster, 400, DOCUMENT_BYTES, prefix="later")
     wait_for("the window is full", lambda: _is_blocked(cluster))
     lake.connect(relay.seeds[0])
@@ -244,7 +244,7 @@ def test_tags_by_control(make_cluster: MakeCluster, make_relay: MakeRelay) -> No
             refused = client.call(m.DcpControl(b"receiver_group_tag", value), Opcode.DCP_CONTROL)
             assert refused.status == Status.EINVAL
         assert client.request_stream(0).status == Status.SUCCESS
-        wait_for("the group is complete", lambda: relay.figures().groups[0].members == 1)
+        wait_for("the group is complete", lambda: relay.figures().groups[0].receivers == 1)
         told = json.loads(client.statistics("relay")["relay"])
         assert told["strategy"] == "tagged,g:-9/1,t:60s,rrwm:4"
         assert [each["vbuckets"] for each in told["groups"]] == ["0"]
@@ -276,7 +276,7 @@ def test_metrics_say_who_gates(
     name, node = _waits_for(relay), cluster.seeds[0]
     assert told[f'relay_group_gating{{consumer="{name}",group="0"}}'] == 1
     assert told['relay_group_info{group="0",vbuckets="0-1"}'] == 1
-    assert told['relay_group_members{group="0"}'] == 2
+    assert told['relay_group_receivers{group="0"}'] == 2
     assert told['relay_group_required{group="0"}'] == 1
     assert told["relay_consumers"] == 2
     assert told["relay_waits_for_disk"] == 0

@@ -173,7 +173,7 @@ def test_it_is_ejected(
     assert found.ejections == 1
     told = f"consumer {_name(tag)} is stuck: 1 vbucket no longer waits for it"
     wait_for("it is told", lambda: told in caplog.text)
-    members = {group.vbuckets: group.members for group in found.groups}
+    members = {group.vbuckets: group.receivers for group in found.groups}
     assert members == {str(HELD): 1, str(FREE): 2}
     wait_until_level(scene.cluster, scene.relay)
     scene.picky.acknowledged.add(HELD)

@@ -53,7 +53,7 @@ def test_round_after_round_of_one_lake(
         wait_for("all of it is told", lambda: _is_told(lake, cluster))
         lake.run()
         assert _has_all(lake, cluster)
-        wait_for("the streams are closed", lambda: _is_held(relay))
+        wait_for("the streams are closed", lambda: _lack_receivers(relay))
     assert lake.plan() is None
 
 
@@ -63,9 +63,9 @@ def _is_told(lake: RoundsInProcess, cluster: ProducerCluster) -> bool:
     return query_cluster(lake.access).high_seqnos == highs
 
 
-def _is_held(relay: Relay) -> bool:
+def _lack_receivers(relay: Relay) -> bool:
     found = relay.figures()
-    return all(group.is_held for group in found.groups) and not any(
+    return all(group.lacks_receivers for group in found.groups) and not any(
         link.streams for link in found.upstream
     )
 

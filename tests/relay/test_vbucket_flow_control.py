@@ -1,4 +1,4 @@
-"""One vbucket's flow control: who is waited for by which strategy, and when it is held."""
+"""One vbucket's flow control: who is waited for by which strategy, and when it has no stream."""
 
 from collections.abc import Hashable
 
@@ -34,14 +34,14 @@ def _report(
 
 
 @pytest.mark.parametrize(
-    ("fc", "freed"),
+    ("fc", "consumed"),
     [("max", 500), ("min", 100), ("tagged,g:7", 300), ("tagged,g:8", 500), ("min,g:/3", 100)],
 )
-def test_who_decides(fc: str, freed: int) -> None:
+def test_who_decides(fc: str, consumed: int) -> None:
     flow_control = _flow_control(fc)
     for receiver, position, tag in ((1, 500, None), (2, 100, None), (3, 300, 7)):
         _report(flow_control, receiver, position, tag, 0)
-    assert flow_control.on_idle(0) == freed
+    assert flow_control.on_idle(0) == consumed
     assert flow_control.on_idle(1) == 0
 
 
@@ -99,7 +99,7 @@ def test_who_came_early_stands_at_the_end_until_it_is_gone(fc: str) -> None:
         assert flow_control.on_idle(now * SECOND) == (400 if now == 4 else 0)
         assert flow_control.group.receiver_count == (0 if fc == "max" else 1)
     flow_control.leave(1)
-    assert (flow_control.receivers, flow_control.group.receiver_count) == (frozenset(), 0)
+    assert (flow_control.members, flow_control.group.receiver_count) == (frozenset(), 0)
     assert not flow_control.is_waiting(1)
 
 
@@ -115,7 +115,7 @@ def test_who_came_early_keeps_its_place_when_it_has_its_stream() -> None:
         flow_control.stream_wait_ended(receiver)
         _report(flow_control, receiver, flow_control.positions.position_of(0), None, SECOND)
         assert flow_control.group.receiver_count == 2
-    assert (flow_control.on_idle(SECOND), flow_control.is_held) == (0, False)
+    assert (flow_control.on_idle(SECOND), flow_control.lacks_receivers) == (0, False)
     assert flow_control.newcomers_refused == 0
 
 
@@ -124,7 +124,7 @@ def test_who_leaves_is_waited_for_no_more() -> None:
     _report(flow_control, 1, 100, None, 0)
     _report(flow_control, 2, 400, None, 0)
     flow_control.leave(1)
-    assert (flow_control.on_idle(0), flow_control.receivers) == (400, frozenset({2}))
+    assert (flow_control.on_idle(0), flow_control.members) == (400, frozenset({2}))
 
 
 def test_a_newcomer_far_behind_is_not_waited_for() -> None:
@@ -140,33 +140,33 @@ def test_a_newcomer_far_behind_is_not_waited_for() -> None:
     assert flow_control.on_idle(3) == 0
 
 
-def _is_held(flow_control: VbucketFlowControl) -> bool:
-    return flow_control.is_held
+def _lacks_receivers(flow_control: VbucketFlowControl) -> bool:
+    return flow_control.lacks_receivers
 
 
 def test_a_group_that_is_not_complete() -> None:
     flow_control = _flow_control("tagged,g:7/2", hold_ns=3 * SECOND)
-    assert _is_held(flow_control)
+    assert _lacks_receivers(flow_control)
     _report(flow_control, 1, 600, 7, 0)
     _report(flow_control, 2, 600, None, 0)
     assert flow_control.on_idle(0) == 0
-    assert _is_held(flow_control)
+    assert _lacks_receivers(flow_control)
     _report(flow_control, 3, 500, 7, 1)
     assert flow_control.on_idle(1) == 500
-    assert not _is_held(flow_control)
+    assert not _lacks_receivers(flow_control)
     flow_control.leave(1)
     _report(flow_control, 3, 600, 7, 2)
     assert flow_control.on_idle(2) == 0
-    assert not _is_held(flow_control)
+    assert not _lacks_receivers(flow_control)
     assert flow_control.on_idle(3 * SECOND + 1) == 0
-    assert not _is_held(flow_control)
+    assert not _lacks_receivers(flow_control)
     assert flow_control.on_idle(3 * SECOND + 2) == 0
-    assert _is_held(flow_control)
-    assert flow_control.free_all() == 100
+    assert _lacks_receivers(flow_control)
+    assert flow_control.consume_all() == 100
 
 
 def _level(fc: str = "min", received: int = 3000) -> VbucketFlowControl:
-    """A gate of which all is freed, as receivers 1 and 2 are level."""
+    """Flow control with all bytes consumed, as receivers 1 and 2 are level."""
     flow_control = _flow_control(fc, received=received)
     for receiver in (1, 2):
         _report(flow_control, receiver, received, 7, 0, "first")
@@ -175,7 +175,7 @@ def _level(fc: str = "min", received: int = 3000) -> VbucketFlowControl:
 
 
 def test_who_is_counted_may_go_back_within_its_stream() -> None:
-    """Aeron's edge of the newest message: what is freed stays so, and nothing more is."""
+    """Aeron's edge of the newest message: what is consumed stays so, and nothing more is."""
     flow_control = _level()
     flow_control.positions.receive(31, 400)
     _report(flow_control, 1, 2700, 7, 1, "first")
@@ -226,7 +226,7 @@ def test_another_tag_leaves_at_once() -> None:
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1), (1, 3, 2)])
 def test_who_counts_does_not_depend_on_who_came_first(order: tuple[int, ...]) -> None:
-    """Two that are far behind what is freed, and one that is level."""
+    """Two that are far behind what is consumed, and one that is level."""
     flow_control = _flow_control("min", received=0)
     flow_control.positions.begin_again(30)
     standing = {1: 0, 2: 5, 3: 30}
@@ -285,7 +285,7 @@ def test_nobody_is_ejected_before_all_are_reported(why: str) -> None:
     else:
         for receiver, position in ((1, 100), (last, 1000), (last, 2800)):
             _report(flow_control, receiver, position, None, 0)
-        flow_control.positions.free_to(3000)
+        flow_control.positions.consume_to(3000)
         _report(flow_control, 3, 3000, None, late)
     _report(flow_control, last, 2800, None, late)
     flow_control.on_idle(late)

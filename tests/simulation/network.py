@@ -29,7 +29,7 @@ class Pipe:
         self._arrived = bytearray()
         self._last_at = 0.0
         self.sent_bytes = 0
-        self.taken_bytes = 0
+        self.drained_bytes = 0
         self.is_ended = False
         """Whether the sender sends no more."""
         self.has_end = False
@@ -102,7 +102,7 @@ class Pipe:
         if self._arrived:
             found = bytes(self._arrived[:most])
             del self._arrived[:most]
-            self.taken_bytes += len(found)
+            self.drained_bytes += len(found)
             self._link.network.loop.call_soon(self.on_room)
             return found
         if self.error is not None:

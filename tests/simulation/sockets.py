@@ -70,9 +70,9 @@ class ServedChannel:
         self._in.on_bytes, self._out.on_room = self._has_bytes.set, self._has_room.set
 
     @property
-    def taken_bytes(self) -> int:
+    def drained_bytes(self) -> int:
         """How much the client has read."""
-        return self._out.taken_bytes
+        return self._out.drained_bytes
 
     async def open(self) -> None:
         """Nothing comes first."""

@@ -132,7 +132,7 @@ class Source:
             self._note_losses("node lost its disk", before)
 
     def failover(self) -> None:
-        """A node is lost, its vbuckets go to their copies; it is back empty, for a share."""
+        """A node is lost, its vbuckets go to their replicas; it is back empty, for a share."""
         node, before = self._node(), self._seqnos()
         with suppress(ValueError):
             self.cluster.failover(node)

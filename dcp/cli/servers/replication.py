@@ -1,4 +1,4 @@
-"""``dcplake replication``: let the copies of a running ``dcplake serve`` stand still, or follow."""
+"""``dcplake replication``: stop the replicas of a running ``dcplake serve``, or let them follow."""
 
 from typing import Annotated, Literal
 
@@ -17,7 +17,7 @@ def run(
         Literal["pause", "resume"],
         Argument(
             metavar="pause|resume",
-            help="pause: a failover loses what is written from now on; resume: copies follow again",
+            help="pause: a failover loses later writes; resume: replicas follow again",
         ),
     ],
 ) -> int:
@@ -25,8 +25,8 @@ def run(
     with access.admin_client() as client:
         if order == "pause":
             client.pause_replication()
-            say("copies stand still: a failover loses what is written from now on")
+            say("replicas stand still: a failover loses what is written from now on")
         else:
             client.resume_replication()
-            say("copies follow again")
+            say("replicas follow again")
     return 0

@@ -118,12 +118,13 @@ def _relay_lines(node: str, relay: RelayFigures) -> Iterator[str]:
 
 
 def _group_lines(group: GroupFigures) -> Iterator[str]:
-    if group.is_held or group.members < group.required:
-        held = ", no stream until they are there" if group.is_held else ""
-        yield f"  vbuckets {group.vbuckets}: {group.members} of {group.required} receivers{held}"
+    if group.lacks_receivers or group.receivers < group.required:
+        without = ", no stream until they are there" if group.lacks_receivers else ""
+        there = f"{group.receivers} of {group.required} receivers"
+        yield f"  vbuckets {group.vbuckets}: {there}{without}"
     if group.waits_for:
-        held_bytes = size_text(group.held_bytes)
-        yield f"  vbuckets {group.vbuckets}: {held_bytes} wait for consumer {group.waits_for}"
+        unconsumed = size_text(group.unconsumed_bytes)
+        yield f"  vbuckets {group.vbuckets}: {unconsumed} wait for consumer {group.waits_for}"
 
 
 def _upstream(link: UpstreamFigures) -> str:

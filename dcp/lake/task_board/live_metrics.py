@@ -17,7 +17,7 @@ _METRICS: Final[Metrics] = {
     "dcp_window_bytes": "Window of the connection: what the node may have outstanding.",
     "dcp_window_overflow_bytes_max": "Most by which one message went beyond the window.",
     "dcp_recv_bytes_total": "Bytes received that flow control counts.",
-    "dcp_freed_bytes_total": "Bytes that left this process's memory.",
+    "dcp_released_bytes_total": "Bytes that left this process's memory.",
     "dcp_acked_bytes_total": "Bytes acknowledged to the node.",
     "dcp_unacked_bytes": "What the node counts as not acknowledged.",
     "dcp_ack_total": "Acknowledgements sent.",
@@ -85,7 +85,7 @@ def _of_connection(each: Connection, labels: dict[str, str]) -> Iterator[Sample]
         yield Sample("dcp_window_overflow_bytes_max", labels, each.window.overshoot_bytes)
         yield Sample("dcp_window_full_seconds_total", labels, each.window.full_seconds)
     yield Sample("dcp_recv_bytes_total", labels, each.received_bytes)
-    yield Sample("dcp_freed_bytes_total", labels, each.released_bytes)
+    yield Sample("dcp_released_bytes_total", labels, each.released_bytes)
     yield Sample("dcp_acked_bytes_total", labels, each.acknowledged_bytes)
     yield Sample("dcp_ack_total", labels, each.acks)
 

@@ -152,7 +152,9 @@ def connection_of(
     """All connections of the task share ``behind``. ``batch_bytes`` 0: no known limit."""
     own = (
         StageStats("frame", stats.longest_bytes, stats.unfinished_bytes),
-        StageStats("handover", stats.held_limit_bytes, stats.received_bytes - stats.taken_bytes),
+        StageStats(
+            "handover", stats.unreleased_limit_bytes, stats.received_bytes - stats.taken_bytes
+        ),
         StageStats("batch", batch_bytes, stats.taken_bytes - stats.given_bytes),
         StageStats("spark", batch_bytes, stats.given_bytes - stats.released_bytes),
     )

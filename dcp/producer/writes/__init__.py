@@ -1,1 +1,1 @@
-"""Writes of clients: documents, their expiry, and writes that wait for a majority of copies."""
+"""Writes of clients: documents, their expiry, and writes that wait for a majority of nodes."""

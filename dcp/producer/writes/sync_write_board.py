@@ -1,11 +1,11 @@
 from collections.abc import Callable, Sequence
 
-from dcp.producer.replicas import Replicas
+from dcp.producer.replica_progress import ReplicaProgress
 from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.producer.writes.sync_writes import (
     Answer,
     Chain,
-    CopyProgress,
+    NodeProgress,
     SyncWrites,
     Told,
     is_possible,
@@ -25,7 +25,7 @@ class SyncWriteBoard:
         self,
         table: VbucketTable,
         writers: Sequence[DocumentWriter],
-        replicas: Replicas,
+        replica_progress: ReplicaProgress,
         writes: WritePath,
         clock: Callable[[], float],
     ) -> None:
@@ -33,7 +33,8 @@ class SyncWriteBoard:
 
         ``writers`` has the present writer of each vbucket; call ``recover`` after a change.
         """
-        self._table, self._replicas, self._writes, self._clock = table, replicas, writes, clock
+        self._table, self._replicas = table, replica_progress
+        self._writes, self._clock = writes, clock
         self._writers = writers
         self._writes_of = [SyncWrites(writer) for writer in writers]
         self._pending: set[int] = set()
@@ -47,13 +48,13 @@ class SyncWriteBoard:
         return bool(self._pending)
 
     def require_possible(self, vbucket: int) -> None:
-        """Raise RefusedError DURABILITY_IMPOSSIBLE if too few copies of a vbucket exist."""
+        """Raise RefusedError DURABILITY_IMPOSSIBLE if too few nodes have a vbucket."""
         chain = self._chain_of(vbucket)
         if not is_possible(chain):
-            found = sum(copy is not None for copy in chain)
+            found = sum(replica is not None for replica in chain)
             raise RefusedError(
                 Status.DURABILITY_IMPOSSIBLE,
-                f"vbucket {vbucket}: found {found} of {len(chain)} copies, too few for a majority",
+                f"vbucket {vbucket}: found {found} of {len(chain)} nodes, too few for a majority",
             )
 
     def track(self, prepare: Version, deadline: float, answer: Answer) -> None:
@@ -116,5 +117,5 @@ class SyncWriteBoard:
 
     def _chain_of(self, vbucket: int) -> Chain:
         data = self._table.vbuckets[vbucket].data
-        active = CopyProgress(data.high_seqno, data.disk.persisted_seqno)
+        active = NodeProgress(data.high_seqno, data.disk.persisted_seqno)
         return (active, *self._replicas.behind(vbucket))

@@ -3,16 +3,16 @@
     state            event           next state       result
     PENDING          ACKNOWLEDGED    COMMITTED        appends the document; SUCCESS
     PENDING          TIMED_OUT       ABORTED          appends an abort; SYNC_WRITE_AMBIGUOUS
-    PENDING          IMPOSSIBLE      ABORTED          the same: too few copies are left
+    PENDING          IMPOSSIBLE      ABORTED          the same: too few nodes are left
     PENDING          RECOVERED       MAYBE_VISIBLE    SYNC_WRITE_AMBIGUOUS: failover or restart
     either           GONE            FORGOTTEN        SYNC_WRITE_AMBIGUOUS: collection dropped
     MAYBE_VISIBLE    ACKNOWLEDGED    COMMITTED        appends the document; no client waits
 
-A write is committed when a majority of copies has acknowledged its prepare. The active counts as
-one of the copies. Copies acknowledge in seqno order, so commits keep that order too. A write that
-may have been visible before a failover is never aborted; until its new commit nobody can read its
-key. Sources: kv_engine ``engines/ep/src/durability/active_durability_monitor.cc``,
-``engines/ep/src/vbucket.cc``.
+A write is committed when a majority of its chain has acknowledged its prepare: the node of the
+active and those of the replicas. Replicas acknowledge in seqno order, so commits keep that order
+too. A write that may have been visible before a failover is never aborted; until its new commit
+nobody can read its key. Sources: kv_engine
+``engines/ep/src/durability/active_durability_monitor.cc``, ``engines/ep/src/vbucket.cc``.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,14 +27,14 @@ from dcp.server.vbucket.request_framing import DurabilityLevel
 from dcp.wire.vocabulary import Opcode, Status
 
 
-class CopyProgress(NamedTuple):
-    held_seqno: int
+class NodeProgress(NamedTuple):
+    memory_seqno: int
     """The newest seqno that the active has, or that the replica acknowledged."""
     persisted_seqno: int
 
 
-Chain = Sequence[CopyProgress | None]
-"""One entry per copy of the bucket's settings, the active first. None: no node has this copy."""
+Chain = Sequence[NodeProgress | None]
+"""One entry for the active, then one per replica of the bucket's settings; None: it has no node."""
 
 
 def majority_of(chain: Chain) -> int:
@@ -42,8 +42,8 @@ def majority_of(chain: Chain) -> int:
 
 
 def is_possible(chain: Chain) -> bool:
-    """Return False if too few copies exist to ever commit a sync write."""
-    return sum(copy is not None for copy in chain) >= majority_of(chain)
+    """Return False if too few nodes exist to ever commit a sync write."""
+    return sum(node is not None for node in chain) >= majority_of(chain)
 
 
 class WriteState(Enum):
@@ -205,24 +205,24 @@ def _after(prepare: Version, content: Content, seqno: int) -> Version:
 
 def _majority_seqno(chain: Chain, writes: Sequence[_Write]) -> int:
     """Return the highest seqno that a majority has acknowledged, the active included."""
-    copies = [
-        0 if copy is None else _acknowledged_seqno(copy, writes, is_active=not place)
-        for place, copy in enumerate(chain)
+    seqnos = [
+        0 if node is None else _acknowledged_seqno(node, writes, is_active=not index)
+        for index, node in enumerate(chain)
     ]
-    # The n-th highest value is what at least n copies have reached.
-    return min(copies[0], sorted(copies, reverse=True)[majority_of(chain) - 1])
+    # The n-th highest value is what at least n nodes have reached.
+    return min(seqnos[0], sorted(seqnos, reverse=True)[majority_of(chain) - 1])
 
 
-def _acknowledged_seqno(copy: CopyProgress, writes: Sequence[_Write], *, is_active: bool) -> int:
+def _acknowledged_seqno(node: NodeProgress, writes: Sequence[_Write], *, is_active: bool) -> int:
     needs_disk = (
         DurabilityLevel.MAJORITY_AND_PERSIST_ON_ACTIVE
         if is_active
         else DurabilityLevel.PERSIST_TO_MAJORITY
     )
-    # A copy must persist these levels first, so the first unpersisted prepare holds back all later
+    # A node must persist these levels first, so the first unpersisted prepare holds back all later
     # ones.
     for write in writes:
         seqno = write.prepare.seqno
-        if write.level >= needs_disk and seqno > copy.persisted_seqno:
-            return min(copy.held_seqno, seqno - 1)
-    return copy.held_seqno
+        if write.level >= needs_disk and seqno > node.persisted_seqno:
+            return min(node.memory_seqno, seqno - 1)
+    return node.memory_seqno

@@ -1,1 +1,1 @@
-"""A bucket: its vbuckets and copies, its flusher, and its DCP connections."""
+"""A bucket: its vbuckets and replicas, its flusher, and its DCP connections."""

@@ -1,7 +1,7 @@
 """The bucket that all nodes serve, assembled from its parts.
 
     map, counters, changes            owners of vbuckets; statistics; vbuckets with news for streams
-    table                             vbuckets and copies           (on a data folder, a flusher)
+    table                             vbuckets and replicas         (on a data folder, a flusher)
     dcp_connections                   connections to which streams send
     writes                            path from a command to disk, memory and streams
     persistence_waits                 clients that wait for the disk
@@ -21,12 +21,12 @@ from dcp.server.bucket.bucket_manifest import BucketManifest
 from dcp.server.bucket.bucket_origin import BucketOrigin
 from dcp.server.bucket.bucket_storage import BucketStorage
 from dcp.server.bucket.client_load import ClientLoad
-from dcp.server.bucket.copy_table import Copies
 from dcp.server.bucket.dcp_connection import SharedByConnections
 from dcp.server.bucket.dcp_connections import DcpConnections
 from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.node_figures import ProcessFigures
 from dcp.server.bucket.persistence_waits import PersistenceWaits
+from dcp.server.bucket.replicas import Replicas
 from dcp.server.bucket.vbucket_maker import VbucketMaker
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.bucket.write_path import WritePath
@@ -110,8 +110,8 @@ class Bucket:
         return self.table.vbuckets
 
     @property
-    def copies(self) -> Copies:
-        return self.table.copies
+    def replicas(self) -> Replicas:
+        return self.table.replicas
 
     @property
     def manifest(self) -> Manifest:
@@ -161,7 +161,7 @@ class Bucket:
         """
         try:
             if self._storage is not None and self._storage.is_open:
-                self._storage.close(self.vbuckets, self.copies.all_vbuckets())
+                self._storage.close(self.vbuckets, self.replicas.all_vbuckets())
         finally:
             if self.writes.flusher is not None:
                 self.writes.flusher.close()

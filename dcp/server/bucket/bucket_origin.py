@@ -1,4 +1,4 @@
-"""The source of a bucket's documents: the seam to the producer and the relay.
+"""The origin of a bucket's documents: the seam to the producer and the relay.
 
 Clients write to a producer's bucket (``ClientOrigin`` in ``dcp/producer/producer_bucket.py``).
 Another cluster fills a relay's bucket (``UpstreamOrigin`` in ``dcp/relay/relay_bucket.py``).
@@ -7,10 +7,10 @@ Another cluster fills a relay's bucket (``UpstreamOrigin`` in ``dcp/relay/relay_
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dcp.server.bucket.copy_table import Copies
+from dcp.server.bucket.replicas import Replicas
 from dcp.server.model.manifest import Manifest
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import DcpClient
-from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import VbucketState
 
@@ -44,15 +44,15 @@ class BucketOrigin(Protocol):
     def begin(self, vbucket: Vbucket) -> None:
         """Prepare a vbucket that was just opened for its clients."""
 
-    def own_copies(
+    def own_replicas(
         self,
         vbuckets: Sequence[Vbucket],
         known_manifest: Callable[[], Manifest],
         quota_bytes: int,
-    ) -> Copies | None:
-        """Return a table in which the vbuckets themselves are the filled copies.
+    ) -> Replicas | None:
+        """Return a table in which the vbuckets themselves are the filled replicas.
 
-        None: copies are separate vbuckets, placed by the cluster map.
+        None: replicas are separate vbuckets, placed by the cluster map.
         """
 
     def stream_moved(self, vbucket: int) -> None:

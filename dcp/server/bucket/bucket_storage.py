@@ -72,8 +72,8 @@ class BucketStorage:
     def home(self, vbucket: int) -> VbucketHome:
         return self._home(vbucket, self._names.of(vbucket))
 
-    def copy_home(self, node: int, vbucket: int) -> VbucketHome:
-        return self._home(vbucket, self._names.of_copy(node, vbucket))
+    def replica_home(self, node: int, vbucket: int) -> VbucketHome:
+        return self._home(vbucket, self._names.of_replica(node, vbucket))
 
     def _home(self, vbucket: int, name: str) -> VbucketHome:
         file = self._folder.file(name)
@@ -86,18 +86,18 @@ class BucketStorage:
         if self.is_open:
             self._removals.submit(_remove, file)
 
-    def drop_copy(self, node: int, vbucket: int) -> None:
-        """Forget a copy; its log is removed later."""
-        self._names.drop_copy(node, vbucket)
+    def drop_replica(self, node: int, vbucket: int) -> None:
+        """Forget a replica; its log is removed later."""
+        self._names.drop_replica(node, vbucket)
 
     @contextmanager
-    def installing(self, copies: Iterable[tuple[int, int]]) -> Iterator[None]:
-        """Make copies the vbuckets of the next record, and undo that if the block raises.
+    def installing(self, replicas: Iterable[tuple[int, int]]) -> Iterator[None]:
+        """Make replicas the vbuckets of the next record, and undo that if the block raises.
 
-        ``copies`` are pairs of node and vbucket. The block saves the record.
+        ``replicas`` are pairs of node and vbucket. The block saves the record.
         """
         before = self._names.copy()
-        for node, vbucket in copies:
+        for node, vbucket in replicas:
             self._names.install(node, vbucket)
         try:
             yield
@@ -105,9 +105,9 @@ class BucketStorage:
             self._names = before
             raise
 
-    def keep_copies(self, named: Iterable[tuple[int, int]]) -> None:
-        """Forget all copies but these (node, vbucket) pairs, and remove the logs of others."""
-        self._names.keep_copies(named)
+    def keep_replicas(self, named: Iterable[tuple[int, int]]) -> None:
+        """Forget all replicas but these (node, vbucket) pairs, and remove the logs of others."""
+        self._names.keep_replicas(named)
         for name in sorted(self._folder.logs() - self._names.known):
             self._folder.file(name).remove()
 
@@ -119,7 +119,7 @@ class BucketStorage:
         """
         self._manifests.add(manifest)
         number = self._manifests.number(manifest)
-        # A copy can stand at a manifest that no active vbucket had, so the record may lack it.
+        # A replica can stand at a manifest that no active vbucket had, so the record may lack it.
         if number not in self._saved_numbers:
             self._save(replace(self._record, manifests=self._manifests.rows))
         return number
@@ -153,11 +153,11 @@ class BucketStorage:
         map_: ServedClusterMap,
         manifest: Manifest,
         steps: Sequence[Step],
-        held: Sequence[Vbucket],
+        vbuckets: Sequence[Vbucket],
     ) -> None:
         """Save the map, the manifest and the steps to the manifest, if anything changed.
 
-        ``held`` are all vbuckets and copies; manifests that none of them names are forgotten.
+        ``vbuckets`` are all vbuckets and replicas; manifests that none of them names are forgotten.
 
         Raises:
             OSError: the folder cannot be written; the previous record stays.
@@ -165,7 +165,7 @@ class BucketStorage:
         wanted = [*(then for _, then in steps), manifest]
         for each in wanted:
             self._manifests.add(each)
-        self._forget_manifests({self._manifests.number(each) for each in wanted}, held)
+        self._forget_manifests({self._manifests.number(each) for each in wanted}, vbuckets)
         record = self._record_of(map_, self._manifests.number(manifest))
         if record != self._record:
             self._save(record)
@@ -179,19 +179,19 @@ class BucketStorage:
             members=map_.members,
             copies=map_.rows,
             logs=self._names.names,
-            copy_logs=self._names.copies,
+            copy_logs=self._names.replicas,
             manifest=manifest_number,
             manifests=self._manifests.rows,
         )
 
-    def _forget_manifests(self, wanted: set[int], held: Sequence[Vbucket]) -> None:
-        """Forget all manifests but these numbers and those in the history of a vbucket or copy."""
-        steps = {id(m): m for v in held for _, m in v.documents.collections.steps}
+    def _forget_manifests(self, wanted: set[int], vbuckets: Sequence[Vbucket]) -> None:
+        """Forget all manifests but these numbers and those in a vbucket's or replica's history."""
+        steps = {id(m): m for v in vbuckets for _, m in v.documents.collections.steps}
         given = {self._manifests.number_given(manifest) for manifest in steps.values()}
-        named = wanted.union(*(vbucket.named_manifests for vbucket in held))
+        named = wanted.union(*(vbucket.named_manifests for vbucket in vbuckets))
         self._manifests.keep(named | {number for number in given if number is not None})
 
-    def close(self, vbuckets: list[Vbucket], copies: list[Vbucket]) -> None:
+    def close(self, vbuckets: list[Vbucket], replicas: list[Vbucket]) -> None:
         """Write all pending data, record a clean stop, and unlock the folder.
 
         Raises:
@@ -200,7 +200,7 @@ class BucketStorage:
         self.is_open = False
         failures = []
         try:
-            for vbucket in (*vbuckets, *copies):
+            for vbucket in (*vbuckets, *replicas):
                 try:
                     vbucket.data.persistence.flush(vbucket.data.high_seqno)
                     if vbucket.data.disk.saved_state:
@@ -211,7 +211,7 @@ class BucketStorage:
             if failures:
                 raise failures[0]
             ended_at = [vbucket.data.high_seqno for vbucket in vbuckets]
-            self._forget_manifests({self._record.manifest}, (*vbuckets, *copies))
+            self._forget_manifests({self._record.manifest}, (*vbuckets, *replicas))
             rows = self._manifests.rows
             self._folder.save(replace(self._record, manifests=rows, ended_at=ended_at))
         finally:

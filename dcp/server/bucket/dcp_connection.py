@@ -17,11 +17,11 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.send_window import SendWindow
+from dcp.server.streams.active_stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.chunks import FrameBatch
 from dcp.server.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
 from dcp.server.streams.noop import NoopTimer
 from dcp.server.streams.ready_list import ReadyList
-from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.stream_quota import StreamQuota
 from dcp.server.streams.stream_register import StreamRegister
 from dcp.server.streams.stream_settings import OutOfOrder, StreamSettings
@@ -49,7 +49,7 @@ class SharedByConnections:
     counters: Counters
     origin: BucketOrigin
     memory: CheckpointAccount
-    """Account of the checkpoints of vbuckets (copies have their own)."""
+    """Account of the checkpoints of vbuckets (replicas have their own)."""
     stream_quotas: defaultdict[int, StreamQuota]
     key_quota: KeyQuota = field(default_factory=KeyQuota)
 
@@ -155,8 +155,8 @@ class DcpConnection:
     @property
     def has_room_for_stream(self) -> bool:
         """True if the client may open another stream; a stream counts until its end is sent."""
-        held = self.stream_windows.streams
-        return held < MAX_STREAMS and (self.is_internal or self._quota.has_room(held))
+        streams = self.stream_windows.streams
+        return streams < MAX_STREAMS and (self.is_internal or self._quota.has_room(streams))
 
     def is_streaming(self, vbucket: int, stream_id: int | None = None) -> bool:
         """Return True if such a stream sends items; an ending stream may be replaced."""
@@ -249,15 +249,15 @@ class DcpConnection:
     def cursors_dropped(self, data: VbucketData, cursors: tuple[str, ...]) -> None:
         """Send the streams that lost these cursors of ``data`` back to the disk."""
         for stream in self.streams.of({data.vbucket}):
-            # A client can stream the vbucket here and a copy elsewhere: its cursors have one name
-            # in both.
+            # A client can stream the vbucket here and a replica elsewhere: its cursors have one
+            # name in both.
             if stream.cursor in cursors and stream.is_of(data):
                 stream.cursor_dropped()
                 self._shared.counters.cursors_dropped += 1
                 self.ready.wake(stream)
 
     def drop_some_streams(self) -> bool:
-        """End one round of a lost connection's streams; return True if more are left."""
+        """End some of a lost connection's streams; return True if more are left."""
         for stream in list(islice(self.streams, DROPPED_STREAMS_AT_ONCE)):
             stream.end(EndReason.DISCONNECTED, announce=False)
             self._forget(stream)

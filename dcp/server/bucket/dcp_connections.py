@@ -5,8 +5,8 @@ from itertools import count
 
 from dcp.server.bucket.dcp_connection import DcpConnection, SharedByConnections
 from dcp.server.model.cluster_map import ServedClusterMap
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import ConnectionKey, DcpClient
-from dcp.server.streams.stream import ActiveStream
 from dcp.server.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire.vocabulary import EndReason
@@ -45,7 +45,7 @@ class DcpConnections(Mapping[ConnectionKey, DcpConnection]):
                 older.drop_streams()
             else:
                 self._displaced.add(older)
-        # The older connection lets its streams go in rounds. Until then its cursors hold their
+        # The older connection ends its streams in turns. Until then its cursors hold their
         # names, so the new connection's cursors need others.
         if any(each.key == key for each in self._displaced):
             cursor_name = f"{next(self._numbers)}:{cursor_name}"

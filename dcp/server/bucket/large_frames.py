@@ -3,7 +3,7 @@
 A frame needs room for the bytes that have arrived; announcing a size in its header costs nothing.
 The first ``LARGE_FRAME_BYTES`` of a frame are free. Beyond that:
 
-- One frame owns a place as large as the largest frame, so it always completes. The place goes
+- One frame has a reserved room as large as the largest frame, so it always completes. That goes
   alternately to the frame with the fewest missing bytes and to the oldest, so none starves.
 - The others share the rest. A frame that lacks over half of the free room gets at most a quarter,
   so small frames fit beside large ones.
@@ -13,7 +13,7 @@ While others wait, a client must send ``LEAST_BYTES`` within its patience, or is
 patience is ``patience_seconds`` divided by one more than the number of waiting clients. Time is an
 argument: the module has no clock and no I/O.
 
-    held by all   <=   quota + connections * (LARGE_FRAME_BYTES + one read)
+    granted to all   <=   quota + connections * (LARGE_FRAME_BYTES + one read)
 """
 
 from collections.abc import Callable, Iterator
@@ -41,8 +41,8 @@ class LargeFrames:
             )
         self.patience_seconds = patience_seconds
         self.shared_bytes = 0
-        """Bytes held by all frames except the one with a place of its own."""
-        # The rest of the quota is the place of its own that one frame has.
+        """Bytes granted to all frames except the one with a reserved room."""
+        # The rest of the quota is the reserved room.
         self._quota_bytes = quota_bytes - MAX_FRAME_BYTES
         self._waiting: dict[FrameRoom, None] = {}
         self._first: FrameRoom | None = None
@@ -50,8 +50,8 @@ class LargeFrames:
         self._numbers: Iterator[int] = count()
 
     @property
-    def held_bytes(self) -> int:
-        return self.shared_bytes + (self._first.held_bytes if self._first else 0)
+    def granted_bytes(self) -> int:
+        return self.shared_bytes + (self._first.granted_bytes if self._first else 0)
 
     @property
     def waiting(self) -> int:
@@ -77,7 +77,7 @@ class LargeFrames:
         if self._first is room:
             self._first = None
         else:
-            self.shared_bytes -= room.held_bytes
+            self.shared_bytes -= room.granted_bytes
         for waiting in list(self._waiting):
             self._share(waiting, now)
         if self._first is None and self._waiting:
@@ -87,10 +87,10 @@ class LargeFrames:
         if room is not self._first:
             free_bytes = self._quota_bytes - self.shared_bytes
             # This leaves room for a read beyond the frame's end.
-            lacking_bytes = room.frame_bytes - room.held_bytes
+            lacking_bytes = room.frame_bytes - room.granted_bytes
             if lacking_bytes > free_bytes // 2 and room.asked_bytes > free_bytes // 4:
                 return False
-            self.shared_bytes += room.asked_bytes - room.held_bytes
+            self.shared_bytes += room.asked_bytes - room.granted_bytes
         self._grant(room, now)
         return True
 
@@ -103,7 +103,7 @@ class LargeFrames:
             room = min(self._waiting, key=lambda each: (each.lacking_bytes, each.number))
         self._takes_oldest = not self._takes_oldest
         self._first = room
-        self.shared_bytes -= room.held_bytes
+        self.shared_bytes -= room.granted_bytes
         self._grant(room, now)
         for waiting in list(self._waiting):
             self._share(waiting, now)
@@ -121,7 +121,7 @@ class FrameRoom:
 
     def __init__(self, frames: LargeFrames, on_room: Callable[[], None]) -> None:
         self.number = 0
-        self.held_bytes = self.asked_bytes = self.frame_bytes = 0
+        self.granted_bytes = self.asked_bytes = self.frame_bytes = 0
         self._frames = frames
         self._on_room = on_room
         self._new_bytes = 0
@@ -136,7 +136,7 @@ class FrameRoom:
     @property
     def is_waiting(self) -> bool:
         """True if the frame waits for room; the connection must not be read then."""
-        return self.asked_bytes > self.held_bytes
+        return self.asked_bytes > self.granted_bytes
 
     def brought(self, arrived_bytes: int, frame_bytes: int, now: float) -> None:
         """Note that ``arrived_bytes`` of a frame are here; check ``is_waiting`` afterwards."""
@@ -157,7 +157,7 @@ class FrameRoom:
 
     def granted(self, now: float) -> None:
         """Called by ``LargeFrames``: the frame has room for all its arrived bytes."""
-        self.held_bytes = self.asked_bytes
+        self.granted_bytes = self.asked_bytes
         # The client did not cause the wait for room, so it does not count against its patience.
         self._since += now - self._waits_since
         self._on_room()
@@ -170,13 +170,13 @@ class FrameRoom:
     def let_go(self, now: float) -> None:
         if self.asked_bytes:
             self._frames.leave(self, now)
-        self.held_bytes = self.asked_bytes = self.frame_bytes = 0
+        self.granted_bytes = self.asked_bytes = self.frame_bytes = 0
         self._is_whole = self._is_warned = False
 
     def is_overdue(self, now: float) -> bool:
         """Return True if the client holds up others and must be closed; call it repeatedly."""
         frames = self._frames
-        if self.is_waiting or not self.held_bytes or not frames.waiting:
+        if self.is_waiting or not self.granted_bytes or not frames.waiting:
             return False
         patience = frames.shared_patience_seconds
         if self._is_whole:

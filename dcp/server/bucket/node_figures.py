@@ -69,7 +69,7 @@ class ProducerFigures(Record):
     resident_bytes: int = 0
     memory_bound_bytes: int = 0
     """Most memory that the process takes with its present load. 0 if it is unknown: several nodes,
-    or copies, have no formula."""
+    or replicas, have no formula."""
 
     def samples(self) -> Iterator[Sample]:
         yield from samples_of("dcp_producer", {}, plain(self), self.metrics)

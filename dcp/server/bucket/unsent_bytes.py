@@ -1,10 +1,10 @@
 """Bounds the encoded bytes that no socket has taken yet.
 
-A client that does not read holds its encoded batch as long as it likes. Each client may hold a
+A client that does not read keeps its encoded batch as long as it likes. Each client may have a
 first batch. Larger batches grow with the bytes that the client has taken, and share a quota; if the
 quota is used up, clients get first batches. Silent clients therefore never make others wait.
 
-    held by all   <=   UNSENT_QUOTA_BYTES + connections * (FIRST_BATCH_BYTES + one message)
+    unsent of all   <=   UNSENT_QUOTA_BYTES + connections * (FIRST_BATCH_BYTES + one message)
 """
 
 from typing import Final
@@ -23,15 +23,15 @@ class UnsentBytes:
 
     def __init__(self, quota_bytes: int = UNSENT_QUOTA_BYTES) -> None:
         self._quota_bytes = quota_bytes
-        self.held_bytes = 0
+        self.total_bytes = 0
 
-    def batch_bytes(self, taken_bytes: int) -> int:
-        """Return the batch size for a client whose socket has taken ``taken_bytes`` so far."""
-        wanted = min(LARGEST_BATCH_BYTES, taken_bytes // _PART_OF_TAKEN)
-        return max(FIRST_BATCH_BYTES, min(wanted, self._quota_bytes - self.held_bytes))
+    def batch_bytes(self, drained_bytes: int) -> int:
+        """Return the batch size for a client whose socket has taken ``drained_bytes`` so far."""
+        wanted = min(LARGEST_BATCH_BYTES, drained_bytes // _PART_OF_TAKEN)
+        return max(FIRST_BATCH_BYTES, min(wanted, self._quota_bytes - self.total_bytes))
 
-    def hold(self, batch_bytes: int) -> None:
-        self.held_bytes += batch_bytes
+    def add(self, batch_bytes: int) -> None:
+        self.total_bytes += batch_bytes
 
-    def release(self, batch_bytes: int) -> None:
-        self.held_bytes -= batch_bytes
+    def remove(self, batch_bytes: int) -> None:
+        self.total_bytes -= batch_bytes

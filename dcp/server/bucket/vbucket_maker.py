@@ -52,8 +52,8 @@ class VbucketMaker:
             state,
         )
 
-    def copy_of(self, node: int, vbucket: int) -> Vbucket:
-        home = None if self._storage is None else self._storage.copy_home(node, vbucket)
+    def replica_of(self, node: int, vbucket: int) -> Vbucket:
+        home = None if self._storage is None else self._storage.replica_home(node, vbucket)
         return Vbucket(
             vbucket,
             self._fresh_uuid,
@@ -65,11 +65,11 @@ class VbucketMaker:
     def _fresh_uuid(self) -> int:
         return fresh_uuid(self._random.randint)
 
-    def drop_copy(self, node: int, vbucket: int) -> None:
+    def drop_replica(self, node: int, vbucket: int) -> None:
         if self._storage is not None:
-            self._storage.drop_copy(node, vbucket)
+            self._storage.drop_replica(node, vbucket)
 
-    def keep_copies(self, places: Iterable[tuple[int, int]]) -> None:
-        """Forget all copies but these pairs of node and vbucket."""
+    def keep_replicas(self, places: Iterable[tuple[int, int]]) -> None:
+        """Forget all replicas but these pairs of node and vbucket."""
         if self._storage is not None:
-            self._storage.keep_copies(places)
+            self._storage.keep_replicas(places)

@@ -1,12 +1,12 @@
-"""The bucket's vbuckets by number, and the copies of vbuckets on other nodes."""
+"""The bucket's vbuckets by number, and the replicas of vbuckets on other nodes."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
 from threading import Condition, RLock
 
 from dcp.server.bucket.bucket_origin import BucketOrigin
-from dcp.server.bucket.copy_table import Copies
 from dcp.server.bucket.flusher import Flusher
+from dcp.server.bucket.replicas import Replicas
 from dcp.server.bucket.vbucket_maker import VbucketMaker
 from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.manifest import Manifest
@@ -16,7 +16,7 @@ from dcp.wire.vocabulary import VbucketState
 
 
 class VbucketTable:
-    """Opens, replaces and ends vbuckets and copies, and knows which a rebalance moves.
+    """Opens, replaces and ends vbuckets and replicas, and knows which a rebalance moves.
 
     Callers hold the bucket's lock.
     """
@@ -30,7 +30,7 @@ class VbucketTable:
         origin: BucketOrigin,
         lock: RLock,
     ) -> None:
-        """Open the vbuckets and copies that the map names; ``lock`` is the bucket's.
+        """Open the vbuckets and replicas that the map names; ``lock`` is the bucket's.
 
         ``flusher`` is None for a bucket in memory.
 
@@ -40,38 +40,38 @@ class VbucketTable:
         self._maker, self._flusher, self._map = maker, flusher, cluster_map
         settings = maker.settings
         self._moving: frozenset[int] = frozenset()
-        self.copies_moved = Condition(lock)
-        """Notified when a copy received data, or a rebalance or replication took a step."""
+        self.replicas_moved = Condition(lock)
+        """Notified when a replica received data, or a rebalance or replication took a step."""
         self.vbuckets: list[Vbucket] = maker.opened(cluster_map, origin.opened_state)
         for vbucket in self.vbuckets:
             self._limit_waiting_writes(vbucket)
             origin.begin(vbucket)
         quota_bytes = max(1, settings.checkpoint_quota_bytes // settings.nodes)
-        own = origin.own_copies(self.vbuckets, known_manifest, quota_bytes)
-        self.copies = (
-            Copies(maker.copy_of, self._drop_copy, known_manifest, quota_bytes)
+        own = origin.own_replicas(self.vbuckets, known_manifest, quota_bytes)
+        self.replicas = (
+            Replicas(maker.replica_of, self._drop_replica, known_manifest, quota_bytes)
             if own is None
             else own
         )
-        self.copies.follow(cluster_map)
-        maker.keep_copies(self._places_of_copies())
+        self.replicas.follow(cluster_map)
+        maker.keep_replicas(self._logged_replicas())
 
-    def _places_of_copies(self) -> list[tuple[int, int]]:
-        """Return node and vbucket of the copies that have logs of their own."""
+    def _logged_replicas(self) -> list[tuple[int, int]]:
+        """Return node and vbucket of the replicas that have logs of their own."""
         return [
             (node, vbucket.id)
             for vbucket in self.vbuckets
-            for node, copy in self.copies.of(vbucket.id)
-            if copy.vbucket is not vbucket
+            for node, replica in self.replicas.of(vbucket.id)
+            if replica.vbucket is not vbucket
         ]
 
     def _limit_waiting_writes(self, vbucket: Vbucket) -> None:
         if self._flusher is not None:
             vbucket.data.check_room_with(partial(self._flusher.require_room, vbucket))
 
-    def _drop_copy(self, node: int, copy: Vbucket) -> None:
-        self._maker.drop_copy(node, copy.id)
-        self._end(copy)
+    def _drop_replica(self, node: int, replica: Vbucket) -> None:
+        self._maker.drop_replica(node, replica.id)
+        self._end(replica)
 
     def _end(self, vbucket: Vbucket) -> None:
         if self._flusher is not None:
@@ -81,7 +81,7 @@ class VbucketTable:
     # --- who holds what
 
     def all(self) -> list[Vbucket]:
-        return [*self.vbuckets, *self.copies.all_vbuckets()]
+        return [*self.vbuckets, *self.replicas.all_vbuckets()]
 
     def of_key(self, key: bytes) -> Vbucket:
         return self.vbuckets[vbucket_of(key, len(self.vbuckets))]
@@ -103,13 +103,15 @@ class VbucketTable:
         return self.vbuckets[vbucket] if self._map.owner(vbucket) == node else None
 
     def at(self, vbucket: int, node: int) -> Vbucket | None:
-        """Return the vbucket if ``node`` owns it, or the node's copy of it."""
-        copy = self.copies.at(node, vbucket)
-        return self.owned(vbucket, node) if copy is None else copy.vbucket
+        """Return the vbucket if ``node`` owns it, or the node's replica of it."""
+        replica = self.replicas.at(node, vbucket)
+        return self.owned(vbucket, node) if replica is None else replica.vbucket
 
     def of_node(self, node: int) -> list[Vbucket]:
         found = {vbucket: self.vbuckets[vbucket] for vbucket in self._map.vbuckets_of(node)}
-        found |= {vbucket: copy.vbucket for vbucket, copy in self.copies.of_node(node).items()}
+        found |= {
+            vbucket: replica.vbucket for vbucket, replica in self.replicas.of_node(node).items()
+        }
         return [found[vbucket] for vbucket in sorted(found)]
 
     def active(self, vbucket: int, node: int) -> Vbucket | None:
@@ -121,7 +123,7 @@ class VbucketTable:
 
     def set_moving(self, vbuckets: Iterable[int]) -> None:
         self._moving = frozenset(vbuckets)
-        self.copies_moved.notify_all()
+        self.replicas_moved.notify_all()
 
     def is_moving(self, vbucket: int) -> bool:
         return vbucket in self._moving
@@ -138,8 +140,8 @@ class VbucketTable:
 
     # --- one takes another's place
 
-    def put_in_place(self, vbucket: int, copy: Vbucket) -> None:
-        """Replace a vbucket by a former copy, and end the old one."""
-        old, self.vbuckets[vbucket] = self.vbuckets[vbucket], copy
-        self._limit_waiting_writes(copy)
+    def put_in_place(self, vbucket: int, replica: Vbucket) -> None:
+        """Replace a vbucket by a former replica, and end the old one."""
+        old, self.vbuckets[vbucket] = self.vbuckets[vbucket], replica
+        self._limit_waiting_writes(replica)
         self._end(old)

@@ -118,7 +118,7 @@ class WritePath:
             raise RefusedError(
                 Status.ETMPFAIL,
                 f"write: checkpoints take {self._memory.memory_bytes} bytes, expected less than "
-                f"{self._settings.checkpoint_quota_bytes}; copies or the disk still need them",
+                f"{self._settings.checkpoint_quota_bytes}; replicas or the disk still need them",
             )
 
     def _recover_memory(self) -> None:
@@ -131,9 +131,9 @@ class WritePath:
 
     def _stored(self, vbucket: Vbucket) -> None:
         """Free the memory of items that a flush has written."""
-        # Copies count in accounts of their own, one for each node.
+        # Replicas count in accounts of their own, one for each node.
         is_owned = self._table.vbuckets[vbucket.id] is vbucket
-        memory = self._memory if is_owned else self._table.copies.memory_of(vbucket)
+        memory = self._memory if is_owned else self._table.replicas.memory_of(vbucket)
         if memory is not None:
             memory.note(vbucket.data.checkpoints)
             memory.relieve()
@@ -146,22 +146,22 @@ class WritePath:
         """Write pending data if there is too much; return ``has_room`` afterwards."""
         return self.flusher is None or self.flusher.make_room()
 
-    # --- copies
+    # --- replicas
 
     def received(self, node: int, vbucket: int) -> None:
-        """Settle the items that a node's copy received, and wake its streams."""
-        copies = self._table.copies
-        copy = copies.at(node, vbucket)
-        if copy is None or not copy.store_received():
+        """Settle the items that a node's replica received, and wake its streams."""
+        replicas = self._table.replicas
+        replica = replicas.at(node, vbucket)
+        if replica is None or not replica.store_received():
             return
         if self.flusher is not None:
-            self.flusher.note(copy.vbucket)
+            self.flusher.note(replica.vbucket)
             self.flusher.keep_up()
         else:
-            compact(copy.vbucket, self._settings.clock(), in_passing=True)
-        self._connections.cursors_dropped(copy.vbucket.data, copy.take_lost_cursors())
-        for each, cursors in copies.note_memory(node, vbucket).items():
-            if (short := copies.at(node, each)) is not None:
+            compact(replica.vbucket, self._settings.clock(), in_passing=True)
+        self._connections.cursors_dropped(replica.vbucket.data, replica.take_lost_cursors())
+        for each, cursors in replicas.note_memory(node, vbucket).items():
+            if (short := replicas.at(node, each)) is not None:
                 self._connections.cursors_dropped(short.vbucket.data, cursors)
         self._changes.add(vbucket)
-        self._table.copies_moved.notify_all()
+        self._table.replicas_moved.notify_all()

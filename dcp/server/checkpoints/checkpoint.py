@@ -78,7 +78,7 @@ class Checkpoint:
         first = bisect_right(self._seqnos, after_seqno)
         last = bisect_right(self._seqnos, end_seqno, first)
         found: list[Version] = []
-        # A stretch of ``most_items`` places can consist of holes; the next one is read then.
+        # A stretch of ``most_items`` can consist of holes; the next one is read then.
         while not found and first < last:
             stop = min(first + most_items, last)
             found = [item for item in self._items[first:stop] if item is not None]
@@ -99,7 +99,7 @@ class Checkpoint:
         return freed
 
     def _forget(self, gone: list[Version], count: int) -> None:
-        """Hook: the first ``count`` places, which held ``gone``, have left the list."""
+        """Hook: the first ``count`` entries, with ``gone``, have left the list."""
 
 
 class OpenCheckpoint(Checkpoint):
@@ -117,9 +117,9 @@ class OpenCheckpoint(Checkpoint):
         super().__init__(head, end, head.begins_after, (), may_repeat=may_repeat)
         # Snapshots that were announced and not yet read: name of the reader, and end of its
         # snapshot. They must stay as announced, so no item up to that end may be replaced.
-        self.shown: dict[str, int] = {}
-        self._places: dict[VersionKey, int] = {}
-        self._first_place = 0
+        self.announced: dict[str, int] = {}
+        self._indices: dict[VersionKey, int] = {}
+        self._first_index = 0
 
     def add(self, item: Version, *, replaces: bool = True, keeps_both: bool = False) -> bool:
         """Add the newest item; with ``replaces``, it removes the older item of its key.
@@ -130,14 +130,14 @@ class OpenCheckpoint(Checkpoint):
         key = item.dedup_key
         # A disk has each key once, so items of a DISK checkpoint replace nothing.
         if key is not None and self.head.kind is CheckpointKind.MEMORY:
-            place = self._places.get(key)
-            if place is not None:
-                if replaces and self._may_replace(place - self._first_place, item):
-                    self._take_out(place - self._first_place)
+            index = self._indices.get(key)
+            if index is not None:
+                if replaces and self._may_replace(index - self._first_index, item):
+                    self._take_out(index - self._first_index)
                 elif not keeps_both:
                     return False
-            # Places count expelled items, too, so expelling changes no entry of the index.
-            self._places[key] = self._first_place + len(self._items)
+            # Indices count expelled items, too, so expelling changes no entry of the index.
+            self._indices[key] = self._first_index + len(self._items)
         self._items.append(item)
         self.high_seqno = item.seqno
         self._seqnos.append(self.high_seqno)
@@ -146,12 +146,12 @@ class OpenCheckpoint(Checkpoint):
         return True
 
     def _may_replace(self, index: int, item: Version) -> bool:
-        held = self._items[index]
-        if held is None:
+        older = self._items[index]
+        if older is None:
             raise AssertionError("the key index points at a hole")
-        # A reader was shown this item, and must get it as shown.
-        is_awaited = bool(self.shown) and held.seqno <= max(self.shown.values())
-        return not is_awaited and held.is_deduplicated and item.is_deduplicated
+        # The item was announced to a reader, who must get it as it is.
+        is_awaited = bool(self.announced) and older.seqno <= max(self.announced.values())
+        return not is_awaited and older.is_deduplicated and item.is_deduplicated
 
     def extend(self, bounds: SnapshotRange) -> bool:
         """Merge a received MEMORY snapshot that continues this one; return False if it does not."""
@@ -198,17 +198,17 @@ class OpenCheckpoint(Checkpoint):
         items = self.after(0)
         self._items = list(items)
         self._seqnos = [item.seqno for item in items]
-        self._first_place = 0
-        self._places = {
-            key: place for place, item in enumerate(items) if (key := item.dedup_key) is not None
+        self._first_index = 0
+        self._indices = {
+            key: index for index, item in enumerate(items) if (key := item.dedup_key) is not None
         }
 
     def _forget(self, gone: list[Version], count: int) -> None:
-        self._first_place += count
+        self._first_index += count
         for item in gone:
             key = item.dedup_key
-            if key is not None and self._places.get(key, self._first_place) < self._first_place:
-                del self._places[key]
+            if key is not None and self._indices.get(key, self._first_index) < self._first_index:
+                del self._indices[key]
 
 
 def _memory_of(item: Version) -> int:

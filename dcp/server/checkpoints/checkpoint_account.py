@@ -1,7 +1,7 @@
 """The account of a bucket's checkpoint memory, updated with each write.
 
-Recovery begins at the upper mark (``checkpoint_memory.py``). Memory that a copy or the disk still
-needs can grow up to the quota. Writes are refused then, as in kv_engine
+Recovery begins at the upper mark (``checkpoint_memory.py``). Memory that a replica or the disk
+still needs can grow up to the quota. Writes are refused then, as in kv_engine
 (``engines/ep/src/kv_bucket.cc``, ``CheckpointMemoryState::Full``).
 """
 

@@ -18,14 +18,14 @@ class Cursor:
     entered: int | None
     """Id of the checkpoint of the reader's last item, or in which it was registered midway. The
     first item of another checkpoint gets the marker flag CHECKPOINT."""
-    shown_seqno: int = 0
+    announced_seqno: int = 0
     """End of the last snapshot announced to the reader."""
 
     def advance(self, seqno: int) -> None:
         self.seqno = max(self.seqno, seqno)
 
-    def show(self, end_seqno: int, checkpoint: int) -> None:
-        self.shown_seqno, self.entered = end_seqno, checkpoint
+    def announce(self, end_seqno: int, checkpoint: int) -> None:
+        self.announced_seqno, self.entered = end_seqno, checkpoint
 
 
 class Cursors:
@@ -47,7 +47,7 @@ class Cursors:
             )
         return found
 
-    def place(self, name: str, cursor: Cursor) -> None:
+    def put(self, name: str, cursor: Cursor) -> None:
         self._by_name[name] = cursor
 
     def forget(self, name: str) -> None:

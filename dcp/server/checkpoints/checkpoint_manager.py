@@ -3,8 +3,8 @@
     closed ... closed | open         checkpoints, oldest first
            ^cursor       ^cursor     a cursor has every item up to its seqno
 
-A cursor is shown a snapshot: the rest of the checkpoint that it stands in (``show_items``). Its
-reader reads it in pieces (``read_on``) and advances. Shown items stay in memory until then.
+A cursor is announced a snapshot: the rest of the checkpoint that it stands in (``next_items``). Its
+reader reads it in pieces (``read_on``) and advances. Announced items stay in memory until then.
 
 Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc``, ``engines/ep/src/dcp/active_stream.cc``
 (``snapshot``), and the DCP concepts document.
@@ -72,7 +72,7 @@ class CheckpointManager(CheckpointQueue):
             for name, cursor in self._cursors
         }
 
-    def register(self, cursor: str, after_seqno: int, *, droppable: bool = True) -> bool:
+    def register(self, name: str, after_seqno: int, *, droppable: bool = True) -> bool:
         """Place a cursor that has every item up to ``after_seqno``; it replaces its namesake.
 
         Return False if memory lacks items above that seqno. The cursor then stands at the first
@@ -81,27 +81,27 @@ class CheckpointManager(CheckpointQueue):
         Raises:
             LocalProtocolError: the seqno lies above the high seqno.
         """
-        self._require_seqno(f"cursor {cursor}", after_seqno)
+        self._require_seqno(f"cursor {name}", after_seqno)
         gone = self._checkpoints.gone_seqno
         seqno = max(after_seqno, gone)
         checkpoint = self._checkpoints.next_after(seqno)
         # A cursor in the middle of a checkpoint has had its beginning: no CHECKPOINT flag.
         is_inside = after_seqno > checkpoint.expelled_seqno
         entered = checkpoint.head.id if is_inside else None
-        self._checkpoints.open.shown.pop(cursor, None)
-        self._cursors.place(cursor, Cursor(seqno, droppable, entered))
+        self._checkpoints.open.announced.pop(name, None)
+        self._cursors.put(name, Cursor(seqno, droppable, entered))
         return after_seqno >= gone
 
-    def remove(self, cursor: str) -> None:
-        self._checkpoints.open.shown.pop(cursor, None)
-        self._cursors.forget(cursor)
+    def remove(self, name: str) -> None:
+        self._checkpoints.open.announced.pop(name, None)
+        self._cursors.forget(name)
 
-    def next_is_whole(self, cursor: str) -> bool:
+    def next_is_whole(self, name: str) -> bool:
         """Return True if the cursor's next snapshot has all its items here.
 
         Raises LocalProtocolError if there is no such cursor.
         """
-        seqno = self._cursors.named(cursor).seqno
+        seqno = self._cursors.named(name).seqno
         is_open = self._checkpoints.next_after(seqno) is self._checkpoints.open
         return self.is_snapshot_complete or not is_open
 
@@ -124,51 +124,51 @@ class CheckpointManager(CheckpointQueue):
         checkpoint = self._checkpoints.next_after(seqno)
         return checkpoint.may_repeat or after_seqno < checkpoint.head.begins_after
 
-    def take_all(self, cursor: str) -> list[Version]:
+    def take_all(self, name: str) -> list[Version]:
         """Return all unread items of a cursor, across checkpoints, and advance it.
 
         Raises LocalProtocolError if there is no such cursor.
         """
-        place = self._cursors.named(cursor)
+        cursor = self._cursors.named(name)
         taken: list[Version] = []
-        while place.seqno < self.high_seqno:
-            taken += self._checkpoints.next_after(place.seqno).after(place.seqno)
-            place.advance(taken[-1].seqno)
+        while cursor.seqno < self.high_seqno:
+            taken += self._checkpoints.next_after(cursor.seqno).after(cursor.seqno)
+            cursor.advance(taken[-1].seqno)
         return taken
 
     def read_on(self, after_seqno: int, end_seqno: int, most_items: int) -> list[Version]:
-        """Return the first items in (``after_seqno``, ``end_seqno``] of a shown snapshot."""
+        """Return the first items in (``after_seqno``, ``end_seqno``] of an announced snapshot."""
         return self._checkpoints.next_after(after_seqno).between(after_seqno, end_seqno, most_items)
 
-    def advance(self, cursor: str, seqno: int) -> None:
+    def advance(self, name: str, seqno: int) -> None:
         """Note that the reader has every item up to ``seqno``.
 
         Raises LocalProtocolError if there is no such cursor.
         """
-        place = self._cursors.named(cursor)
-        place.advance(seqno)
-        if place.seqno >= place.shown_seqno:
-            self._checkpoints.open.shown.pop(cursor, None)
+        cursor = self._cursors.named(name)
+        cursor.advance(seqno)
+        if cursor.seqno >= cursor.announced_seqno:
+            self._checkpoints.open.announced.pop(name, None)
 
-    def show_items(self, cursor: str) -> CursorItems | None:
+    def next_items(self, name: str) -> CursorItems | None:
         """Return the cursor's unread items in its checkpoint; None if there are none.
 
         The items stay in memory until ``advance``.
 
         Raises LocalProtocolError if there is no such cursor.
         """
-        place = self._cursors.named(cursor)
-        if place.seqno >= self.high_seqno:
+        cursor = self._cursors.named(name)
+        if cursor.seqno >= self.high_seqno:
             return None
-        checkpoint = self._checkpoints.next_after(place.seqno)
+        checkpoint = self._checkpoints.next_after(cursor.seqno)
         head = checkpoint.head
-        items = checkpoint.after(place.seqno)
+        items = checkpoint.after(cursor.seqno)
         # A cursor before the checkpoint's snapshot gets the start of that snapshot. A cursor inside
         # it gets its own first item's seqno.
-        starts_above, begins = head.snapshot_start > place.seqno, place.entered != head.id
-        place.show(items[-1].seqno, head.id)
+        starts_above, begins = head.snapshot_start > cursor.seqno, cursor.entered != head.id
+        cursor.announce(items[-1].seqno, head.id)
         if checkpoint is self._checkpoints.open:
-            self._checkpoints.open.shown[cursor] = place.shown_seqno
+            self._checkpoints.open.announced[name] = cursor.announced_seqno
         return CursorItems(
             items,
             head.snapshot_start if starts_above else items[0].seqno,

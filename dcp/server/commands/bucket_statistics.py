@@ -43,13 +43,13 @@ def general(question: StatisticsRequest) -> Iterator[Statistic]:
 def memory(question: StatisticsRequest) -> Iterator[Statistic]:
     bucket = question.bucket
     quota = bucket.settings.checkpoint_quota_bytes
-    held = question.vbuckets()
-    yield "ep_checkpoint_memory", sum(v.data.checkpoints.memory_bytes for v in held)
+    vbuckets = question.vbuckets()
+    yield "ep_checkpoint_memory", sum(v.data.checkpoints.memory_bytes for v in vbuckets)
     yield "ep_checkpoint_memory_quota", quota
     yield "ep_checkpoint_memory_recovery_upper_mark_bytes", quota * UPPER_MARK_PERCENT // 100
     yield "ep_checkpoint_memory_recovery_lower_mark_bytes", quota * LOWER_MARK_PERCENT // 100
     yield "ep_cursors_dropped", bucket.counters.cursors_dropped
-    yield "ep_diskqueue_memory", sum(v.data.persistence.unwritten_bytes for v in held)
+    yield "ep_diskqueue_memory", sum(v.data.persistence.unwritten_bytes for v in vbuckets)
 
 
 def producer_figures(bucket: Bucket, node: int) -> ProducerFigures:
@@ -61,12 +61,12 @@ def _bound_bytes(bucket: Bucket, node: int) -> int:
     settings = bucket.settings
     if bucket.map.node_count > 1 or settings.record_branches:
         return 0
-    held = bucket.table.of_node(node)
+    vbuckets = bucket.table.of_node(node)
     connections = bucket.dcp_connections.values()
-    log_bytes = sum(vbucket.data.disk.size_bytes for vbucket in held)
-    unwritten_bytes = sum(vbucket.data.persistence.unwritten_bytes for vbucket in held)
+    log_bytes = sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
+    unwritten_bytes = sum(vbucket.data.persistence.unwritten_bytes for vbucket in vbuckets)
     load = Load(
-        *keys_of([vbucket.data.newest.keys for vbucket in held]),
+        *keys_of([vbucket.data.newest.keys for vbucket in vbuckets]),
         connections=max(1, bucket.clients.connections),
         streams=sum(len(each.streams) for each in connections),
     )

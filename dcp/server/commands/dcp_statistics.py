@@ -17,7 +17,7 @@ from dcp.server.bucket.node_figures import ConnectionFigures
 from dcp.server.commands.stat_request import Statistic, StatisticsRequest, text_of
 from dcp.server.model.connection_name import shown_name
 from dcp.server.model.refused_error import RefusedError
-from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
+from dcp.server.streams.active_stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.stream_windows import StreamWindows
 from dcp.server.streams.takeover import TakeoverPhase
 from dcp.server.vbucket.vbucket_states import Vbucket
@@ -144,9 +144,9 @@ def _tally(bucket: Bucket, connection: DcpConnection) -> _Tally:
             continue
         tally.sending += 1
         tally.backfilling += stream.phase is ActiveStreamPhase.BACKFILLING
-        held = bucket.table.at(stream.vbucket, connection.key[0])
-        if held is not None:
-            tally.remaining += max(0, held.data.high_seqno - stream.sent_seqno)
+        vbucket = bucket.table.at(stream.vbucket, connection.key[0])
+        if vbucket is not None:
+            tally.remaining += max(0, vbucket.data.high_seqno - stream.sent_seqno)
     return tally
 
 

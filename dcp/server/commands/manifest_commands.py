@@ -19,25 +19,25 @@ def manifest(session: Session, frame: Frame, _: m.Body, __: float) -> None:
 
 
 def collection_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
-    _reply_id(session, frame, body, lambda held, path: held.at(path).id)
+    _reply_id(session, frame, body, lambda known, path: known.at(path).id)
 
 
 def scope_id(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer the id of a scope by its name, or by a path that begins with it."""
-    _reply_id(session, frame, body, lambda held, path: held.scope(path.partition(".")[0]).id)
+    _reply_id(session, frame, body, lambda known, path: known.scope(path.partition(".")[0]).id)
 
 
 def _reply_id(
     session: Session, frame: Frame, body: m.Body, id_of: Callable[[Manifest, str], int]
 ) -> None:
     path = cast("m.GetId", body).path.decode("utf-8", "replace")
-    held = session.bucket.manifest
+    manifest = session.bucket.manifest
     try:
-        found = id_of(held, path)
+        found = id_of(manifest, path)
     except RefusedError as refused:
         answer_refusal(session, frame, refused)
     else:
-        session.reply(frame, m.IdAnswer(held.uid, found))
+        session.reply(frame, m.IdAnswer(manifest.uid, found))
 
 
 MANIFEST_COMMANDS: Final[dict[int, CommandHandler]] = {

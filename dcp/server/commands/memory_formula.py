@@ -61,7 +61,7 @@ def documents_bytes(load: Load) -> int:
 
 def checkpoints_bytes(quota_bytes: int, *, takes_writes: bool) -> int:
     """Return the memory of checkpoints, and of items that are not on disk yet."""
-    # Clients' writes go on a little longer than copies' while some log cannot be written.
+    # Clients' writes go on a little longer than replicas' while some log cannot be written.
     return quota_bytes + int(quota_bytes * (REFUSED_SHARE if takes_writes else MOST_SHARE))
 
 

@@ -38,11 +38,11 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         refuse_unknown_id(session, frame, Status.UNKNOWN_COLLECTION)
     else:
         wanted = {VbucketState(state)} if state else set(VbucketState) - {VbucketState.DEAD}
-        held = session.bucket.table.of_node(session.node)
+        vbuckets = session.bucket.table.of_node(session.node)
         is_high = session.bucket.settings.tells_high_seqnos
         seqnos = (
             (v.id, _seqno_of(v, collection, is_high=is_high))
-            for v in held
+            for v in vbuckets
             if v.shown_state in wanted
         )
         known = tuple((vbucket, seqno) for vbucket, seqno in seqnos if seqno is not None)
@@ -52,7 +52,7 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
 def _seqno_of(vbucket: Vbucket, collection: int | None, *, is_high: bool) -> int | None:
     """Return the newest seqno of a collection; None if the vbucket does not know the collection."""
     known = vbucket.documents.collections
-    # Inside a snapshot, a copy is complete only at the end of the last one.
+    # Inside a snapshot, a replica is complete only at the end of the last one.
     if collection is None and not vbucket.data.checkpoints.is_snapshot_complete:
         return max(vbucket.data.checkpoints.complete_seqno, vbucket.promised_seqno)
     if collection is None:

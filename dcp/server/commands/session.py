@@ -317,7 +317,7 @@ class Session:
         self.dcp.noop.heard(now)
 
     def let_go_of_some(self) -> bool:
-        """Close, and end one round of streams; return True if streams are left."""
+        """Close, and end some streams; return True if streams are left."""
         self.close()
         return self.dcp is not None and self.dcp.drop_some_streams()
 

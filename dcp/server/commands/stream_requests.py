@@ -20,7 +20,7 @@ from dcp.server.model.resume_rules import (
 )
 from dcp.server.model.stream_filter import StreamFilter
 from dcp.server.model.stream_flags import fault_of
-from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.stream_request_value import parse_filter
 from dcp.server.streams.stream_windows import CONNECTION_OPAQUE
 from dcp.server.vbucket.vbucket_states import Vbucket
@@ -68,7 +68,7 @@ def stream_request(session: Session, frame: Frame, body: m.Body, _: float) -> No
 def _checked_vbucket(
     session: Session, dcp: DcpConnection, frame: Frame, request: m.StreamRequest
 ) -> tuple[Vbucket, VbucketFacts]:
-    """Return the node's vbucket or copy, and the facts that decide the request.
+    """Return the node's vbucket or replica, and the facts that decide the request.
 
     Raises RefusedError for a fault of flags, vbucket, NOOPs or seqno range, in this order.
     """
@@ -140,8 +140,8 @@ def _verdict(
         return verdict
     if verdict.status is not Status.SUCCESS:
         raise RefusedError(verdict.status)
-    copy = session.bucket.copies.at(session.node, vbucket.id)
-    # A copy that holds part of its first disk snapshot has no consistent state to stream.
-    if copy is not None and copy.awaits_first_disk_snapshot:
+    replica = session.bucket.replicas.at(session.node, vbucket.id)
+    # A replica that holds part of its first disk snapshot has no consistent state to stream.
+    if replica is not None and replica.awaits_first_disk_snapshot:
         raise RefusedError(Status.ETMPFAIL)
     return verdict

@@ -92,21 +92,21 @@ def checkpoints(question: StatisticsRequest) -> Iterator[Statistic]:
 
 def _checkpoints_of(vbucket: Vbucket) -> Iterator[Statistic]:
     prefix, manager = f"vb_{vbucket.id}", vbucket.data.checkpoints
-    held, cursors = manager.checkpoints, manager.cursors
+    checkpoints, cursors = manager.checkpoints, manager.cursors
     yield f"{prefix}:state", vbucket.shown_state.name.lower()
-    yield f"{prefix}:open_checkpoint_id", held[-1].id
+    yield f"{prefix}:open_checkpoint_id", checkpoints[-1].id
     yield f"{prefix}:num_conn_cursors", len(cursors)
-    yield f"{prefix}:num_checkpoint_items", sum(each.item_count for each in held)
-    yield f"{prefix}:num_open_checkpoint_items", held[-1].item_count
-    yield f"{prefix}:num_checkpoints", len(held)
+    yield f"{prefix}:num_checkpoint_items", sum(each.item_count for each in checkpoints)
+    yield f"{prefix}:num_open_checkpoint_items", checkpoints[-1].item_count
+    yield f"{prefix}:num_checkpoints", len(checkpoints)
     yield f"{prefix}:mem_usage", manager.memory_bytes
     for name, cursor in cursors.items():
         shown_name = name.replace(" ", "_")
         yield f"{prefix}:{shown_name}:cursor_checkpoint_id", cursor.checkpoint_id
         yield f"{prefix}:{shown_name}:cursor_seqno", cursor.seqno
         yield f"{prefix}:{shown_name}:num_items_for_cursor", manager.items_after(cursor.seqno)
-    for each in held:
-        is_open = each is held[-1]
+    for each in checkpoints:
+        is_open = each is checkpoints[-1]
         yield f"{prefix}:id_{each.id}:mem_usage_queued_items", each.memory_bytes
         yield f"{prefix}:id_{each.id}:state", "CHECKPOINT_" + ("OPEN" if is_open else "CLOSED")
         is_memory = each.kind is CheckpointKind.MEMORY

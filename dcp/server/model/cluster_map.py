@@ -13,13 +13,13 @@ from typing import Final
 from dcp.server.model.bucket_type import BucketType
 
 ABSENT: Final = -1
-"""In a map's row: a copy that has no node."""
+"""In a map's row: a replica that has no node."""
 EPOCH: Final = 1
 _CAPABILITIES: Final = ("collections", "durableWrite", "cccp", "dcp", "nodesExt", "xattr")
 
 
 def replicas_behind(owner: int, members: Sequence[bool], count: int) -> list[int]:
-    """Return the nodes of ``count`` copies: the members after the owner, by number, as in a ring.
+    """Return the nodes of ``count`` replicas: the members after the owner, by number, as in a ring.
 
     ``ABSENT`` fills the row if there are too few members.
     """
@@ -59,10 +59,10 @@ class NodePorts:
 
 
 class ServedClusterMap:
-    """Owners and copies of vbuckets; a node's id is its index in the list of addresses.
+    """Owners and replicas of vbuckets; a node's id is its index in the list of addresses.
 
     A node that was failed over keeps its id, but leaves the JSON until it joins again. The map
-    names ``replica_count`` copies of each vbucket, some of them perhaps ``ABSENT``. Its version
+    names ``replica_count`` replicas of each vbucket, some of them perhaps ``ABSENT``. Its version
     (``EPOCH``, ``rev``) grows with every change.
     """
 
@@ -131,7 +131,7 @@ class ServedClusterMap:
         rows: Sequence[Sequence[int]],
         rev: int,
     ) -> None:
-        """Restore a saved map in a new revision; place copies anew if their number changed."""
+        """Restore a saved map in a new revision; place replicas anew if their number changed."""
         self._owners, self._members, self.rev = list(owners), list(members), rev
         self._replicas = [list(row) for row in rows]
         if any(len(row) != self.replica_count for row in rows):
@@ -144,8 +144,8 @@ class ServedClusterMap:
     def vbuckets_of(self, node: int) -> list[int]:
         return [vbucket for vbucket, owner in enumerate(self._owners) if owner == node]
 
-    def replicas(self, vbucket: int) -> list[int]:
-        """Return the nodes that hold a copy of ``vbucket``; a failover promotes the first."""
+    def replica_nodes(self, vbucket: int) -> list[int]:
+        """Return the nodes that hold a replica of ``vbucket``; a failover promotes the first."""
         return [node for node in self._replicas[vbucket] if node != ABSENT]
 
     def is_member(self, node: int) -> bool:
@@ -177,7 +177,7 @@ class ServedClusterMap:
                 f"move vbucket {vbucket}: {self.name_of(node)} is no member of the cluster"
             )
         before, self._owners[vbucket] = self._owners[vbucket], node
-        # If the new owner held a copy, the old owner holds it from now on.
+        # If the new owner held a replica, the old owner holds it from now on.
         row = self._replicas[vbucket]
         self._replicas[vbucket] = [before if each == node else each for each in row]
         self._changed()
@@ -185,18 +185,18 @@ class ServedClusterMap:
     def fail_over(self, node: int, to: Mapping[int, int]) -> None:
         """Remove ``node`` and give its vbuckets to the nodes in ``to``, in a new revision.
 
-        Copies that it held, or that become owners, are absent until a node joins.
+        Replicas that it held, or that become owners, are absent until a node joins.
         """
         for vbucket, owner in to.items():
             self._owners[vbucket] = owner
         for vbucket, owner in enumerate(self._owners):
-            left = [each for each in self.replicas(vbucket) if each not in (node, owner)]
+            left = [each for each in self.replica_nodes(vbucket) if each not in (node, owner)]
             self._replicas[vbucket] = left + [ABSENT] * (self.replica_count - len(left))
         self._members[node] = False
         self._changed()
 
     def join(self, node: int) -> None:
-        """Take ``node`` back, in a new revision; it owns nothing, and holds absent copies."""
+        """Take ``node`` back, in a new revision; it owns nothing, and holds absent replicas."""
         self._members[node] = True
         for row in self._replicas:
             if ABSENT in row:
@@ -204,14 +204,14 @@ class ServedClusterMap:
         self._changed()
 
     def add(self, address: NodePorts) -> int:
-        """Add a new node without vbuckets or copies, in a new revision; return its id."""
+        """Add a new node without vbuckets or replicas, in a new revision; return its id."""
         self._addresses.append(address)
         self._members.append(True)
         self._changed()
         return self.node_count - 1
 
     def place(self, members: Sequence[int]) -> None:
-        """Let exactly ``members`` be members, and place all copies anew, in a new revision."""
+        """Let exactly ``members`` be members, and place all replicas anew, in a new revision."""
         self._members = [node in members for node in range(self.node_count)]
         self._replicas = self._placed()
         self._changed()

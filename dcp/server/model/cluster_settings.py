@@ -190,12 +190,12 @@ class ClusterSettings(NodeSettings):
     )
     replicas: int = key(
         0,
-        "Copies of each vbucket on other nodes, filled over DCP; a failover needs 1.",
+        "Replicas of each vbucket on other nodes, filled over DCP; a failover needs 1.",
         least=0,
         most=MAX_REPLICAS,
         option="--replicas",
     )
-    """Copies without a node are absent until a node joins."""
+    """Replicas without a node are absent until a node joins."""
     unpersisted_seqnos: int = key(
         0, "Number of newest seqnos that stay off the disk; for tests.", least=0
     )

@@ -33,13 +33,13 @@ class _Steps:
             self.values.append(value)
 
     def at(self, seqno: int) -> int:
-        place = bisect_right(self.seqnos, seqno)
-        return self.values[place - 1] if place else 0
+        index = bisect_right(self.seqnos, seqno)
+        return self.values[index - 1] if index else 0
 
     def forget(self, below_seqno: int) -> None:
-        place = bisect_right(self.seqnos, below_seqno) - 1
-        if place >= _LEAST_TRIMMED:
-            del self.seqnos[:place], self.values[:place]
+        index = bisect_right(self.seqnos, below_seqno) - 1
+        if index >= _LEAST_TRIMMED:
+            del self.seqnos[:index], self.values[:index]
 
 
 class DurabilityHistory:

@@ -18,14 +18,14 @@ def fresh_uuid(random_from_to: Callable[[int, int], int]) -> int:
     return random_from_to(1, LARGEST_NEW_UUID)
 
 
-def fork(log: FailoverLog, seqno: int, vb_uuid: int) -> FailoverLog:
+def fork(failover_log: FailoverLog, seqno: int, vb_uuid: int) -> FailoverLog:
     """Return the log after a branch ``vb_uuid`` began at ``seqno``.
 
     Raises:
         ValueError: the uuid is 0 or already in the log, or a number is not unsigned 64-bit.
     """
-    if vb_uuid == 0 or any(entry.vb_uuid == vb_uuid for entry in log.entries):
+    if vb_uuid == 0 or any(entry.vb_uuid == vb_uuid for entry in failover_log.entries):
         raise ValueError(f"new branch: found uuid {vb_uuid}, expected a fresh one other than 0")
     # Branches that began above the fork hold items that the new branch lacks: they are erased.
-    shared = (entry for entry in log.entries if entry.seqno <= seqno)
+    shared = (entry for entry in failover_log.entries if entry.seqno <= seqno)
     return FailoverLog((FailoverEntry(vb_uuid, seqno), *shared)[:MAX_FAILOVER_ENTRIES])

@@ -5,9 +5,9 @@ MOST_KEYS: Final = 256 * 1024
 
 
 class KeyQuota:
-    """Bounds the keys that out-of-order snapshots hold, over all streams of a process.
+    """Bounds the keys that out-of-order snapshots have in memory, over all streams of a process.
 
-    Such a snapshot holds its keys while it is sent. Without a bound, a thousand streams would hold
+    Such a snapshot keeps its keys while it is sent. Without a bound, a thousand streams would keep
     a collection's keys a thousand times. A stream without room gets its snapshot in seqno order
     instead.
     """
@@ -16,10 +16,10 @@ class KeyQuota:
         self.most = most
         self.count = 0
 
-    def hold(self, keys: int) -> None:
+    def add(self, keys: int) -> None:
         """Count ``keys`` more, or fewer if negative."""
         self.count += keys
 
     def has_room(self, keys: int) -> bool:
-        """Return True if ``keys`` more may be held; the first collection always fits."""
+        """Return True if ``keys`` more fit; the first collection always fits."""
         return not self.count or self.count + keys <= self.most

@@ -21,6 +21,6 @@ class Listeners(Generic[P]):
         self._listeners = tuple(each for each in self._listeners if each != listener)
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> None:
-        """Call all functions; the first exception goes to the caller, and ends the round."""
+        """Call all functions, up to the first exception, which goes to the caller."""
         for listener in self._listeners:
             listener(*arguments, **named)

@@ -118,8 +118,8 @@ class Manifest:
 
     def with_collection(self, collection: Collection) -> "Manifest":
         """Return the manifest with one more collection, or another one under its id."""
-        held = {**self.collections, collection.id: collection}
-        return replace(self, collections=MappingProxyType(held))
+        collections = {**self.collections, collection.id: collection}
+        return replace(self, collections=MappingProxyType(collections))
 
     def without_collection(self, collection_id: int) -> "Manifest":
         left = {id_: each for id_, each in self.collections.items() if id_ != collection_id}
@@ -211,9 +211,9 @@ def _collections_go(old: Manifest, new: Manifest) -> Iterator[ManifestEvent]:
 def _collections_come(old: Manifest, new: Manifest) -> Iterator[ManifestEvent]:
     for scope in _default_last(new):
         for collection in new.collections_of(scope.id):
-            held = old.collections.get(collection.id)
+            before = old.collections.get(collection.id)
             # A flushed collection begins anew under its id.
-            if held is None or held.flush_uid != collection.flush_uid:
+            if before is None or before.flush_uid != collection.flush_uid:
                 yield CollectionBegun(
                     old.uid,
                     scope.id,

@@ -100,9 +100,9 @@ def rollback_seqno(
     if request.start == 0 and (not strict or request.vb_uuid == 0):
         return None
     adjusted = _adjusted(request)
-    held_from = adjusted.snap_start if rules == "document" else request.start
+    complete_seqno = adjusted.snap_start if rules == "document" else request.start
     # A client that names our purge seqno has all purged deletions.
-    if remote_purge_seqno != facts.purge_seqno and _purged(request, facts, held_from):
+    if remote_purge_seqno != facts.purge_seqno and _purged(request, facts, complete_seqno):
         return 0
     upper = _branch_end(facts.failover_log, request.vb_uuid, facts.high_seqno)
     if upper is None:
@@ -136,23 +136,23 @@ def _from_latest(request: StreamRequest, facts: VbucketFacts) -> StreamRequest:
     return replace(request, start=high, vb_uuid=uuid, snap_start=high, snap_end=high)
 
 
-def _purged(request: StreamRequest, facts: VbucketFacts, held_from: int) -> bool:
-    """Return True if deletions above ``held_from`` that the client lacks may be purged."""
+def _purged(request: StreamRequest, facts: VbucketFacts, complete_seqno: int) -> bool:
+    """Return True if deletions above ``complete_seqno`` that the client lacks may be purged."""
     purge = 0 if request.flags & StreamFlag.IGNORE_PURGED_TOMBSTONES else facts.purge_seqno
     filtered_high = facts.collections_high_seqno
-    holds_all_of_its_filter = (
+    has_all_of_its_filter = (
         filtered_high is not None
         and request.start >= max(filtered_high, facts.learned_purge_seqno)
         and filtered_high <= purge
     )
-    return request.start != 0 and held_from < purge and not holds_all_of_its_filter
+    return request.start != 0 and complete_seqno < purge and not has_all_of_its_filter
 
 
-def _branch_end(log: FailoverLog, vb_uuid: int, high_seqno: int) -> int | None:
+def _branch_end(failover_log: FailoverLog, vb_uuid: int, high_seqno: int) -> int | None:
     """Return the last seqno that we share with the branch ``vb_uuid``; None if it is unknown."""
     end = high_seqno
     found = None
-    for entry in log.entries:  # newest first: the last match is the oldest, which wins
+    for entry in failover_log.entries:  # newest first: the last match is the oldest, which wins
         if entry.vb_uuid == vb_uuid:
             found = end
         end = entry.seqno

@@ -1,16 +1,16 @@
-"""The state machine of vbuckets and their copies.
+"""The state machine of vbuckets and their replicas.
 
     event             from               to         branch
     ORDERED_ACTIVE    all but ACTIVE     ACTIVE     begins
     ORDERED_REPLICA   any                REPLICA    goes on
     ORDERED_PENDING   any                PENDING    goes on
     ORDERED_DEAD      any                DEAD       goes on
-    PROMOTED          all but ACTIVE     ACTIVE     begins     (a copy, by a failover)
-    TOLD_PENDING      all but ACTIVE     PENDING    goes on    (a copy, by a takeover stream)
-    TAKEN_OVER        all but ACTIVE     ACTIVE     goes on    (a copy that has every item)
+    PROMOTED          all but ACTIVE     ACTIVE     begins     (a replica, by a failover)
+    TOLD_PENDING      all but ACTIVE     PENDING    goes on    (a replica, by a takeover stream)
+    TAKEN_OVER        all but ACTIVE     ACTIVE     goes on    (a replica that has every item)
     HANDED_OVER       ACTIVE             DEAD       goes on    (another node takes it over)
     GIVEN_BACK        DEAD               ACTIVE     goes on    (the other node did not take it)
-    LEFT              PENDING            REPLICA    goes on    (a copy whose takeover was cancelled)
+    LEFT              PENDING            REPLICA    goes on    (a replica, not taken over after all)
 
 Source: kv_engine ``engines/ep/src/kv_bucket.cc``, setVBucketState_UNLOCKED: a branch begins if a
 vbucket becomes active without a takeover.

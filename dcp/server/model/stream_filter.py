@@ -1,6 +1,6 @@
 """Filters a stream's items: everything, the default collection, some collections, or a scope.
 
-    kind          requested by                    shows
+    kind          requested by                    passes
     LEGACY        a client without Collections    documents of the default collection
     EVERYTHING    no value, or one without names  everything
     COLLECTIONS   ``collections``                 their items and their system events
@@ -86,13 +86,13 @@ class StreamFilter:
 
     def split(self, versions: Iterable[Version]) -> tuple[list[Version], "StreamFilter"]:
         """Return the items of a snapshot that pass, and the filter after the last item."""
-        shown = []
+        passed = []
         at = self
         for version in versions:
             if at.passes(version):
-                shown.append(version)
+                passed.append(version)
             at = at.after(version)
-        return shown, at
+        return passed, at
 
     def high_seqno(self, high_seqnos: Mapping[int, int]) -> int | None:
         """Return the highest seqno among the filter's collections; None if it omits none."""

@@ -60,8 +60,8 @@ class AcceptedConnection:
         session.attach(self.wake)
 
     @property
-    def taken_bytes(self) -> int:
-        return self._channel.taken_bytes
+    def drained_bytes(self) -> int:
+        return self._channel.drained_bytes
 
     def wake(self) -> None:
         """Let the writer look for bytes to send, and end the connection if the session closes.
@@ -284,11 +284,11 @@ class AcceptedConnection:
             return False
         # While the socket takes the batch, it is in memory once and counts as unsent.
         unsent, batch_bytes = self._bucket.clients.unsent, len(batch)
-        unsent.hold(batch_bytes)
+        unsent.add(batch_bytes)
         try:
             await self._channel.send(batch)
         finally:
-            unsent.release(batch_bytes)
+            unsent.remove(batch_bytes)
         return True
 
     async def _next_part(self) -> bytes | bytearray | None:
@@ -305,7 +305,7 @@ class AcceptedConnection:
 
     def _next_batch(self, most_made: int | None = None) -> bytes | bytearray | None:
         """Return bytes to send; empty while the disk is searched for them, None without any."""
-        most_bytes = self._bucket.clients.unsent.batch_bytes(self._channel.taken_bytes)
+        most_bytes = self._bucket.clients.unsent.batch_bytes(self._channel.drained_bytes)
         with self._bucket.lock:
             now = self._loop.time()
             end = now + ITERATION_SECONDS

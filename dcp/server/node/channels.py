@@ -33,7 +33,7 @@ class Channel(Protocol):
     """
 
     @property
-    def taken_bytes(self) -> int:
+    def drained_bytes(self) -> int:
         """Sent bytes that the client's system has acknowledged: they are read, or in its buffer."""
 
     async def open(self) -> None:
@@ -74,7 +74,7 @@ class PlainChannel:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     @property
-    def taken_bytes(self) -> int:
+    def drained_bytes(self) -> int:
         return self._sent_bytes - _unacknowledged_bytes(self._socket)
 
     async def open(self) -> None:
@@ -150,9 +150,9 @@ class TlsChannel:
         self._sending = asyncio.Lock()
 
     @property
-    def taken_bytes(self) -> int:
+    def drained_bytes(self) -> int:
         """Acknowledged bytes, counted encrypted."""
-        return self._plain.taken_bytes
+        return self._plain.drained_bytes
 
     async def open(self) -> None:
         """Do the handshake.

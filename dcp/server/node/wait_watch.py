@@ -10,7 +10,7 @@ _PAUSE_SECONDS: Final = 0.01
 
 
 class Board(Protocol):
-    """Answers that wait for copies or for the disk.
+    """Answers that wait for replicas or for the disk.
 
     ``on_pending`` is called when a wait begins.
     """

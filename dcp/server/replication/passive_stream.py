@@ -1,17 +1,17 @@
 """Applies the events of one DCP stream to a replica, as kv_engine's PassiveStream does.
 
-The consumer machine in ``dcp/protocol`` sends the requests, checks the order of messages and
-answers them. This class changes the copy:
+``ConsumerConnection`` (``dcp/protocol``) sends the requests, checks the order of messages and
+answers them. This class changes the replica:
 
-    StreamOpened      the copy takes over the active's failover log
-    RollbackOrdered   the copy rolls back; the caller requests the stream again
+    StreamOpened      the replica takes over the active's failover log
+    RollbackOrdered   the replica rolls back; the caller requests the stream again
     SnapshotStarted   a snapshot begins, or continues the unfinished one
-    ItemFrames        the copy stores the items; each is a frame in the format on disk
+    ItemFrames        the replica stores the items; each is a frame in the format on disk
     StreamAdvanced    the active has no further item up to this seqno
-    VbucketStateSet   a takeover: the active orders the copy's next state
+    VbucketStateSet   a takeover: the active orders the replica's next state
 
-If the copy rejects an event that the machine accepted, the peer has violated the protocol. Sources:
-kv_engine ``engines/ep/src/dcp/passive_stream.cc``, ``engines/ep/src/dcp/consumer.cc``.
+If the replica rejects an event that the connection accepted, the peer has violated the protocol.
+Sources: kv_engine ``engines/ep/src/dcp/passive_stream.cc``, ``engines/ep/src/dcp/consumer.cc``.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ from dcp.protocol.events import (
 )
 from dcp.protocol.position import Position
 from dcp.server.storage.stored_items import version_of
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.wire.vocabulary import Opcode, OpenFlag, StreamFlag
 
 StreamEvent = (
@@ -66,15 +66,15 @@ _EXTRAS_BYTES: Final = {
 
 
 class PassiveStream:
-    """A stream into one copy; it may change the copy only while it is the copy's ``feeder``."""
+    """A stream into one replica; it may change it only as ``Replica.passive_stream``."""
 
-    def __init__(self, copy: ReplicaCopy, *, takes_over: bool = False) -> None:
-        self.copy = copy
-        self.vbucket = copy.vbucket.id
+    def __init__(self, replica: Replica, *, takes_over: bool = False) -> None:
+        self.replica = replica
+        self.vbucket = replica.vbucket.id
         self.opaque = 0
         """The opaque of the stream request; each message of the stream repeats it."""
         self.takes_over = takes_over
-        """True if the copy is to replace the active (a takeover stream of a rebalance)."""
+        """True if the replica is to replace the active (a takeover stream of a rebalance)."""
         self.is_open = False
         """True from the producer's acceptance until the stream ends."""
         self.is_over = False
@@ -85,11 +85,11 @@ class PassiveStream:
         self._snapshot_end = 0
 
     def take_charge(self) -> None:
-        self.copy.fill_from(self)
+        self.replica.fill_from(self)
 
     @property
     def is_in_charge(self) -> bool:
-        return self.copy.feeder is self
+        return self.replica.passive_stream is self
 
     @property
     def flags(self) -> StreamFlag:
@@ -99,30 +99,31 @@ class PassiveStream:
     @property
     def position(self) -> Position:
         """The position to resume from, for the stream request."""
-        copy = self.copy
-        log, seqno, snapshot = copy.vbucket.failover_log, copy.high_seqno, copy.snapshot
-        if copy.is_complete:
-            return Position.complete_at(log.uuid_at(seqno), seqno)
-        # The copy ends inside a snapshot. Its items up to here are no state that the active ever
+        replica = self.replica
+        failover_log = replica.vbucket.failover_log
+        seqno, snapshot = replica.high_seqno, replica.snapshot
+        if replica.is_complete:
+            return Position.complete_at(failover_log.uuid_at(seqno), seqno)
+        # The replica ends inside a snapshot. Its items up to here are no state that the active ever
         # had, so the request names the snapshot's bounds: after a failover the producer decides how
         # far to roll back.
-        start = min(snapshot.start, copy.complete_seqno)
-        uuid = log.uuid_at(snapshot.end)
-        return Position(uuid, seqno, start, snapshot.end, copy.complete_seqno)
+        start = min(snapshot.start, replica.complete_seqno)
+        uuid = failover_log.uuid_at(snapshot.end)
+        return Position(uuid, seqno, start, snapshot.end, replica.complete_seqno)
 
     def next_acknowledgement(self) -> int | None:
         """Return a seqno to acknowledge to the active, each once; None if there is no new one.
 
         A new stream starts at 0, so it repeats what an older stream acknowledged.
         """
-        seqno = self.copy.acknowledged_seqno
+        seqno = self.replica.acknowledged_seqno
         if not self.is_open or seqno <= self._acknowledged_seqno:
             return None
         self._acknowledged_seqno = seqno
         return seqno
 
     def take_rollback(self) -> bool:
-        """Return True once after each rollback of the copy."""
+        """Return True once after each rollback of the replica."""
         rolled_back, self._rolled_back = self._rolled_back, False
         return rolled_back
 
@@ -131,14 +132,14 @@ class PassiveStream:
 
     def end(self) -> None:
         self.is_open, self.is_over = False, True
-        # A newer stream may fill the copy already.
+        # A newer stream may fill the replica already.
         if self.is_in_charge:
-            self.copy.fill_from(None)
+            self.replica.fill_from(None)
 
     def take(self, event: StreamEvent) -> None:
-        """Apply an event to the copy.
+        """Apply an event to the replica.
 
-        Raises RemoteProtocolError if the copy rejects it.
+        Raises RemoteProtocolError if the replica rejects it.
         """
         try:
             self._take(event)
@@ -149,12 +150,12 @@ class PassiveStream:
         match event:
             case StreamOpened():
                 self.is_open = True
-                self.copy.take_failover_log(event.failover_log)
+                self.replica.take_failover_log(event.failover_log)
             case RollbackOrdered():
-                self.copy.roll_back(event.seqno)
+                self.replica.roll_back(event.seqno)
                 self._rolled_back = True
             case SnapshotStarted():
-                self.copy.begin_snapshot(event.snapshot, event.flags, event.purge_seqno)
+                self.replica.begin_snapshot(event.snapshot, event.flags, event.purge_seqno)
                 self._snapshot_end = event.snapshot.end
             case ItemFrames():
                 for frame in event.frames:
@@ -175,9 +176,9 @@ class PassiveStream:
                 f"vbucket {self.vbucket}: found {Opcode(opcode).name} with {extras_bytes} bytes of "
                 f"extras, expected {'none' if expected is None else expected}"
             )
-        self.copy.receive(version_of(frame))
+        self.replica.receive(version_of(frame))
 
     def _advance(self, seqno: int) -> None:
         # Items still follow inside the snapshot, and they move the high seqno themselves.
-        if seqno > self.copy.high_seqno and seqno >= self._snapshot_end:
-            self.copy.advance_to(seqno)
+        if seqno > self.replica.high_seqno and seqno >= self._snapshot_end:
+            self.replica.advance_to(seqno)

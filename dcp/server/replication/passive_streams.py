@@ -20,7 +20,7 @@ from dcp.protocol.events import (
     StreamRejected,
 )
 from dcp.server.replication.passive_stream import PassiveStream, StreamEvent
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 
 FIRST_RETRY_SECONDS: Final = 0.02
 LONGEST_RETRY_SECONDS: Final = 1.0
@@ -35,7 +35,7 @@ class PassiveStreams:
         """While ``may_open`` returns False, requests are postponed and tried again later."""
         self._connection = connection
         self._may_open = may_open
-        self._copies: dict[int, ReplicaCopy] = {}
+        self._replicas: dict[int, Replica] = {}
         self._takes_over: frozenset[int] = frozenset()
         self._waiting: set[int] = set()
         """Vbuckets that must not be requested until ``retry_at``."""
@@ -51,22 +51,24 @@ class PassiveStreams:
         return stream if stream is not None and stream.opaque == opaque else None
 
     def follow(
-        self, copies: Mapping[int, ReplicaCopy], now: float, takes_over: Iterable[int] = ()
+        self, replicas: Mapping[int, Replica], now: float, takes_over: Iterable[int] = ()
     ) -> list[PassiveStream]:
-        """Stream into exactly these copies: open missing streams, close the others and return them.
+        """Stream into exactly these replicas: open missing streams, close and return the others.
 
         Streams of the vbuckets in ``takes_over`` are takeover streams.
         """
-        self._copies, self._takes_over = dict(copies), frozenset(takes_over)
-        self._waiting &= copies.keys()
+        self._replicas, self._takes_over = dict(replicas), frozenset(takes_over)
+        self._waiting &= replicas.keys()
         streams = self.by_vbucket.values()
         # A new replica of the same vbucket needs a new stream.
-        unwanted = [each for each in streams if self._copies.get(each.vbucket) is not each.copy]
+        unwanted = [
+            each for each in streams if self._replicas.get(each.vbucket) is not each.replica
+        ]
         for stream in unwanted:
             stream.end()
             del self.by_vbucket[stream.vbucket]
             self._connection.close_stream(stream.vbucket)
-        self._open(self._copies, now)
+        self._open(self._replicas, now)
         return unwanted
 
     @property
@@ -86,7 +88,7 @@ class PassiveStreams:
     def retry(self, now: float) -> None:
         self.retry_at = None
         self._waiting.clear()
-        self._open(self._copies, now)
+        self._open(self._replicas, now)
 
     def _open(self, vbuckets: Iterable[int], now: float) -> None:
         if not self._connection.is_ready:
@@ -97,13 +99,13 @@ class PassiveStreams:
             return
         for vbucket in missing:
             takes_over = vbucket in self._takes_over
-            stream = PassiveStream(self._copies[vbucket], takes_over=takes_over)
+            stream = PassiveStream(self._replicas[vbucket], takes_over=takes_over)
             stream.take_charge()
             self.by_vbucket[vbucket] = stream
             self._ask_for(stream)
 
     def _is_missing(self, vbucket: int) -> bool:
-        is_wanted = vbucket in self._copies and vbucket not in self._waiting
+        is_wanted = vbucket in self._replicas and vbucket not in self._waiting
         is_there = vbucket in self.by_vbucket or self._connection.has_stream(vbucket)
         return is_wanted and not is_there
 
@@ -122,7 +124,7 @@ class PassiveStreams:
     def take(self, event: Event, now: float) -> PassiveStream | None:
         """Pass an event to its stream and return that stream; None if no stream was affected.
 
-        Raises RemoteProtocolError if the copy rejects the event, or the peer asks for a rollback
+        Raises RemoteProtocolError if the replica rejects the event, or the peer asks for a rollback
         from seqno 0.
         """
         if isinstance(event, StreamClosed):
@@ -133,8 +135,8 @@ class PassiveStreams:
         # The peer sent this event before it got the request to close.
         if stream is None:
             return None
-        # Another stream may fill the copy, as in a takeover; this one's events must not change it
-        # then.
+        # Another stream may fill the replica, as in a takeover; this one's events must not change
+        # it then.
         is_in_charge = stream.is_in_charge
         if is_in_charge:
             stream.take(event)
@@ -164,7 +166,7 @@ class PassiveStreams:
         del self.by_vbucket[stream.vbucket]
         if stream.takes_over:
             # Only the rebalance knows whether to try a takeover again.
-            del self._copies[stream.vbucket]
+            del self._replicas[stream.vbucket]
         else:
             self._waiting.add(stream.vbucket)
             self._retry_later(now)

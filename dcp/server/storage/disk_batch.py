@@ -181,16 +181,16 @@ def find_batch(file: DiskFile, offset: int, end: int, generation: int) -> int | 
     overlap = _BATCH_HEADER_BYTES - 1
     for start in range(offset + 1, end, _CHECKED_BYTES):
         data = bytes(file.read(start, min(_CHECKED_BYTES + overlap, end - start)))
-        place = data.find(_BATCH_MAGIC)
-        while 0 <= place <= len(data) - _BATCH_HEADER_BYTES:
-            _, found_offset, found_generation, *_ = _BATCH.unpack_from(data, place)
-            crc = crc32(data[place : place + _BATCH.size])
-            is_sound = _CRC.unpack_from(data, place + _BATCH.size)[0] == crc
+        at = data.find(_BATCH_MAGIC)
+        while 0 <= at <= len(data) - _BATCH_HEADER_BYTES:
+            _, found_offset, found_generation, *_ = _BATCH.unpack_from(data, at)
+            crc = crc32(data[at : at + _BATCH.size])
+            is_sound = _CRC.unpack_from(data, at + _BATCH.size)[0] == crc
             # A document may contain the bytes of a batch header; only a real one stands at its own
             # offset.
-            if is_sound and (found_offset, found_generation) == (start + place, generation):
-                return start + place
-            place = data.find(_BATCH_MAGIC, place + 1)
+            if is_sound and (found_offset, found_generation) == (start + at, generation):
+                return start + at
+            at = data.find(_BATCH_MAGIC, at + 1)
     return None
 
 

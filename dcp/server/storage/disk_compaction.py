@@ -25,7 +25,7 @@ _COPIED_BYTES: Final = 4 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
     kept: Columns
-    """The items that stay, with their places in the old file."""
+    """The items that stay, with their offsets in the old file."""
     batch: DiskBatch
     """The batch of the new file that holds them."""
     purged: int

@@ -25,7 +25,7 @@ _OWNER_ONLY: Final = 0o600
 class PinnedFile(Protocol):
     """The file's content at one time; it stays readable after the file was replaced."""
 
-    def read_each(self, places: Sequence[Extent]) -> list[Data]: ...
+    def read_each(self, extents: Sequence[Extent]) -> list[Data]: ...
 
     def close(self) -> None: ...
 
@@ -48,8 +48,8 @@ class DiskFile(Protocol):
         """
         ...
 
-    def read_each(self, places: Sequence[Extent]) -> list[Data]:
-        """Read several places; this opens the file only once."""
+    def read_each(self, extents: Sequence[Extent]) -> list[Data]:
+        """Read several extents; this opens the file only once."""
         ...
 
     def append(self, offset: int, parts: Iterable[Data]) -> None:
@@ -93,9 +93,9 @@ class OsFile:
     def read(self, offset: int, size: int) -> Data:
         return self.read_each([(offset, size)])[0]
 
-    def read_each(self, places: Sequence[Extent]) -> list[Data]:
+    def read_each(self, extents: Sequence[Extent]) -> list[Data]:
         with _naming(self._path), self._path.open("rb", buffering=0) as file:
-            return [_read(file, offset, size) for offset, size in places]
+            return [_read(file, offset, size) for offset, size in extents]
 
     def append(self, offset: int, parts: Iterable[Data]) -> None:
         with _naming(self._path), self._path.open("r+b") as file:
@@ -148,8 +148,8 @@ class _OpenFile:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
-    def read_each(self, places: Sequence[Extent]) -> list[Data]:
-        return [_read(self._file, offset, size) for offset, size in places]
+    def read_each(self, extents: Sequence[Extent]) -> list[Data]:
+        return [_read(self._file, offset, size) for offset, size in extents]
 
     def close(self) -> None:
         self._file.close()
@@ -207,18 +207,18 @@ class MemoryFile:
         """Return bytes, without a copy if they lie in one part."""
         if offset + size > self.size_bytes:
             raise _too_short(self, self.size_bytes - offset, offset, size)
-        place = bisect_right(self._starts, offset) - 1
+        index = bisect_right(self._starts, offset) - 1
         found: list[Data] = []
         while size > 0:
-            at = offset - self._starts[place]
-            found.append(memoryview(self._parts[place])[at : at + size])
+            at = offset - self._starts[index]
+            found.append(memoryview(self._parts[index])[at : at + size])
             size -= len(found[-1])
             offset += len(found[-1])
-            place += 1
+            index += 1
         return found[0] if len(found) == 1 else b"".join(found)
 
-    def read_each(self, places: Sequence[Extent]) -> list[Data]:
-        return [self.read(offset, size) for offset, size in places]
+    def read_each(self, extents: Sequence[Extent]) -> list[Data]:
+        return [self.read(offset, size) for offset, size in extents]
 
     def append(self, offset: int, parts: Iterable[Data]) -> None:
         left = bisect_right(self._starts, offset - 1)

@@ -99,13 +99,13 @@ def columns_of(batch: DiskBatch, frames_offset: int) -> Columns:
     return items
 
 
-def find(held: U64s, seqnos: U64s) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return for each seqno its row in ``held``, and a mask of those that ``held`` has.
+def find(known: U64s, seqnos: U64s) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return for each seqno its row in ``known``, and a mask of those that ``known`` has.
 
-    ``held`` must ascend and not be empty.
+    ``known`` must ascend and not be empty.
     """
-    rows = np.minimum(np.searchsorted(held, seqnos), len(held) - 1)
-    return rows, held[rows] == seqnos
+    rows = np.minimum(np.searchsorted(known, seqnos), len(known) - 1)
+    return rows, known[rows] == seqnos
 
 
 class ItemIndex:

@@ -26,7 +26,7 @@ from dcp.server.storage.frame_crcs import RunningCrcs
 from dcp.server.storage.pending_write import PendingWrite
 
 
-class Log:
+class DiskLog:
     """The log of one vbucket.
 
     ``contents`` never includes a pending write. ``generation`` counts from 1, and each compaction

@@ -27,13 +27,13 @@ class LostRanges:
         return len(self.starts)
 
     def covers(self, seqno: int) -> bool:
-        place = int(np.searchsorted(self.starts, np.uint64(seqno), side="right")) - 1
-        return place >= 0 and seqno < int(self.ends[place])
+        index = int(np.searchsorted(self.starts, np.uint64(seqno), side="right")) - 1
+        return index >= 0 and seqno < int(self.ends[index])
 
     def cover_all(self, start: int, end: int) -> bool:
         """Return True if one range holds all of [start, end)."""
-        place = int(np.searchsorted(self.starts, np.uint64(start), side="right")) - 1
-        return place >= 0 and end <= int(self.ends[place])
+        index = int(np.searchsorted(self.starts, np.uint64(start), side="right")) - 1
+        return index >= 0 and end <= int(self.ends[index])
 
     def merged(self, starts: U64s, ends: U64s) -> "LostRanges":
         """Return the union with more ranges, which may overlap and come in any order."""

@@ -1,6 +1,6 @@
 """Reads a vbucket's log in seqno order: the frames of (after, end] as they are at the start.
 
-A scan keeps only its place; it reads index and file when the caller asks for frames. So idle scans
+A scan keeps only its row; it reads index and file when the caller asks for frames. So idle scans
 cost nothing. Later changes do not affect it: a log only grows, replacements have seqnos above the
 scan's end, and a rollback makes a new index. If compaction replaces the file, the old one stays
 open for the remaining scans.
@@ -57,8 +57,8 @@ class ScannedFile:
         """Read bytes of this generation, even after another has replaced it."""
         return self.read_each([(offset, size)])[0]
 
-    def read_each(self, places: Sequence[Extent]) -> list[Data]:
-        return (self._pinned or self._file).read_each(places)
+    def read_each(self, extents: Sequence[Extent]) -> list[Data]:
+        return (self._pinned or self._file).read_each(extents)
 
     def read_run(self, rows: Columns) -> Data:
         """Return the frames of consecutive rows, at least one.
@@ -142,7 +142,7 @@ class Scan:
         self._columns = columns
         self.item_count = len(columns)
         if each_key_once:
-            self.item_count = int(np.count_nonzero(self._is_shown(columns)))
+            self.item_count = int(np.count_nonzero(self._is_newest(columns)))
         self._next = 0
         self._scanned: ScannedFile | None = file
         file.enter()
@@ -192,20 +192,20 @@ class Scan:
         self._next = int(np.searchsorted(self._columns.seqnos, np.uint64(seqno)))
 
     def read_again(self, first_seqno: int, before_seqno: int) -> Frames:
-        """Return the frames of [``first_seqno``, ``before_seqno``) without moving ``read``'s place.
+        """Return the frames of [``first_seqno``, ``before_seqno``) without moving ``read``'s row.
 
         Raises the errors of ``frames``.
         """
         bounds = np.array([first_seqno, before_seqno], np.uint64)
         first, last = np.searchsorted(self._columns.seqnos, bounds).tolist()
-        return self.frames(self._shown(slice(first, last)).seqnos.tolist())
+        return self.frames(self._newest_of(slice(first, last)).seqnos.tolist())
 
     def frame_bytes(self, seqno: int) -> int:
         """Return the bytes of one frame; raise ValueError if the scan does not have it."""
         return int(self._rows_at([seqno]).sizes[0])
 
     def frames(self, seqnos: Sequence[int]) -> Frames:
-        """Return frames in the given order, without moving ``read``'s place.
+        """Return frames in the given order, without moving ``read``'s row.
 
         Raises ValueError if the scan is closed or lacks a seqno, and OSError if the file cannot be
         read or a frame is damaged.
@@ -213,15 +213,15 @@ class Scan:
         rows = self._rows_at(seqnos)
         if self._scanned is None:
             raise AssertionError("a closed scan has no rows")
-        places = list(zip(rows.starts.tolist(), rows.sizes.tolist(), strict=True))
-        parts = self._scanned.read_each(places)
+        extents = list(zip(rows.starts.tolist(), rows.sizes.tolist(), strict=True))
+        parts = self._scanned.read_each(extents)
         each = np.arange(len(rows))
         self._scanned.check_runs(rows, each, each, parts)
         return Frames(b"".join(parts), _ends_of(rows), rows.seqnos)
 
     def _rows_at(self, seqnos: Sequence[int]) -> Columns:
-        wanted, held = np.array(seqnos, np.uint64), self._columns.seqnos
-        rows, found = find(held, wanted) if len(held) else (_NO_ROWS, np.zeros(len(wanted), bool))
+        wanted, known = np.array(seqnos, np.uint64), self._columns.seqnos
+        rows, found = find(known, wanted) if len(known) else (_NO_ROWS, np.zeros(len(wanted), bool))
         if self._scanned is None or not found.all():
             missing = int(wanted[np.argmin(found)])
             raise ValueError(
@@ -232,19 +232,19 @@ class Scan:
     def _next_rows(self, most_rows: int) -> Columns:
         rows = self._columns.take(slice(0))
         while not len(rows) and self._next < len(self._columns):
-            rows = self._shown(slice(self._next, self._next + most_rows))
+            rows = self._newest_of(slice(self._next, self._next + most_rows))
             self._next = min(self._next + most_rows, len(self._columns))
-            # Nothing of this step is shown, so look further ahead.
+            # Nothing of this step is the newest of its key, so look further ahead.
             most_rows = _BLOCK_ROWS
         return rows
 
-    def _shown(self, place: slice) -> Columns:
-        rows = self._columns.take(place)
-        if self._each_key_once and not (shown := self._is_shown(rows)).all():
-            rows = rows.take(shown)
+    def _newest_of(self, chosen: slice) -> Columns:
+        rows = self._columns.take(chosen)
+        if self._each_key_once and not (newest := self._is_newest(rows)).all():
+            rows = rows.take(newest)
         return rows
 
-    def _is_shown(self, columns: Columns) -> npt.NDArray[np.bool_]:
+    def _is_newest(self, columns: Columns) -> npt.NDArray[np.bool_]:
         return columns.replaced_at > np.uint64(self.end_seqno)
 
 
@@ -266,10 +266,10 @@ def _gathered(file: ScannedFile, rows: Columns) -> Data:
     # Read frames that lie close together with the gaps between them, then cut the gaps out.
     wide = np.flatnonzero(starts[1:] - stops[:-1] > _GAP_BYTES) + 1
     groups = list(zip(np.split(starts, wide), np.split(stops, wide), strict=True))
-    places = [(int(near_starts[0]), int(near_stops[-1])) for near_starts, near_stops in groups]
-    spans = file.read_each([(base, end - base) for base, end in places])
+    extents = [(int(near_starts[0]), int(near_stops[-1])) for near_starts, near_stops in groups]
+    spans = file.read_each([(base, end - base) for base, end in extents])
     parts: list[memoryview] = []
-    for (near_starts, near_stops), (base, _), span in zip(groups, places, spans, strict=True):
+    for (near_starts, near_stops), (base, _), span in zip(groups, extents, spans, strict=True):
         view = memoryview(span)
         parts += [
             view[start - base : stop - base]

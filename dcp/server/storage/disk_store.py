@@ -17,7 +17,7 @@ from dcp.server.storage.disk_compaction import is_purged_up_to, plan_compaction
 from dcp.server.storage.disk_contents import Contents
 from dcp.server.storage.disk_file import Data, DiskFile
 from dcp.server.storage.disk_index import NEVER
-from dcp.server.storage.disk_log import Log
+from dcp.server.storage.disk_log import DiskLog
 from dcp.server.storage.disk_ranges import U64s
 from dcp.server.storage.disk_scan import Frames, Scan
 from dcp.server.storage.pending_write import PendingWrite
@@ -52,13 +52,13 @@ class VbucketStore:
         An incomplete batch of a crash is cut off. Raises DiskFormatError if the file is damaged, or
         is no log of this vbucket and format version.
         """
-        self._log = Log(file, vbucket)
+        self._disk_log = DiskLog(file, vbucket)
         self._vbucket = vbucket
         self._is_closed = False
 
     @property
     def _contents(self) -> Contents:
-        return self._log.contents
+        return self._disk_log.contents
 
     # --- contents
 
@@ -84,7 +84,7 @@ class VbucketStore:
 
     @property
     def size_bytes(self) -> int:
-        return self._log.size_bytes
+        return self._disk_log.size_bytes
 
     @property
     def replaced_bytes(self) -> int:
@@ -94,7 +94,7 @@ class VbucketStore:
     @property
     def overhead_bytes(self) -> int:
         """Bytes of the log that are no frames; in small batches that is most of it."""
-        return self._log.size_bytes - self._contents.frame_bytes
+        return self._disk_log.size_bytes - self._contents.frame_bytes
 
     def snapshot_at(self, seqno: int) -> SnapshotRange:
         """Return the newest disk snapshot that ends at or below ``seqno``; 0 to 0 if there is none.
@@ -102,10 +102,10 @@ class VbucketStore:
         After a compaction everything up to its end is one snapshot.
         """
         ends = self._contents.snapshot_ends
-        place = bisect_right(ends, seqno)
-        if not place:
+        index = bisect_right(ends, seqno)
+        if not index:
             return SnapshotRange(0, 0)
-        return SnapshotRange(ends[place - 2] + 1 if place > 1 else 1, ends[place - 1])
+        return SnapshotRange(ends[index - 2] + 1 if index > 1 else 1, ends[index - 1])
 
     @property
     def history_start_seqno(self) -> int:
@@ -127,11 +127,11 @@ class VbucketStore:
 
     @property
     def generation(self) -> int:
-        return self._log.generation
+        return self._disk_log.generation
 
     @property
     def is_scanned(self) -> bool:
-        return self._log.scanned.is_scanned
+        return self._disk_log.scanned.is_scanned
 
     # --- writing
 
@@ -150,7 +150,7 @@ class VbucketStore:
         last = items[-1].seqno if items else self.persisted_seqno
         batch = _batch_of(items, state, last if snapshot_end is None else snapshot_end)
         self._check(batch)
-        self._log.append(batch, _frames_of(items))
+        self._disk_log.append(batch, _frames_of(items))
 
     def begin(
         self, items: Sequence[StoredItem], state: bytes, inner_ends: Sequence[int] = ()
@@ -163,7 +163,7 @@ class VbucketStore:
         last = items[-1].seqno if items else self.persisted_seqno
         batch = _batch_of(items, state, last, inner_ends)
         self._check(batch)
-        return self._log.begin(batch, _frames_of(items))
+        return self._disk_log.begin(batch, _frames_of(items))
 
     def _check(self, batch: DiskBatch) -> None:
         self._require_open()
@@ -198,7 +198,7 @@ class VbucketStore:
                 f"expected at most {self.persisted_seqno}"
             )
         return Scan(
-            self._log.scanned,
+            self._disk_log.scanned,
             self._contents.index.between(
                 after_seqno, end if before_seqno is None else min(end, before_seqno - 1)
             ),
@@ -215,7 +215,7 @@ class VbucketStore:
         found = self._contents.index.between(max(seqno - 1, 0), seqno)
         if not len(found):
             return None
-        return bytes(self._log.scanned.read_run(found))
+        return bytes(self._disk_log.scanned.read_run(found))
 
     def count(self, after_seqno: int, end_seqno: int) -> int:
         """Return how many versions with after < seqno <= end are here, replaced ones included."""
@@ -229,7 +229,7 @@ class VbucketStore:
 
     def check_state(self, end_seqno: int) -> None:
         """Read the state at ``end_seqno``; raise OSError if that fails or a frame is damaged."""
-        if self._log.may_decay:
+        if self._disk_log.may_decay:
             with self.scan(0, each_key_once=True, end_seqno=end_seqno) as scan:
                 while scan.read(_WARM_UP_BYTES) is not None:
                     pass
@@ -251,7 +251,7 @@ class VbucketStore:
             batch = replace(batch, snapshot_end=kept, keep_up_to=kept)
         elif state is None:
             return self.persisted_seqno
-        self._log.append(batch, ())
+        self._disk_log.append(batch, ())
         return self.persisted_seqno
 
     def may_be_cut(self, first_seqno: int, end_seqno: int) -> bool:
@@ -269,18 +269,20 @@ class VbucketStore:
         if not self.size_bytes:
             return 0
         plan = plan_compaction(self._contents, purge_up_to_seqno, state)
-        self._log.rewrite(plan)
+        self._disk_log.rewrite(plan)
         return plan.purged
 
     def begin_compaction(self, purge_up_to_seqno: int = 0, state: bytes = b"") -> PendingWrite:
         """Prepare ``compact`` as ``begin`` prepares ``write``; the log must not be empty."""
         self._require_open()
-        return self._log.begin_rewrite(plan_compaction(self._contents, purge_up_to_seqno, state))
+        return self._disk_log.begin_rewrite(
+            plan_compaction(self._contents, purge_up_to_seqno, state)
+        )
 
     def close(self) -> None:
         """Release the file; open scans continue, even if another process opens it."""
         if not self._is_closed:
-            self._log.close()
+            self._disk_log.close()
         self._is_closed = True
 
     def _require_open(self) -> None:

@@ -35,16 +35,16 @@ class RunningCrcs:
         """Of the frame whose bytes come next; None after the last."""
 
     def add(self, data: Data) -> None:
-        view, place, crc = memoryview(data), 0, self._crc
+        view, offset, crc = memoryview(data), 0, self._crc
         # Each frame that ends in this part.
-        while self._left_bytes is not None and place + self._left_bytes <= len(view):
-            stop = place + self._left_bytes
-            crc = crc32(view[place:stop], crc)
+        while self._left_bytes is not None and offset + self._left_bytes <= len(view):
+            stop = offset + self._left_bytes
+            crc = crc32(view[offset:stop], crc)
             self._cells[self._row] = crc
             self._row += 1
-            place, self._left_bytes = stop, next(self._sizes, None)
-        if self._left_bytes is not None and place < len(view):
+            offset, self._left_bytes = stop, next(self._sizes, None)
+        if self._left_bytes is not None and offset < len(view):
             # The next part continues this frame.
-            crc = crc32(view[place:], crc)
-            self._left_bytes -= len(view) - place
+            crc = crc32(view[offset:], crc)
+            self._left_bytes -= len(view) - offset
         self._crc = crc

@@ -23,54 +23,54 @@ class LogNames:
     def __init__(
         self,
         names: Sequence[str],
-        copies: Sequence[Sequence[tuple[int, str]]],
+        replicas: Sequence[Sequence[tuple[int, str]]],
         found: Iterable[str],
     ) -> None:
         """Restore the saved names. New names never reuse one that was ``found`` in the folder."""
         self._names = list(names)
-        self._copies = {
-            (node, vbucket): name for vbucket, row in enumerate(copies) for node, name in row
+        self._replicas = {
+            (node, vbucket): name for vbucket, row in enumerate(replicas) for node, name in row
         }
         serials = (_NAME.fullmatch(name) for name in (*found, *self.known))
         self._serial = max((int(each[1] or 0) for each in serials if each is not None), default=0)
 
     @property
     def known(self) -> set[str]:
-        return {*self._names, *self._copies.values()}
+        return {*self._names, *self._replicas.values()}
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._names)
 
     @property
-    def copies(self) -> tuple[tuple[tuple[int, str], ...], ...]:
+    def replicas(self) -> tuple[tuple[tuple[int, str], ...], ...]:
         """By vbucket: node and log name of each replica."""
         rows: list[list[tuple[int, str]]] = [[] for _ in self._names]
-        for (node, vbucket), name in sorted(self._copies.items()):
+        for (node, vbucket), name in sorted(self._replicas.items()):
             rows[vbucket].append((node, name))
         return tuple(tuple(row) for row in rows)
 
     def of(self, vbucket: int) -> str:
         return self._names[vbucket]
 
-    def of_copy(self, node: int, vbucket: int) -> str:
+    def of_replica(self, node: int, vbucket: int) -> str:
         """Return the log name of a replica; choose a new one if it has none."""
-        if (node, vbucket) not in self._copies:
+        if (node, vbucket) not in self._replicas:
             self._serial += 1
-            self._copies[node, vbucket] = f"vb_{vbucket}.{self._serial}.log"
-        return self._copies[node, vbucket]
+            self._replicas[node, vbucket] = f"vb_{vbucket}.{self._serial}.log"
+        return self._replicas[node, vbucket]
 
-    def drop_copy(self, node: int, vbucket: int) -> None:
-        self._copies.pop((node, vbucket), None)
+    def drop_replica(self, node: int, vbucket: int) -> None:
+        self._replicas.pop((node, vbucket), None)
 
-    def keep_copies(self, named: Iterable[tuple[int, int]]) -> None:
-        self._copies = {place: self._copies[place] for place in named if place in self._copies}
+    def keep_replicas(self, named: Iterable[tuple[int, int]]) -> None:
+        self._replicas = {each: self._replicas[each] for each in named if each in self._replicas}
 
     def install(self, node: int, vbucket: int) -> None:
-        self._names[vbucket] = self._copies.pop((node, vbucket))
+        self._names[vbucket] = self._replicas.pop((node, vbucket))
 
     def copy(self) -> "LogNames":
         """Return a copy, as a backup; it never reuses a name."""
-        copied = LogNames(self._names, self.copies, ())
+        copied = LogNames(self._names, self.replicas, ())
         copied._serial = self._serial
         return copied

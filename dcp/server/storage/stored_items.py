@@ -1,7 +1,7 @@
 """Items in the disk's format: the frames of a connection that has all features.
 
 A backfill sends them unchanged to such a connection. For any other it decodes the frames to
-versions, and encodes these again (``shown_frames.py``).
+versions, and encodes these again (``filtered_frames.py``).
 """
 
 from collections.abc import Sequence

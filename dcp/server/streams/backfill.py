@@ -54,7 +54,7 @@ def scan_of(data: VbucketData, settings: StreamSettings, sent_seqno: int) -> Sca
     return data.disk.scan(sent_seqno, history_start)
 
 
-def source_of(
+def items_of(
     data: VbucketData,
     scan: Scan,
     settings: StreamSettings,
@@ -81,9 +81,9 @@ def source_of(
 
 
 def messages_behind(
-    source: KeyOrderItems, end: int, settings: StreamSettings
+    items: KeyOrderItems, end: int, settings: StreamSettings
 ) -> Iterator[tuple[m.Body, Opcode]]:
     tells_end = settings.out_of_order is OutOfOrder.WITH_SEQNO_ADVANCED
-    if tells_end and source.last_seqno < end:
+    if tells_end and items.last_seqno < end:
         yield m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED
     yield m.OsoSnapshot(OsoFlag.END), Opcode.DCP_OSO_SNAPSHOT

@@ -141,5 +141,5 @@ def chunk_of_wires(versions: Sequence[Version], wires: Sequence[tuple[bytes, byt
 
 
 def no_frames() -> Chunk:
-    """Return an empty chunk: nothing was found in this turn, but the source has not ended."""
+    """Return an empty chunk: nothing was found in this turn, but there may be more items."""
     return Chunk(np.zeros(1, np.int64), np.empty(0, np.uint64), memoryview(b""), [])

@@ -16,27 +16,27 @@ from dcp.server.model.stream_filter import StreamFilter
 from dcp.server.storage.disk_ranges import U64s
 from dcp.server.storage.disk_scan import Scan
 from dcp.server.streams.chunks import Chunk, no_frames
-from dcp.server.streams.shown_frames import ShownKey
+from dcp.server.streams.filtered_frames import FilteredKey
 from dcp.server.streams.snapshots import TURN_BYTES, DiskItems
 
 _READ_BYTES: Final = 512 * 1024
 
 
 class KeyOrderItems:
-    """The items of a scan that the stream shows, in key order."""
+    """The items of a scan that pass the filter, in key order."""
 
-    def __init__(self, scan: Scan, items: DiskItems, held: KeyQuota) -> None:
-        """``items`` decides what is shown. The scan must be unread."""
-        self._held, self._keys = held, scan.item_count
+    def __init__(self, scan: Scan, items: DiskItems, quota: KeyQuota) -> None:
+        """``items`` has the filter. The scan must be unread."""
+        self._quota, self._keys = quota, scan.item_count
         # Nobody knows yet how many keys the filter passes, so all items of the scan count.
-        held.hold(self._keys)
+        quota.add(self._keys)
         self._scan = scan
         self._items = items
-        self._sorted: list[list[ShownKey]] = []
-        self._left: Iterator[ShownKey] | None = None
+        self._sorted: list[list[FilteredKey]] = []
+        self._left: Iterator[FilteredKey] | None = None
         self._put_back: deque[int] = deque()
         self.last_seqno = 0
-        """The highest seqno that is shown; valid after all keys were read."""
+        """The highest seqno that passes the filter; valid after all keys were read."""
 
     @property
     def filter(self) -> StreamFilter:
@@ -55,7 +55,7 @@ class KeyOrderItems:
             size += self._scan.frame_bytes(seqno)
         if not seqnos:
             return None
-        return self._items.chunk_of_shown(self._scan.frames(seqnos))
+        return self._items.chunk_of_filtered(self._scan.frames(seqnos))
 
     def put_back(self, seqnos: U64s) -> None:
         """Let the last items come again, before all others."""
@@ -64,12 +64,12 @@ class KeyOrderItems:
     def _next_seqno(self) -> int | None:
         if self._put_back:
             return self._put_back.popleft()
-        shown = next(self._left, None) if self._left is not None else None
-        return None if shown is None else shown.seqno
+        passed = next(self._left, None) if self._left is not None else None
+        return None if passed is None else passed.seqno
 
-    def _read_keys(self) -> Iterator[ShownKey] | None:
+    def _read_keys(self) -> Iterator[FilteredKey] | None:
         """Read one turn's part of the keys; after the last part return all in order, else None."""
-        found: list[ShownKey] = []
+        found: list[FilteredKey] = []
         read_bytes = 0
         while read_bytes < TURN_BYTES:
             frames = self._scan.read(_READ_BYTES)
@@ -77,14 +77,14 @@ class KeyOrderItems:
                 self._hold(sum(map(len, self._sorted)) + len(found))
                 return merge(*self._sorted, sorted(found))
             read_bytes += len(frames.data)
-            shown = self._items.shown_keys(frames)
-            found += shown
-            self.last_seqno = shown[-1].seqno if shown else self.last_seqno
+            passed = self._items.filtered_keys(frames)
+            found += passed
+            self.last_seqno = passed[-1].seqno if passed else self.last_seqno
         self._sorted.append(sorted(found))
         return None
 
     def _hold(self, keys: int) -> None:
-        self._held.hold(keys - self._keys)
+        self._quota.add(keys - self._keys)
         self._keys = keys
 
     def close(self) -> None:

@@ -50,9 +50,9 @@ def marker_of(snapshot: Snapshot, settings: StreamSettings, data: VbucketData) -
 
 def _durability_of(snapshot: Snapshot, data: VbucketData) -> Durability:
     """Return a snapshot's durability seqnos; from memory only its last visible seqno."""
-    if not isinstance(snapshot.source, MemoryItems):
+    if not isinstance(snapshot.items, MemoryItems):
         return data.durability_at(snapshot.end)
-    visible = snapshot.source.last_visible_seqno
+    visible = snapshot.items.last_visible_seqno
     if visible is None:
         visible = data.durability_at(snapshot.end).max_visible_seqno
     return Durability(visible, 0, 0)

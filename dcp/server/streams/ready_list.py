@@ -12,7 +12,7 @@ to send or fills its own window.
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
 
-from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
+from dcp.server.streams.active_stream import ActiveStream, ActiveStreamPhase
 
 
 class ReadyList:

@@ -17,18 +17,23 @@ from dcp.server.storage.disk_ranges import U64s
 from dcp.server.storage.disk_scan import Frames, Scan
 from dcp.server.storage.stored_items import versions_of
 from dcp.server.streams.chunks import Chunk, FrameBatch, chunk_of, chunk_of_wires, no_frames
-from dcp.server.streams.shown_frames import ShownKey, holds_events, shown_chunk, shown_keys
+from dcp.server.streams.filtered_frames import (
+    FilteredKey,
+    filtered_chunk,
+    filtered_keys,
+    holds_events,
+)
 
 CHUNK_ITEMS: Final = 2048
 _FEW_ITEMS: Final = 16
 TURN_BYTES: Final = 4 * 1024 * 1024
-"""A stream gives way to others after reading so much without an item that it shows."""
+"""A stream gives way to others after reading so much without an item that passes its filter."""
 _ALL: Final = replace(EVERYTHING, sync_writes=True)
 """For frames that have passed the stream's filter already."""
 
 
 class SnapshotItems(Protocol):
-    """The source of a snapshot's frames: memory, disk, or disk in key order."""
+    """The items of a snapshot: from memory, from disk, or from disk in key order."""
 
     def next_chunk(self, most_bytes: int) -> Chunk | None:
         """Return about ``most_bytes`` of frames, at least one; None at the end.
@@ -43,7 +48,7 @@ class SnapshotItems(Protocol):
 
 
 class MemoryItems:
-    """Checkpoint items that a cursor was shown; they stay there and are encoded as needed.
+    """Checkpoint items that were announced to a cursor; they stay there and are encoded as needed.
 
     The cursor follows ``sent_seqno``, so the checkpoint keeps the rest. After the cursor was
     dropped, ``next_chunk`` must not be called; ``sent_seqno`` and ``filter`` say where to continue.
@@ -59,18 +64,18 @@ class MemoryItems:
     ) -> None:
         """Look through ``items`` once; this does not keep them."""
         self.filter = wanted
-        shown, self.filter_behind = wanted.split(items)
-        self.is_empty = not shown
-        self.shows_all = len(shown) == len(items)
-        if shown:
-            self.first_seqno, self.last_seqno = shown[0].seqno, shown[-1].seqno
-        visible = (each.seqno for each in reversed(shown) if each.is_visible)
+        passed, self.filter_behind = wanted.split(items)
+        self.is_empty = not passed
+        self.passes_all = len(passed) == len(items)
+        if passed:
+            self.first_seqno, self.last_seqno = passed[0].seqno, passed[-1].seqno
+        visible = (each.seqno for each in reversed(passed) if each.is_visible)
         self.last_visible_seqno = next(visible, None)
-        """Seqno of the last shown item that is neither a prepare nor an abort; None without one."""
+        """Seqno of the last passing item that is no prepare and no abort; None without one."""
         self.sent_seqno = self._chunk_after = items[0].seqno - 1
         self._end_seqno = items[-1].seqno
-        self._is_plain = self.shows_all and self.filter_behind is wanted
-        """True if the filter shows all items and stays the same, which is cheaper to send."""
+        self._is_plain = self.passes_all and self.filter_behind is wanted
+        """True if the filter passes all items and stays the same, which is cheaper to send."""
         self._most_items = CHUNK_ITEMS
         """Items to read for the next chunk: about as many as fitted into the last one."""
         self._filter_before = wanted
@@ -83,7 +88,7 @@ class MemoryItems:
         while found := self._read(self._end_seqno, self._most_items):
             if self._is_plain:
                 return self._plain_chunk(found, most_bytes)
-            shown: list[Version] = []
+            passed: list[Version] = []
             wires: list[tuple[bytes, bytes]] = []
             left, at = most_bytes, self.filter
             for version in found:
@@ -92,13 +97,13 @@ class MemoryItems:
                     left -= len(head) + len(value)
                     if wires and left < 0:
                         break
-                    shown.append(version)
+                    passed.append(version)
                     wires.append((head, value))
                 at = at.after(version)
                 self.sent_seqno = version.seqno
             self.filter = at
-            if shown:
-                return chunk_of_wires(shown, wires)
+            if passed:
+                return chunk_of_wires(passed, wires)
         return None
 
     def _plain_chunk(self, found: list[Version], most_bytes: int) -> Chunk:
@@ -110,10 +115,10 @@ class MemoryItems:
             if wires and left < 0:
                 break
             wires.append((head, value))
-        shown = found[: len(wires)]
+        passed = found[: len(wires)]
         self._most_items = min(CHUNK_ITEMS, 2 * len(wires) + _FEW_ITEMS)
-        self.sent_seqno = shown[-1].seqno
-        return chunk_of_wires(shown, wires)
+        self.sent_seqno = passed[-1].seqno
+        return chunk_of_wires(passed, wires)
 
     def put_back(self, seqnos: U64s) -> None:
         before, self.sent_seqno = int(seqnos[0]) - 1, self._chunk_after
@@ -152,7 +157,7 @@ class DiskItems:
         read_bytes = 0
         while (frames := self._scan.read(most_bytes)) is not None:
             self._read_from, self._filter_before = int(frames.seqnos[0]), self.filter
-            chunk = self._shown(frames)
+            chunk = self._filtered(frames)
             if chunk is not None:
                 return chunk
             read_bytes += len(frames.data)
@@ -167,25 +172,25 @@ class DiskItems:
             kept = self._scan.read_again(self._read_from, first)
             _, self.filter = self._filter_before.split(versions_of(kept))
 
-    def _shown(self, frames: Frames) -> Chunk | None:
+    def _filtered(self, frames: Frames) -> Chunk | None:
         """Return the frames that pass the filter, and update the filter."""
         if not holds_events(frames):
-            return shown_chunk(frames, self._flavour, self.filter)
+            return filtered_chunk(frames, self._flavour, self.filter)
         versions, self.filter = self.filter.split(versions_of(frames))
         return chunk_of(versions, self._flavour) if versions else None
 
-    def shown_keys(self, frames: Frames) -> list[ShownKey]:
+    def filtered_keys(self, frames: Frames) -> list[FilteredKey]:
         """Return the keys of the frames that pass the filter, and update the filter."""
         if not holds_events(frames):
-            return shown_keys(frames, self.filter)
+            return filtered_keys(frames, self.filter)
         versions, self.filter = self.filter.split(versions_of(frames))
-        return [ShownKey(each.event is None, each.key, each.seqno) for each in versions]
+        return [FilteredKey(each.event is None, each.key, each.seqno) for each in versions]
 
-    def chunk_of_shown(self, frames: Frames) -> Chunk | None:
+    def chunk_of_filtered(self, frames: Frames) -> Chunk | None:
         """Encode frames that have passed the filter already."""
         if holds_events(frames):
             return chunk_of(versions_of(frames), self._flavour)
-        return shown_chunk(frames, self._flavour, _ALL)
+        return filtered_chunk(frames, self._flavour, _ALL)
 
     def begin_history(self) -> bool:
         """Switch to the history scan, once; return False if there is none."""
@@ -205,12 +210,12 @@ class DiskItems:
 
 @dataclass(slots=True)
 class Snapshot:
-    """The bounds and flags of the marker, and the source of the frames."""
+    """The bounds and flags of the marker, and the items to send."""
 
     start: int
     end: int
     flags: int
-    source: SnapshotItems
+    items: SnapshotItems
     covers: int
     """After the snapshot the client has everything up to this seqno, at or above ``end``."""
     stream_id: int | None = None
@@ -219,8 +224,8 @@ class Snapshot:
     _growth: float = field(default=1.0, init=False)
     """Length of the last chunk, divided by the length requested; it corrects the next request."""
 
-    def go_on_from(self, source: SnapshotItems) -> None:
-        self.source = source
+    def go_on_from(self, items: SnapshotItems) -> None:
+        self.items = items
 
     def take(
         self, room_bytes: int, most_bytes: int, most_items: int, opaque: int
@@ -233,17 +238,17 @@ class Snapshot:
         chunk = self._next_chunk(wanted_bytes)
         if chunk is None:
             return None
-        is_from_disk = not isinstance(self.source, MemoryItems)
+        is_from_disk = not isinstance(self.items, MemoryItems)
         taken = chunk.take(room_bytes, most_bytes, most_items, opaque, is_from_disk=is_from_disk)
         if not chunk.is_empty:
-            self.source.put_back(chunk.left_seqnos)
+            self.items.put_back(chunk.left_seqnos)
         # A single frame is sent whatever its length, so it says nothing about the growth.
         has_many = len(taken.seqnos) > 1 or not chunk.is_empty
         self._growth = max(1.0, chunk.frame_bytes / wanted_bytes) if has_many else 1.0
         return taken
 
     def _next_chunk(self, most_bytes: int) -> Chunk | None:
-        chunk = self.source.next_chunk(most_bytes)
+        chunk = self.items.next_chunk(most_bytes)
         if chunk is None:
             return None
         if self.stream_id is not None:

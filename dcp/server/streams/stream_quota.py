@@ -23,9 +23,9 @@ class StreamQuota:
     def free(self) -> int:
         return self.most - self.streams
 
-    def has_room(self, held: int) -> bool:
-        """Return True if a connection with ``held`` streams may open another."""
-        return SHARE * held < self.free
+    def has_room(self, streams: int) -> bool:
+        """Return True if a connection with ``streams`` streams may open another."""
+        return SHARE * streams < self.free
 
     def opened(self) -> None:
         self.streams += 1

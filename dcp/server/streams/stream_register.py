@@ -6,7 +6,7 @@ up. So no look-up may visit all streams.
 
 from collections.abc import Iterator, Set
 
-from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.active_stream import ActiveStream
 
 
 class StreamRegister:

@@ -88,8 +88,8 @@ class KeyIndex:
         found = self._newest.get((PREPARED, collection, key))
         if found is None or found.opcode != Opcode.DCP_PREPARE:
             return None
-        held = self._newest.get((COMMITTED, collection, key))
-        return found if held is None or held.seqno < found.seqno else None
+        committed = self._newest.get((COMMITTED, collection, key))
+        return found if committed is None or committed.seqno < found.seqno else None
 
     def pending_prepares(self) -> list[Version]:
         """Return the prepares of all sync writes under way, in seqno order."""

@@ -33,7 +33,7 @@ _REFUSED: Final = {
 
 
 class DurabilityLevel(IntEnum):
-    """A majority of copies must have the write in memory or on disk; numbers are the wire's."""
+    """A majority of nodes must have the write in memory or on disk; numbers are the wire's."""
 
     MAJORITY = 1
     MAJORITY_AND_PERSIST_ON_ACTIVE = 2

@@ -55,7 +55,7 @@ class VbucketData:
         """``base_seqno`` is the high seqno before the first version."""
         self.vbucket = vbucket
         self.on_append: Listeners[[Version]] = Listeners()
-        """Called with each appended version; not with those that a copy receives."""
+        """Called with each appended version; not with those that a replica receives."""
         self._require_room: Callable[[], None] = lambda: None
         self._writes_behind = settings.writes_behind
         self._unwritten = UnwrittenBatches()

@@ -80,9 +80,9 @@ class Vbucket:
             data = VbucketData(vbucket, home.file, behind)
             self._restore(data, home, state)
             return
-        log = FailoverLog((FailoverEntry(fresh_uuid(), 0),))
+        failover_log = FailoverLog((FailoverEntry(fresh_uuid(), 0),))
         data = VbucketData(vbucket, MemoryFile(), data_settings)
-        self._begin(data, log, HybridClock(), state or VbucketState.ACTIVE)
+        self._begin(data, failover_log, HybridClock(), state or VbucketState.ACTIVE)
 
     def _restore(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
@@ -152,12 +152,12 @@ class Vbucket:
         self.data.persistence.save_state()
 
     def _begin(
-        self, data: VbucketData, log: FailoverLog, clock: HybridClock, state: VbucketState
+        self, data: VbucketData, failover_log: FailoverLog, clock: HybridClock, state: VbucketState
     ) -> None:
         self.data = data
         self.documents = DocumentStore(data, clock)
         data.persistence.on_compaction(self._compacted)
-        self.failover_log = log
+        self.failover_log = failover_log
         self._state = state
         self._set_up_default_high: tuple[int, int] | None = None
 
@@ -177,8 +177,8 @@ class Vbucket:
     def promise(self, seqno: int) -> None:
         self.promised_seqno = seqno
 
-    def take_failover_log(self, log: FailoverLog) -> None:
-        self.failover_log = log
+    def take_failover_log(self, failover_log: FailoverLog) -> None:
+        self.failover_log = failover_log
 
     def filtered_high_seqno(self, wanted: StreamFilter) -> int | None:
         """Return the highest seqno of a filter's collections; None if it names none."""

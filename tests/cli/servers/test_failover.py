@@ -18,14 +18,14 @@ USER, PASSWORD = "tester", "secret-of-the-test"
 
 @pytest.fixture
 def seeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Two nodes with four vbuckets each, and a copy of each at the other node."""
+    """Two nodes with four vbuckets each, and a replica of each at the other node."""
     monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
     with serving(USER, "--nodes", "2", "--replicas", "1", "--rules", "server") as found:
         yield found
 
 
 def _copied(seeds: list[str]) -> int:
-    """Return how many seqnos the nodes' copies hold."""
+    """Return how many seqnos the nodes' replicas hold."""
     asked = m.GetAllVbSeqnos(int(VbucketState.REPLICA))
     total = 0
     for seed in seeds:
@@ -42,7 +42,7 @@ def _values(seeds: list[str], keys: list[bytes]) -> dict[bytes, bytes]:
         return client.get(keys)
 
 
-def test_a_failover_loses_what_was_written_while_copies_stood_still(
+def test_a_failover_loses_what_was_written_while_replicas_stood_still(
     seeds: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys = [b"k%d" % number for number in range(80)]
@@ -50,7 +50,7 @@ def test_a_failover_loses_what_was_written_while_copies_stood_still(
     with KvClient(seeds, USER, PASSWORD, "default") as client:
         client.set((key, b"{}") for key in keys)
         assert main(["replication", "--user", USER, "--seeds", seeds[0], "resume"]) == 0
-        wait_for("the copies", lambda: _copied(seeds) == 80)
+        wait_for("the replicas", lambda: _copied(seeds) == 80)
         assert main(["replication", "--user", USER, "--seeds", seeds[1], "pause"]) == 0
         assert "loses what is written from now on" in capsys.readouterr().out
         client.set((key, b"{}") for key in late)

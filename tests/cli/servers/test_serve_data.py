@@ -235,7 +235,7 @@ def _write_durably(seed: str, keys: list[bytes], many: Event) -> list[bytes]:
 
 
 def test_durable_writes_outlive_a_failover_and_a_kill(serve: Serve) -> None:
-    """Copies in the folder: what a majority had on disk is there, on whatever node it is now."""
+    """Replicas in the folder: what a majority had on disk is there, on whatever node it is now."""
     cluster = ("--nodes", "3", "--replicas", "2", "--vbuckets", "1")
     first, written = serve(*cluster), []
     with ThreadPoolExecutor() as pool:

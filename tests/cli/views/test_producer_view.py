@@ -63,15 +63,15 @@ def test_connections_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch
 RELAY: dict[str, Any] = {
     "consumers": 2,
     "streams": 4,
-    "groups": [{"vbuckets": "0-1", "members": 2, "required": 1, "waits_for": "lake"}],
+    "groups": [{"vbuckets": "0-1", "receivers": 2, "required": 1, "waits_for": "lake"}],
     "upstream": [{"node": "node:1", "is_ready": True, "full_seconds": 1.5}],
 }
 SAMPLES = """\
 relay_consumers 2.0
 relay_streams 4.0
 relay_group_info{group="0",vbuckets="0-1"} 1.0
-relay_group_members{group="0"} 2.0
-relay_group_is_held{group="0"} 0.0
+relay_group_receivers{group="0"} 2.0
+relay_group_lacks_receivers{group="0"} 0.0
 relay_group_gating{consumer="lake",group="0"} 1.0
 relay_upstream_is_ready{node="node:1"} 1.0
 relay_upstream_full_seconds_total{node="node:1"} 1.5

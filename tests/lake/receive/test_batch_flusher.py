@@ -95,7 +95,7 @@ def test_each_reason_alone_makes_it_due(reason: str) -> None:
     assert desk.flusher.is_due()
     list(desk.flusher.flush())
     assert not desk.flusher.is_due(), "it is gone"
-    assert all(flow.connection.held_bytes == 0 for flow in desk.flows.values())
+    assert all(flow.connection.unreleased_bytes == 0 for flow in desk.flows.values())
 
 
 def test_nothing_is_released_before_the_last_batch_was_taken() -> None:

@@ -26,7 +26,7 @@ from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.kv_client import KvClient
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype, Status
 from tests.cli.serving import Serving

@@ -92,7 +92,7 @@ def _require_bounds(sample: TaskStats) -> None:
     assert stages["staging"].in_use <= stages["staging"].size + MOST_BYTES
 
 
-def _held_bytes(connection: Connection) -> int:
+def _unreleased_bytes(connection: Connection) -> int:
     """Return what the stages hold that received bytes pass one after the other."""
     passed = ("handover", "batch", "spark")
     return sum(stage.in_use for stage in connection.stages if stage.name in passed)
@@ -142,7 +142,9 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
             sample.connections[0].received_bytes,
             sample.connections[0].acknowledged_bytes,
         )
-        assert _held_bytes(connection) == connection.received_bytes - connection.released_bytes
+        assert (
+            _unreleased_bytes(connection) == connection.received_bytes - connection.released_bytes
+        )
         assert connection.window is not None
         assert connection.window.in_use == stopped["unacked_bytes"]
         assert connection.window.full_seconds > 1.0

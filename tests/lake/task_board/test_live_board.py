@@ -38,7 +38,7 @@ READY = ConnectionStats(
     is_ready=True,
     window=WINDOW,
     longest_bytes=9000,
-    held_limit_bytes=2000,
+    unreleased_limit_bytes=2000,
     received_bytes=5000,
     taken_bytes=4400,
     given_bytes=4400,
@@ -326,7 +326,7 @@ dcplake_task_memory_bound_bytes{task="t2"} 566231040
 dcp_window_bytes{task="t2",node="node.example:11210"} 1000
 dcp_window_overflow_bytes_max{task="t2",node="node.example:11210"} 150
 dcp_recv_bytes_total{task="t2",node="node.example:11210"} 5000
-dcp_freed_bytes_total{task="t2",node="node.example:11210"} 4000
+dcp_released_bytes_total{task="t2",node="node.example:11210"} 4000
 dcp_acked_bytes_total{task="t2",node="node.example:11210"} 3900
 dcp_unacked_bytes{task="t2",node="node.example:11210"} 1100
 dcp_ack_total{task="t2",node="node.example:11210"} 7

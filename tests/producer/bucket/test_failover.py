@@ -32,7 +32,7 @@ PUSHES = (*FEATURES, HelloFeature.DUPLEX, HelloFeature.CLUSTERMAP_CHANGE_NOTIFIC
 
 @pytest.fixture
 def pair(make_cluster: MakeCluster) -> ProducerCluster:
-    """Two vbuckets per node, and a copy of each at the other node."""
+    """Two vbuckets per node, and a replica of each at the other node."""
     return make_cluster(nodes=2, vbuckets=4, replicas=1)
 
 
@@ -147,7 +147,9 @@ def test_failovers_that_cannot_be(make_cluster: MakeCluster) -> None:
     cluster.failover(2)
     assert {cluster.vbucket_owner(v) for v in range(6)} == {0}
     alone = make_cluster(nodes=2, vbuckets=2)
-    with pytest.raises(ValueError, match="copy of vbucket 0; serve the bucket with 1 replica or"):
+    with pytest.raises(
+        ValueError, match="replica of vbucket 0; serve the bucket with 1 replica or"
+    ):
         alone.failover(0)
     assert alone.vbucket_owner(0) == 0
 

@@ -1,10 +1,10 @@
-"""Failovers of vbuckets and copies, also amid a move, without a socket."""
+"""Failovers of vbuckets and replicas, also amid a move, without a socket."""
 
 from collections.abc import Callable
 
 import pytest
 
-from dcp.producer.bucket_states import set_state, set_state_of_copy, set_up
+from dcp.producer.bucket_states import set_state, set_state_of_replica, set_up
 from dcp.producer.failover import fail_over
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.writes.document_writer import checked
@@ -16,7 +16,7 @@ OWNER, HEIR = 0, 1
 
 
 def _bucket() -> ProducerBucket:
-    """One vbucket with a document at its owner, and empty copies on three other nodes."""
+    """One vbucket with a document at its owner, and empty replicas on three other nodes."""
     bucket = ProducerBucket(ClusterSettings(nodes=4, vbuckets=1, replicas=3))
     with bucket.lock:
         bucket.writers[0].store(b"k", checked(b"1"), 0.0)
@@ -29,17 +29,17 @@ def _hand_over(bucket: ProducerBucket) -> None:
     bucket.vbuckets[0].is_handed_over = True
 
 
-def test_the_heir_goes_on_with_its_copy() -> None:
+def test_the_heir_goes_on_with_its_replica() -> None:
     bucket = _bucket()
-    copy = bucket.copies.at(HEIR, 0)
-    assert copy is not None
-    log = copy.vbucket.failover_log
+    replica = bucket.replicas.at(HEIR, 0)
+    assert replica is not None
+    log = replica.vbucket.failover_log
     with bucket.lock:
         fail_over(bucket, OWNER)
-    assert bucket.vbuckets[0] is copy.vbucket
-    assert (copy.vbucket.state, copy.vbucket.data.high_seqno) == (VbucketState.ACTIVE, 0)
-    assert copy.vbucket.failover_log != log
-    assert {node for node, _ in bucket.copies.of(0)} == {2, 3}
+    assert bucket.vbuckets[0] is replica.vbucket
+    assert (replica.vbucket.state, replica.vbucket.data.high_seqno) == (VbucketState.ACTIVE, 0)
+    assert replica.vbucket.failover_log != log
+    assert {node for node, _ in bucket.replicas.of(0)} == {2, 3}
 
 
 def test_a_failover_amid_a_move() -> None:
@@ -66,7 +66,7 @@ def _set_up(bucket: ProducerBucket) -> None:
         ("change of state", lambda bucket: set_state(bucket, 0, VbucketState.DEAD)),
         (
             "change of state",
-            lambda bucket: set_state_of_copy(bucket, 0, HEIR, VbucketState.DEAD),
+            lambda bucket: set_state_of_replica(bucket, 0, HEIR, VbucketState.DEAD),
         ),
         ("replacement", _set_up),
     ],
@@ -81,12 +81,12 @@ def test_what_moves_takes_no_orders(
             bucket.table.set_moving({0})
     else:
         _hand_over(bucket)
-    held = bucket.vbuckets[0], bucket.copies.at(HEIR, 0)
+    held = bucket.vbuckets[0], bucket.replicas.at(HEIR, 0)
     states = [each.state for each in bucket.vbuckets]
     expected = f"^{what} of vbucket 0: found a rebalance that moves it; repeat the order"
     with bucket.lock, pytest.raises(ValueError, match=expected):
         order(bucket)
-    assert held == (bucket.vbuckets[0], bucket.copies.at(HEIR, 0))
+    assert held == (bucket.vbuckets[0], bucket.replicas.at(HEIR, 0))
     assert [each.state for each in bucket.vbuckets] == states
 
 
@@ -94,10 +94,10 @@ def test_what_moves_takes_no_orders(
 def test_a_vbucket_that_is_not_active_stays_that(state: VbucketState) -> None:
     bucket = _bucket()
     set_state(bucket, 0, state)
-    copy = bucket.copies.at(HEIR, 0)
-    assert copy is not None
-    log = copy.vbucket.failover_log
+    replica = bucket.replicas.at(HEIR, 0)
+    assert replica is not None
+    log = replica.vbucket.failover_log
     with bucket.lock:
         fail_over(bucket, OWNER)
-    assert bucket.vbuckets[0] is copy.vbucket
-    assert (copy.vbucket.state, copy.vbucket.failover_log) == (state, log)
+    assert bucket.vbuckets[0] is replica.vbucket
+    assert (replica.vbucket.state, replica.vbucket.failover_log) == (state, log)

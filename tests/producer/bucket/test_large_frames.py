@@ -87,11 +87,11 @@ class Server:
 
     def check(self) -> None:
         rooms = [client.room for client in self.clients]
-        assert self.frames.held_bytes == sum(room.held_bytes for room in rooms)
-        assert self.frames.held_bytes <= self._quota_bytes
+        assert self.frames.granted_bytes == sum(room.granted_bytes for room in rooms)
+        assert self.frames.granted_bytes <= self._quota_bytes
         waiting = sum(room.is_waiting for room in rooms)
         assert self.frames.waiting == waiting
-        going_on = [room for room in rooms if room.held_bytes and not room.is_waiting]
+        going_on = [room for room in rooms if room.granted_bytes and not room.is_waiting]
         assert going_on or not waiting  # else nobody could ever go on
 
     def round(self) -> None:
@@ -182,7 +182,7 @@ def test_all_that_go_on_get_through_and_the_quota_is_kept(
             client.room.let_go(server.now)  # it closed
             client.closed_at = server.now
             server.finish()
-    assert server.frames.held_bytes == server.frames.shared_bytes == 0
+    assert server.frames.granted_bytes == server.frames.shared_bytes == 0
 
 
 def _holder_and_waiting(waiting: int) -> tuple[LargeFrames, FrameRoom, list[FrameRoom]]:

@@ -47,14 +47,14 @@ def _interrupted(_: DataFolder, __: BucketRecord) -> None:
 def test_what_is_interrupted_is_undone(
     make_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Whatever interrupts it, and copies are copies again."""
+    """Whatever interrupts it, and replicas are replicas again."""
     cluster = make_cluster(nodes=2, vbuckets=2, replicas=1, data_folder=tmp_path)
     cluster.wait_until_replicated()
     with cluster.bucket.lock:
-        copy = cluster.bucket.copies.at(1, 0)
-        assert copy is not None
+        replica = cluster.bucket.replicas.at(1, 0)
+        assert replica is not None
         if what == "takeover":
-            copy.is_taking_over = True
+            replica.is_taking_over = True
         monkeypatch.setattr(DataFolder, "save", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             if what == "failover":
@@ -62,7 +62,7 @@ def test_what_is_interrupted_is_undone(
             else:
                 take_over(cluster.bucket, [0], 1)
         monkeypatch.undo()
-        assert not copy.is_prepared
+        assert not replica.is_prepared
         assert cluster.bucket.map.owners == (0, 1)
 
 

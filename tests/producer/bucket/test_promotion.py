@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import EndReason, Status
-from tests.producer.compared_copies import assert_copies_are_equal, frames_of, write_everything
-from tests.producer.forking_copies import STEPS, Failing, Step
+from tests.producer.compared_replicas import assert_replicas_are_equal, frames_of, write_everything
+from tests.producer.forking_replicas import STEPS, Failing, Step
 from tests.producer.raw_client import RawClient
 
 Connect = Callable[..., RawClient]
@@ -24,8 +24,8 @@ def trio(make_cluster: MakeCluster) -> ProducerCluster:
     return make_cluster(nodes=3, vbuckets=1, replicas=2)
 
 
-def test_a_copy_goes_on(trio: ProducerCluster, connect: Connect) -> None:
-    """With all that it had; its streams end, the other copy follows it."""
+def test_a_replica_goes_on(trio: ProducerCluster, connect: Connect) -> None:
+    """With all that it had; its streams end, the other replica follows it."""
     write_everything(trio)
     trio.wait_until_replicated()
     copied = frames_of(trio.bucket.vbuckets[0])
@@ -44,13 +44,13 @@ def test_a_copy_goes_on(trio: ProducerCluster, connect: Connect) -> None:
     assert answer.status == Status.SUCCESS
     dcp.messages_to(high + 1)
     trio.wait_until_replicated()
-    assert [node for node, _ in trio.bucket.copies.of(0)] == [2]
+    assert [node for node, _ in trio.bucket.replicas.of(0)] == [2]
     trio.restore_node(0)
-    assert_copies_are_equal(trio)
-    assert trio.bucket.map.replicas(0) == [2, 0]
+    assert_replicas_are_equal(trio)
+    assert trio.bucket.map.replica_nodes(0) == [2, 0]
 
 
-def test_what_the_copy_had_not_is_lost(trio: ProducerCluster) -> None:
+def test_what_the_replica_had_not_is_lost(trio: ProducerCluster) -> None:
     trio.set(b"k", b"1")
     trio.wait_until_replicated()
     trio.pause_replication()
@@ -67,13 +67,13 @@ def test_what_the_copy_had_not_is_lost(trio: ProducerCluster) -> None:
 
 
 def assert_survivor_is_equal(cluster: ProducerCluster) -> None:
-    """The copy that is left is what the vbucket is."""
+    """The replica that is left is what the vbucket is."""
     cluster.wait_until_replicated()
-    ((_, copy),) = cluster.bucket.copies.of(0)
-    assert frames_of(copy.vbucket) == frames_of(cluster.bucket.vbuckets[0])
+    ((_, replica),) = cluster.bucket.replicas.of(0)
+    assert frames_of(replica.vbucket) == frames_of(cluster.bucket.vbuckets[0])
 
 
-def test_a_copy_that_was_ahead_goes_back(trio: ProducerCluster) -> None:
+def test_a_replica_that_was_ahead_goes_back(trio: ProducerCluster) -> None:
     """Node 1 missed what node 2 has, and is the one that is promoted."""
     trio.set(b"k", b"1")
     trio.wait_until_replicated()
@@ -89,7 +89,7 @@ def test_a_copy_that_was_ahead_goes_back(trio: ProducerCluster) -> None:
     assert_survivor_is_equal(trio)
 
 
-def test_the_next_living_node_with_a_copy(trio: ProducerCluster) -> None:
+def test_the_next_living_node_with_a_replica(trio: ProducerCluster) -> None:
     trio.set(b"k", b"1")
     trio.wait_until_replicated()
     trio.kill_node(1)
@@ -97,18 +97,18 @@ def test_the_next_living_node_with_a_copy(trio: ProducerCluster) -> None:
     assert (trio.vbucket_owner(0), trio.high_seqno(0)) == (2, 1)
 
 
-def test_without_a_living_copy_nothing_is_done(make_cluster: MakeCluster) -> None:
+def test_without_a_living_replica_nothing_is_done(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(nodes=3, vbuckets=3, replicas=1)
     cluster.kill_node(1)
     before, rev = cluster.failover_log(0), cluster.bucket.map.rev
-    with pytest.raises(ValueError, match="no living node with a copy of vbucket 0"):
+    with pytest.raises(ValueError, match="no living node with a replica of vbucket 0"):
         cluster.failover(0)
     assert (cluster.failover_log(0), cluster.bucket.map.rev) == (before, rev)
     assert cluster.set(b"k", b"1").value == b"1"
 
 
 def test_collections_after_a_failover(trio: ProducerCluster) -> None:
-    """A copy that lacks events of the manifest emits them anew; one that has them does not."""
+    """A replica that lacks events of the manifest emits them anew; one that has them does not."""
     trio.create_collection("_default", "a")
     trio.set(b"k", b"1", collection="_default.a")
     trio.flush_collection("_default", "a")
@@ -126,8 +126,8 @@ def test_collections_after_a_failover(trio: ProducerCluster) -> None:
 
 @settings(max_examples=60)
 @given(st.lists(STEPS, max_size=40))
-def test_histories_that_fork_on_copies(steps: list[Step]) -> None:
-    """Every branch that there ever was is told as it was, and all copies get what there is."""
+def test_histories_that_fork_on_replicas(steps: list[Step]) -> None:
+    """Every branch that there ever was is told as it was, and all replicas get what there is."""
     with ExitStack() as stack:
         failing = Failing(stack)
         for step in steps:

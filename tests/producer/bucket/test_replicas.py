@@ -1,4 +1,4 @@
-"""Copies of vbuckets on other nodes, over real sockets: what they hold, say, and follow."""
+"""Replicas of vbuckets on other nodes, over real sockets: what they hold, say, and follow."""
 
 import hashlib
 import json
@@ -21,8 +21,8 @@ from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.vocabulary import Opcode, Status, VbucketState
 from tests.client.drained import wait_for
-from tests.producer.compared_copies import (
-    assert_copies_are_equal,
+from tests.producer.compared_replicas import (
+    assert_replicas_are_equal,
     write_everything,
 )
 from tests.producer.raw_client import PATIENCE_SECONDS, RawClient
@@ -55,13 +55,13 @@ def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_copies_are_equal(make_cluster: MakeCluster, replicas: int) -> None:
+def test_replicas_are_equal(make_cluster: MakeCluster, replicas: int) -> None:
     cluster = make_cluster(nodes=4, vbuckets=4, replicas=replicas)
     write_everything(cluster)
-    assert_copies_are_equal(cluster)
+    assert_replicas_are_equal(cluster)
 
 
-def test_copies_of_what_was_there_before(make_cluster: MakeCluster) -> None:
+def test_replicas_of_what_was_there_before(make_cluster: MakeCluster) -> None:
     """They come from disk, in parts, with a window that is smaller than all of it."""
     cluster = make_cluster(nodes=2, vbuckets=1, replicas=1)
     cluster.pause_replication()
@@ -72,9 +72,9 @@ def test_copies_of_what_was_there_before(make_cluster: MakeCluster) -> None:
     cluster.bucket.vbuckets[0].data.checkpoints.close_open()
     cluster.bucket.vbuckets[0].data.checkpoints.remove_closed()
     cluster.resume_replication()
-    assert_copies_are_equal(cluster)
-    (_, copy), *_ = cluster.bucket.copies.of(0)
-    assert copy.vbucket.data.checkpoints.memory_bytes == 0
+    assert_replicas_are_equal(cluster)
+    (_, replica), *_ = cluster.bucket.replicas.of(0)
+    assert replica.vbucket.data.checkpoints.memory_bytes == 0
 
 
 def test_sync_writes_are_copied(pair: ProducerCluster) -> None:
@@ -94,7 +94,7 @@ def test_sync_writes_are_copied(pair: ProducerCluster) -> None:
             for seqno, (key, content) in enumerate(contents, 1)
         ],
     )
-    assert_copies_are_equal(pair)
+    assert_replicas_are_equal(pair)
 
 
 def test_seqnos_that_begin_high(pair: ProducerCluster) -> None:
@@ -103,19 +103,19 @@ def test_seqnos_that_begin_high(pair: ProducerCluster) -> None:
     pair.wait_until_replicated()
     key = next(b"k%d" % n for n in range(99) if pair.vbucket_of(b"k%d" % n) == 0)
     assert pair.set(key, b"1").seqno == begin + 1
-    assert_copies_are_equal(pair)
+    assert_replicas_are_equal(pair)
 
 
 def test_a_vbucket_that_was_replaced(pair: ProducerCluster) -> None:
-    """The copy's branch is not known any more: it goes back to nothing and begins anew."""
+    """The replica's branch is not known any more: it goes back to nothing and begins anew."""
     write_everything(pair)
     pair.wait_until_replicated()
     log = FailoverLog((FailoverEntry(77, 3), FailoverEntry(76, 0)))
     versions = [Version(0, b"k%d" % n, Content(b"1"), seqno=n, rev=1, cas=n) for n in range(1, 6)]
     pair.set_up_vbucket(0, VbucketFacts(log, 5), versions)
-    assert_copies_are_equal(pair)
-    (_, copy), *_ = pair.bucket.copies.of(0)
-    assert (copy.vbucket.failover_log, copy.high_seqno) == (log, 5)
+    assert_replicas_are_equal(pair)
+    (_, replica), *_ = pair.bucket.replicas.of(0)
+    assert (replica.vbucket.failover_log, replica.high_seqno) == (log, 5)
 
 
 def test_what_the_map_says(make_cluster: MakeCluster, connect: Connect) -> None:
@@ -124,7 +124,7 @@ def test_what_the_map_says(make_cluster: MakeCluster, connect: Connect) -> None:
     assert (found["numReplicas"], found["vBucketMap"]) == (2, [[0, 1, 2], [1, 2, 0], [2, 0, 1]])
     cluster.move_vbucket(0, 1)
     assert _row(connect(cluster).log_in())["vBucketMap"][0] == [1, 0, 2]
-    assert_copies_are_equal(cluster)
+    assert_replicas_are_equal(cluster)
 
 
 def _one_document(cluster: ProducerCluster) -> bytes:
@@ -135,8 +135,8 @@ def _one_document(cluster: ProducerCluster) -> bytes:
     return key
 
 
-def test_a_copy_answers_questions(pair: ProducerCluster, connect: Connect) -> None:
-    """The node that has a copy speaks for it; it takes no KV command on it."""
+def test_a_replica_answers_questions(pair: ProducerCluster, connect: Connect) -> None:
+    """The node that has a replica speaks for it; it takes no KV command on it."""
     key = _one_document(pair)
     vb_uuid = pair.failover_log(0).current_uuid
     client = connect(pair, 1).log_in()
@@ -166,7 +166,7 @@ def _statistics(client: RawClient, group: bytes) -> dict[bytes, bytes]:
         found[answer.key] = answer.value
 
 
-def test_statistics_tell_of_copies(pair: ProducerCluster, connect: Connect) -> None:
+def test_statistics_tell_of_replicas(pair: ProducerCluster, connect: Connect) -> None:
     _one_document(pair)
     client = connect(pair, 1).log_in()
     vb_uuid = b"%d" % pair.failover_log(0).current_uuid
@@ -177,13 +177,13 @@ def test_statistics_tell_of_copies(pair: ProducerCluster, connect: Connect) -> N
     assert _statistics(client, b"failovers")[b"vb_0:0:id"] == vb_uuid
 
 
-def test_a_copy_is_fed_by_one_connection(pair: ProducerCluster) -> None:
+def test_a_replica_is_fed_by_one_connection(pair: ProducerCluster) -> None:
     """With flow control, whatever people order to be wrong with their own connections."""
     pair.wait_until_replicated()
     pair.snapshot_cut_after(1)
     for number in range(100):
         pair.set(b"k%d" % number, b"1")
-    assert_copies_are_equal(pair)
+    assert_replicas_are_equal(pair)
     assert pair.faults.most_items == 1  # it waits for a connection of people
     connections = pair.counters().connections
     assert set(connections) == {
@@ -194,7 +194,7 @@ def test_a_copy_is_fed_by_one_connection(pair: ProducerCluster) -> None:
     assert pair.faults.cuts_done == 0
 
 
-def test_copies_stand_still_while_paused(pair: ProducerCluster) -> None:
+def test_replicas_stand_still_while_paused(pair: ProducerCluster) -> None:
     _one_document(pair)
     pair.pause_replication()
     for number in range(20):
@@ -203,7 +203,7 @@ def test_copies_stand_still_while_paused(pair: ProducerCluster) -> None:
         pair.wait_until_replicated(0.3)
     assert pair.replica_seqno(0) == 1
     pair.resume_replication()
-    assert_copies_are_equal(pair)
+    assert_replicas_are_equal(pair)
     assert pair.replica_seqno(0) == pair.high_seqno(0)
 
 
@@ -213,11 +213,11 @@ def test_a_node_that_is_away_for_a_while(pair: ProducerCluster, node: int) -> No
     pair.kill_node(node)
     write_everything(pair)
     pair.wait_until_replicated()  # of those that live
-    copy = pair.bucket.copies.at(node, 1 - node)
-    assert copy is not None
-    assert copy.high_seqno < pair.high_seqno(1 - node)
+    replica = pair.bucket.replicas.at(node, 1 - node)
+    assert replica is not None
+    assert replica.high_seqno < pair.high_seqno(1 - node)
     pair.restore_node(node)
-    assert_copies_are_equal(pair)
+    assert_replicas_are_equal(pair)
 
 
 def test_lost_connections_are_made_again(pair: ProducerCluster) -> None:
@@ -229,41 +229,41 @@ def test_lost_connections_are_made_again(pair: ProducerCluster) -> None:
             sleep(0.01)
         pair.set(b"k%d" % round_, b"1")
         pair.drop_connections()
-    assert_copies_are_equal(pair)
+    assert_replicas_are_equal(pair)
 
 
 def test_a_node_that_hangs(pair: ProducerCluster) -> None:
     pair.wait_until_replicated()
     pair.hang_node(1)
     write_everything(pair)
-    with pytest.raises(TimeoutError, match="the copy of vbucket 0 on node 2"):
+    with pytest.raises(TimeoutError, match="the replica of vbucket 0 on node 2"):
         pair.wait_until_replicated(0.3)
-    copy = pair.bucket.copies.at(1, 0)
-    assert copy is not None
-    assert copy.high_seqno < pair.high_seqno(0)  # nothing gets there
+    replica = pair.bucket.replicas.at(1, 0)
+    assert replica is not None
+    assert replica.high_seqno < pair.high_seqno(0)  # nothing gets there
     pair.restore_node(1)
-    assert_copies_are_equal(pair)
+    assert_replicas_are_equal(pair)
 
 
-def test_copies_go_back_after_a_crash(pair: ProducerCluster) -> None:
-    """What the active lost is lost on its copies too."""
+def test_replicas_go_back_after_a_crash(pair: ProducerCluster) -> None:
+    """What the active lost is lost on its replicas too."""
     for number in range(100):
         pair.set(b"k%d" % number, b"%d" % number)
     pair.wait_until_replicated()
     before = pair.high_seqno(0)
     pair.crash_restart(0, lost_seqnos=5)
     assert pair.high_seqno(0) == before - 5
-    assert_copies_are_equal(pair)
+    assert_replicas_are_equal(pair)
     pair.set(b"after", b"1")
-    assert_copies_are_equal(pair)
+    assert_replicas_are_equal(pair)
 
 
-def test_copies_after_a_stop(pair: ProducerCluster) -> None:
+def test_replicas_after_a_stop(pair: ProducerCluster) -> None:
     write_everything(pair)
     pair.stop()
     pair.set(b"meanwhile", b"1")
     pair.start()
-    assert_copies_are_equal(pair)
+    assert_replicas_are_equal(pair)
 
 
 def test_a_user_may_not_be_the_cluster(pair: ProducerCluster, connect: Connect) -> None:
@@ -301,7 +301,7 @@ def test_nodes_sign_in_by_scram(make_cluster: MakeCluster, monkeypatch: pytest.M
     assert derived.count(password) == 2  # to know it, and to prove it
 
 
-def test_a_disk_that_refuses_what_a_copy_received_is_told(
+def test_a_disk_that_refuses_what_a_replica_received_is_told(
     make_cluster: MakeCluster,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -320,7 +320,7 @@ def test_a_disk_that_refuses_what_a_copy_received_is_told(
     cluster.set(b"k", b"1")
     cluster.wait_until_replicated(60.0)
     assert not failures
-    # What was received stays: the copy may be whole before.
+    # What was received stays: the replica may be whole before.
     wait_for("the warning", lambda: "disk full: connecting again" in caplog.text)
 
 
@@ -354,4 +354,4 @@ def test_connections_between_nodes_share_windows(
         count = len(cluster.bucket.dcp_connections)
     assert count > 8
     wait_for_windows(32 * mebibyte // count)
-    assert_copies_are_equal(cluster)
+    assert_replicas_are_equal(cluster)

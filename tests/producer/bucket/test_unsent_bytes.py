@@ -59,7 +59,7 @@ class SlowChannel(ScriptedChannel):
         self.is_stuck = asyncio.Event()
 
     @property
-    def taken_bytes(self) -> int:
+    def drained_bytes(self) -> int:
         return min(self._sent_bytes, self._reads_bytes)
 
     async def send(self, data: bytes | bytearray) -> None:
@@ -76,7 +76,7 @@ class Silent:
     """What was found when all clients were stuck, and when they were gone."""
 
     batches: list[list[int]]
-    held_bytes: int
+    total_bytes: int
     left_bytes: int
 
 
@@ -105,14 +105,14 @@ def silent_clients(bucket: ProducerBucket, count: int, reads_bytes: int) -> Sile
         async with asyncio.timeout(60.0):
             for channel in channels:
                 await channel.is_stuck.wait()
-        held_bytes = bucket.clients.unsent.held_bytes
+        total_bytes = bucket.clients.unsent.total_bytes
         for task in served:
             task.cancel()
         await asyncio.gather(*served, return_exceptions=True)
         for client in clients:
             client.close()
         batches = [channel.batches for channel in channels]
-        return Silent(batches, held_bytes, bucket.clients.unsent.held_bytes)
+        return Silent(batches, total_bytes, bucket.clients.unsent.total_bytes)
 
     return asyncio.run(serve())
 
@@ -125,7 +125,7 @@ def test_a_batch_is_as_large_as_a_part_of_what_the_client_took(
     (batches,) = found.batches
     most_bytes = min(LARGEST_BATCH_BYTES, max(FIRST_BATCH_BYTES, reads_bytes // 4))
     assert most_bytes - MESSAGE_BYTES < max(batches) <= most_bytes + MESSAGE_BYTES
-    assert found.held_bytes == batches[-1]
+    assert found.total_bytes == batches[-1]
     assert found.left_bytes == 0
 
 
@@ -137,7 +137,7 @@ def test_all_silent_clients_share_a_quota(
     monkeypatch.setattr(bucket.clients, "unsent", UnsentBytes(quota_bytes))
     found = silent_clients(bucket, 12, 1_000_000)
     shares = 12 * (FIRST_BATCH_BYTES + MESSAGE_BYTES)
-    assert quota_bytes / 2 < found.held_bytes <= quota_bytes + shares
+    assert quota_bytes / 2 < found.total_bytes <= quota_bytes + shares
     assert found.left_bytes == 0
 
 
@@ -145,20 +145,20 @@ def test_all_silent_clients_share_a_quota(
     st.integers(1, 10**6),
     st.lists(st.tuples(st.integers(0, 19), st.integers(0, 10**7), st.booleans()), max_size=60),
 )
-def test_what_is_held_is_bounded(quota_bytes: int, steps: list[tuple[int, int, bool]]) -> None:
+def test_what_is_unsent_is_bounded(quota_bytes: int, steps: list[tuple[int, int, bool]]) -> None:
     """Whatever clients took, and however long they then keep their batches."""
     unsent, held = UnsentBytes(quota_bytes), dict[int, int]()
-    for client, taken_bytes, is_taken in steps:
+    for client, drained_bytes, is_taken in steps:
         if client in held:
             if is_taken:
-                unsent.release(held.pop(client))
+                unsent.remove(held.pop(client))
             continue
-        held[client] = unsent.batch_bytes(taken_bytes)
+        held[client] = unsent.batch_bytes(drained_bytes)
         assert FIRST_BATCH_BYTES <= held[client] <= LARGEST_BATCH_BYTES
-        assert held[client] <= max(FIRST_BATCH_BYTES, taken_bytes)
-        unsent.hold(held[client])
-        assert unsent.held_bytes == sum(held.values())
-        assert unsent.held_bytes <= quota_bytes + len(held) * FIRST_BATCH_BYTES
+        assert held[client] <= max(FIRST_BATCH_BYTES, drained_bytes)
+        unsent.add(held[client])
+        assert unsent.total_bytes == sum(held.values())
+        assert unsent.total_bytes <= quota_bytes + len(held) * FIRST_BATCH_BYTES
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_memory_comes_back_when_silent_clients_close(
     silent = [connect(cluster).log_in().open_dcp(b"silent-%d" % n) for n in range(5)]
     for client in silent:
         assert client.request_stream(0).status == 0
-    while cluster.bucket.clients.unsent.held_bytes < 5 * 1_000_000:
+    while cluster.bucket.clients.unsent.total_bytes < 5 * 1_000_000:
         watch.ok(m.Empty(), Opcode.NOOP)
     for client in silent:
         if is_polite:
@@ -196,5 +196,5 @@ def test_memory_comes_back_when_silent_clients_close(
     while cluster.bucket.dcp_connections:
         watch.ok(m.Empty(), Opcode.NOOP)
     watch.ok(m.Empty(), Opcode.NOOP)
-    assert cluster.bucket.clients.unsent.held_bytes < 1_000  # the answer to the NOOP, perhaps
+    assert cluster.bucket.clients.unsent.total_bytes < 1_000  # the answer to the NOOP, perhaps
     assert open_connections() == before

@@ -22,7 +22,7 @@ def test_recovery_that_frees_too_little_is_not_tried_with_each_write() -> None:
 def test_whoever_is_refused_looks_again_now_and_then_and_after_relief() -> None:
     account = CheckpointAccount(10 * COST)
     manager = new_manager(1000)
-    manager.register("copy", 0, droppable=False)
+    manager.register("replica", 0, droppable=False)
     fullness = []
     for item in range(10):
         write(manager, [item])
@@ -56,16 +56,16 @@ def test_recovery_is_due_at_the_mark_again_once_memory_was_below_it() -> None:
 def test_who_is_refused_again_after_there_was_room_looks_at_once() -> None:
     account = CheckpointAccount(10 * COST)
     manager = new_manager(1)
-    manager.register("copy", 0, droppable=False)
+    manager.register("replica", 0, droppable=False)
     write(manager, range(10))
     account.note(manager)
     fullness = [account.is_full]
     assert [account.looks_again() for _ in range(2)] == [True, False]
-    drained(manager, "copy")
+    drained(manager, "replica")
     manager.remove_closed()
     account.note(manager)
     fullness.append(account.is_full)
-    manager.register("copy", manager.high_seqno, droppable=False)
+    manager.register("replica", manager.high_seqno, droppable=False)
     write(manager, range(10, 20))
     account.note(manager)
     assert [*fullness, account.is_full] == [True, False, True]

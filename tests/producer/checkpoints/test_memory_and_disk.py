@@ -139,7 +139,7 @@ def test_a_stalled_client_goes_back_to_the_disk_when_memory_is_short(
 def test_only_the_streams_of_the_vbucket_that_lost_its_memory_hear_of_it(
     make_cluster: MakeCluster, connect: Connect
 ) -> None:
-    """Not those of its copy at another node, where the same client has the same name."""
+    """Not those of its replica at another node, where the same client has the same name."""
     cluster = make_cluster(vbuckets=1, nodes=2, replicas=1, checkpoint_quota_bytes=QUOTA_BYTES)
     at_active, at_copy = (connect(cluster, node).log_in().open_dcp(b"mine") for node in (0, 1))
     at_active.ok(m.DcpControl(b"connection_buffer_size", b"1"), Opcode.DCP_CONTROL)
@@ -205,7 +205,7 @@ def test_no_client_may_keep_its_cursor(
     assert seqnos_of(client.messages_to(last)) == list(range(6, last + 1))
 
 
-def test_writes_are_refused_while_a_copy_keeps_all_memory(
+def test_writes_are_refused_while_a_replica_keeps_all_memory(
     make_cluster: MakeCluster, connect: Connect
 ) -> None:
     """Its node hangs: what it lacks is never dropped. When it reads again, writes go on."""

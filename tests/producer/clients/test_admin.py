@@ -18,7 +18,7 @@ MakeCluster = Callable[..., ProducerCluster]
 
 @pytest.fixture
 def trio(make_cluster: Callable[..., ProducerCluster]) -> ProducerCluster:
-    """Three nodes, two vbuckets on each, and copies of each at the others."""
+    """Three nodes, two vbuckets on each, and replicas of each at the others."""
     return make_cluster(nodes=3, vbuckets=6, replicas=2)
 
 

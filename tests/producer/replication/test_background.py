@@ -20,7 +20,7 @@ from dcp.server.replication.passive_stream import PassiveStream
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Opcode, SnapshotFlag
-from tests.producer.compared_copies import assert_copies_are_equal
+from tests.producer.compared_replicas import assert_replicas_are_equal
 from tests.producer.raw_client import PATIENCE_SECONDS
 
 MakeCluster = Callable[..., ProducerCluster]
@@ -160,7 +160,7 @@ class _Breaks:
     ("name", "broken"),
     [
         ("expiry pager", lambda cluster: _Breaks(cluster.bucket, "expire_due")),
-        ("compactor", lambda cluster: _Breaks(cluster.bucket.copies, "all_vbuckets")),
+        ("compactor", lambda cluster: _Breaks(cluster.bucket.replicas, "all_vbuckets")),
         ("flusher", lambda cluster: _Breaks(cluster.bucket.writes.flusher, "note")),
         ("watch of durable writes", lambda cluster: _Breaks(cluster.bucket.sync_writes, "check")),
         (
@@ -226,15 +226,15 @@ def test_a_bad_frame_between_nodes(
     caplog: pytest.LogCaptureFixture,
     bad: Callable[[PassiveStream], list[bytes]],
 ) -> None:
-    """The connection is made anew, and the copy gets the rest; what came before it is not lost."""
+    """The connection is made anew, and the replica gets the rest; what came before stays."""
     cluster = make_cluster(nodes=2, vbuckets=2, replicas=1)
     cluster.set(b"k", b"1")
     vbucket = cluster.vbucket_of(b"k")
     cluster.wait_until_replicated()
     owner = cluster.vbucket_owner(vbucket)
-    copy = cluster.bucket.copies.at(1 - owner, vbucket)
-    assert copy is not None
-    stream = copy.feeder
+    replica = cluster.bucket.replicas.at(1 - owner, vbucket)
+    assert replica is not None
+    stream = replica.passive_stream
     assert isinstance(stream, PassiveStream)
     next_frames = DcpConnection.next_frames
     left = [bad(stream)]
@@ -250,7 +250,7 @@ def test_a_bad_frame_between_nodes(
     monkeypatch.setattr(DcpConnection, "next_frames", with_bad_frame)
     for value in (b"2", b"3"):
         cluster.set(b"k", value)
-        assert_copies_are_equal(cluster)
+        assert_replicas_are_equal(cluster)
     assert left == []
     (said,) = [record for record in caplog.records if record.name == "dcp.producer.replication"]
     assert said.getMessage().startswith(f"replication:node{owner + 1}->node{2 - owner}:default: ")

@@ -13,22 +13,22 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import FIRST
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.storage.stored_items import STORED_FLAVOUR
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import END_OF_TIME, FailoverEntry, SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.system_event import CollectionBegun
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag, VbucketState
-from tests.producer.fed_copy import LOG, FedCopy
+from tests.producer.fed_replica import LOG, FedReplica
 
 MEMORY, DISK, ACK = 0x05, 0x06, 0x08
 
 
-def _copy() -> ReplicaCopy:
+def _replica() -> Replica:
     numbers = count(1)
     vbucket = Vbucket(0, lambda: next(numbers), ClusterSettings(vbuckets=1))
-    return ReplicaCopy(vbucket, lambda: FIRST)
+    return Replica(vbucket, lambda: FIRST)
 
 
 def _message(body: m.Body, opcode: int, vbucket: int = 0) -> bytes:
@@ -87,13 +87,18 @@ END = _message(m.StreamEnd(2), Opcode.DCP_STREAM_END)
 )
 def test_what_does_not_fit(messages: Sequence[bytes]) -> None:
     """The last message is a violation, and nothing changes by it."""
-    copy = _copy()
-    fed = FedCopy(copy)
+    replica = _replica()
+    fed = FedReplica(replica)
     fed.feed(*messages[:-1])
-    before = (copy.high_seqno, copy.complete_seqno, copy.snapshot, fed.stream.is_over)
+    before = (replica.high_seqno, replica.complete_seqno, replica.snapshot, fed.stream.is_over)
     with pytest.raises(RemoteProtocolError):
         fed.feed(messages[-1])
-    assert (copy.high_seqno, copy.complete_seqno, copy.snapshot, fed.stream.is_over) == before
+    assert (
+        replica.high_seqno,
+        replica.complete_seqno,
+        replica.snapshot,
+        fed.stream.is_over,
+    ) == before
 
 
 @pytest.mark.parametrize(
@@ -116,37 +121,37 @@ def test_what_does_not_fit(messages: Sequence[bytes]) -> None:
     ],
 )
 def test_what_fits(messages: Sequence[bytes], high: int, consistent: int, is_over: bool) -> None:
-    copy = _copy()
-    fed = FedCopy(copy)
+    replica = _replica()
+    fed = FedReplica(replica)
     for message in messages:
         assert fed.feed(message) == []
-        copy.store_received()
-    found = (copy.high_seqno, copy.complete_seqno, fed.stream.is_over)
+        replica.store_received()
+    found = (replica.high_seqno, replica.complete_seqno, fed.stream.is_over)
     assert found == (high, consistent, is_over)
-    assert copy.vbucket.data.disk.persisted_seqno == high
+    assert replica.vbucket.data.disk.persisted_seqno == high
 
 
 def test_requests() -> None:
     """What is asked for: all, then what comes next, or the rest of a snapshot."""
-    copy = _copy()
+    replica = _replica()
     active_only = int(StreamFlag.ACTIVE_VB_ONLY)
-    first = FedCopy(copy)
+    first = FedReplica(replica)
     assert first.asked == [m.StreamRequest(active_only, 0, END_OF_TIME, 0, 0, 0)]
-    assert copy.vbucket.failover_log == LOG
+    assert replica.vbucket.failover_log == LOG
     first.feed(_marker(0, 3), _item(3))
-    again = FedCopy(copy)
+    again = FedReplica(replica)
     assert again.asked == [m.StreamRequest(active_only, 3, END_OF_TIME, 0xABC, 3, 3)]
     assert (first.stream.is_in_charge, again.stream.is_in_charge) == (False, True)
     again.feed(_marker(4, 9), _item(5))
-    last = FedCopy(copy, takes_over=True)
+    last = FedReplica(replica, takes_over=True)
     takeover = active_only | StreamFlag.TAKEOVER
     assert last.asked == [m.StreamRequest(takeover, 5, END_OF_TIME, 0xABC, 3, 9)]
     again.feed(_item(6))  # it is not in charge any more
-    assert copy.high_seqno == 5
+    assert replica.high_seqno == 5
 
 
 def test_a_refused_request_ends_the_stream() -> None:
-    fed = FedCopy(_copy(), None)
+    fed = FedReplica(_replica(), None)
     assert fed.answer(Status.NOT_MY_VBUCKET, m.Refusal(b"")).is_over
     assert not fed.streams.by_vbucket
 
@@ -154,8 +159,8 @@ def test_a_refused_request_ends_the_stream() -> None:
 @pytest.mark.parametrize("ends_are_told", [True, False])
 def test_a_stream_that_was_closed_is_asked_for_when_it_has_ended(ends_are_told: bool) -> None:
     """A vbucket has one stream on a connection: the end of the old one is not the new one's."""
-    copy, other = _copy(), _copy()
-    fed = FedCopy(copy, ends_are_told=ends_are_told)
+    replica, other = _replica(), _replica()
+    fed = FedReplica(replica, ends_are_told=ends_are_told)
     fed.streams.follow({}, 0.0)
     fed.streams.follow({0: other}, 0.0)
     assert not fed.streams.by_vbucket
@@ -164,31 +169,31 @@ def test_a_stream_that_was_closed_is_asked_for_when_it_has_ended(ends_are_told: 
     if ends_are_told:
         assert not fed.streams.by_vbucket
         fed.feed(_marker(0, 3), _item(2), END)
-    assert fed.streams.by_vbucket[0].copy is other
-    assert (copy.high_seqno, other.high_seqno, len(fed.asked)) == (0, 0, 2)
+    assert fed.streams.by_vbucket[0].replica is other
+    assert (replica.high_seqno, other.high_seqno, len(fed.asked)) == (0, 0, 2)
 
 
 def test_the_end_of_a_closed_stream_that_comes_with_the_answer_is_not_the_next_one_s() -> None:
     """The next stream is asked for between the two; it would be taken for ended, and stay so."""
-    copy = _copy()
-    fed = FedCopy(copy)
+    replica = _replica()
+    fed = FedReplica(replica)
     fed.streams.follow({}, 0.0)
-    fed.streams.follow({0: copy}, 0.0)
+    fed.streams.follow({0: replica}, 0.0)
     fed.answer_close_and_end(END)
     fed.stream = fed.streams.by_vbucket[0]
     fed.feed()
     fed.answer(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
     fed.feed(_marker(0, 3), _item(3))
-    assert copy.high_seqno == 3
+    assert replica.high_seqno == 3
 
 
 def test_no_stream_is_asked_for_without_room_and_none_is_forgotten() -> None:
     """Whether it is opened, or opened again as it was closed, or as it was told to go back."""
-    copy = _copy()
-    fed = FedCopy(copy)
+    replica = _replica()
+    fed = FedReplica(replica)
     fed.feed(_marker(0, 3), _item(3))
     fed.streams.follow({}, 0.0)
-    fed.streams.follow({0: copy}, 0.0)
+    fed.streams.follow({0: replica}, 0.0)
     fed.feed()
     fed.has_room = False
     fed.feed(END)
@@ -202,7 +207,7 @@ def test_no_stream_is_asked_for_without_room_and_none_is_forgotten() -> None:
     fed.stream = fed.streams.by_vbucket[0]
     fed.has_room = False
     assert fed.answer(Status.ROLLBACK, m.RollbackAnswer(0)).is_over
-    assert (copy.high_seqno, len(fed.asked)) == (0, 2)
+    assert (replica.high_seqno, len(fed.asked)) == (0, 2)
     fed.has_room = True
     fed.streams.tick(1.0)
     fed.feed()
@@ -212,7 +217,7 @@ def test_no_stream_is_asked_for_without_room_and_none_is_forgotten() -> None:
 
 def test_a_log_that_cannot_be_is_asked_for_again_after_a_wait() -> None:
     """Though the answer to the CLOSE_STREAM of what was accepted comes at once."""
-    fed = FedCopy(_copy(), None)
+    fed = FedReplica(_replica(), None)
     fed.answer(Status.SUCCESS, m.FailoverLogAnswer((FailoverEntry(0, 0),)))
     fed.feed()
     fed.feed(END)
@@ -223,7 +228,7 @@ def test_a_log_that_cannot_be_is_asked_for_again_after_a_wait() -> None:
 
 
 def test_nothing_lies_before_the_beginning() -> None:
-    fed = FedCopy(_copy(), None)
+    fed = FedReplica(_replica(), None)
     with pytest.raises(RemoteProtocolError, match="ROLLBACK as the response to a stream request"):
         fed.answer(Status.ROLLBACK, m.RollbackAnswer(0))
 
@@ -233,26 +238,26 @@ def test_nothing_lies_before_the_beginning() -> None:
 )
 def test_rolling_back_to_a_whole_snapshot(rollback_seqno: int, left: int) -> None:
     """And to nothing, where it was told to go back and could not."""
-    copy = _copy()
-    fed = FedCopy(copy)
+    replica = _replica()
+    fed = FedReplica(replica)
     for end in (3, 6, 9):
         fed.feed(_marker(end - 2, end))
         for seqno in range(end - 2, end + 1):
             fed.feed(_item(seqno, b"k%d" % (seqno % 2)))
-            copy.store_received()
-    again = FedCopy(copy, None)
+            replica.store_received()
+    again = FedReplica(replica, None)
     again.answer(Status.ROLLBACK, m.RollbackAnswer(rollback_seqno))
     assert again.stream.take_rollback()
     assert [each.start for each in again.asked] == [9, left]
-    assert (copy.high_seqno, copy.complete_seqno) == (left, left)
-    newest = {version.key: version.seqno for version in copy.vbucket.data.newest.keys.versions}
+    assert (replica.high_seqno, replica.complete_seqno) == (left, left)
+    newest = {version.key: version.seqno for version in replica.vbucket.data.newest.keys.versions}
     expected = {b"k%d" % (seqno % 2): seqno for seqno in range(1, left + 1)}
     assert newest == expected
 
 
 def test_a_takeover_is_answered() -> None:
     """Markers when their end is there, states at once."""
-    fed = FedCopy(_copy(), takes_over=True)
+    fed = FedReplica(_replica(), takes_over=True)
     assert fed.feed(_marker(0, 2, MEMORY | ACK)) == []
     assert fed.feed(_item(1)) == []
     assert fed.feed(_item(2)) == [Opcode.DCP_SNAPSHOT_MARKER]
@@ -262,24 +267,24 @@ def test_a_takeover_is_answered() -> None:
 
 
 def test_the_first_disk_snapshot() -> None:
-    copy = _copy()
-    fed = FedCopy(copy)
+    replica = _replica()
+    fed = FedReplica(replica)
     fed.feed(_marker(0, 9, DISK, purge_seqno=4))
-    waits = [copy.awaits_first_disk_snapshot]
-    assert copy.vbucket.data.disk.purge_seqno == 4
+    waits = [replica.awaits_first_disk_snapshot]
+    assert replica.vbucket.data.disk.purge_seqno == 4
     fed.feed(_item(5))
-    copy.store_received()
-    assert copy.vbucket.data.checkpoints.memory_bytes == 0  # what is on disk need not stay
-    assert copy.snapshot == SnapshotRange(0, 9)
-    waits.append(copy.awaits_first_disk_snapshot)
+    replica.store_received()
+    assert replica.vbucket.data.checkpoints.memory_bytes == 0  # what is on disk need not stay
+    assert replica.snapshot == SnapshotRange(0, 9)
+    waits.append(replica.awaits_first_disk_snapshot)
     fed.feed(_item(9, b"l"))
-    waits.append(copy.awaits_first_disk_snapshot)
+    waits.append(replica.awaits_first_disk_snapshot)
     fed.feed(_marker(10, 12, DISK))
-    waits.append(copy.awaits_first_disk_snapshot)
+    waits.append(replica.awaits_first_disk_snapshot)
     assert waits == [True, True, False, False]
 
 
-def test_every_kind_of_item_is_the_same_in_the_copy() -> None:
+def test_every_kind_of_item_is_the_same_in_the_replica() -> None:
     xattrs = b"\0\0\0\x0a\0\0\0\x06_s\0{}\0body"
     begun = CollectionBegun(1, 0, 8, b"c", None)
     versions = [
@@ -291,18 +296,18 @@ def test_every_kind_of_item_is_the_same_in_the_copy() -> None:
         _version(6, b"p", Content(opcode=Opcode.DCP_ABORT, sync=SyncWrite(5))),
         Version.of_event(0, begun, seqno=7),
     ]
-    copy = _copy()
-    fed = FedCopy(copy)
+    replica = _replica()
+    fed = FedReplica(replica)
     for version in versions:
         frame = b"".join(version.wire(STORED_FLAVOUR))
         fed.feed(_marker(version.seqno, version.seqno))
         fed.feed(frame)
-        copy.store_received()
-        with copy.vbucket.data.disk.scan(version.seqno - 1) as scan:
+        replica.store_received()
+        with replica.vbucket.data.disk.scan(version.seqno - 1) as scan:
             found = scan.read(1 << 20)
         assert found is not None
         assert bytes(found.data) == frame
-    assert copy.vbucket.documents.collections.manifest.collections.keys() == {0, 8}
+    assert replica.vbucket.documents.collections.manifest.collections.keys() == {0, 8}
 
 
 @dataclass
@@ -319,7 +324,7 @@ class NaiveActive:
 
 
 @given(st.data())
-def test_a_copy_is_what_a_naive_model_says(data: st.DataObject) -> None:
+def test_a_replica_is_what_a_naive_model_says(data: st.DataObject) -> None:
     """Snapshots in parts, broken off and merged with the next, wrong messages, rollbacks."""
 
     def draw(least: int, most: int) -> int:
@@ -327,9 +332,9 @@ def test_a_copy_is_what_a_naive_model_says(data: st.DataObject) -> None:
 
     size = draw(1, 40)
     active = NaiveActive([b"k%d" % draw(0, 5) for _ in range(size)])
-    copy = _copy()
-    fed = FedCopy(copy)
-    ends, received = [0], 0  # whole snapshots that the copy has, and its newest seqno
+    replica = _replica()
+    fed = FedReplica(replica)
+    ends, received = [0], 0  # whole snapshots that the replica has, and its newest seqno
     told = 0  # an active shows no older state than the one of which it sent a part
     for _ in range(draw(1, 12)):
         if received == size:
@@ -341,35 +346,37 @@ def test_a_copy_is_what_a_naive_model_says(data: st.DataObject) -> None:
         for seqno in sent:
             fed.feed(_item(seqno, active.keys[seqno - 1]))
             if draw(0, 3) == 0:
-                copy.store_received()
+                replica.store_received()
             if draw(0, 5) == 0:
                 bad = _item(draw(1, seqno))
                 with pytest.raises(RemoteProtocolError):
                     fed.feed(bad)
-                fed = FedCopy(copy)  # a connection with a violation is over
+                fed = FedReplica(replica)  # a connection with a violation is over
                 if seqno < end:
                     fed.feed(_marker(seqno + 1, end))
         received = sent[-1]
         if received == end:
             ends.append(end)
         else:
-            fed = FedCopy(copy)
-        copy.store_received()
+            fed = FedReplica(replica)
+        replica.store_received()
         if draw(0, 3) == 0:
             asked = draw(0, received)
             whole = max(each for each in ends if each <= asked)
             expected = whole if whole < received else 0
-            fed = FedCopy(copy, None)
+            fed = FedReplica(replica, None)
             fed.answer(Status.ROLLBACK, m.RollbackAnswer(asked))
             fed.answer(Status.SUCCESS, m.FailoverLogAnswer(LOG.entries))
             ends = [each for each in ends if each <= expected]
             received = told = expected
-        assert (copy.high_seqno, copy.complete_seqno) == (received, ends[-1])
-        newest = {version.key: version.seqno for version in copy.vbucket.data.newest.keys.versions}
+        assert (replica.high_seqno, replica.complete_seqno) == (received, ends[-1])
+        newest = {
+            version.key: version.seqno for version in replica.vbucket.data.newest.keys.versions
+        }
         if received == ends[-1]:
             assert newest == active.state(received)
         assert all(active.keys[seqno - 1] == key for key, seqno in newest.items())
-    copy.drop_part()
-    newest = {version.key: version.seqno for version in copy.vbucket.data.newest.keys.versions}
+    replica.drop_part()
+    newest = {version.key: version.seqno for version in replica.vbucket.data.newest.keys.versions}
     assert newest == active.state(ends[-1])
-    assert copy.high_seqno == ends[-1]
+    assert replica.high_seqno == ends[-1]

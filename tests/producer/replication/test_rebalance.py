@@ -19,9 +19,9 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import EndReason, Opcode, Status, StreamFlag, VbucketState
-from tests.producer.compared_copies import (
-    assert_copies_are_equal,
-    assert_copies_are_there,
+from tests.producer.compared_replicas import (
+    assert_replicas_are_equal,
+    assert_replicas_are_there,
     frames_of,
     write_everything,
 )
@@ -71,8 +71,15 @@ def test_a_new_node_takes_its_share(
     assert answer.status == Status.SUCCESS
     assert _is_everywhere(cluster, 2, [b"k"])
     if replicas:
-        assert [cluster.bucket.map.replicas(v) for v in range(6)] == [[1], [1], [0], [2], [2], [0]]
-        assert_copies_are_equal(cluster)
+        assert [cluster.bucket.map.replica_nodes(v) for v in range(6)] == [
+            [1],
+            [1],
+            [0],
+            [2],
+            [2],
+            [0],
+        ]
+        assert_replicas_are_equal(cluster)
     assert not _is_everywhere(cluster, 0, [*keys, b"none"])
 
 
@@ -88,7 +95,7 @@ def test_a_node_is_removed(make_cluster: MakeCluster, connect: Connect, replicas
         connect(cluster, 0)
     assert cluster.rebalance_state == "none"
     if replicas:
-        assert_copies_are_equal(cluster)
+        assert_replicas_are_equal(cluster)
     cluster.restore_node(0)
     cluster.rebalance()
     assert _owners(cluster).count(0) == 2
@@ -117,7 +124,7 @@ def test_seqnos_of_an_empty_vbucket_go_on(make_cluster: MakeCluster) -> None:
 
 
 def test_writes_go_on_meanwhile(make_cluster: MakeCluster) -> None:
-    """None is lost, none is refused; the copies have them all."""
+    """None is lost, none is refused; the replicas have them all."""
     cluster = make_cluster(nodes=2, vbuckets=8, replicas=1)
     is_over, failures = Event(), list[Exception]()
     written: list[bytes] = []
@@ -143,7 +150,7 @@ def test_writes_go_on_meanwhile(make_cluster: MakeCluster) -> None:
     assert failures == []
     assert set(_owners(cluster)) == {1, 2}
     assert all(cluster.get(key).value == b"1" for key in written)
-    assert_copies_are_equal(cluster)
+    assert_replicas_are_equal(cluster)
 
 
 def test_collections_that_come_meanwhile(make_cluster: MakeCluster) -> None:
@@ -210,7 +217,7 @@ def test_a_rebalance_that_is_given_up(make_cluster: MakeCluster, hangs: int) -> 
         cluster.rebalance(remove=0, timeout_seconds=0.2)
     cluster.restore_node(hangs)
     assert cluster.set(b"k", b"1").value == b"1"
-    assert_copies_are_equal(cluster)
+    assert_replicas_are_equal(cluster)
     cluster.rebalance(remove=0)
     assert _owners(cluster) == [1, 1]
 
@@ -235,15 +242,15 @@ def test_a_stop_amid_a_rebalance(make_cluster: MakeCluster) -> None:
     thread.join()
     assert len(given_up) == 1
     cluster.start()
-    assert_copies_are_equal(cluster)
+    assert_replicas_are_equal(cluster)
     cluster.rebalance(remove=0)
     assert _owners(cluster) == [1, 1]
 
 
 def _wait_for_takeover(cluster: ProducerCluster) -> None:
-    with cluster.bucket.table.copies_moved:
-        cluster.bucket.table.copies_moved.wait_for(
-            lambda: any(copy.is_taking_over for _, copy in cluster.bucket.copies.of(0)),
+    with cluster.bucket.table.replicas_moved:
+        cluster.bucket.table.replicas_moved.wait_for(
+            lambda: any(replica.is_taking_over for _, replica in cluster.bucket.replicas.of(0)),
             PATIENCE_SECONDS,
         )
 
@@ -299,8 +306,8 @@ def test_one_rebalance_at_a_time(
 
 
 def _state_when_over(cluster: ProducerCluster) -> str:
-    with cluster.bucket.table.copies_moved:
-        is_over = cluster.bucket.table.copies_moved.wait_for(
+    with cluster.bucket.table.replicas_moved:
+        is_over = cluster.bucket.table.replicas_moved.wait_for(
             lambda: cluster.rebalance_state != "running", PATIENCE_SECONDS
         )
     assert is_over
@@ -349,7 +356,7 @@ def test_a_failover_amid_a_rebalance(
     cluster.restore_node(1)
     assert [each.state for each in cluster.bucket.vbuckets] == [VbucketState.ACTIVE] * 3
     cluster.rebalance(remove=0 if failed else None)
-    assert_copies_are_there(cluster)
+    assert_replicas_are_there(cluster)
 
 
 def test_a_kill_amid_a_rebalance(make_cluster: MakeCluster) -> None:
@@ -418,7 +425,7 @@ def test_orders_over_the_protocol(make_cluster: MakeCluster, asked: int) -> None
         (1, [True, True, False], 2, [0, ABSENT]),
     ],
 )
-def test_where_copies_belong(
+def test_where_replicas_belong(
     owner: int, members: list[bool], count: int, expected: list[int]
 ) -> None:
     assert replicas_behind(owner, members, count) == expected
@@ -455,7 +462,7 @@ def test_logs_stay_quiet(make_cluster: MakeCluster, caplog: pytest.LogCaptureFix
 
 
 def assert_survivors_hold_all(cluster: ProducerCluster) -> None:
-    """One node is left: it has no copies, and all that there was."""
+    """One node is left: it has no replicas, and all that there was."""
     cluster.wait_until_replicated()
     assert _owners(cluster) == [1] * 4
-    assert cluster.bucket.copies.of_node(1) == {}
+    assert cluster.bucket.replicas.of_node(1) == {}

@@ -25,10 +25,10 @@ def _set(mib: int) -> bytes:
     return encode(m.Store(b"\0key", b"x" * (mib * MIB)), Opcode.SET, opaque=7).to_bytes()
 
 
-def _wait_until_held(frames: LargeFrames, held_bytes: int) -> None:
+def _wait_until_granted(frames: LargeFrames, granted_bytes: int) -> None:
     give_up_at = time.monotonic() + 60.0
-    while frames.held_bytes != held_bytes:
-        assert time.monotonic() < give_up_at, (frames.held_bytes, frames.waiting)
+    while frames.granted_bytes != granted_bytes:
+        assert time.monotonic() < give_up_at, (frames.granted_bytes, frames.waiting)
         time.sleep(0.01)
 
 
@@ -55,8 +55,8 @@ def test_half_frames_of_others_hold_up_nobody(
     frame = _set(20)
     for client in hostile:
         client.socket.sendall(frame[:sent_bytes])
-    held_bytes = HOSTILE * max(0, sent_bytes - LARGE_FRAME_BYTES)
-    _wait_until_held(cluster.bucket.clients.large_frames, held_bytes)
+    granted_bytes = HOSTILE * max(0, sent_bytes - LARGE_FRAME_BYTES)
+    _wait_until_granted(cluster.bucket.clients.large_frames, granted_bytes)
     good = connect(cluster).log_in()
     for _ in range(5):
         for client in hostile:
@@ -65,7 +65,7 @@ def test_half_frames_of_others_hold_up_nobody(
         assert good.answer().status == Status.SUCCESS
     for client in hostile:
         client.socket.close()
-    _wait_until_held(cluster.bucket.clients.large_frames, 0)
+    _wait_until_granted(cluster.bucket.clients.large_frames, 0)
 
 
 def test_many_large_frames_at_once_get_through(
@@ -78,7 +78,7 @@ def test_many_large_frames_at_once_get_through(
     leave = LargeFrames.leave
 
     def left(self: LargeFrames, room: large_frames.FrameRoom, now: float) -> None:
-        held.append(self.held_bytes)
+        held.append(self.granted_bytes)
         leave(self, room, now)
 
     monkeypatch.setattr(LargeFrames, "leave", left)
@@ -93,7 +93,7 @@ def test_many_large_frames_at_once_get_through(
     with ThreadPoolExecutor(clients) as pool:
         logged_in = [connect(cluster).log_in() for _ in range(clients)]
         assert set(pool.map(store, logged_in)) == {Status.SUCCESS}
-    _wait_until_held(cluster.bucket.clients.large_frames, 0)
+    _wait_until_granted(cluster.bucket.clients.large_frames, 0)
     assert len(held) == clients
     assert max(held) <= large_frames.QUOTA_BYTES
 
@@ -114,18 +114,18 @@ def test_who_finds_no_room_is_not_read_until_there_is_some(
     first.socket.settimeout(60.0)
     with caplog.at_level(logging.WARNING, "dcp.server.node.accepted_connection"):
         first.socket.sendall(frame[:sent_bytes])
-        _wait_until_held(frames, sent_bytes - LARGE_FRAME_BYTES)
+        _wait_until_granted(frames, sent_bytes - LARGE_FRAME_BYTES)
         left = _pushes_back(second, frame)
         if patience_seconds:
             assert left
-            assert frames.held_bytes == sent_bytes - LARGE_FRAME_BYTES
+            assert frames.granted_bytes == sent_bytes - LARGE_FRAME_BYTES
             first.socket.sendall(frame[sent_bytes:])
             assert first.answer().status == Status.SUCCESS
         else:
             assert first.is_closed()
         second.socket.sendall(left)
         assert second.answer().status == Status.SUCCESS
-    _wait_until_held(frames, 0)
+    _wait_until_granted(frames, 0)
     expected = [] if patience_seconds else [f"its frame of {len(frame)} bytes lacks 1024"]
     assert [
         record.getMessage().split(": ")[1].split(", ")[0] for record in caplog.records

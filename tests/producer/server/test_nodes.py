@@ -320,10 +320,10 @@ def test_the_last_living_node_is_not_killed_over_the_protocol(
     assert client.is_closed()
 
 
-def test_questions_about_copies_leave_nothing_behind() -> None:
+def test_questions_about_replicas_leave_nothing_behind() -> None:
     """Numbers of vbuckets are the clients'."""
-    copies = ProducerBucket(ClusterSettings(vbuckets=1)).copies
+    replicas = ProducerBucket(ClusterSettings(vbuckets=1)).replicas
     for vbucket in range(100):
-        assert copies.at(0, vbucket) is None
-        assert list(copies.of(vbucket)) == []
-    assert len(copies._of) == 0
+        assert replicas.at(0, vbucket) is None
+        assert list(replicas.of(vbucket)) == []
+    assert len(replicas._of) == 0

@@ -19,7 +19,7 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node import accepted_connection
 from dcp.server.node.accepted_connection import AcceptedConnection
 from dcp.server.node.turns import ITERATION_FRAMES, Turns
-from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

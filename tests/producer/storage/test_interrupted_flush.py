@@ -12,7 +12,7 @@ from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.disk_batch import DiskBatch
 from dcp.server.storage.disk_file import MemoryFile
-from dcp.server.storage.disk_log import Log
+from dcp.server.storage.disk_log import DiskLog
 from dcp.server.storage.disk_store import VbucketStore
 from dcp.server.storage.saved_vbucket import SavedVbucket
 from dcp.server.vbucket import newest_versions
@@ -37,7 +37,7 @@ PLACES = {
     "an item is encoded": _Place(newest_versions, "stored_item"),
     "the state is encoded": _Place(SavedVbucket, "encode"),
     "the store looks at the batch": _Place(VbucketStore, "begin"),
-    "the batch gets its place": _Place(Log, "begin"),
+    "the batch gets its place": _Place(DiskLog, "begin"),
     "the batch is encoded": _Place(DiskBatch, "encode"),
     "the file is written": _Place(MemoryFile, "append"),
 }

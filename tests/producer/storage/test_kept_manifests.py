@@ -97,7 +97,7 @@ def test_a_vbucket_that_stands_still_keeps_its_own(open_cluster: Open, folder: P
         assert _manifests(cluster) == [last, known]
 
 
-def test_a_copy_keeps_its_own(open_cluster: Open, folder: Path) -> None:
+def test_a_replica_keeps_its_own(open_cluster: Open, folder: Path) -> None:
     chosen = {"nodes": 2, "vbuckets": 1, "replicas": 1}
     cluster = open_cluster(**chosen)
     cluster.start()
@@ -112,9 +112,9 @@ def test_a_copy_keeps_its_own(open_cluster: Open, folder: Path) -> None:
     cluster.stop()
     assert _saved(folder) <= MOST
     again = open_cluster(**chosen)
-    copy = again.bucket.copies.at(1, 0)
-    assert copy is not None
-    assert copy.vbucket.documents.collections.manifest == known
+    replica = again.bucket.replicas.at(1, 0)
+    assert replica is not None
+    assert replica.vbucket.documents.collections.manifest == known
 
 
 def test_a_log_that_names_a_manifest_that_is_not_there(open_cluster: Open, folder: Path) -> None:

@@ -16,7 +16,7 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.versions import Flavour
 from dcp.server.storage.disk_file import MemoryFile
-from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.stream_settings import StreamSettings
 from dcp.server.vbucket.documents import DocumentStore
 from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
@@ -145,7 +145,7 @@ def test_history_is_kept_up_to_its_size(make_cluster: MakeCluster, connect: Conn
             assert told(dcp.messages_to(seqnos[-1])) == [marker, *seqnos]
 
 
-def test_a_new_copy_gets_the_history_too(make_cluster: MakeCluster, connect: Connect) -> None:
+def test_a_new_replica_gets_the_history_too(make_cluster: MakeCluster, connect: Connect) -> None:
     """It is filled below two markers; after a failover it tells all that it has."""
     cluster = make_cluster(vbuckets=1, replicas=1, history_retention_bytes=RETAINED)
     write(cluster, "abacbb|bb")

@@ -17,7 +17,7 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import Rules, judge
 from dcp.server.model.versions import Flavour
-from dcp.server.streams.stream import ActiveStream, ActiveStreamPhase
+from dcp.server.streams.active_stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.stream_settings import StreamSettings
 from dcp.types import FailoverLog
 from dcp.wire import messages as m

@@ -1,4 +1,4 @@
-"""Streams from a node that has a copy: by hand, number for number, and against a naive model."""
+"""Streams from a node that has a replica: by hand, number for number, and against a naive model."""
 
 from collections.abc import Callable, Iterable
 
@@ -13,9 +13,9 @@ from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING, LEGACY
 from dcp.server.model.versions import Content, Flavour, Version
 from dcp.server.storage.stored_items import STORED_FLAVOUR
-from dcp.server.streams.stream import ActiveStream
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.stream_settings import StreamSettings
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
@@ -28,7 +28,7 @@ from dcp.wire.vocabulary import (
     StreamFlag,
     VbucketState,
 )
-from tests.producer.fed_copy import FedCopy
+from tests.producer.fed_replica import FedReplica
 from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
 
 Connect = Callable[..., RawClient]
@@ -46,16 +46,16 @@ def _key(seqno: int) -> bytes:
 
 
 class Hand:
-    """Feeds the copy of vbucket 0 on node 1 of a cluster whose replication stands still."""
+    """Feeds the replica of vbucket 0 on node 1 of a cluster whose replication stands still."""
 
     def __init__(self, cluster: ProducerCluster) -> None:
         self.cluster = cluster
         cluster.pause_replication()
-        copy = cluster.bucket.copies.at(1, 0)
-        assert copy is not None
-        self.copy = copy
+        replica = cluster.bucket.replicas.at(1, 0)
+        assert replica is not None
+        self.replica = replica
         with cluster.batch():
-            self.fed = FedCopy(copy)
+            self.fed = FedReplica(replica)
 
     def begin(self, start: int, end: int, flags: int = MEMORY) -> None:
         marker = encode(m.SnapshotMarker(start, end, flags), Opcode.DCP_SNAPSHOT_MARKER)
@@ -91,11 +91,11 @@ REST = list(range(301, 501))
 
 
 def test_the_example_of_the_concepts_document(hand: Hand, connect: Connect) -> None:
-    """Disk and memory are one snapshot from 1 to 500, complete when the copy has it all."""
+    """Disk and memory are one snapshot from 1 to 500, complete when the replica has it all."""
     hand.begin(1, 500)
     hand.send(FIRST_PART)
-    assert hand.copy.vbucket.data.disk.persisted_seqno == 300
-    hand.copy.vbucket.data.checkpoints.expel()  # the copy's memory has nothing any more
+    assert hand.replica.vbucket.data.disk.persisted_seqno == 300
+    hand.replica.vbucket.data.checkpoints.expel()  # the replica's memory has nothing any more
     dcp = _client(hand, connect)
     assert dcp.request_stream(0).status == Status.SUCCESS
     assert dcp.message() == m.SnapshotMarker(0, 500, DISK)
@@ -119,7 +119,7 @@ def test_older_items_on_disk_before_an_unfinished_snapshot_may_repeat(
     hand.send(range(1, 101))
     hand.begin(101, 500)
     hand.send(range(101, 301))
-    hand.copy.vbucket.data.checkpoints.expel()
+    hand.replica.vbucket.data.checkpoints.expel()
     dcp = _client(hand, connect)
     dcp.request_stream(0)
     assert dcp.message() == m.SnapshotMarker(0, 500, DISK | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
@@ -153,7 +153,7 @@ def test_going_on_inside_the_snapshot(hand: Hand, connect: Connect) -> None:
     assert dcp.messages_to(500) == [_item(seqno) for seqno in REST]
 
 
-def test_who_had_more_than_the_copy_goes_back(hand: Hand, connect: Connect) -> None:
+def test_who_had_more_than_the_replica_goes_back(hand: Hand, connect: Connect) -> None:
     hand.begin(1, 500)
     hand.send(FIRST_PART)
     dcp = _client(hand, connect)
@@ -174,7 +174,7 @@ def test_who_waits_for_the_whole(
     hand.begin(1, 500)
     hand.send(FIRST_PART)
     if not in_memory:
-        hand.copy.vbucket.data.checkpoints.expel()
+        hand.replica.vbucket.data.checkpoints.expel()
     dcp = _client(hand, connect, collections)
     assert dcp.request_stream(0, flags=flags, value=value).status == Status.SUCCESS
     assert dcp.is_quiet()
@@ -259,7 +259,7 @@ def test_a_snapshot_that_was_broken_off(
 
 
 @pytest.mark.parametrize("state", [VbucketState.PENDING, VbucketState.DEAD])
-def test_a_change_of_the_copys_state_ends_its_streams(
+def test_a_change_of_the_replicas_state_ends_its_streams(
     hand: Hand, connect: Connect, state: VbucketState
 ) -> None:
     active = connect(hand.cluster, 0).log_in().open_dcp()
@@ -273,15 +273,15 @@ def test_a_change_of_the_copys_state_ends_its_streams(
 
 
 @pytest.mark.parametrize("state", [VbucketState.ACTIVE, VbucketState.ALIVE])
-def test_a_copy_does_not_become_active_by_order(hand: Hand, state: VbucketState) -> None:
+def test_a_replica_does_not_become_active_by_order(hand: Hand, state: VbucketState) -> None:
     with pytest.raises(ValueError, match="expected REPLICA, PENDING or DEAD"):
         hand.cluster.set_vbucket_state(0, state, node=1)
 
 
-def test_a_rollback_of_the_copy_ends_its_streams(
+def test_a_rollback_of_the_replica_ends_its_streams(
     make_cluster: Callable[..., ProducerCluster], connect: Connect
 ) -> None:
-    """Over the wire: the active crashed and lost what the copy had."""
+    """Over the wire: the active crashed and lost what the replica had."""
     cluster = make_cluster(nodes=2, vbuckets=1, replicas=1)
     for number in range(10):
         cluster.set(b"k%d" % number, b"1")
@@ -297,10 +297,10 @@ def test_a_rollback_of_the_copy_ends_its_streams(
     assert len(dcp.messages_to(high)) == high + 1
 
 
-def test_a_consumer_of_a_copy_keeps_up(
+def test_a_consumer_of_a_replica_keeps_up(
     make_cluster: Callable[..., ProducerCluster], connect: Connect
 ) -> None:
-    """Live writes come through, each once, from the copy's memory."""
+    """Live writes come through, each once, from the replica's memory."""
     cluster = make_cluster(nodes=2, vbuckets=1, replicas=1)
     dcp = connect(cluster, 1).log_in().open_dcp()
     dcp.request_stream(0)
@@ -333,8 +333,8 @@ def test_every_whole_snapshot_is_a_state_of_the_active(data: st.DataObject) -> N
 
     numbers = iter(range(1, 100))
     vbucket = Vbucket(0, lambda: next(numbers), ClusterSettings(vbuckets=1))
-    copy = ReplicaCopy(vbucket, lambda: FIRST)
-    fed = FedCopy(copy)
+    replica = Replica(vbucket, lambda: FIRST)
+    fed = FedReplica(replica)
     size = draw(1, 40)
     keys = [b"k%d" % draw(0, 5) for _ in range(size)]
     states = [{key: at for at, key in enumerate(keys[:end], 1)} for end in range(size + 1)]
@@ -355,11 +355,11 @@ def test_every_whole_snapshot_is_a_state_of_the_active(data: st.DataObject) -> N
             received = seqno
             if draw(0, 2):
                 continue
-            copy.store_received()
-            if client is not None and set(copy.lost_cursors) & {client.cursor}:
+            replica.store_received()
+            if client is not None and set(replica.lost_cursors) & {client.cursor}:
                 client.cursor_dropped()
-            copy.lost_cursors = ()
-            if client is None and not copy.awaits_first_disk_snapshot and draw(0, 1):
+            replica.lost_cursors = ()
+            if client is None and not replica.awaits_first_disk_snapshot and draw(0, 1):
                 wanted = LEGACY if is_legacy else EVERYTHING
                 verdict, settings = Verdict(Status.SUCCESS), StreamSettings(flavour)
                 client = ActiveStream(vbucket.data, 1, verdict, 0, settings, wanted)

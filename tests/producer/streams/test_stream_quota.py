@@ -61,7 +61,7 @@ def test_streams_that_end_make_room(make_cluster: MakeCluster, connect: Connect)
     assert cluster.bucket.dcp_connections.shared.stream_quotas[0].streams == 0
 
 
-def test_copies_need_no_room(make_cluster: MakeCluster, connect: Connect) -> None:
+def test_replicas_need_no_room(make_cluster: MakeCluster, connect: Connect) -> None:
     cluster = make_cluster(nodes=2, vbuckets=8, replicas=1, max_streams=1)
     cluster.set(b"k", b"v")
     cluster.wait_until_replicated(60.0)

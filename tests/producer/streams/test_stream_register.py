@@ -14,8 +14,8 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING
 from dcp.server.storage.disk_file import MemoryFile
+from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import DcpClient
-from dcp.server.streams.stream import ActiveStream
 from dcp.server.streams.stream_register import StreamRegister
 from dcp.server.streams.stream_settings import StreamSettings
 from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData

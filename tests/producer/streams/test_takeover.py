@@ -142,7 +142,7 @@ def test_who_takes_over_is_a_setting(
     assert dcp.request_stream(0, flags=StreamFlag.TAKEOVER).status == Status.EACCESS
 
 
-def test_a_copy_cannot_be_taken_over(
+def test_a_replica_cannot_be_taken_over(
     make_cluster: Callable[..., ProducerCluster], connect: Connect
 ) -> None:
     cluster = make_cluster(nodes=2, vbuckets=1, replicas=1)

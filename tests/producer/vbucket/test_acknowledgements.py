@@ -1,4 +1,4 @@
-"""A copy's acknowledgements of prepares, against a model that remembers all of them."""
+"""A replica's acknowledgements of prepares, against a model that remembers all of them."""
 
 from hypothesis import given
 from hypothesis import strategies as st

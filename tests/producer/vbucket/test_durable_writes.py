@@ -14,7 +14,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.producer.writes.sync_writes import (
     NEXT,
-    CopyProgress,
+    NodeProgress,
     SyncWrites,
     WriteEvent,
     WriteState,
@@ -35,7 +35,7 @@ from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
 from dcp.wire.frame_info import FrameInfo, decode_frame_infos
 from dcp.wire.vocabulary import HelloFeature, Magic, Opcode, Status, VbucketState
-from tests.producer.compared_copies import assert_copies_are_equal
+from tests.producer.compared_replicas import assert_replicas_are_equal
 from tests.producer.conftest import Clock
 from tests.producer.durable_requests import FEATURES, MAJORITY, durability
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
@@ -74,7 +74,7 @@ def _wait_for(cluster: ProducerCluster, seqno: int, client: RawClient) -> None:
 
 @pytest.fixture
 def pair(make_cluster: MakeCluster) -> ProducerCluster:
-    """Two nodes: the one vbucket is on the first, its copy on the other."""
+    """Two nodes: the one vbucket is on the first, its replica on the other."""
     return make_cluster(vbuckets=1, nodes=2, replicas=1)
 
 
@@ -168,7 +168,7 @@ def test_framing_extras_must_have_been_granted(pair: ProducerCluster, connect: C
 def test_streams_show_a_prepare_and_its_commit(
     make_cluster: MakeCluster, connect: Connect, level: DurabilityLevel, nodes: int
 ) -> None:
-    """Where all copies keep up each write is answered at once; other clients see documents."""
+    """Where all replicas keep up each write is answered at once; other clients see documents."""
     cluster = make_cluster(vbuckets=1, nodes=nodes, replicas=nodes - 1)
     sync = connect(cluster).log_in(PLAIN_FEATURES).open_dcp(enable_sync_writes="true")
     plain = connect(cluster).log_in(PLAIN_FEATURES).open_dcp(b"plain")
@@ -235,7 +235,7 @@ def test_no_part_of_a_sync_write_is_replaced(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_copies_on_other_nodes_acknowledge(
+def test_replicas_on_other_nodes_acknowledge(
     make_cluster: MakeCluster, connect: Connect, level: DurabilityLevel
 ) -> None:
     """They hold what was prepared and committed byte for byte; a majority of three is two."""
@@ -245,7 +245,7 @@ def test_copies_on_other_nodes_acknowledge(
     assert _set(kv, b"j", b"1", durability(level)).status == Status.SUCCESS
     gone = kv.call(m.KeyOnly(b"k"), Opcode.DELETE, framing_extras=durability(level))
     assert gone.status == Status.SUCCESS
-    assert_copies_are_equal(cluster)
+    assert_replicas_are_equal(cluster)
     cluster.kill_node(2)
     assert _set(kv, b"k", b"2", durability(level)).status == Status.SUCCESS
     cluster.pause_replication()
@@ -258,8 +258,8 @@ def test_copies_on_other_nodes_acknowledge(
     assert kv.answer().status == Status.SUCCESS
 
 
-def test_a_copy_commits_what_it_was_told_of(make_cluster: MakeCluster, connect: Connect) -> None:
-    """The active is lost between a prepare and its commit; another copy must be there first."""
+def test_a_replica_commits_what_it_was_told_of(make_cluster: MakeCluster, connect: Connect) -> None:
+    """The active is lost between a prepare and its commit; another replica must be there first."""
     cluster = make_cluster(vbuckets=1, nodes=3, replicas=1)
     prepare = Content(b"1", opcode=Opcode.DCP_PREPARE, sync=SyncWrite(level=1))
     cluster.take_versions(0, [Version(0, b"k", prepare, seqno=1, rev=1, cas=1)])
@@ -272,7 +272,7 @@ def test_a_copy_commits_what_it_was_told_of(make_cluster: MakeCluster, connect: 
     _wait_for(cluster, 2, kv)
     held = kv.call(m.KeyOnly(b"k"), Opcode.GET)
     assert (held.cas, decode(held)) == (1, m.GetAnswer(0, b"1"))
-    assert_copies_are_equal(cluster)
+    assert_replicas_are_equal(cluster)
 
 
 def test_a_write_waits_for_its_replica(
@@ -350,8 +350,8 @@ def test_a_write_that_takes_too_long_is_aborted(
     assert _set(kv, b"k", b"2", MAJORITY).status == Status.SUCCESS
 
 
-def test_too_few_copies(pair: ProducerCluster, connect: Connect) -> None:
-    """Of two copies one is gone for good: no write can be durable, a plain one can."""
+def test_too_few_nodes(pair: ProducerCluster, connect: Connect) -> None:
+    """Of two replicas one is gone for good: no write can be durable, a plain one can."""
     pair.failover(1)
     kv = connect(pair).log_in(FEATURES)
     assert _set(kv, b"k", b"1", MAJORITY).status == Status.DURABILITY_IMPOSSIBLE
@@ -491,14 +491,14 @@ def test_a_restart_commits_what_was_prepared(
 def test_a_majority_has_it_on_disk(
     make_cluster: MakeCluster, connect: Connect, tmp_path: Path
 ) -> None:
-    """A copy in a folder acknowledges such a prepare when it is written, a little later."""
+    """A replica in a folder acknowledges such a prepare when it is written, a little later."""
     cluster = make_cluster(nodes=2, vbuckets=1, replicas=1, data_folder=tmp_path / "data")
     kv = connect(cluster).log_in(FEATURES)
     _send(kv, 7, m.Store(b"k", b"1"), Opcode.SET, durability(3))
     assert kv.answer().status == Status.SUCCESS
-    copy = cluster.bucket.copies.at(1, 0)
-    assert copy is not None
-    assert copy.vbucket.data.disk.persisted_seqno >= 1
+    replica = cluster.bucket.replicas.at(1, 0)
+    assert replica is not None
+    assert replica.vbucket.data.disk.persisted_seqno >= 1
 
 
 # --- the life of a write
@@ -514,31 +514,33 @@ def test_every_state_has_its_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("copies", "expected"),
+    ("replicas", "expected"),
     [("a", True), ("ar", True), ("a-", False), ("arr", True), ("ar-", True), ("a--", False)],
 )
-def test_a_majority_of_the_copies_must_exist(copies: str, expected: bool) -> None:
-    assert is_possible([None if each == "-" else CopyProgress(0, 0) for each in copies]) is expected
+def test_a_majority_of_the_replicas_must_exist(replicas: str, expected: bool) -> None:
+    assert (
+        is_possible([None if each == "-" else NodeProgress(0, 0) for each in replicas]) is expected
+    )
 
 
 @dataclass
 class _Model:
-    """Sync writes the naive way: for each, every copy is asked whether it has all it must."""
+    """Sync writes the naive way: for each, every replica is asked whether it has all it must."""
 
     pending: dict[int, tuple[bytes, int, float]] = field(default_factory=dict)
     ended: dict[int, Status] = field(default_factory=dict)
 
-    def step(self, copies: Sequence[CopyProgress | None], now: float) -> None:
+    def step(self, replicas: Sequence[NodeProgress | None], now: float) -> None:
         before = dict(self.pending)
         for seqno, (_, _, deadline) in before.items():
             has_it = [
-                copy is not None and _has(copy, seqno, before, least=3 if place else 2)
-                for place, copy in enumerate(copies)
+                replica is not None and _has(replica, seqno, before, least=3 if place else 2)
+                for place, replica in enumerate(replicas)
             ]
-            exist = sum(copy is not None for copy in copies)
-            if has_it[0] and 2 * sum(has_it) > len(copies):
+            exist = sum(replica is not None for replica in replicas)
+            if has_it[0] and 2 * sum(has_it) > len(replicas):
                 self._end(seqno, Status.SUCCESS)
-            elif 2 * exist <= len(copies) or now >= deadline:
+            elif 2 * exist <= len(replicas) or now >= deadline:
                 self._end(seqno, Status.SYNC_WRITE_AMBIGUOUS)
 
     def _end(self, seqno: int, status: Status) -> None:
@@ -547,18 +549,18 @@ class _Model:
 
 
 def _has(
-    copy: CopyProgress, seqno: int, writes: dict[int, tuple[bytes, int, float]], *, least: int
+    replica: NodeProgress, seqno: int, writes: dict[int, tuple[bytes, int, float]], *, least: int
 ) -> bool:
-    """Whether a copy has a prepare and, of it and all before it, what it must persist."""
+    """Whether a replica has a prepare and, of it and all before it, what it must persist."""
     needed = [s for s, (_, level, _) in writes.items() if s <= seqno and level >= least]
-    return seqno <= copy.held_seqno and all(s <= copy.persisted_seqno for s in needed)
+    return seqno <= replica.memory_seqno and all(s <= replica.persisted_seqno for s in needed)
 
 
-COPIES = st.one_of(st.none(), st.tuples(st.integers(0, 30), st.integers(0, 30)))
+NODES = st.one_of(st.none(), st.tuples(st.integers(0, 30), st.integers(0, 30)))
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.sampled_from([b"a", b"b", b"c"]), st.integers(1, 3)),
-        st.tuples(st.just("step"), st.lists(COPIES, max_size=2), st.integers(0, 30)),
+        st.tuples(st.just("step"), st.lists(NODES, max_size=2), st.integers(0, 30)),
     ),
     max_size=15,
 )
@@ -590,8 +592,8 @@ def test_sync_writes_follow_a_naive_model(
         else:
             now += 1.0
             high = vbucket.data.high_seqno
-            active = CopyProgress(high, number)
-            replicas = [None if c is None else CopyProgress(*sorted(c, reverse=True)) for c in what]
+            active = NodeProgress(high, number)
+            replicas = [None if c is None else NodeProgress(*sorted(c, reverse=True)) for c in what]
             chain = [active, *replicas]
             for answer, status in writes.step(chain, now):
                 answer(status)
@@ -614,8 +616,8 @@ def test_what_may_be_visible_has_no_deadline() -> None:
     writer.store(b"k", checked(b"1"), 0.0, level=1)
     writes = SyncWrites(writer)
     writes.recover(writer, commits_prepares=True)
-    missing: tuple[CopyProgress | None, ...] = (CopyProgress(1, 1), None)
+    missing: tuple[NodeProgress | None, ...] = (NodeProgress(1, 1), None)
     assert writes.step(missing, inf) == []
     assert vbucket.data.high_seqno == 1
-    assert writes.step((CopyProgress(1, 1),), 0.0) == []
+    assert writes.step((NodeProgress(1, 1),), 0.0) == []
     assert vbucket.documents.get(b"k", 0.0).seqno == 2

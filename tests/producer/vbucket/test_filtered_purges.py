@@ -62,7 +62,7 @@ def test_who_has_all_of_its_filter_goes_on(
 def test_of_what_nobody_knows_the_collection_all_may_be_missed(
     learned: int, start: int, status: Status, rules: Rules
 ) -> None:
-    """A copy never saw the deletions that had gone from its active: whose they were it cannot say.
+    """A replica never saw deletions that had gone from its active: whose they were it cannot say.
 
     As far as it knows the collection ends at 5.
     """

@@ -1,4 +1,4 @@
-"""A copy that is fed from disk never saw the tombstones that went: it must go on to know of it."""
+"""A replica that is fed from disk never saw tombstones that went: it must go on to know of it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from dcp.server.model.manifest import FIRST
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.disk_batch import DiskFormatError
 from dcp.server.storage.saved_vbucket import STATE_VERSION, SavedVbucket
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import FailoverEntry, FailoverLog, SnapshotRange
 from dcp.wire.vocabulary import Status, VbucketState
@@ -64,10 +64,10 @@ def test_the_new_owner_knows_after_a_restart(
     assert (_answers(again, connect), again.purge_seqno(0)) == (RIGHT, 30)
 
 
-def test_a_promoted_copy_knows_after_a_restart(
+def test_a_promoted_replica_knows_after_a_restart(
     make_cluster: MakeCluster, connect: Connect, tmp_path: Path
 ) -> None:
-    """Both after a stop in good order of the copy itself, and of what it became."""
+    """Both after a stop in good order of the replica itself, and of what it became."""
     kept: dict[str, Any] = {"vbuckets": 1, "data_folder": tmp_path / "data"}
     first = make_cluster(**kept, nodes=2)
     _with_purged(first)
@@ -86,20 +86,20 @@ def test_a_promoted_copy_knows_after_a_restart(
 
 @pytest.mark.parametrize("kind", list(BucketType))
 @pytest.mark.parametrize(("back_to", "purge_seqno"), [(0, 0), (40, 30), (44, 30)])
-def test_a_copy_that_goes_back_lacks_no_more_than_it_has_seen(
+def test_a_replica_that_goes_back_lacks_no_more_than_it_has_seen(
     kind: BucketType, back_to: int, purge_seqno: int
 ) -> None:
     """What it is fed anew has all tombstones, unless that is from disk again."""
     vbucket = Vbucket(0, lambda: 1, ClusterSettings(vbuckets=1, bucket_type=kind))
-    copy = ReplicaCopy(vbucket, lambda: FIRST)
+    replica = Replica(vbucket, lambda: FIRST)
     for start, end, purged in ((0, 40, 30), (41, 50, None)):
-        copy.begin_snapshot(SnapshotRange(start, end), DISK, purged)
+        replica.begin_snapshot(SnapshotRange(start, end), DISK, purged)
         for seqno in {40: (5, 40), 50: (44, 50)}[end]:
-            copy.receive(
+            replica.receive(
                 Version(0, b"k%d" % seqno, Content(b"v"), seqno=seqno, rev=1, cas=seqno << 16)
             )
-        copy.store_received()
-    assert copy.roll_back(back_to) == (40 if back_to else 0)
+        replica.store_received()
+    assert replica.roll_back(back_to) == (40 if back_to else 0)
     assert vbucket.data.disk.purge_seqno == purge_seqno
 
 

@@ -20,7 +20,7 @@ from dcp.server.storage.saved_vbucket import SavedVbucket
 from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
-from tests.producer.compared_copies import assert_copies_are_equal
+from tests.producer.compared_replicas import assert_replicas_are_equal
 from tests.producer.kept_clusters import NEVER
 from tests.producer.raw_client import PATIENCE_SECONDS
 
@@ -121,11 +121,11 @@ def test_states_that_some_disks_refuse(kept: list[_Kept]) -> None:
 
 @pytest.fixture
 def pair(make_cluster: MakeCluster, folder: Path) -> ProducerCluster:
-    """Two nodes with four vbuckets each and copies of the other's, in a folder."""
+    """Two nodes with four vbuckets each and replicas of the other's, in a folder."""
     cluster = make_cluster(nodes=2, vbuckets=8, replicas=1, data_folder=folder, flush_seconds=NEVER)
     for number in range(40):
         cluster.set(b"k%d" % number, b"1")
-    assert_copies_are_equal(cluster)
+    assert_replicas_are_equal(cluster)
     return cluster
 
 
@@ -165,9 +165,9 @@ def test_a_failover_does_not_wait_until_logs_are_removed(
 
 def test_no_name_is_given_twice_though_its_log_is_gone() -> None:
     names = LogNames(first_names(1), [[]], ())
-    gone = names.of_copy(1, 0)
-    names.drop_copy(1, 0)
-    assert names.copy().of_copy(1, 0) != gone
+    gone = names.of_replica(1, 0)
+    names.drop_replica(1, 0)
+    assert names.copy().of_replica(1, 0) != gone
 
 
 def test_what_is_taken_over_together_is_saved_once(
@@ -184,9 +184,9 @@ def test_what_is_taken_over_together_is_saved_once(
     with pair.bucket.lock:
         moved = pair.bucket.map.vbuckets_of(0)
         for vbucket in moved:
-            copy = pair.bucket.copies.at(1, vbucket)
-            assert copy is not None
-            copy.is_taking_over = True
+            replica = pair.bucket.replicas.at(1, vbucket)
+            assert replica is not None
+            replica.is_taking_over = True
         take_over(pair.bucket, moved, 1)
     assert [record.owners for record in saved] == [(1,) * 8]
     assert pair.get(b"k1").value == b"1"

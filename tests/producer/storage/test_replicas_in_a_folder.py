@@ -1,4 +1,4 @@
-"""Copies in a data folder: what a restart and a power loss leave, and which file is whose.
+"""Replicas in a data folder: what a restart and a power loss leave, and which file is whose.
 
 With ``flush_seconds=3600`` nothing goes to disk but what a test writes there.
 """
@@ -21,8 +21,8 @@ from dcp.producer.failover import fail_over
 from dcp.server.storage.bucket_record import BucketRecord
 from dcp.server.storage.data_folder import DataFolder
 from dcp.server.vbucket.vbucket_states import Vbucket
-from tests.producer.compared_copies import assert_copies_are_equal, frames_of, write_everything
-from tests.producer.forking_copies import STEPS, Failing, Step
+from tests.producer.compared_replicas import assert_replicas_are_equal, frames_of, write_everything
+from tests.producer.forking_replicas import STEPS, Failing, Step
 from tests.producer.full_disk import full_disk
 from tests.producer.in_process_wire import InProcessWire
 
@@ -32,16 +32,16 @@ NEVER = 3600.0
 
 @pytest.fixture
 def kept(tmp_path: Path) -> dict[str, Any]:
-    """Settings of three nodes with a copy of each of six vbuckets."""
+    """Settings of three nodes with a replica of each of six vbuckets."""
     return {"nodes": 3, "vbuckets": 6, "replicas": 1, "data_folder": tmp_path / "data"}
 
 
 def _logs(folder: Path) -> list[int]:
-    """How many logs there are of vbuckets, and of copies: those that are named, and no other."""
+    """How many logs there are of vbuckets, and of replicas: those that are named, and no other."""
     record = json.loads((folder / "bucket.json").read_text())
-    copies = [name for row in record["copy_logs"] for _, name in row]
-    assert {path.name for path in folder.glob("vb_*")} == {*record["logs"], *copies}
-    return [len(record["logs"]), len(copies)]
+    replicas = [name for row in record["copy_logs"] for _, name in row]
+    assert {path.name for path in folder.glob("vb_*")} == {*record["logs"], *replicas}
+    return [len(record["logs"]), len(replicas)]
 
 
 def _all_frames(cluster: ProducerCluster) -> list[list[bytes]]:
@@ -49,40 +49,40 @@ def _all_frames(cluster: ProducerCluster) -> list[list[bytes]]:
         return [frames_of(vbucket) for vbucket in cluster.bucket.vbuckets]
 
 
-def test_memory_that_the_disk_freed_is_free_for_copies_too(
+def test_memory_that_the_disk_freed_is_free_for_replicas_too(
     make_cluster: MakeCluster, kept: dict[str, Any]
 ) -> None:
-    """What is counted for a copy is what it takes, also when nothing more is received."""
+    """What is counted for a replica is what it takes, also when nothing more is received."""
     cluster = make_cluster(**{**kept, "vbuckets": 1, "nodes": 2, "flush_seconds": NEVER})
     for number in range(50):
         cluster.set(b"k%d" % number, b"x" * 1000)
     cluster.wait_until_replicated()
-    copy, flusher = cluster.bucket.copies.at(1, 0), cluster.bucket.writes.flusher
-    assert copy is not None
+    replica, flusher = cluster.bucket.replicas.at(1, 0), cluster.bucket.writes.flusher
+    assert replica is not None
     assert flusher is not None
     with cluster.bucket.lock:
-        checkpoints = copy.vbucket.data.checkpoints
+        checkpoints = replica.vbucket.data.checkpoints
         checkpoints.close_open()
-        memory = cluster.bucket.copies.memory_of(copy.vbucket)
+        memory = cluster.bucket.replicas.memory_of(replica.vbucket)
         assert memory is not None
         memory.note(checkpoints)
         before = memory.memory_bytes
-        copy.vbucket.data.persistence.flush()
-        flusher.on_written(copy.vbucket)
-        assert copy.vbucket.data.checkpoints.memory_bytes < before
-        assert memory.memory_bytes == copy.vbucket.data.checkpoints.memory_bytes
+        replica.vbucket.data.persistence.flush()
+        flusher.on_written(replica.vbucket)
+        assert replica.vbucket.data.checkpoints.memory_bytes < before
+        assert memory.memory_bytes == replica.vbucket.data.checkpoints.memory_bytes
 
 
 def test_a_restart_needs_no_backfill(make_cluster: MakeCluster, kept: dict[str, Any]) -> None:
-    """What copies held they hold, under the branches that they knew."""
+    """What replicas held they hold, under the branches that they knew."""
     first = make_cluster(**kept)
     write_everything(first)
-    assert_copies_are_equal(first)
+    assert_replicas_are_equal(first)
     before = _all_frames(first)
     first.stop()
     assert _logs(kept["data_folder"]) == [6, 6]
     again = make_cluster(**kept)
-    assert_copies_are_equal(again)
+    assert_replicas_are_equal(again)
     assert _all_frames(again) == before
     assert again.counters().items_sent == {}
 
@@ -103,7 +103,7 @@ def test_a_failover_lasts(make_cluster: MakeCluster, kept: dict[str, Any]) -> No
     assert [again.failover_log(v) for v in range(6)] == logs
     again.restore_node(0)
     again.rebalance()
-    assert_copies_are_equal(again)
+    assert_replicas_are_equal(again)
 
 
 def test_nodes_that_came_stay(make_cluster: MakeCluster, kept: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def test_nodes_that_came_stay(make_cluster: MakeCluster, kept: dict[str, Any]) -
     first.rebalance()
     first.rebalance(remove=0)
     owners, logs = first.bucket.map.owners, [first.failover_log(v) for v in range(6)]
-    assert_copies_are_equal(first)
+    assert_replicas_are_equal(first)
     before = _all_frames(first)
     first.stop()
     with pytest.raises(ConfigError, match=r"nodes: found 4, expected 3"):
@@ -123,22 +123,22 @@ def test_nodes_that_came_stay(make_cluster: MakeCluster, kept: dict[str, Any]) -
     assert [again.bucket.map.is_member(node) for node in range(4)] == [False, True, True, True]
     assert _all_frames(again) == before
     assert [again.failover_log(v) for v in range(6)] == logs
-    assert_copies_are_equal(again)
+    assert_replicas_are_equal(again)
 
 
-def test_another_number_of_copies(make_cluster: MakeCluster, kept: dict[str, Any]) -> None:
+def test_another_number_of_replicas(make_cluster: MakeCluster, kept: dict[str, Any]) -> None:
     first = make_cluster(**kept)
     write_everything(first)
-    assert_copies_are_equal(first)
+    assert_replicas_are_equal(first)
     first.stop()
     for replicas in (2, 0, 1):
         other = make_cluster(**{**kept, "replicas": replicas})
-        assert_copies_are_equal(other)
+        assert_replicas_are_equal(other)
         other.stop()
 
 
 @pytest.mark.parametrize("moment", ["before the record", "after the record"])
-def test_a_power_loss_while_a_copy_takes_the_place(
+def test_a_power_loss_while_a_replica_takes_the_place(
     make_cluster: MakeCluster,
     kept: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -147,7 +147,7 @@ def test_a_power_loss_while_a_copy_takes_the_place(
     """Whatever the folder says then, each vbucket is one that there was, and goes on."""
     first = make_cluster(**kept)
     write_everything(first)
-    assert_copies_are_equal(first)
+    assert_replicas_are_equal(first)
     before, lost = _all_frames(first), kept["data_folder"].with_name("lost")
     first.add_node()
 
@@ -165,7 +165,7 @@ def test_a_power_loss_while_a_copy_takes_the_place(
     again = make_cluster(**{**kept, "nodes": 4, "data_folder": lost})
     assert _all_frames(again) == before
     again.rebalance()
-    assert_copies_are_equal(again)
+    assert_replicas_are_equal(again)
     assert sorted(again.bucket.map.owners) == [0, 0, 1, 1, 2, 3]
     again.set(b"k", b"2")
 
@@ -176,7 +176,7 @@ def test_a_failover_that_the_disk_refuses_changes_nothing(
     """Whichever write fails; and another try is as the first."""
     cluster = make_cluster(**kept)
     write_everything(cluster)
-    assert_copies_are_equal(cluster)
+    assert_replicas_are_equal(cluster)
     with cluster.bucket.lock:
         before = _all_frames(cluster), cluster.bucket.map.owners, cluster.bucket.map.rev
         logs = [cluster.failover_log(v) for v in range(6)]
@@ -192,21 +192,21 @@ def test_a_failover_that_the_disk_refuses_changes_nothing(
             after = _all_frames(cluster), cluster.bucket.map.owners, cluster.bucket.map.rev
             assert after == before
             assert [cluster.failover_log(v) for v in range(6)] == logs
-            assert len(cluster.bucket.copies.all_vbuckets()) == 6
-        assert refused >= 3  # two copies, and the record
+            assert len(cluster.bucket.replicas.all_vbuckets()) == 6
+        assert refused >= 3  # two replicas, and the record
     assert cluster.bucket.map.owners == (1, 1, 1, 1, 2, 2)
     assert cluster.set(b"k", b"later").value == b"later"
     cluster.stop()
     again = make_cluster(**kept)
     assert again.get(b"k").value == b"later"
     again.restore_node(0)
-    assert_copies_are_equal(again)
+    assert_replicas_are_equal(again)
 
 
 def test_what_ended_writes_nothing_any_more(
     make_cluster: MakeCluster, kept: dict[str, Any]
 ) -> None:
-    """Whoever still has the vbucket that a copy took the place of."""
+    """Whoever still has the vbucket that a replica took the place of."""
     cluster = make_cluster(**{**kept, "vbuckets": 1, "flush_seconds": NEVER})
     cluster.set(b"k", b"1")
     cluster.wait_until_replicated()
@@ -254,7 +254,7 @@ class Kept(Failing):
         self.hang_up()
         self.cluster.stop()
         self.open()
-        self._check_copies()
+        self._check_replicas()
 
     def lose_power(self) -> None:
         self.hang_up()
@@ -266,14 +266,14 @@ class Kept(Failing):
         self.open()
         assert self.cluster.high_seqno(0) == cut
         self.model.fork(self.uuid, cut, parent)
-        self._check_copies()
+        self._check_replicas()
 
-    def _check_copies(self) -> None:
+    def _check_replicas(self) -> None:
         """Each is a state that there was."""
-        for _, copy in self.bucket.copies.of(0):
-            data, log = copy.vbucket.data, copy.vbucket.failover_log
-            assert data.high_seqno == copy.complete_seqno
-            if data.high_seqno and copy.has_failover_log:
+        for _, replica in self.bucket.replicas.of(0):
+            data, log = replica.vbucket.data, replica.vbucket.failover_log
+            assert data.high_seqno == replica.complete_seqno
+            if data.high_seqno and replica.has_failover_log:
                 uuid = next(e.vb_uuid for e in log.entries if e.seqno <= data.high_seqno)
                 held = {v.key: v.cas for v in data.newest.keys.versions if v.is_live}
                 assert held == self.model.state(uuid, data.high_seqno)
@@ -303,7 +303,7 @@ KEPT_STEPS = st.one_of(
 @settings(max_examples=60)
 @given(st.lists(KEPT_STEPS, max_size=40))
 def test_any_way_through_restarts(steps: list[Step]) -> None:
-    """Nothing that was on disk is lost, nothing that was lost comes back, on no copy either."""
+    """Nothing that was on disk is lost, nothing that was lost comes back, on no replica either."""
     with ExitStack() as stack:
         kept = Kept(stack)
         for step in steps:
@@ -319,23 +319,23 @@ def test_a_part_of_a_snapshot_is_not_taken_up() -> None:
         kept.feed(1, 1 << 20)
         kept.write([b"a", b"b", b"c"], deletes=False)
         wire = InProcessWire(kept.bucket, 0, 1)
-        copy = kept.bucket.copies.at(1, 0)
-        assert copy is not None
-        while copy.high_seqno != 3:
+        replica = kept.bucket.replicas.at(1, 0)
+        assert replica is not None
+        while replica.high_seqno != 3:
             wire.pump(1, most_bytes=60)
         wire.close()
         kept.flush(0)
         kept.flush(1)
-        state = json.loads(copy.vbucket.data.disk.saved_state)
-        assert (copy.vbucket.data.disk.persisted_seqno, state["whole"]) == (3, 1)
+        state = json.loads(replica.vbucket.data.disk.saved_state)
+        assert (replica.vbucket.data.disk.persisted_seqno, state["whole"]) == (3, 1)
         kept.lose_power()
-        copy = kept.bucket.copies.at(1, 0)
-        assert copy is not None
-        assert copy.high_seqno == 1
+        replica = kept.bucket.replicas.at(1, 0)
+        assert replica is not None
+        assert replica.high_seqno == 1
         kept.check()
-        assert copy.high_seqno == 4
+        assert replica.high_seqno == 4
         kept.restart()
-        copy = kept.bucket.copies.at(1, 0)
-        assert copy is not None
-        assert copy.vbucket.data.disk.batch_end_at(3) == 0
-        assert copy.vbucket.data.disk.batch_end_at(4) == 4
+        replica = kept.bucket.replicas.at(1, 0)
+        assert replica is not None
+        assert replica.vbucket.data.disk.batch_end_at(3) == 0
+        assert replica.vbucket.data.disk.batch_end_at(4) == 4

@@ -35,7 +35,7 @@ def _groups(relay: Relay) -> list[str]:
 
 def _wait_for_members(relay: Relay, count: int) -> None:
     def is_so() -> bool:
-        return [each.members for each in relay.figures().groups] == [count]
+        return [each.receivers for each in relay.figures().groups] == [count]
 
     wait_for(f"{count} members", is_so, PATIENCE_SECONDS)
 

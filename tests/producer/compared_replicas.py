@@ -1,4 +1,4 @@
-"""Buckets with something of everything, and whether copies are what their actives are."""
+"""Buckets with something of everything, and whether replicas are what their actives are."""
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.storage.stored_items import STORED_FLAVOUR, versions_of
@@ -15,18 +15,18 @@ def frames_of(vbucket: Vbucket) -> list[bytes]:
     return found
 
 
-def assert_copies_are_equal(cluster: ProducerCluster) -> None:
-    """Every copy is, byte for byte, what its active is."""
+def assert_replicas_are_equal(cluster: ProducerCluster) -> None:
+    """Every replica is, byte for byte, what its active is."""
     cluster.wait_until_replicated()
     with cluster.batch():
         for active in cluster.bucket.vbuckets:
-            copies = list(cluster.bucket.copies.of(active.id))
-            assert len(copies) == cluster.settings.replicas
-            for _, copy in copies:
-                assert frames_of(copy.vbucket) == frames_of(active)
-                assert copy.vbucket.failover_log == active.failover_log
-                assert copy.vbucket.facts().purge_seqno == active.facts().purge_seqno
-                known, mine = active.documents.collections, copy.vbucket.documents.collections
+            replicas = list(cluster.bucket.replicas.of(active.id))
+            assert len(replicas) == cluster.settings.replicas
+            for _, replica in replicas:
+                assert frames_of(replica.vbucket) == frames_of(active)
+                assert replica.vbucket.failover_log == active.failover_log
+                assert replica.vbucket.facts().purge_seqno == active.facts().purge_seqno
+                known, mine = active.documents.collections, replica.vbucket.documents.collections
                 assert mine.manifest == known.manifest
                 assert mine.high_seqnos == known.high_seqnos
 
@@ -47,13 +47,13 @@ def write_everything(cluster: ProducerCluster, times: int = 40) -> None:
     cluster.set(b"a1", b"again", collection="s.a")
 
 
-def assert_copies_are_there(cluster: ProducerCluster) -> None:
+def assert_replicas_are_there(cluster: ProducerCluster) -> None:
     """As many as there are nodes for (each has a vbucket), and equal."""
     cluster.wait_until_replicated()
     owners = {cluster.vbucket_owner(each.id) for each in cluster.bucket.vbuckets}
     expected = min(cluster.settings.replicas, len(owners) - 1)
     for active in cluster.bucket.vbuckets:
-        copies = list(cluster.bucket.copies.of(active.id))
-        assert len(copies) == expected
-        for _, copy in copies:
-            assert frames_of(copy.vbucket) == frames_of(active)
+        replicas = list(cluster.bucket.replicas.of(active.id))
+        assert len(replicas) == expected
+        for _, replica in replicas:
+            assert frames_of(replica.vbucket) == frames_of(active)

@@ -40,11 +40,11 @@ from dcp.server.model.stream_filter import EVERYTHING, StreamFilter
 from dcp.server.model.versions import Flavour
 from dcp.server.storage.disk_scan import Scan
 from dcp.server.streams.backfill import (
+    items_of,
     messages_behind,
     misses_purged,
     scan_of,
     snapshot_end,
-    source_of,
 )
 from dcp.server.streams.chunks import FrameBatch
 from dcp.server.streams.key_order import KeyOrderItems
@@ -205,7 +205,7 @@ class ActiveStream:
 
     def _let_go(self) -> None:
         if self._snapshot is not None:
-            self._snapshot.source.close()
+            self._snapshot.items.close()
             self._snapshot = None
         self._data.checkpoints.remove(self.cursor)
 
@@ -242,8 +242,8 @@ class ActiveStream:
                 return None
             elif self.phase is ActiveStreamPhase.BACKFILLING:
                 batch = self._open_backfill()
-            elif (items := self._data.checkpoints.show_items(self.cursor)) is not None:
-                batch = self._open_memory_snapshot(items)
+            elif (found := self._data.checkpoints.next_items(self.cursor)) is not None:
+                batch = self._open_memory_snapshot(found)
             elif self.takeover is not None and (state := self.takeover.all_sent()) is not None:
                 body = m.SetVbucketState(state)
                 return FrameBatch(self._frame(body, Opcode.DCP_SET_VBUCKET_STATE))
@@ -259,17 +259,17 @@ class ActiveStream:
     def _next_items(
         self, snapshot: Snapshot, room_bytes: int, most_bytes: int, most_items: int
     ) -> FrameBatch | None:
-        if isinstance(snapshot.source, MemoryItems) and not self._has_cursor:
-            self._leave_memory(snapshot, snapshot.source)
+        if isinstance(snapshot.items, MemoryItems) and not self._has_cursor:
+            self._leave_memory(snapshot, snapshot.items)
             if self._snapshot is None:
                 return None
         batch = snapshot.take(room_bytes, most_bytes, most_items, self.opaque)
         if batch is None:
-            if isinstance(snapshot.source, DiskItems) and snapshot.source.begin_history():
+            if isinstance(snapshot.items, DiskItems) and snapshot.items.begin_history():
                 return self._begin(replace(snapshot, flags=_HISTORY))
             self._finish(snapshot)
-            if isinstance(snapshot.source, KeyOrderItems):
-                behind = messages_behind(snapshot.source, snapshot.end, self._settings)
+            if isinstance(snapshot.items, KeyOrderItems):
+                behind = messages_behind(snapshot.items, snapshot.end, self._settings)
                 self._closing += [self._frame(body, opcode) for body, opcode in behind]
                 return None
             is_over = self._open_end is None and self._knows_collections
@@ -277,7 +277,7 @@ class ActiveStream:
         if not len(batch.seqnos):
             return batch
         # In key order no seqno is complete before the snapshot's end.
-        if not isinstance(snapshot.source, KeyOrderItems):
+        if not isinstance(snapshot.items, KeyOrderItems):
             self.sent_seqno = int(batch.seqnos[-1])
             if self.sent_seqno >= snapshot.end:
                 self._finish(snapshot)
@@ -291,7 +291,7 @@ class ActiveStream:
         return FrameBatch(self._frame(m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED))
 
     @property
-    def _shows_all(self) -> bool:
+    def _passes_all(self) -> bool:
         """True if the client gets every item, so that a snapshot may end without one."""
         return self._filter.is_pass_through and self._knows_collections
 
@@ -301,7 +301,7 @@ class ActiveStream:
         checkpoints = self._data.checkpoints
         if checkpoints.is_snapshot_complete:
             return False
-        if self._shows_all and not self._disk_only:
+        if self._passes_all and not self._disk_only:
             return False
         return self.phase is ActiveStreamPhase.BACKFILLING or not checkpoints.next_is_whole(
             self.cursor
@@ -309,26 +309,26 @@ class ActiveStream:
 
     def _finish(self, snapshot: Snapshot) -> None:
         self.sent_seqno = snapshot.covers
-        if isinstance(snapshot.source, MemoryItems):
-            self._pass_by(snapshot.source, snapshot.covers)
-        elif isinstance(snapshot.source, DiskItems | KeyOrderItems):
-            self._filter = snapshot.source.filter
-        snapshot.source.close()
+        if isinstance(snapshot.items, MemoryItems):
+            self._pass_by(snapshot.items, snapshot.covers)
+        elif isinstance(snapshot.items, DiskItems | KeyOrderItems):
+            self._filter = snapshot.items.filter
+        snapshot.items.close()
         self._snapshot = None
         if self.phase is ActiveStreamPhase.BACKFILLING and self._has_cursor:
             self._on(_Event.BACKFILL_DONE)
 
-    def _pass_by(self, source: MemoryItems, seqno: int) -> None:
-        self._filter = source.filter_behind
+    def _pass_by(self, items: MemoryItems, seqno: int) -> None:
+        self._filter = items.filter_behind
         self._data.checkpoints.advance(self.cursor, seqno)
 
-    def _leave_memory(self, snapshot: Snapshot, source: MemoryItems) -> None:
+    def _leave_memory(self, snapshot: Snapshot, items: MemoryItems) -> None:
         """Continue a snapshot from disk after its cursor was dropped, or else abandon it."""
-        self._filter, scan = source.filter, None
+        self._filter, scan = items.filter, None
         # The disk does not record commits, so it cannot continue a snapshot that has them.
         if not self._settings.flavour & Flavour.COMMITS:
             scan = self._data.disk.scan_state(
-                source.sent_seqno,
+                items.sent_seqno,
                 snapshot.covers,
                 each_key_once=not self._settings.change_streams,
             )
@@ -367,26 +367,24 @@ class ActiveStream:
             return None
         self._memory_flags = _FIRST_MEMORY
         checkpoints, self._open_end = self._data.checkpoints, None
-        if self._shows_all and not self._disk_only:
+        if self._passes_all and not self._disk_only:
             # What memory has beyond the disk follows under the same marker.
             self._open_end = checkpoints.received_end_at(covers)
         elif not checkpoints.is_snapshot_complete:
             self._open_end = checkpoints.snapshot.end
         if self._open_end is not None:
             end = self._open_end
-        source = source_of(
-            self._data, scan, self._settings, self._filter, is_first=self._has_nothing
-        )
-        if isinstance(source, KeyOrderItems):
-            return self._begin_out_of_order(source, end, covers)
-        flags = _HISTORY if not scan.item_count and source.begin_history() else _DISK
+        items = items_of(self._data, scan, self._settings, self._filter, is_first=self._has_nothing)
+        if isinstance(items, KeyOrderItems):
+            return self._begin_out_of_order(items, end, covers)
+        flags = _HISTORY if not scan.item_count and items.begin_history() else _DISK
         if self._open_end is not None and checkpoints.joins_snapshots(self.sent_seqno, covers):
             flags |= SnapshotFlag.MAY_CONTAIN_DUPLICATES
-        return self._begin(Snapshot(self.sent_seqno + 1, end, flags, source, covers))
+        return self._begin(Snapshot(self.sent_seqno + 1, end, flags, items, covers))
 
-    def _begin_out_of_order(self, source: KeyOrderItems, end: int, covers: int) -> FrameBatch:
+    def _begin_out_of_order(self, items: KeyOrderItems, end: int, covers: int) -> FrameBatch:
         # OSO_SNAPSHOT replaces the marker, so the next marker is the stream's first.
-        self._snapshot = self._with_extras(Snapshot(1, end, _DISK, source, covers))
+        self._snapshot = self._with_extras(Snapshot(1, end, _DISK, items, covers))
         begin = m.OsoSnapshot(OsoFlag.START)
         return FrameBatch(self._frame(begin, Opcode.DCP_OSO_SNAPSHOT))
 
@@ -406,41 +404,41 @@ class ActiveStream:
             )
         self._has_cursor = True
 
-    def _open_memory_snapshot(self, items: CursorItems) -> FrameBatch | None:
-        """Begin a snapshot of the cursor's items; None if the filter shows none."""
-        end, got = items.snapshot_end, items.items[-1].seqno
+    def _open_memory_snapshot(self, found: CursorItems) -> FrameBatch | None:
+        """Begin a snapshot of the cursor's items; None if the filter passes none."""
+        end, got = found.snapshot_end, found.items[-1].seqno
         goes_on, self._open_end = self._open_end == end, end if got < end else None
-        source = MemoryItems(
-            self._data.checkpoints, self.cursor, items.items, self._settings.flavour, self._filter
+        items = MemoryItems(
+            self._data.checkpoints, self.cursor, found.items, self._settings.flavour, self._filter
         )
         if goes_on:
             # The rest of a replica's snapshot follows under the marker that was sent at its start.
-            self._snapshot = self._with_extras(Snapshot(got, end, _MEMORY, source, got))
+            self._snapshot = self._with_extras(Snapshot(got, end, _MEMORY, items, got))
             return None
-        if source.is_empty:
+        if items.is_empty:
             self.sent_seqno, self._open_end = got, None
-            self._pass_by(source, got)
+            self._pass_by(items, got)
             return None
-        flags = self._flags_of(items)
+        flags = self._flags_of(found)
         if self.takeover is not None:
             # In a takeover the client answers each marker.
             flags |= SnapshotFlag.ACK
             self.takeover.marker_sent()
-        # The snapshot ends at the last shown item: nothing changed behind it for this client
+        # The snapshot ends at the last passing item: nothing changed behind it for this client
         # (observed on a 7.0 server).
-        if self._open_end is None and not source.shows_all:
-            end = source.last_seqno
-        return self._begin(Snapshot(source.first_seqno, end, flags, source, got))
+        if self._open_end is None and not items.passes_all:
+            end = items.last_seqno
+        return self._begin(Snapshot(items.first_seqno, end, flags, items, got))
 
-    def _flags_of(self, items: CursorItems) -> int:
+    def _flags_of(self, found: CursorItems) -> int:
         extra = int(SnapshotFlag.HISTORY) if self._settings.change_streams else 0
-        if items.may_repeat:
+        if found.may_repeat:
             extra |= SnapshotFlag.MAY_CONTAIN_DUPLICATES
-        if items.kind is CheckpointKind.DISK:
+        if found.kind is CheckpointKind.DISK:
             self._memory_flags = _FIRST_MEMORY
             return _DISK | extra
         flags, self._memory_flags = self._memory_flags, _MEMORY
-        return (_FIRST_MEMORY if items.begins_checkpoint else flags) | extra
+        return (_FIRST_MEMORY if found.begins_checkpoint else flags) | extra
 
     def _begin(self, snapshot: Snapshot) -> FrameBatch:
         if self._first_start is not None:

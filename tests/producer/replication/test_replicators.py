@@ -11,7 +11,7 @@ import pytest
 
 from dcp.errors import NodeUnavailableError
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.replication import Feed
+from dcp.producer.replication import Replicator
 from dcp.producer.replication_connection import ReplicationConnection
 from dcp.protocol.liveness import LivenessSettings
 from dcp.types import vbucket_of
@@ -57,7 +57,7 @@ def test_a_busy_connection_asks_again_for_a_stream(pair: ProducerCluster) -> Non
         if pair.replica_seqno(0) == pair.high_seqno(0):
             return
         sleep(0.002)
-    pytest.fail(f"the copy is at {pair.replica_seqno(0)} of {pair.high_seqno(0)}")
+    pytest.fail(f"the replica is at {pair.replica_seqno(0)} of {pair.high_seqno(0)}")
 
 
 # --- without a socket: time is what a test says
@@ -71,10 +71,10 @@ class Talk:
         self.wire = InProcessWire(pair.bucket, 0, 1)
         self.connection: ReplicationConnection = self.wire.connection
         self.wire.pump()
-        copies = pair.bucket.copies.of_node(1)
+        replicas = pair.bucket.replicas.of_node(1)
         self.connection.follow({}, 0.0)
         self.wire.pump()
-        self.connection.follow({v: copies[v] for v in (0, 1)}, 0.0, takes_over)
+        self.connection.follow({v: replicas[v] for v in (0, 1)}, 0.0, takes_over)
         self.connection.tick(6.0)  # what was released is acknowledged by then
         self.requested()
 
@@ -181,7 +181,7 @@ def test_who_did_not_listen_holds_nothing_against_its_peer(talk: Talk) -> None:
 
 
 class Link:
-    """What stands between a feed and a node; once ``is_cut`` nothing gets through, unheard."""
+    """Stands between a replicator and a node; once ``is_cut`` nothing gets through, unheard."""
 
     def __init__(self, port: int | None) -> None:
         self._port = port
@@ -213,7 +213,7 @@ class Link:
 async def _converse(
     pair: ProducerCluster, link: Link, liveness: LivenessSettings, *, cut_at_seqno: int | None
 ) -> None:
-    """Fill the copies on node 2 over a link, until that is cut and the feed says so."""
+    """Fill the replicas on node 2 over a link, until that is cut and the replicator says so."""
     bucket = pair.bucket
     awake = asyncio.Event()
     awake.set()
@@ -223,11 +223,11 @@ async def _converse(
             addresses = list(bucket.map.addresses)
             addresses[0] = replace(addresses[0], kv=port)
             bucket.map.set_addresses(addresses)
-            copies = bucket.copies.of_node(1)
-        feed = Feed(bucket, 0, 1, awake, liveness=liveness)
+            replicas = bucket.replicas.of_node(1)
+        replicator = Replicator(bucket, 0, 1, awake, liveness=liveness)
         with bucket.lock:
-            feed.follow({0: copies[0]})
-        talk = asyncio.ensure_future(feed.converse())
+            replicator.follow({0: replicas[0]})
+        talk = asyncio.ensure_future(replicator.converse())
         while cut_at_seqno is not None and pair.replica_seqno(0) < cut_at_seqno:
             assert not talk.done(), talk
             await asyncio.sleep(0.01)
@@ -278,7 +278,7 @@ def test_a_feed_waits_as_long_for_a_connection(
     async def run() -> bool:
         with monkeypatch.context() as patched:
             patched.setattr(asyncio, "open_connection", never)
-            return await Feed(pair.bucket, 0, 1, asyncio.Event(), liveness=QUICK).converse()
+            return await Replicator(pair.bucket, 0, 1, asyncio.Event(), liveness=QUICK).converse()
 
     assert not asyncio.run(run())
     assert was_cancelled

@@ -19,7 +19,7 @@ from dcp.types import FailoverLog, SnapshotRange
 from dcp.wire.vocabulary import Opcode, SnapshotFlag
 
 
-class ReplicaCopy:
+class Replica:
     """A replica of one vbucket; call it with the bucket's lock held."""
 
     def __init__(self, vbucket: Vbucket, known_manifest: Callable[[], Manifest]) -> None:
@@ -28,12 +28,12 @@ class ReplicaCopy:
         ``known_manifest`` returns the bucket's newest manifest.
         """
         self.has_failover_log = bool(vbucket.data.disk.saved_state)
-        """False until the copy has a failover log of an active."""
+        """False until the replica has a failover log of an active."""
         self.vbucket = vbucket
-        self.feeder: object | None = None
-        """The passive stream that fills the copy. Events of all others are ignored."""
+        self.passive_stream: object | None = None
+        """The passive stream that fills the replica. Events of all others are ignored."""
         self.is_taking_over = False
-        """True while a takeover stream fills the copy, which then becomes the active."""
+        """True while a takeover stream fills the replica, which then becomes the active."""
         self._before_promotion: PreviousState | None = None
         """The state before ``prepare``, while a promotion is under way."""
         self._known_manifest = known_manifest
@@ -72,8 +72,8 @@ class ReplicaCopy:
 
     # --- its passive stream
 
-    def fill_from(self, feeder: object | None) -> None:
-        self.feeder = feeder
+    def fill_from(self, passive_stream: object | None) -> None:
+        self.passive_stream = passive_stream
 
     def take_lost_cursors(self) -> tuple[str, ...]:
         lost, self.lost_cursors = self.lost_cursors, ()
@@ -91,7 +91,7 @@ class ReplicaCopy:
 
     @property
     def is_complete(self) -> bool:
-        """True between snapshots: the copy equals a state that the active had."""
+        """True between snapshots: the replica equals a state that the active had."""
         return self.vbucket.data.checkpoints.is_snapshot_complete
 
     @property
@@ -115,14 +115,14 @@ class ReplicaCopy:
 
     # --- events of the passive stream
 
-    def take_failover_log(self, log: FailoverLog) -> None:
-        self.vbucket.take_failover_log(log)
+    def take_failover_log(self, failover_log: FailoverLog) -> None:
+        self.vbucket.take_failover_log(failover_log)
         self.has_failover_log = True
 
     def begin_snapshot(self, bounds: SnapshotRange, flags: int, purge_seqno: int | None) -> None:
         """Take a snapshot marker; the snapshot's items follow.
 
-        A new snapshot begins a checkpoint, so streams from this copy get the active's snapshot
+        A new snapshot begins a checkpoint, so streams from this replica get the active's snapshot
         ends. A marker inside an unfinished snapshot continues it, as after a lost connection.
 
         Raises LocalProtocolError if the snapshot does not end above the high seqno.
@@ -188,7 +188,7 @@ class ReplicaCopy:
         before = data.high_seqno
         data.store_received()
         left = data.cut(data.disk.batch_end_at(min(seqno, self.complete_seqno)))
-        # The active asked for a rollback. A copy that stays where it is would ask for the same
+        # The active asked for a rollback. A replica that stays where it is would ask for the same
         # stream again.
         if left == before:
             left = data.cut(data.base_seqno)

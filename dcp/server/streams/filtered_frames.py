@@ -40,8 +40,8 @@ _FEW: Final = 8
 """Up to so many numbers single comparisons are faster than ``np.isin``."""
 
 
-class ShownKey(NamedTuple):
-    """An item that the stream shows; sorts events first, then documents by key."""
+class FilteredKey(NamedTuple):
+    """An item that passes the stream's filter; sorts events first, then documents by key."""
 
     is_document: bool
     key: bytes
@@ -66,38 +66,38 @@ def holds_events(frames: Frames) -> bool:
     return bool((cells[frames.ends[:-1] + OPCODE_AT] == Opcode.DCP_SYSTEM_EVENT).any())
 
 
-def shown_chunk(frames: Frames, flavour: int, wanted: StreamFilter) -> Chunk | None:
+def filtered_chunk(frames: Frames, flavour: int, wanted: StreamFilter) -> Chunk | None:
     """Return the frames that pass the filter; None if none does. There must be no events."""
     rows = _rows_of(frames.data, frames.ends)
-    is_shown = _passes(rows, wanted)
-    if not is_shown.any():
+    passes = _passes(rows, wanted)
+    if not passes.any():
         return None
     as_stored = _goes_as_stored(rows, flavour)
-    # No frame goes as stored, so decode the shown ones and skip the cutting.
-    if not (is_shown & as_stored).any():
+    # No frame goes as stored, so decode those that pass and skip the cutting.
+    if not (passes & as_stored).any():
         whole, bounds = memoryview(frames.data), list(pairwise(frames.ends.tolist()))
-        shown = [bounds[row] for row in np.flatnonzero(is_shown).tolist()]
-        return chunk_of([version_of(whole[start:end]) for start, end in shown], flavour)
+        passed = [bounds[row] for row in np.flatnonzero(passes).tolist()]
+        return chunk_of([version_of(whole[start:end]) for start, end in passed], flavour)
     data, ends, seqnos = frames.data, frames.ends, frames.seqnos
-    if not (is_shown & as_stored).all():
-        data, ends = _cut_out(frames, is_shown, as_stored, flavour)
-        seqnos = seqnos[is_shown]
+    if not (passes & as_stored).all():
+        data, ends = _cut_out(frames, passes, as_stored, flavour)
+        seqnos = seqnos[passes]
     if not flavour & Flavour.COLLECTIONS:
         data, ends = without_collection(data, ends)
     return Chunk(ends, seqnos, memoryview(data), [])
 
 
-def shown_keys(frames: Frames, wanted: StreamFilter) -> list[ShownKey]:
+def filtered_keys(frames: Frames, wanted: StreamFilter) -> list[FilteredKey]:
     """Return the keys of the items that pass the filter. There must be no events."""
     rows, whole = _rows_of(frames.data, frames.ends), memoryview(frames.data)
-    is_shown = _passes(rows, wanted)
+    passes = _passes(rows, wanted)
     key_bytes = _number_at(
         np.frombuffer(frames.data, np.uint8), frames.ends[:-1] + KEY_LENGTH_AT, ">u2"
     )
     starts, stops = rows.key_starts, rows.key_starts - rows.prefix_bytes + key_bytes
-    columns = starts[is_shown].tolist(), stops[is_shown].tolist(), frames.seqnos[is_shown].tolist()
+    columns = starts[passes].tolist(), stops[passes].tolist(), frames.seqnos[passes].tolist()
     return [
-        ShownKey(True, bytes(whole[start:stop]), seqno)
+        FilteredKey(True, bytes(whole[start:stop]), seqno)
         for start, stop, seqno in zip(*columns, strict=True)
     ]
 
@@ -170,10 +170,10 @@ def _goes_as_stored(rows: _Rows, flavour: int) -> Mask:
     return goes
 
 
-def _cut_out(frames: Frames, is_shown: Mask, as_stored: Mask, flavour: int) -> tuple[Data, Ends]:
-    """Return the shown frames and their ends; re-encode those that differ for the flavour."""
-    starts, stops = frames.ends[:-1][is_shown], frames.ends[1:][is_shown]
-    sizes, is_whole = stops - starts, as_stored[is_shown]
+def _cut_out(frames: Frames, passes: Mask, as_stored: Mask, flavour: int) -> tuple[Data, Ends]:
+    """Return the passing frames and their ends; re-encode those that differ for the flavour."""
+    starts, stops = frames.ends[:-1][passes], frames.ends[1:][passes]
+    sizes, is_whole = stops - starts, as_stored[passes]
     apart = (starts[1:] != stops[:-1]) | ~is_whole[1:] | ~is_whole[:-1]
     firsts = np.flatnonzero(np.concatenate(([True], apart)))
     lasts = np.concatenate((firsts[1:], [len(starts)])) - 1
@@ -183,9 +183,9 @@ def _cut_out(frames: Frames, is_shown: Mask, as_stored: Mask, flavour: int) -> t
         whole[start:stop]
         for start, stop in zip(starts[firsts].tolist(), stops[lasts].tolist(), strict=True)
     ]
-    for place in np.flatnonzero(~is_whole[firsts]).tolist():
-        parts[place] = b"".join(version_of(parts[place]).wire(flavour | Flavour.COLLECTIONS))
-        sizes[firsts[place]] = len(parts[place])
+    for index in np.flatnonzero(~is_whole[firsts]).tolist():
+        parts[index] = b"".join(version_of(parts[index]).wire(flavour | Flavour.COLLECTIONS))
+        sizes[firsts[index]] = len(parts[index])
     return b"".join(parts), _ends_of(sizes)
 
 

@@ -1,4 +1,4 @@
-"""A cluster of three nodes with two copies of one vbucket, and a model of all its branches."""
+"""A cluster of three nodes with two replicas of one vbucket, and a model of all its branches."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
-from tests.producer.compared_copies import frames_of
+from tests.producer.compared_replicas import frames_of
 from tests.producer.in_process_wire import InProcessWire
 
 Step = tuple[object, ...]
@@ -70,9 +70,9 @@ class Failing:
                 self.model.branches[self.model.current].append((document.seqno, key, cas))
 
     def feed(self, node: int, rounds: int) -> None:
-        """Let a copy receive something, if the node has one; a few frames a round."""
+        """Let a replica receive something, if the node has one; a few frames a round."""
         owner = self.cluster.vbucket_owner(0)
-        if self.bucket.copies.at(node, 0) is None:
+        if self.bucket.replicas.at(node, 0) is None:
             return
         if node not in self.wires:
             self.wires[node] = InProcessWire(self.bucket, owner, node)
@@ -91,7 +91,7 @@ class Failing:
 
     def fail_over(self) -> None:
         owner = self.cluster.vbucket_owner(0)
-        heir = self.bucket.copies.at(self.bucket.map.replicas(0)[0], 0)
+        heir = self.bucket.replicas.at(self.bucket.map.replica_nodes(0)[0], 0)
         assert heir is not None
         event("inside a snapshot" if heir.high_seqno > heir.complete_seqno else "whole")
         log, cut = heir.vbucket.failover_log, heir.complete_seqno
@@ -101,7 +101,7 @@ class Failing:
         self.model.fork(self.uuid, cut, parent)
         assert self.cluster.failover_log(0).entries[0].seqno == cut == self.cluster.high_seqno(0)
         self.cluster.restore_node(owner)
-        self.bucket.copies.follow(self.bucket.map)
+        self.bucket.replicas.follow(self.bucket.map)
 
     def check_all_branches(self) -> None:
         for uuid, history in self.model.branches.items():
@@ -111,17 +111,17 @@ class Failing:
                 assert found == self.model.state(uuid, seqno)
 
     def check(self) -> None:
-        """What there is now is what the model says, and every copy gets it."""
+        """What there is now is what the model says, and every replica gets it."""
         expected = self.model.state(self.model.current, 1 << 60)
         data = self.bucket.vbuckets[0].data
         newest = {v.key: v.cas for v in data.newest.keys.versions if v.is_live}
         assert newest == expected
         self.hang_up()
-        for node in self.bucket.map.replicas(0):
+        for node in self.bucket.map.replica_nodes(0):
             self.feed(node, 1 << 20)
-            copy = self.bucket.copies.at(node, 0)
-            assert copy is not None
-            assert frames_of(copy.vbucket) == frames_of(self.bucket.vbuckets[0])
+            replica = self.bucket.replicas.at(node, 0)
+            assert replica is not None
+            assert frames_of(replica.vbucket) == frames_of(self.bucket.vbuckets[0])
 
     def do(self, step: Step) -> None:
         """Do one of ``STEPS``."""

@@ -1,13 +1,13 @@
-"""Progress of the copies on other nodes."""
+"""Progress of the replicas on other nodes."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dcp.producer.writes.sync_writes import CopyProgress
+from dcp.producer.writes.sync_writes import NodeProgress
 from dcp.server.bucket.dcp_connections import DcpConnections
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.model.cluster_map import ServedClusterMap
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.wire.vocabulary import VbucketState
 
 REPLICATION: Final = "replication"
@@ -20,10 +20,10 @@ def connection_name(source: int, target: int, bucket: str, purpose: str = REPLIC
     return f"{purpose}:node{source + 1}->node{target + 1}:{bucket}"
 
 
-class Replicas:
-    """The copies that the map names; callers hold the bucket's lock.
+class ReplicaProgress:
+    """The replicas that the map names; callers hold the bucket's lock.
 
-    A copy acknowledges the prepares of complete snapshots on its DCP connection, by
+    A replica acknowledges the prepares of complete snapshots on its DCP connection, by
     DCP_SEQNO_ACKNOWLEDGED (``acknowledgements.py``). A lost connection loses this; the next
     connection repeats it.
     """
@@ -33,15 +33,15 @@ class Replicas:
     ) -> None:
         self._map, self._table, self._connections = cluster_map, table, connections
         self.is_paused = False
-        """True while copies receive nothing; the feeds in ``replication.py`` obey."""
+        """True while replicas receive nothing; the replicators obey."""
 
-    def behind(self, vbucket: int) -> Sequence[CopyProgress | None]:
-        """Return the progress of each copy in durable writes; None for a copy that has no node."""
-        found: list[CopyProgress | None] = []
-        for node in self._map.replicas(vbucket):
+    def behind(self, vbucket: int) -> Sequence[NodeProgress | None]:
+        """Return the progress of each replica in durable writes; None if it has no node."""
+        found: list[NodeProgress | None] = []
+        for node in self._map.replica_nodes(vbucket):
             seqno = max(self._acknowledged(vbucket, node, purpose) for purpose in _PURPOSES)
             # An acknowledged prepare is on disk if its level asks for that.
-            found.append(CopyProgress(seqno, seqno))
+            found.append(NodeProgress(seqno, seqno))
         return found + [None] * (self._map.replica_count - len(found))
 
     def _acknowledged(self, vbucket: int, node: int, purpose: str) -> int:
@@ -56,15 +56,15 @@ class Replicas:
         return connection.acknowledged_seqno(vbucket)
 
     def kept_seqno(self, vbucket: int) -> int:
-        """Return the end of a copy's last complete snapshot; 0 without a living copy."""
-        copy = next((copy for _, copy in _living_copies(self._map, self._table, vbucket)), None)
-        return 0 if copy is None else copy.complete_seqno
+        """Return the end of a replica's last complete snapshot; 0 without a living replica."""
+        living = _living_replicas(self._map, self._table, vbucket)
+        return next((replica.complete_seqno for _, replica in living), 0)
 
     def heirs_of(self, node: int) -> dict[int, int]:
-        """Return, for each vbucket of a node, the living node whose copy a failover promotes.
+        """Return, for each vbucket of a node, the living node whose replica a failover promotes.
 
         Raises:
-            ValueError: some vbucket has no living copy.
+            ValueError: some vbucket has no living replica.
         """
         found: dict[int, int] = {}
         advice = (
@@ -73,12 +73,12 @@ class Replicas:
             else "serve the bucket with 1 replica or more (--replicas)"
         )
         for vbucket in self._map.vbuckets_of(node):
-            copies = self._map.replicas(vbucket)
-            living = [each for each in copies if each not in self._map.dead_nodes]
+            replicas = self._map.replica_nodes(vbucket)
+            living = [each for each in replicas if each not in self._map.dead_nodes]
             if not living:
                 raise ValueError(
-                    f"failover of {self._map.name_of(node)}: found no living node with a copy of "
-                    f"vbucket {vbucket}; {advice}"
+                    f"failover of {self._map.name_of(node)}: found no living node with a replica "
+                    f"of vbucket {vbucket}; {advice}"
                 )
             found[vbucket] = living[0]
         return found
@@ -90,30 +90,30 @@ class Replicas:
         self.is_paused = False
 
 
-def lagging_copy(cluster_map: ServedClusterMap, table: VbucketTable) -> str | None:
-    """Describe the first living copy that differs from its living active; None if all match."""
+def lagging_replica(cluster_map: ServedClusterMap, table: VbucketTable) -> str | None:
+    """Describe the first living replica that differs from its living active; None if all match."""
     for vbucket, owner in enumerate(cluster_map.owners):
         active = table.vbuckets[vbucket]
         if owner in cluster_map.dead_nodes or active.state is not VbucketState.ACTIVE:
             continue
         is_empty = active.data.high_seqno == active.data.base_seqno
         wanted = 0 if is_empty else active.data.high_seqno
-        for node, copy in _living_copies(cluster_map, table, vbucket):
-            has_all = copy.high_seqno == wanted == copy.complete_seqno
-            if not (has_all and copy.vbucket.failover_log == active.failover_log):
+        for node, replica in _living_replicas(cluster_map, table, vbucket):
+            has_all = replica.high_seqno == wanted == replica.complete_seqno
+            if not (has_all and replica.vbucket.failover_log == active.failover_log):
                 return (
-                    f"the copy of vbucket {vbucket} on {cluster_map.name_of(node)} holds "
-                    f"seqno {copy.high_seqno} (complete up to {copy.complete_seqno}), "
+                    f"the replica of vbucket {vbucket} on {cluster_map.name_of(node)} holds "
+                    f"seqno {replica.high_seqno} (complete up to {replica.complete_seqno}), "
                     f"expected {wanted}"
                 )
     return None
 
 
-def _living_copies(
+def _living_replicas(
     cluster_map: ServedClusterMap, table: VbucketTable, vbucket: int
-) -> Iterator[tuple[int, ReplicaCopy]]:
-    """Yield living nodes and their copies; a failover promotes the first."""
-    for node in cluster_map.replicas(vbucket):
-        copy = table.copies.at(node, vbucket)
-        if copy is not None and node not in cluster_map.dead_nodes:
-            yield node, copy
+) -> Iterator[tuple[int, Replica]]:
+    """Yield living nodes and their replicas; a failover promotes the first."""
+    for node in cluster_map.replica_nodes(vbucket):
+        replica = table.replicas.at(node, vbucket)
+        if replica is not None and node not in cluster_map.dead_nodes:
+            yield node, replica

@@ -1,4 +1,4 @@
-"""Copies whose disk takes nothing: how much they receive, and how they go on."""
+"""Replicas whose disk takes nothing: how much they receive, and how they go on."""
 
 import errno
 import os
@@ -10,11 +10,11 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.producer_commands import COMMANDS
-from dcp.producer.replicas import REPLICATION, connection_name
+from dcp.producer.replica_progress import REPLICATION, connection_name
 from dcp.producer.replication_connection import ReplicationConnection
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
-from dcp.server.bucket import copy_table
+from dcp.server.bucket import replicas
 from dcp.server.bucket.flusher import MOST_SHARE
 from dcp.server.commands.session import Session
 from dcp.server.storage.disk_file import Data, OsFile
@@ -22,7 +22,7 @@ from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Magic, Opcode
-from tests.producer.compared_copies import assert_copies_are_equal
+from tests.producer.compared_replicas import assert_replicas_are_equal
 
 MakeCluster = Callable[..., ProducerCluster]
 WINDOW_BYTES = 64 * 1024
@@ -34,12 +34,12 @@ COUNT = 1000
 @pytest.fixture
 def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
     small = WindowPolicySettings(WindowPolicy.STATIC, size_bytes=WINDOW_BYTES)
-    monkeypatch.setattr(copy_table, "_WINDOWS", small)
+    monkeypatch.setattr(replicas, "_WINDOWS", small)
 
 
 @pytest.fixture
 def behind(make_cluster: MakeCluster, tmp_path: Path, small_window: None) -> ProducerCluster:
-    """Two nodes; the copy of the one vbucket has nothing of it, and all of it is on disk."""
+    """Two nodes; the replica of the one vbucket has nothing of it, and all of it is on disk."""
     cluster = make_cluster(
         nodes=2,
         vbuckets=1,
@@ -81,7 +81,7 @@ def _until(is_true: Callable[[], bool]) -> None:
 
 
 def _standing(number: Callable[[], int]) -> int:
-    """Return a number when it has stood still while the feed looked several times for room."""
+    """Return a number that has stood still while the replicator looked for room several times."""
     while True:
         found = number()
         sleep(0.3)
@@ -89,14 +89,14 @@ def _standing(number: Callable[[], int]) -> int:
             return found
 
 
-def test_a_copy_receives_no_more_than_its_window(
+def test_a_replica_receives_no_more_than_its_window(
     behind: ProducerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on when the disk takes something again."""
-    bucket, copy = behind.bucket, behind.bucket.copies.at(1, 0)
-    assert copy is not None
+    bucket, replica = behind.bucket, behind.bucket.replicas.at(1, 0)
+    assert replica is not None
     name = connection_name(0, 1, bucket.name, REPLICATION).encode()
-    data, most_bytes = copy.vbucket.data, QUOTA_BYTES * MOST_SHARE
+    data, most_bytes = replica.vbucket.data, QUOTA_BYTES * MOST_SHARE
 
     def is_held_or_full() -> bool:
         with bucket.lock:
@@ -104,19 +104,19 @@ def test_a_copy_receives_no_more_than_its_window(
             is_held = connection is not None and connection.flow.room_bytes <= 0
             return (
                 is_held and data.persistence.unwritten_bytes >= most_bytes
-            ) or copy.high_seqno == COUNT
+            ) or replica.high_seqno == COUNT
 
     with monkeypatch.context() as patched:
         _refuse(patched, "vb_0.1.log")
         behind.resume_replication()
         _until(is_held_or_full)
-        received = _standing(lambda: copy.high_seqno)
+        received = _standing(lambda: replica.high_seqno)
         assert data.persistence.unwritten_bytes < most_bytes + 256 * 1024 + WINDOW_BYTES + 2 * len(
             VALUE
         )
         assert received < COUNT
-    assert_copies_are_equal(behind)
-    assert copy.high_seqno == COUNT
+    assert_replicas_are_equal(behind)
+    assert replica.high_seqno == COUNT
 
 
 class _Held:
@@ -135,7 +135,7 @@ class _Held:
             window_bytes=WINDOW_BYTES,
             liveness=LivenessSettings(),
         )
-        self.connection.follow(bucket.copies.of_node(1), 0.0)
+        self.connection.follow(bucket.replicas.of_node(1), 0.0)
 
     def pump(self) -> list[int]:
         """Move bytes until none move; return the opcodes of what was said."""
@@ -156,14 +156,14 @@ def test_noops_are_answered_while_all_else_is_held(behind: ProducerCluster) -> N
     with behind.bucket.lock:
         said = held.pump()
         assert Opcode.DCP_BUFFER_ACK not in said
-        assert WINDOW_BYTES <= held.connection.held_bytes < WINDOW_BYTES + 2 * len(VALUE)
+        assert WINDOW_BYTES <= held.connection.unreleased_bytes < WINDOW_BYTES + 2 * len(VALUE)
         noop = encode(m.Empty(), Opcode.DCP_NOOP, opaque=77).to_bytes()
         held.connection.feed(FrameSplitter().feed(noop), 1.0)
         answer = FrameSplitter().feed(held.connection.output()).frame(0)
         assert (answer.magic, answer.opcode) == (Magic.RESPONSE, Opcode.DCP_NOOP)
         assert answer.opaque == 77
         held.connection.release(1.0)
-        assert held.connection.held_bytes == 0
+        assert held.connection.unreleased_bytes == 0
         assert held.pump()[0] == Opcode.DCP_BUFFER_ACK
         held.connection.close()
         held.session.forget()

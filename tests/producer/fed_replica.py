@@ -1,4 +1,4 @@
-"""A copy that is fed by hand: its passive stream on a connection whose peer a test plays."""
+"""A replica that is fed by hand: its passive stream on a connection whose peer a test plays."""
 
 from dcp.protocol.bootstrap import (
     CONTROLS,
@@ -12,7 +12,7 @@ from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.window_policies import FlowSettings
 from dcp.server.replication.passive_stream import PassiveStream
 from dcp.server.replication.passive_streams import PassiveStreams
-from dcp.server.vbucket.replica_copy import ReplicaCopy
+from dcp.server.vbucket.replica import Replica
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -25,12 +25,12 @@ LOG = FailoverLog((FailoverEntry(0xABC, 0),))
 _OPAQUE_AT = slice(12, 16)
 
 
-class FedCopy:
-    """One connection with the stream into a copy; what it asks for is in ``asked``, newest last."""
+class FedReplica:
+    """One connection with the stream into a replica; ``asked`` has its requests, newest last."""
 
     def __init__(
         self,
-        copy: ReplicaCopy,
+        replica: Replica,
         log: FailoverLog | None = LOG,
         *,
         takes_over: bool = False,
@@ -41,7 +41,7 @@ class FedCopy:
         ``ends_are_told``: the peer tells the end of a stream that was closed. While ``has_room`` is
         false no stream is asked for.
         """
-        self.copy = copy
+        self.replica = replica
         self.has_room = True
         controls: tuple[DcpControlRequest, ...] = (
             *CONTROLS,
@@ -53,7 +53,7 @@ class FedCopy:
         server = self._server = ScriptedServer(mechanisms=b"PLAIN")
         server.overrides = {Opcode.DCP_STREAM_REQ: lambda *_: None}
         self._connection = ConsumerConnection(
-            BootstrapSettings("travel", "copy", controls=controls),
+            BootstrapSettings("travel", "replica", controls=controls),
             Credentials(USER, Secret(PASSWORD), ALL_MECHANISMS),
             NONCE,
             FlowSettings(),
@@ -63,8 +63,8 @@ class FedCopy:
         self._connection.start(0.0)
         converse(self._connection, server)
         self.streams = PassiveStreams(self._connection, lambda: self.has_room)
-        vbucket = copy.vbucket.id
-        self.streams.follow({vbucket: copy}, 0.0, [vbucket] if takes_over else [])
+        vbucket = replica.vbucket.id
+        self.streams.follow({vbucket: replica}, 0.0, [vbucket] if takes_over else [])
         self.stream = self.streams.by_vbucket[vbucket]
         self._said()
         if log is not None:
