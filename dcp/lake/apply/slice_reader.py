@@ -138,14 +138,14 @@ class SliceReader:
         """Read the positions of older versions until each vbucket has its base."""
         facts = replace(facts, unreadable=self.unreadable)
         versions = self.older_versions()
+        numbered = {each.version: each for each in versions}
+        if not facts.cleaned_round:
+            numbered[EMPTY_TABLE] = BEGINNING
         bases = {
-            vb: each
-            for vb in vbuckets
-            for each in versions
-            if each.version == self._decided.get(vb)
+            vb: numbered[n] for vb, n in self._decided.items() if vb in vbuckets and n in numbered
         }
         if bases:
-            facts = self._with_positions(facts, [*bases.values()], [*bases])
+            facts = self._with_positions(facts, set(bases.values()), [*bases])
         waiting = [vbucket for vbucket in vbuckets if vbucket not in bases]
         for start in range(0, len(versions), _VERSIONS_AT_ONCE):
             if not waiting:
