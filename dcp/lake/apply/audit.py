@@ -20,7 +20,7 @@ from dcp.lake.change_log.applied import ReplicaStatus
 from dcp.lake.change_log.round_queries import states_left
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.touched_keys import Touched, few_touched
-from dcp.lake.store.log_slice import LogSlice, Role
+from dcp.lake.store.log_slice import LogSlice, Role, Undo
 from dcp.lake.store.sql import at_version, one_of, quoted, string, u64
 from dcp.lake.store.table import (
     CommitConflictError,
@@ -33,6 +33,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables, ReplicaTable, ensure_ledger
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.types import U64_MAX
 
 _LOG = logging.getLogger(__name__)
@@ -66,7 +67,11 @@ def write_audit(
         return
     try:
         if plan is None:
-            decided = _decided_again(lake, replica, status, applied)
+            held, log_slice = SliceReader(lake, replica, status).slice_again(applied)
+            log_version, most = history(lake.changes, 1)[0].version, ROW_BUDGET.rows
+            collection_id = replica.collection_id
+            touched = few_touched(lake.changes, log_version, collection_id, log_slice, most)
+            decided = held, log_slice, touched
         else:
             decided = plan.held, plan.log_slice, plan.touched
         _append(lake, replica, applied, commit.time, (app_id, applied.version), decided)
@@ -100,7 +105,11 @@ def _append(
         except MissingVersionError:
             if is_last or not log_slice.revived:
                 raise
-            log_slice = _reviving_from(applied.version, log_slice)
+            # VACUUM has deleted the version that an undone flush or drop went back to. The version
+            # after the apply has its keys, and keys that are new.
+            undone = [Undo(vbucket, applied.version, 0) for vbucket in log_slice.revived]
+            undone += [each for each in log_slice.undone if each.is_replacement]
+            log_slice = replace(log_slice, undone=tuple(undone))
         except CommitConflictError:
             if is_last:
                 raise
@@ -110,45 +119,14 @@ def _append(
         # retry.
 
 
-def _decided_again(
-    lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus, applied: AppliedVersion
-) -> _Decided:
-    held, log_slice = SliceReader(lake, replica, status).slice_again(applied)
-    log_version = history(lake.changes, 1)[0].version
-    touched = few_touched(
-        lake.changes, log_version, replica.collection_id, log_slice, ROW_BUDGET.rows
-    )
-    return held, log_slice, touched
-
-
 def _read_seqnos(lake: LakeTables, held: AppliedVersion, replaced: Iterable[int]) -> dict[int, int]:
     """By replaced vbucket, return the seqno up to which the older version has its history."""
     rounds = {vbucket: held.round_of(vbucket) for vbucket in replaced}
     states = {number: states_left(lake, number) for number in set(rounds.values())}
     return {
-        vbucket: states[number][vbucket].complete_seqno if vbucket in states[number] else 0
+        vbucket: states[number].get(vbucket, VbucketProgress.beginning(vbucket)).complete_seqno
         for vbucket, number in rounds.items()
     }
-
-
-def _of_undone(log_slice: LogSlice) -> LogSlice:
-    """Return the part of a slice that an audit needs."""
-    vbuckets = {each.vbucket for each in log_slice.undone}
-    ranges = tuple(each for each in log_slice.ranges if each.vbucket in vbuckets)
-    return replace(log_slice, ranges=ranges, cleared=())
-
-
-def _reviving_from(version: int, log_slice: LogSlice) -> LogSlice:
-    """Return the slice with the keys of undone flushes and drops taken from another version.
-
-    VACUUM has deleted the version that the apply went back to. The version after the apply has its
-    keys, and keys that are new.
-    """
-    undone = (
-        replace(each, version=version) if each.vbucket in log_slice.revived else each
-        for each in log_slice.undone
-    )
-    return replace(log_slice, undone=tuple(undone))
 
 
 @dataclass(frozen=True, slots=True)
