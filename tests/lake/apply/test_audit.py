@@ -159,6 +159,21 @@ def test_without_the_version_that_returns_new_keys_count_too(lake: Scripted) -> 
     assert lake.audited() == expected
 
 
+@pytest.mark.parametrize(("unreadable", "restored"), [({2}, 1), ({1, 2}, 0)])
+def test_a_later_driver_goes_back_to_the_version_that_the_dead_one_could_read(
+    lake: Scripted, unreadable: set[int], restored: int
+) -> None:
+    lake.round(lake.write(1, "a"))
+    lake.round(lake.write(2, "b"))
+    lake.round(lake.flush(3), lake.write(4, "c"))
+    lake.log.lake.unreadable.update(unreadable)
+    lake.round(lake.write(3, "new"), fork=2, audits=False)
+    assert lake.log.lake.versions[-1].undone[0].version == restored
+    lake.log.lake.unreadable.clear()
+    lake.audit()
+    assert lake.audited() == {"a": (None, 1), "b": (None, 2), "c": (4, None)}
+
+
 def test_a_replaced_vbucket_tells_by_the_seqnos_that_had_been_read(lake: Scripted) -> None:
     lake.round(*(lake.write(seqno, key) for seqno, key in [(3, "a"), (4, "u"), (5, "b"), (6, "c")]))
     new = [(4, "a"), (5, "d"), (9, "u"), (10, "new")]
