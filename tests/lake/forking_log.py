@@ -65,6 +65,7 @@ class ForkingLog:
     ) -> None:
         self.flush_chance = flush_chance
         self.random = random.Random(seed)
+        self._of_audits = random.Random(seed)
         self.keys = [f"k{number}" for number in range(keys)]
         self.lake = WatchedLake(vbuckets)
         self.tables = self.lake.open()
@@ -132,7 +133,7 @@ class ForkingLog:
         if plan is None:
             return None
         run_apply(self.tables, plan, "w")
-        own = plan if self.random.random() < 0.5 else None
+        own = plan if self._of_audits.random() < 0.5 else None
         write_audit(self.tables, DOCS, replica_status(self.tables, DOCS), own)
         return self.lake.versions[-1]
 

@@ -7,6 +7,7 @@ from typing import Final
 from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Role, RowRange
 from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.store.sql import at_version, i64, one_of, quoted, string, string_list, u64
+from dcp.lake.store.table import Statement
 from dcp.lake.tables.schema import ITEM_KINDS, REPLICA, RowKind, is_kind
 
 # The upper 48 bits of a CAS are nanoseconds since 1970 (kv_engine docs: hybrid logical clock). If h
@@ -109,23 +110,37 @@ FROM {changes_sql} c JOIN {newest}
 WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {collection_id} AND {condition}"""
 
 
-def slice_touched_sql(
+def log_part(collection_id: int, log_slice: LogSlice) -> Statement:
+    """Return the query for the rows that `touched_sql` takes from the log."""
+    return lambda name, _: (
+        f"SELECT c.vbucket, c.key, {PLACE_SQL}, b.role "
+        f"{rows_sql(name, collection_id, log_slice, log_slice.ranges)}"
+    )
+
+
+def table_parts(held_version: int, log_slice: LogSlice) -> dict[int, Statement]:
+    """Return the queries for the rows that `touched_sql` takes from the table, by its version."""
+    parts = {}
+    if log_slice.emptied:
+        parts[held_version] = _table_part(Role.HELD, log_slice.emptied)
+    for version, vbuckets in _by_version(log_slice, log_slice.revived).items():
+        parts[version] = _table_part(Role.REVIVED, vbuckets)
+    return parts
+
+
+def _table_part(role: Role, vbuckets: Iterable[int]) -> Statement:
+    return lambda name, _: (
+        f"SELECT vbucket, key, NULL AS seqno, NULL AS epoch, NULL AS round, {string(role)} AS role "
+        f"FROM {name} WHERE {one_of('vbucket', vbuckets)}"
+    )
+
+
+def _slice_touched_sql(
     table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
 ) -> str:
-    """Return the relation (`touched_sql`) of an apply to ``held_version`` of a table."""
-    rows = [
-        f"SELECT c.vbucket, c.key, {PLACE_SQL}, b.role "
-        f"{rows_sql(changes_sql, collection_id, log_slice, log_slice.ranges)}"
-    ]
-    if log_slice.emptied:
-        held = at_version(table_sql, held_version)
-        rows.append(
-            f"SELECT vbucket, key, NULL, NULL, NULL, {string(Role.HELD)} FROM {held} "
-            f"WHERE {one_of('vbucket', log_slice.emptied)}"
-        )
-    if log_slice.revived:
-        old = _old_rows(table_sql, log_slice, log_slice.revived)
-        rows.append(f"SELECT vbucket, key, NULL, NULL, NULL, {string(Role.REVIVED)} FROM ({old})")
+    rows = [log_part(collection_id, log_slice)(changes_sql, string)]
+    for version, part in table_parts(held_version, log_slice).items():
+        rows.append(part(at_version(table_sql, version), string))
     return touched_sql("\nUNION ALL ".join(rows))
 
 
@@ -172,7 +187,7 @@ def merge_source_sql(table_sql: str, rows: LogRows, held_version: int) -> str:
 def _touched_parts(
     table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
 ) -> list[str]:
-    touched = slice_touched_sql(table_sql, held_version, changes_sql, collection_id, log_slice)
+    touched = _slice_touched_sql(table_sql, held_version, changes_sql, collection_id, log_slice)
     won = f"({newest_places_sql(touched)}) w"
     chosen = f"{_in_rounds(log_slice)} AND {one_of('c.vbucket', log_slice.vbuckets)}"
     parts = [newest_rows_sql(changes_sql, collection_id, won, LOG_COLUMNS, chosen)]
@@ -189,24 +204,28 @@ def _single_rows(changes_sql: str, rows: LogRows, ranges: Iterable[RowRange]) ->
 
 def _lost_part(table_sql: str, log_slice: LogSlice, lost: str) -> str:
     """Return the keys without a live row, each with its row in the base version, or deleted."""
-    old = _old_rows(table_sql, log_slice, log_slice.restored)
+    old = _old_rows(table_sql, log_slice)
     columns = ", ".join(f"w.{name}" if name in _KEY else f"o.{name}" for name in _NAMES)
     return f"""
 SELECT {columns}, o.key IS NULL AS deleted
 FROM {lost} LEFT JOIN ({old}) o ON w.vbucket = o.vbucket AND w.key = o.key"""
 
 
-def _old_rows(table_sql: str, log_slice: LogSlice, vbuckets: Iterable[int]) -> str:
-    by_version: dict[int, list[int]] = {}
-    for vbucket in vbuckets:
-        version = log_slice.restored[vbucket]
-        if version != EMPTY_TABLE:
-            by_version.setdefault(version, []).append(vbucket)
+def _old_rows(table_sql: str, log_slice: LogSlice) -> str:
     olds = [
         f"SELECT {', '.join(_NAMES)} FROM {at_version(table_sql, version)} "
         f"WHERE {one_of('vbucket', some)}"
-        for version, some in sorted(by_version.items())
+        for version, some in _by_version(log_slice, log_slice.restored).items()
     ]
     if not olds:
         return f"SELECT {', '.join(_NAMES)} FROM {table_sql} WHERE false"
     return " UNION ALL ".join(olds)
+
+
+def _by_version(log_slice: LogSlice, vbuckets: Iterable[int]) -> dict[int, list[int]]:
+    """Return vbuckets by the version that has their lost rows, without the empty table."""
+    found: dict[int, list[int]] = {}
+    for vbucket in vbuckets:
+        found.setdefault(log_slice.restored[vbucket], []).append(vbucket)
+    found.pop(EMPTY_TABLE, None)
+    return dict(sorted(found.items()))

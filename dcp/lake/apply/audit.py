@@ -6,27 +6,34 @@ apply's slice again, and writes the missing audit before it applies again.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.adapters.apply_sql import slice_touched_sql
+from dcp.lake.adapters.apply_sql import log_part, table_parts, touched_sql
 from dcp.lake.apply.merge_plan import ROW_BUDGET, MergePlan
 from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.change_log.applied import ReplicaStatus
 from dcp.lake.change_log.round_queries import states_left
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.touched_keys import Touched, few_touched
-from dcp.lake.store.log_slice import LogSlice
+from dcp.lake.store.log_slice import LogSlice, Role, Undo
 from dcp.lake.store.sql import at_version, one_of, quoted, string, u64
-from dcp.lake.store.table import CommitConflictError, MissingVersionError, Transaction
+from dcp.lake.store.table import (
+    CommitConflictError,
+    MissingVersionError,
+    Statement,
+    Table,
+    Transaction,
+)
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables, ReplicaTable, ensure_ledger
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.types import U64_MAX
 
 _LOG = logging.getLogger(__name__)
@@ -60,7 +67,11 @@ def write_audit(
         return
     try:
         if plan is None:
-            decided = _decided_again(lake, replica, status, applied)
+            held, log_slice = SliceReader(lake, replica, status).slice_again(applied)
+            log_version, most = history(lake.changes, 1)[0].version, ROW_BUDGET.rows
+            collection_id = replica.collection_id
+            touched = few_touched(lake.changes, log_version, collection_id, log_slice, most)
+            decided = held, log_slice, touched
         else:
             decided = plan.held, plan.log_slice, plan.touched
         _append(lake, replica, applied, commit.time, (app_id, applied.version), decided)
@@ -85,17 +96,20 @@ def _append(
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
     for is_last in (False, True):
         try:
-            views = _few_rows(lake, applied, touched)
-            relations = {name: name for name in views} or _many_rows(
-                lake, replica, applied, log_slice
-            )
-            query = audit_sql(relations, applied, time, read_seqnos)
+            relations = _relations(lake, replica, applied, log_slice, touched)
+            views = _few_rows(relations, touched)
+            names = {name: name if views else each.sql() for name, each in relations.items()}
+            query = audit_sql(names, applied, time, read_seqnos)
             table.append_found(query, views, transaction, metadata)
             reached("audit.committed")
         except MissingVersionError:
             if is_last or not log_slice.revived:
                 raise
-            log_slice = _reviving_from(applied.version, log_slice)
+            # VACUUM has deleted the version that an undone flush or drop went back to. The version
+            # after the apply has its keys, and keys that are new.
+            undone = [Undo(vbucket, applied.version, 0) for vbucket in log_slice.revived]
+            undone += [each for each in log_slice.undone if each.is_replacement]
+            log_slice = replace(log_slice, undone=tuple(undone))
         except CommitConflictError:
             if is_last:
                 raise
@@ -105,91 +119,94 @@ def _append(
         # retry.
 
 
-def _decided_again(
-    lake: LakeTables, replica: ReplicaTable, status: ReplicaStatus, applied: AppliedVersion
-) -> _Decided:
-    held, log_slice = SliceReader(lake, replica, status).slice_again(applied)
-    log_version = history(lake.changes, 1)[0].version
-    touched = few_touched(
-        lake.changes, log_version, replica.collection_id, log_slice, ROW_BUDGET.rows
-    )
-    return held, log_slice, touched
-
-
 def _read_seqnos(lake: LakeTables, held: AppliedVersion, replaced: Iterable[int]) -> dict[int, int]:
     """By replaced vbucket, return the seqno up to which the older version has its history."""
     rounds = {vbucket: held.round_of(vbucket) for vbucket in replaced}
     states = {number: states_left(lake, number) for number in set(rounds.values())}
     return {
-        vbucket: states[number][vbucket].complete_seqno if vbucket in states[number] else 0
+        vbucket: states[number].get(vbucket, VbucketProgress.beginning(vbucket)).complete_seqno
         for vbucket, number in rounds.items()
     }
 
 
-def _reviving_from(version: int, log_slice: LogSlice) -> LogSlice:
-    """Return the slice with the keys of undone flushes and drops taken from another version.
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    """Rows of some versions of tables."""
 
-    VACUUM has deleted the version that the apply went back to. The version after the apply has its
-    keys, and keys that are new.
-    """
-    undone = (
-        replace(each, version=version) if each.vbucket in log_slice.revived else each
-        for each in log_slice.undone
-    )
-    return replace(log_slice, undone=tuple(undone))
+    columns: pa.Schema
+    queries: Sequence[tuple[Table, int | None, Statement]]
+    """(table, version, query); None is the newest version."""
 
+    def rows(self) -> pa.Table | None:
+        found = [
+            table.bounded_query(query, self.columns, version, ROW_BUDGET.bytes)
+            for table, version, query in self.queries
+        ]
+        return None if any(each is None for each in found) else pa.concat_tables(found)
 
-def _few_rows(
-    lake: LakeTables, applied: AppliedVersion, touched: Touched | None
-) -> dict[str, pa.Table]:
-    """Return the relations of an audit by name; none if Spark reads them, as they may be large."""
-    if touched is None:
-        return {}
-    keys = [dict(zip(_KEYS.names, each, strict=True)) for each in sorted(touched.undone)]
-    found = {_TOUCHED: pa.Table.from_pylist(keys, _KEYS)}
-    for view, version in _versions(applied):
-        rows = lake.table(applied.table).bounded_query(
-            lambda name, text: _rows_sql(name, applied, [text(key) for _, key in touched.undone]),
-            _COMPARED,
-            version,
-            ROW_BUDGET.bytes,
+    def sql(self) -> str:
+        found = (
+            query(at_version(table.sql, version), string) for table, version, query in self.queries
         )
-        if rows is None:
-            return {}
-        found[view] = rows
-    return found
+        return f"({' UNION ALL '.join(found)})"
 
 
-def _many_rows(
-    lake: LakeTables, replica: ReplicaTable, applied: AppliedVersion, log_slice: LogSlice
-) -> dict[str, str]:
-    """Return the relations of an audit by name, as SQL."""
-    table = lake.table_sql(applied.table)
+def _relations(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    applied: AppliedVersion,
+    log_slice: LogSlice,
+    touched: Touched | None,
+) -> dict[str, _Relation]:
+    """Return the relations of the audit, by the names of their views.
+
+    They are the rows that touch keys of the undone vbuckets, and the table before and after.
+    """
+    table, before = lake.table(applied.table), applied.version - 1
     vbuckets = {each.vbucket for each in applied.undone}
     ranges = tuple(each for each in log_slice.ranges if each.vbucket in vbuckets)
-    touched = slice_touched_sql(
-        table,
-        applied.version - 1,
-        lake.changes_sql,
-        replica.collection_id,
-        replace(log_slice, ranges=ranges, cleared=()),
-    )
-    is_replaced = one_of("vbucket", log_slice.replaced)
-    found = {_TOUCHED: f"(SELECT vbucket, key FROM ({touched}) WHERE is_undone OR {is_replaced})"}
-    for view, version in _versions(applied):
-        found[view] = f"({_rows_sql(at_version(table, version), applied)})"
+    log_slice = replace(log_slice, ranges=ranges, cleared=())
+
+    def side(name: str, text: Callable[[str], str]) -> str:
+        of_keys = ""
+        if touched is not None:
+            keys = [text(key) for _, key in touched.undone]
+            of_keys = f" AND key IN ({', '.join(keys) or 'NULL'})"
+        columns = ", ".join(map(quoted, _COMPARED.names))
+        return f"SELECT {columns} FROM {name} WHERE {one_of('vbucket', vbuckets)}{of_keys}"
+
+    in_table = table_parts(before, log_slice).items()
+    rows = [
+        (lake.changes, None, log_part(replica.collection_id, log_slice)),
+        *((table, version, part) for version, part in in_table),
+    ]
+    return {
+        _ROWS: _Relation(_TOUCHING, rows),
+        _BEFORE: _Relation(_COMPARED, [(table, before, side)]),
+        _AFTER: _Relation(_COMPARED, [(table, applied.version, side)]),
+    }
+
+
+def _few_rows(relations: Mapping[str, _Relation], touched: Touched | None) -> dict[str, pa.Table]:
+    """Return the relations' rows; none if Spark reads them, as they may be large."""
+    found: dict[str, pa.Table] = {}
+    if touched is not None:
+        undone = [
+            {"vbucket": vbucket, "key": key, "role": Role.UNDONE}
+            for vbucket, key in sorted(touched.undone)
+        ]
+        found[_ROWS] = pa.Table.from_pylist(undone, _TOUCHING)
+    else:
+        # Without keys, the queries read whole tables, so their sizes decide first.
+        tables = (relations[name].queries[0][0] for name in (_ROWS, _BEFORE))
+        if any(each.size().bytes > ROW_BUDGET.bytes for each in tables):
+            return {}
+    for name, relation in relations.items():
+        if name not in found:
+            if (rows := relation.rows()) is None:
+                return {}
+            found[name] = rows
     return found
-
-
-def _versions(applied: AppliedVersion) -> tuple[tuple[str, int], ...]:
-    return (_BEFORE, applied.version - 1), (_AFTER, applied.version)
-
-
-def _rows_sql(table: str, applied: AppliedVersion, keys: Sequence[str] | None = None) -> str:
-    """``keys`` are SQL literals; None: all keys."""
-    chosen = one_of("vbucket", (each.vbucket for each in applied.undone))
-    of_keys = "" if keys is None else f" AND key IN ({', '.join(keys) or 'NULL'})"
-    return f"SELECT {', '.join(map(quoted, _COMPARED.names))} FROM {table} WHERE {chosen}{of_keys}"
 
 
 def audit_sql(
@@ -210,9 +227,13 @@ def audit_sql(
         f"{u64(read_seqnos.get(each.vbucket, U64_MAX))})"
         for each in applied.undone
     )
+    replaced = (each.vbucket for each in applied.undone if each.is_replacement)
+    unread = ", ".join(f"CAST(NULL AS BIGINT) AS {name}" for name in ("seqno", "epoch", "round"))
+    rows = f"SELECT vbucket, key, {unread}, role FROM {relations[_ROWS]}"
     return f"""
 SELECT {_columns_sql(applied, time)}
-FROM {relations[_TOUCHED]} t
+FROM (SELECT vbucket, key FROM ({touched_sql(rows)})
+      WHERE is_undone OR {one_of("vbucket", replaced)}) t
 JOIN (VALUES {undone}) AS u(vbucket, version, fork_seqno, read_seqno) ON u.vbucket = t.vbucket
 LEFT JOIN {relations[_BEFORE]} b ON b.vbucket = t.vbucket AND b.key = t.key
 LEFT JOIN {relations[_AFTER]} a ON a.vbucket = t.vbucket AND a.key = t.key
@@ -239,11 +260,11 @@ def _columns_sql(applied: AppliedVersion, time: datetime) -> str:
 
 
 _STATE_NAMES: Final = [field.name for field in DOCUMENT_STATE]
-_KEYS: Final = pa.schema([REPLICA.field(name) for name in ("vbucket", "key")])
 _COMPARED: Final = pa.schema(
     [REPLICA.field(name) for name in ("vbucket", "key", "key_bytes", *_STATE_NAMES)]
 )
-_TOUCHED, _BEFORE, _AFTER = (f"dcplake_audit_{what}" for what in ("touched", "before", "after"))
+_TOUCHING: Final = pa.schema([*map(REPLICA.field, ("vbucket", "key")), ("role", pa.string())])
+_ROWS, _BEFORE, _AFTER = (f"dcplake_audit_{what}" for what in ("rows", "before", "after"))
 
 
 def _state(side: str) -> str:

@@ -35,7 +35,6 @@ from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, cleaned_round
 from dcp.lake.tables.schema import REPLICA
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.printable import number_ranges
 
 _VERSIONS_AT_ONCE: Final = 16
 
@@ -54,7 +53,7 @@ class SliceReader:
         self.unreadable: frozenset[tuple[int, int]] = frozenset()
         """(version, vbucket)"""
         self._decided: Mapping[int, int] = {}
-        """By vbucket, the version that an apply went back to (`slice_again`)."""
+        """By vbucket, the version that `slice_again` goes back to."""
 
     def slice_to_publish(self, to_round: int) -> LogSlice:
         """Return the slice that brings the replica to ``to_round``; `no_slice` without work.
@@ -88,23 +87,19 @@ class SliceReader:
         ones unreadable.
 
         Raises:
-            MissingVersionError: the log has been cleaned of what the slice needs.
+            MissingVersionError: log or history have been cleaned of what decides the slice.
         """
-        table, version = self._replica.name, applied.version - 1
-        commit_history = CommitHistory(tuple(history(self._lake.table(table), WHOLE)))
-        # If the history has forgotten the older apply, its stale vbuckets are unknown.
-        older = applied_at(table, commit_history, version)
-        held = replace(older or replace(BEGINNING, to_round=applied.from_round), version=version)
-        rounds = {number for number in (held.to_round, *held.stale.values()) if number}
-        if rounds and rounds - rounds_left(self._lake, rounds):
-            raise MissingVersionError(f"{self._lake.changes.where}: round {held.to_round}")
-        self._decided = {undo.vbucket: undo.version for undo in applied.undone}
-        log_slice = self.slice_between(held, applied.to_round)
-        expected, found = ([undo.vbucket for undo in each.undone] for each in (applied, log_slice))
-        if found != expected:
-            told = f"vbuckets {number_ranges(expected)} went back, now {number_ranges(found)}"
-            raise MissingVersionError(f"{self._lake.changes.where}: {told}")
-        return held, log_slice
+        versions = (*self.older_versions(), BEGINNING)
+        held = next((each for each in versions if each.to_round == applied.from_round), None)
+        if held is not None:
+            # With a whole log, the empty table may stand for versions that were unreadable.
+            is_whole = not cleaned_round(self._lake, self._replica)
+            self._decided = {
+                undo.vbucket: undo.version for undo in applied.undone if undo.version or is_whole
+            }
+            if (log_slice := self.slice_between(held, applied.to_round)).undone == applied.undone:
+                return held, log_slice
+        raise MissingVersionError(f"{self._lake.changes.where}: round {applied.from_round}")
 
     def _with_ends(self, facts: LogFacts) -> LogFacts:
         """Read the states at both ends and the forks between.
@@ -136,24 +131,16 @@ class SliceReader:
 
     def _with_bases(self, facts: LogFacts, vbuckets: Sequence[int]) -> LogFacts:
         """Read the positions of older versions until each vbucket has its base."""
-        facts = replace(facts, unreadable=self.unreadable)
-        versions = self.older_versions()
-        bases = {
-            vb: each
-            for vb in vbuckets
-            for each in versions
-            if each.version == self._decided.get(vb)
-        }
-        if bases:
-            facts = self._with_positions(facts, [*bases.values()], [*bases])
-        waiting = [vbucket for vbucket in vbuckets if vbucket not in bases]
+        facts = replace(facts, unreadable=self.unreadable, decided=self._decided)
+        versions, waiting = self.older_versions(), vbuckets
+        bases: dict[int, AppliedVersion] = {}
         for start in range(0, len(versions), _VERSIONS_AT_ONCE):
-            if not waiting:
-                break
             known = versions[: start + _VERSIONS_AT_ONCE]
             facts = self._with_positions(facts, known[start:], waiting)
             bases |= bases_among(facts, waiting, known)
             waiting = [vbucket for vbucket in waiting if vbucket not in bases]
+            if not waiting:
+                break
         bases |= dict.fromkeys(waiting, BEGINNING)
         # If the log is whole, the empty table is a base; if not, the vbuckets become stale.
         if baseless := sorted(vb for vb, version in bases.items() if version is BEGINNING):

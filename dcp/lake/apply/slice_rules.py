@@ -55,6 +55,8 @@ class LogFacts:
     """By vbucket, the events of the replica's collection."""
     unreadable: Collection[tuple[int, int]] = ()
     """The older versions that cannot be read, each with a vbucket."""
+    decided: Mapping[int, int] = field(default_factory=dict)
+    """By vbucket, the version to go back to, if the slice has been decided already."""
     bases: Mapping[int, AppliedVersion] = field(default_factory=dict)
     """By vbucket on a dead branch, the version to go back to."""
 
@@ -152,6 +154,8 @@ def bases_among(
     for vbucket in vbuckets:
         unreadable = 0
         for version in versions:
+            if facts.decided.get(vbucket, version.version) != version.version:
+                continue
             if version.round_of(vbucket) >= facts.held.round_of(vbucket):
                 continue
             if not is_on_live_branch(facts, version, vbucket):

@@ -7,7 +7,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dcp.lake.adapters.apply_sql import PLACE_SQL, micros_of, newest_rows_sql, rows_sql, touched_sql
+from dcp.lake.adapters.apply_sql import (
+    log_part,
+    micros_of,
+    newest_rows_sql,
+    rows_sql,
+    touched_sql,
+)
 from dcp.lake.store.log_slice import LogSlice, Role
 from dcp.lake.store.sql import integer_list, one_of, quoted, u64
 from dcp.lake.store.table import Table
@@ -108,12 +114,10 @@ def few_touched(
         return None
     if not log_slice.ranges:
         return Touched()
+    rows = log_part(collection_id, log_slice)
     # The query takes one row more than the limit, to see whether there are too many.
     found = changes.query(
-        lambda name, _: touched_sql(
-            f"SELECT c.vbucket, c.key, {PLACE_SQL}, b.role "
-            f"{rows_sql(name, collection_id, log_slice, log_slice.ranges)} LIMIT {most + 1}"
-        ),
+        lambda name, text: touched_sql(f"{rows(name, text)} LIMIT {most + 1}"),
         _TOUCHED,
         version,
     )

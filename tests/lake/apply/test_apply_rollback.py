@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.adapters.apply_sql import merge_source_sql
+from dcp.lake.apply import audit
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.merge_plan import RowBudget
@@ -24,6 +25,7 @@ from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
+from tests.lake.apply.test_audit import NO_ROWS
 from tests.lake.conftest import NewLake
 from tests.lake.forking_log import ForkingLog
 from tests.lake.log_model import commit_rows, status_row
@@ -93,7 +95,11 @@ def test_every_version_and_docs_live_are_exact_over_forks(
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
 ) -> None:
-    """Spark applies the same log to a lake on disk, and reads the views of the one in memory."""
+    """Spark applies the same log to a lake on disk, and reads the views of the one in memory.
+
+    Its audits read no rows in the driver.
+    """
+    monkeypatch.setattr(audit, "ROW_BUDGET", NO_ROWS)
     lake = new_lake(6)
     log = ForkingLog(seed, vbuckets=6, flush_chance=0.1)
     view(log.tables)

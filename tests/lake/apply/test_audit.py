@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from dcp.lake.apply import audit
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
-from dcp.lake.apply.merge_plan import MergePlan
+from dcp.lake.apply.merge_plan import MergePlan, RowBudget
 from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.store.log_slice import REPLACED
@@ -18,6 +19,9 @@ from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.forking_log import ForkingLog
 from tests.lake.watched_lake import Row
+
+NO_ROWS = RowBudget(0, -1)
+"""Lets an audit read its rows by one query over the tables."""
 
 
 class Scripted:
@@ -32,7 +36,7 @@ class Scripted:
         self._cas = 0
 
     def round(
-        self, *rows: Row, fork: int | None = None, apply: bool = True, audit: bool = True
+        self, *rows: Row, fork: int | None = None, apply: bool = True, audits: bool = True
     ) -> None:
         """Commit a round, in a new epoch if it has a fork; its last row ends a snapshot."""
         number, told = self.log.lake.round + 1, []
@@ -59,7 +63,7 @@ class Scripted:
             self._plan = plan_merge(self.log.tables, DOCS, number)
             assert self._plan is not None
             run_apply(self.log.tables, self._plan, "w")
-        if audit:
+        if audits:
             self.audit()
 
     def audit(self) -> None:
@@ -99,9 +103,16 @@ def _seqno(side: Row | None) -> int | None:
     return None if side is None else int(side["seqno"])
 
 
-@pytest.fixture(params=[True, False], ids=["its own driver", "a later driver"])
-def lake(request: pytest.FixtureRequest) -> Scripted:
-    return Scripted(is_audited_at_once=request.param)
+@pytest.fixture(params=["its own driver", "a later driver"])
+def by(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["few rows", "many rows"])
+def lake(request: pytest.FixtureRequest, by: str, monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    if request.param == "many rows":
+        monkeypatch.setattr(audit, "ROW_BUDGET", NO_ROWS)
+    return Scripted(is_audited_at_once=by == "its own driver")
 
 
 def test_a_deletion_of_an_older_epoch_is_undone_by_a_write_of_its_key(lake: Scripted) -> None:
@@ -131,7 +142,7 @@ def test_rows_that_a_flush_ends_are_not_taken_back(lake: Scripted) -> None:
 def flush_and_undo(lake: Scripted) -> None:
     lake.round(lake.write(1, "a"), lake.write(2, "b"))
     lake.round(lake.write(3, "e"), lake.flush(4), lake.write(5, "c"))
-    lake.round(lake.write(4, "b"), lake.write(5, "new"), fork=3, audit=False)
+    lake.round(lake.write(4, "b"), lake.write(5, "new"), fork=3, audits=False)
 
 
 def test_an_undone_flush_takes_back_the_end_of_each_older_key(lake: Scripted) -> None:
@@ -149,6 +160,21 @@ def test_without_the_version_that_returns_new_keys_count_too(lake: Scripted) -> 
     assert lake.audited() == expected
 
 
+@pytest.mark.parametrize(("unreadable", "restored"), [({2}, 1), ({1, 2}, 0)])
+def test_a_later_driver_goes_back_to_the_version_that_the_dead_one_could_read(
+    lake: Scripted, unreadable: set[int], restored: int
+) -> None:
+    lake.round(lake.write(1, "a"))
+    lake.round(lake.write(2, "b"))
+    lake.round(lake.flush(3), lake.write(4, "c"))
+    lake.log.lake.unreadable.update(unreadable)
+    lake.round(lake.write(3, "new"), fork=2, audits=False)
+    assert lake.log.lake.versions[-1].undone[0].version == restored
+    lake.log.lake.unreadable.clear()
+    lake.audit()
+    assert lake.audited() == {"a": (None, 1), "b": (None, 2), "c": (4, None)}
+
+
 def test_a_replaced_vbucket_tells_by_the_seqnos_that_had_been_read(lake: Scripted) -> None:
     lake.round(*(lake.write(seqno, key) for seqno, key in [(3, "a"), (4, "u"), (5, "b"), (6, "c")]))
     new = [(4, "a"), (5, "d"), (9, "u"), (10, "new")]
@@ -162,7 +188,7 @@ def test_the_rows_before_the_apply_are_gone(
 ) -> None:
     lake.round(lake.write(1, "a"))
     lake.round(lake.write(2, "b"))
-    lake.round(lake.write(2, "c"), fork=1, audit=False)
+    lake.round(lake.write(2, "c"), fork=1, audits=False)
     version = lake.log.lake.versions[-1].held.version
     lake.log.lake.unreadable.add(version - 1)
     lake.audit()
@@ -174,7 +200,7 @@ def test_the_positions_before_the_apply_are_gone(caplog: pytest.LogCaptureFixtur
     lake = Scripted(is_audited_at_once=False)
     lake.round(lake.write(1, "a"))
     lake.round(lake.write(2, "b"))
-    lake.round(lake.write(2, "c"), fork=1, audit=False)
+    lake.round(lake.write(2, "c"), fork=1, audits=False)
     lake.log.tables.changes.delete(f"round = 2 AND {is_kind(RowKind.POSITION)}", {})
     lake.log.tables.remembered_rounds.clear()
     lake.audit()
