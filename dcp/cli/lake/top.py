@@ -5,10 +5,10 @@ is no terminal it shows one look.
 """
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from time import sleep
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option
 
@@ -19,19 +19,12 @@ from dcp.cli.terminal.output import say, say_json
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import ConfigError
 from dcp.printable import printable_lines
-from dcp.setting_keys import key_of
-from dcp.tls_settings import TlsSettings
 
 if TYPE_CHECKING:
     from dcp.cli.views.board_view import BoardView
     from dcp.cli.views.producer_view import ProducerView
 
 _REFRESH_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeAccess(ProducerAccount):
-    tls: TlsSettings | None = key_of(ConnectionSettings, "tls")
 
 
 @takes_settings
@@ -51,7 +44,8 @@ def run(  # noqa: PLR0913  (an argument for each option)
     metrics: Annotated[
         bool, Option("--metrics", help="print once, as Prometheus reads it (text format)")
     ] = False,
-    access: _NodeAccess,
+    account: ProducerAccount,
+    connection: Annotated[Mapping[str, Any], ConnectionSettings],
     once: Annotated[bool, Option("--once", help="one look, also on a terminal")] = False,
     json: Annotated[bool, Option("--json", help="one JSON object for each look")] = False,
 ) -> int:
@@ -64,14 +58,14 @@ def run(  # noqa: PLR0913  (an argument for each option)
 
         node = ProducerView(
             address,
-            access.username,
-            access.password(),
-            access.tls,
+            account.username,
+            account.password(),
+            connection["tls"],
             allows_plain=settings.source.allow_plain,
             is_relay=bool(relay),
         )
         return _show(node, once=once, metrics=metrics, as_json=json)
-    if access.tls is not None:
+    if connection["tls"] is not None:
         raise ConfigError("--tls, --ca-file: found no --producer or --relay, expected one of them")
     from dcp.cli.views.board_view import BoardView
 
