@@ -105,11 +105,11 @@ def _groups(regulator: Regulator) -> Iterator[GroupFigures]:
     found: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
     for vbucket, gate in enumerate(regulator.flow_controls):
         found[gate.group.receiver_count, gate.is_held].append(vbucket)
-    for (members, is_held), vbuckets in sorted(found.items()):
+    for number, ((members, is_held), vbuckets) in enumerate(sorted(found.items())):
         held_bytes = sum(regulator.flow_controls[v].positions.held_bytes for v in vbuckets)
         waits_for = _gating(regulator, vbuckets)
         yield GroupFigures(
-            number_ranges(vbuckets), members, required, is_held, held_bytes, waits_for
+            number_ranges(vbuckets), members, required, is_held, held_bytes, waits_for, number
         )
 
 
