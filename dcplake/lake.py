@@ -152,7 +152,7 @@ class Lake:
             LakeError: there is no lake.
         """
         with self._opened() as lake:
-            return FiguresReader(lake).read(datetime.now(UTC))
+            return FiguresReader(lake, searches=False).read(datetime.now(UTC))
 
     def verify(
         self, *, vbuckets: Collection[int] | None = None, keys: int = DEFAULT_KEYS

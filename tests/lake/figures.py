@@ -8,4 +8,4 @@ from dcp.lake.tables.lake_tables import LakeTables
 
 def figures_of(lake: LakeTables) -> LakeFigures:
     """Read them as ``dcplake status`` does."""
-    return FiguresReader(lake).read(datetime.now(UTC))
+    return FiguresReader(lake, searches=False).read(datetime.now(UTC))

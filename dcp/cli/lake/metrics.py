@@ -31,7 +31,7 @@ def run(
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables:
-        figures = FiguresReader(tables).read(datetime.now(UTC))
+        figures = FiguresReader(tables, searches=True).read(datetime.now(UTC))
     text = lake_exposition(figures)
     if output is None:
         say(text.rstrip("\n"))

@@ -30,7 +30,7 @@ def run(
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables, tables.read_once():
-        figures = FiguresReader(tables).read(datetime.now(UTC))
+        figures = FiguresReader(tables, searches=False).read(datetime.now(UTC))
     source = ask_source(settings)
     samples = read_board(LiveFolder.of(settings))  # last: it is what changes fastest
     if json:

@@ -40,7 +40,7 @@ from dcp.printable import Shown, number_ranges, printable
 from dcp.records import SPREAD, Record
 
 ROUNDS_SHOWN: Final = 30
-"""The number of newest rounds on the page; fewer at first, if they have many vbuckets."""
+"""The most rounds in the figures; fewer at first, if they have many vbuckets."""
 
 _REPORTS_READ: Final = 3000
 """A first look reads about this many reports of vbuckets, in tens of milliseconds."""
@@ -76,7 +76,7 @@ class ReplicaFigures:
     """The number of known seqnos that the table lacks.
 
     None if it lacks none and nobody drives the lake: then the cluster may hold more. None, too, if
-    the log has forgotten the round that somebody took the table back to.
+    the reader did not search the log for them, or could not.
     """
     lag_seconds: float | None
     """For how long the oldest missing change is known; None as for ``lag_seqnos``."""
@@ -136,7 +136,7 @@ class LakeFigures(Record, Shown):
     rollbacks: int
     """The number of rollbacks that producers ordered; each order is for one vbucket."""
     behind: tuple[int, ...]
-    """For every vbucket, in order: the known seqnos that a replica table lacks, the most of all."""
+    """For every vbucket, in order: the most known seqnos that a table with a known lag lacks."""
     replicas: tuple[ReplicaFigures, ...]
     tables: tuple[TableFigures, ...]
     horizon_seconds: float
@@ -214,7 +214,7 @@ class _Look:
     vacuums: Mapping[str, tuple[TableCommit, ...]]
     """By replica table, those among its newest commits."""
     lags: Mapping[str, _Lag]
-    """By replica table; none is known if the log is damaged."""
+    """By replica table, as far as it is known."""
     tables: tuple[TableFigures, ...]
     warnings: tuple[str, ...]
 
@@ -225,10 +225,14 @@ class FiguresReader:
     It reads again only what has changed since its last read.
     """
 
-    def __init__(self, lake: LakeTables, rounds: int = 1) -> None:
-        """``rounds``: the number of newest rounds in the figures; 1 costs the fewest reads."""
+    def __init__(self, lake: LakeTables, *, searches: bool) -> None:
+        """``searches``: search the log for several rounds, and for rows that tables lack.
+
+        Each of these rounds, and each round since a table's newest row, may cost a read. Without a
+        search there is only the newest round, and the lag of a table at an older one is unknown.
+        """
         self._lake = lake
-        self._most_rounds = rounds
+        self._searches = searches
         self._control = Control(lake)
         self._seen: tuple[Sequence[_Head], _Look] | None = None
         self._rounds: dict[int, RoundFigures] = {}
@@ -262,7 +266,7 @@ class FiguresReader:
 
     def _look_again(self, replicas: Sequence[ReplicaTable], heads: Sequence[_Head]) -> _Look:
         lake, shown = self._lake, {each.name for each in replicas}
-        commits = history(lake.changes, FEW if self._most_rounds == 1 else WINDOW)
+        commits = history(lake.changes, WINDOW if self._searches else FEW)
         newest = newest_round(lake, commits)
         round_at = round_time(lake, newest, commits) if newest else None
         rounds = self._round_figures(commits, newest, round_at)
@@ -280,16 +284,32 @@ class FiguresReader:
             statuses,
             {table: counts for (table, *_), counts in self._counts.items()},
             {table: vacuums for (table, *_), vacuums in self._vacuums.items()},
-            _lags(lake, statuses, commits, newest, record),
+            self._lags(statuses, commits, newest, record),
             tuple(TableFigures(*head[:2], size) for head, size in self._sizes.items()),
             tuple(_warnings(lake, commits, newest, statuses)),
         )
+
+    def _lags(
+        self,
+        statuses: Mapping[ReplicaTable, ReplicaStatus],
+        commits: Sequence[TableCommit],
+        newest: int,
+        record: RoundRecord,
+    ) -> dict[str, _Lag]:
+        if not self._searches:
+            statuses = {each: told for each, told in statuses.items() if told.round >= newest}
+        try:
+            return dict(_lags(self._lake, statuses, commits, newest, record))
+        except LakeError as error:  # a damaged file; or a table taken back to a forgotten round
+            _LOG.info("%s: the lag is unknown: %s", self._lake.location, error)
+            return {}
 
     def _round_figures(
         self, commits: Sequence[TableCommit], newest: int, round_at: datetime | None
     ) -> tuple[RoundFigures, ...]:
         """Return the newest rounds; the same read of the log brings the newest round's record."""
-        vbucket_count, most = self._lake.identity.vbucket_count, self._most_rounds
+        vbucket_count = self._lake.identity.vbucket_count
+        most = ROUNDS_SHOWN if self._searches else 1
         at_once = min(most, max(_FEWEST_ROUNDS, _REPORTS_READ // vbucket_count))
         read_from = max(1, newest - at_once + 1)
         missing = [each for each in range(read_from, newest + 1) if each not in self._rounds]
@@ -421,21 +441,6 @@ def _reached(state: VbucketProgress) -> int:
 
 
 def _lags(
-    lake: LakeTables,
-    statuses: Mapping[ReplicaTable, ReplicaStatus],
-    commits: Sequence[TableCommit],
-    newest: int,
-    record: RoundRecord,
-) -> dict[str, _Lag]:
-    """Return the lags by replica table; none if the log cannot tell them."""
-    try:
-        return dict(_known_lags(lake, statuses, commits, newest, record))
-    except LakeError as error:  # a file is damaged, or a table was taken back to a forgotten round
-        _LOG.info("%s: the lag is unknown: %s", lake.location, error)
-        return {}
-
-
-def _known_lags(
     lake: LakeTables,
     statuses: Mapping[ReplicaTable, ReplicaStatus],
     commits: Sequence[TableCommit],

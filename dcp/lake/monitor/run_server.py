@@ -17,7 +17,7 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
-from dcp.lake.monitor.lake_figures import ROUNDS_SHOWN, FiguresReader, LakeFigures
+from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
 from dcp.lake.monitor.lake_metrics import lake_exposition
 from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_watch import RunWatch
@@ -55,7 +55,7 @@ class RunFigures:
         with self._lock:
             if self._read is None or monotonic() - self._read_at >= _KEPT_SECONDS:
                 if self._reader is None:
-                    self._reader = FiguresReader(open_lake(self._store), ROUNDS_SHOWN)
+                    self._reader = FiguresReader(open_lake(self._store), searches=True)
                 self._read = self._reader.read(datetime.now(UTC), self._watch.under_way)
                 self._read_at = monotonic()
             return self._read

@@ -24,7 +24,7 @@ from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.settings import Settings
 from dcp.lake.maintain import compaction
-from dcp.lake.monitor.lake_figures import ROUNDS_SHOWN, FiguresReader, LakeFigures
+from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
 from dcp.lake.rounds.observer import NEXT_ROUND
 from dcp.lake.run import replicate as lake_run
 from dcp.lake.run.preview import preview
@@ -184,7 +184,7 @@ def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:
 
 def figures_of(settings: Settings) -> LakeFigures:
     with opening.opened_lake(settings) as lake:
-        return FiguresReader(lake, ROUNDS_SHOWN).read(datetime.now(UTC))
+        return FiguresReader(lake, searches=True).read(datetime.now(UTC))
 
 
 def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
