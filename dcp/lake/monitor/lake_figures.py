@@ -296,10 +296,14 @@ class FiguresReader:
         newest: int,
         record: RoundRecord,
     ) -> dict[str, _Lag]:
-        if not self._searches:
-            statuses = {each: told for each, told in statuses.items() if told.round >= newest}
+        # If a table is ahead of the log, somebody took the log back: its newest round is unknown.
+        known = {
+            each: status
+            for each, status in statuses.items()
+            if status.round == newest or (self._searches and status.round < newest)
+        }
         try:
-            return dict(_lags(self._lake, statuses, commits, newest, record))
+            return dict(_lags(self._lake, known, commits, newest, record))
         except LakeError as error:  # a damaged file; or a table taken back to a forgotten round
             _LOG.info("%s: the lag is unknown: %s", self._lake.location, error)
             return {}
