@@ -6,7 +6,7 @@ Each method is the command of its name and reads the lake anew; docs/howto/pytho
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -19,10 +19,10 @@ from dcp.installation import how_to_install
 from dcp.lake.adapters.opening import opened_lake, store_without_spark
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
+from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
 from dcp.lake.query.answers import answer, errors_on_one_line
 from dcp.lake.query.cuts import Cut, find_cut
 from dcp.lake.query.plain_names import show_for_queries, show_to_user
-from dcp.lake.query.status import LakeStatus, lake_status
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.run.driver import RunReport
 from dcp.lake.run.preview import preview
@@ -145,14 +145,14 @@ class Lake:
         with self._noting_spark():
             return run(self.settings, once=once, stop=stop, spark=self._spark)
 
-    def status(self) -> LakeStatus:
+    def status(self) -> LakeFigures:
         """Return the state of the lake and what it waits for, without asking the cluster.
 
         Raises:
             LakeError: there is no lake.
         """
         with self._opened() as lake:
-            return lake_status(lake)
+            return FiguresReader(lake, searches=False).read(datetime.now(UTC))
 
     def verify(
         self, *, vbuckets: Collection[int] | None = None, keys: int = DEFAULT_KEYS

@@ -157,6 +157,7 @@ LARGE_CLASSES = frozenset(
         "dcp.client.reader.Reader",
         "dcp.client.stats.ConnectionStats",
         "dcp.lake.adapters.spark_table.SparkTable",
+        "dcp.lake.monitor.lake_figures.LakeFigures",
         "dcp.lake.run.driver.Driver",
         "dcp.lake.store.table.Table",
         "dcp.lake.task_board.task_stats.TaskStats",

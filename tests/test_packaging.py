@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dcp
-from dcp.lake.monitor.figures import page_html
+from dcp.lake.monitor.page import page_html
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

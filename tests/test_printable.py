@@ -6,13 +6,13 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.samples import Sample
 
 from dcp.cli.terminal.logs import OneLineFormatter
 from dcp.cli.terminal.output import say
 from dcp.cli.terminal.table import table
 from dcp.printable import printable, printable_lines, printable_name
-from dcp.prometheus import exposition_of
+from dcp.prometheus import exposition, metrics
+from dcp.relay.relay_figures import UpstreamFigures
 from dcp.server.model.connection_name import display_name
 
 HOSTILE = "e\x1b[2J\nv\rl\x85\u202e\u2028\0"
@@ -84,6 +84,7 @@ def test_a_record_of_the_log_is_one_line() -> None:
 
 
 def test_a_label_of_a_metric_is_printable_and_escaped_as_prometheus_reads_it() -> None:
-    sample = Sample("up", {"consumer": 'a"\\\n\0\r'}, 1)
-    _, _, line = exposition_of([sample], {"up": "Is up."}).splitlines()
+    consumer = UpstreamFigures("a:1", is_ready=True, waits_for='a"\\\n\0\r')
+    up = metrics({}, "up waits_for[consumer] Is up.")
+    _, _, line = exposition((up, [consumer])).splitlines()
     assert line == r'up{consumer="a\"\\\n\\x00\\r"} 1.0'

@@ -4,49 +4,60 @@ Labels are bounded by the numbers of groups and of nodes. Consumers come and go,
 group is its number; one metric lists the group's vbuckets.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from prometheus_client.samples import Sample
-
-from dcp.prometheus import Metrics
+from dcp.prometheus import Metrics, metrics
 from dcp.records import Record, plain
-from dcp.server.bucket.node_figures import samples_of
 
-_RELAY: Final[Metrics] = {
-    "relay_consumers": "DCP connections.",
-    "relay_streams": "Streams of all consumers.",
-    "relay_streams_from_disk": "Streams that read from the relay's disk.",
-    "relay_ejections_total": "How often a consumer got stuck.",
-    "relay_streams_ejected_total": "How often a vbucket gave up a consumer.",
-    "relay_newcomers_refused_total": "Streams that began too far behind to wait for.",
-    "relay_unconsumed_bytes": "Bytes not acknowledged: a consumer or the disk needs them.",
-    "relay_disk_waiting_bytes": "Bytes received that are not on disk yet.",
-    "relay_disk_failures": "Vbuckets that the relay cannot write to its disk.",
-    "relay_resident_bytes": "Resident memory of the relay.",
-    "relay_memory_bound_bytes": "Most memory for this load (docs/reference/memory.md).",
-    "relay_waits_for_disk": "1 while the relay's disk delays the cluster.",
-}
-_GROUPS: Final[Metrics] = {
-    "relay_group_info": "1; the vbuckets of a group, by its number.",
-    "relay_group_receivers": "Consumers that a group of vbuckets waits for.",
-    "relay_group_required": "Consumers that the group must have.",
-    "relay_group_lacks_receivers": "1 while receivers lack, so that there is no stream.",
-    "relay_group_unconsumed_bytes": "The same, of these vbuckets.",
-    "relay_group_gating": "1 for the consumer that a group waits for most.",
-}
-_NODES: Final[Metrics] = {
-    "relay_upstream_is_ready": "1 while there is a connection to the node.",
-    "relay_upstream_streams": "Streams from the node.",
-    "relay_upstream_window_bytes": "Window of the connection to the node.",
-    "relay_upstream_unacked_bytes": "Bytes received and not acknowledged.",
-    "relay_upstream_unreleased_bytes": "Bytes received that may not be acknowledged yet.",
-    "relay_upstream_acks_total": "Acknowledgements sent.",
-    "relay_upstream_acked_bytes_total": "Bytes acknowledged.",
-    "relay_upstream_full_seconds_total": "Seconds for which the windows were full.",
-    "relay_upstream_gating": "1 for the consumer that most of the window waits for.",
-}
+_METRICS: Final = metrics(
+    {},
+    """
+relay_consumers               consumers           DCP connections.
+relay_streams                 streams             Streams of all consumers.
+relay_streams_from_disk       streams_from_disk   Streams that read from the relay's disk.
+relay_ejections_total         ejections           How often a consumer got stuck.
+relay_streams_ejected_total   streams_ejected     How often a vbucket gave up a consumer.
+relay_newcomers_refused_total newcomers_refused   Streams that began too far behind to wait for.
+relay_unconsumed_bytes        unconsumed_bytes
+    Bytes not acknowledged: a consumer or the disk needs them.
+relay_disk_waiting_bytes      disk_waiting_bytes  Bytes received that are not on disk yet.
+relay_disk_failures           disk_failures       Vbuckets that the relay cannot write to its disk.
+relay_resident_bytes          resident_bytes      Resident memory of the relay.
+relay_memory_bound_bytes      memory_bound_bytes
+    Most memory for this load (docs/reference/memory.md).
+relay_waits_for_disk          waits_for_disk      1 while the relay's disk delays the cluster.
+
+relay_group_info       groups[group=number].vbuckets[vbuckets]
+    1; the vbuckets of a group, by its number.
+relay_group_receivers  groups[group=number].receivers
+    Consumers that a group of vbuckets waits for.
+relay_group_required   groups[group=number].required
+    Consumers that the group must have.
+relay_group_lacks_receivers groups[group=number].lacks_receivers
+    1 while receivers lack, so that there is no stream.
+relay_group_unconsumed_bytes groups[group=number].unconsumed_bytes
+    Bytes of these vbuckets received and not acknowledged.
+relay_group_gating     groups[group=number].waits_for[consumer]
+    1 for the consumer that a group waits for most.
+
+relay_upstream_is_ready           upstream[node=node].is_ready
+    1 while there is a connection to the node.
+relay_upstream_streams            upstream[node=node].streams       Streams from the node.
+relay_upstream_window_bytes       upstream[node=node].window_bytes
+    Window of the connection to the node.
+relay_upstream_unacked_bytes      upstream[node=node].unacked_bytes
+    Bytes received and not acknowledged.
+relay_upstream_unreleased_bytes   upstream[node=node].unreleased_bytes
+    Bytes received that may not be acknowledged yet.
+relay_upstream_acks_total         upstream[node=node].acks          Acknowledgements sent.
+relay_upstream_acked_bytes_total  upstream[node=node].acked_bytes   Bytes acknowledged.
+relay_upstream_full_seconds_total upstream[node=node].full_seconds
+    Seconds for which the windows were full.
+relay_upstream_gating             upstream[node=node].waits_for[consumer]
+    1 for the consumer that most of the window waits for.
+""",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +90,7 @@ class GroupFigures:
     unconsumed_bytes: int = 0
     waits_for: str = ""
     """The consumer that most of ``unconsumed_bytes`` wait for; empty if none."""
+    number: int = 0
 
     def __str__(self) -> str:
         without = ", no stream" if self.lacks_receivers else ""
@@ -89,7 +101,7 @@ class GroupFigures:
 class RelayFigures(Record):
     """A relay at one instant."""
 
-    metrics: ClassVar[Metrics] = {**_RELAY, **_GROUPS, **_NODES}
+    metrics: ClassVar[Metrics] = _METRICS
 
     strategy: str = ""
     """The strategy of ``--fc``, with all its numbers."""
@@ -124,22 +136,8 @@ class RelayFigures(Record):
     def rows(self) -> list[tuple[str, Any]]:
         found = plain(self)
         rows = [(name, value) for name, value in found.items() if not isinstance(value, list)]
-        rows += [(f"group {number}", each) for number, each in enumerate(self.groups)]
+        rows += [(f"group {each.number}", each) for each in self.groups]
         for each in found["upstream"]:
             node = each.pop("node")
             rows += [(f"upstream {node} {name}", value) for name, value in each.items()]
         return rows
-
-    def samples(self) -> Iterator[Sample]:
-        yield from samples_of("relay", {}, plain(self), _RELAY)
-        for number, group in enumerate(self.groups):
-            labels = {"group": str(number)}
-            yield Sample("relay_group_info", labels | {"vbuckets": group.vbuckets}, 1)
-            yield from samples_of("relay_group", labels, plain(group), _GROUPS)
-            if group.waits_for:
-                yield Sample("relay_group_gating", labels | {"consumer": group.waits_for}, 1)
-        for link in self.upstream:
-            labels = {"node": link.node}
-            yield from samples_of("relay_upstream", labels, plain(link), _NODES)
-            if link.waits_for:
-                yield Sample("relay_upstream_gating", labels | {"consumer": link.waits_for}, 1)

@@ -105,12 +105,12 @@ def _groups(regulator: Regulator) -> Iterator[GroupFigures]:
     found: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
     for vbucket, flow_control in enumerate(regulator.flow_controls):
         found[flow_control.group.receiver_count, flow_control.lacks_receivers].append(vbucket)
-    for (receivers, lacks_receivers), vbuckets in sorted(found.items()):
+    for number, ((receivers, lacking), vbuckets) in enumerate(sorted(found.items())):
         positions = (regulator.flow_controls[v].positions for v in vbuckets)
         unconsumed = sum(each.unconsumed_bytes for each in positions)
         waits_for = _gating(regulator, vbuckets)
         yield GroupFigures(
-            number_ranges(vbuckets), receivers, required, lacks_receivers, unconsumed, waits_for
+            number_ranges(vbuckets), receivers, required, lacking, unconsumed, waits_for, number
         )
 
 

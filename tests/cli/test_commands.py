@@ -73,7 +73,7 @@ def test_load_plan_run_status_sql_tail_and_verify_tell_one_story(
     assert status["round"] == 1
     seed, _ = world.cluster.seeds
     assert status["source"] == {"node": seed, "relay": None, "trouble": ""}, "it is no relay"
-    assert status["stuck"] == [] and status["waiting_for_snapshot_end"] == []
+    assert status["stuck"] == [] and status["waiting"] == []
     assert [(each["table"], each["documents"]) for each in status["replicas"]] == [
         ("docs", DOCUMENTS)
     ]

@@ -26,13 +26,13 @@ def run(
 ) -> int:
     """Read, and print or write."""
     from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.monitor.figures import FiguresReader
+    from dcp.lake.monitor.lake_figures import FiguresReader
     from dcp.lake.monitor.lake_metrics import lake_exposition
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables:
-        figures = FiguresReader(tables).read()
-    text = lake_exposition(figures, datetime.now(UTC))
+        figures = FiguresReader(tables, searches=True).read(datetime.now(UTC))
+    text = lake_exposition(figures)
     if output is None:
         say(text.rstrip("\n"))
     else:

@@ -22,12 +22,13 @@ def run(
 ) -> int:
     """Read the lake, and write or print."""
     from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.monitor.figures import FiguresReader, figures_json, page_html
+    from dcp.lake.monitor.lake_figures import FiguresReader
+    from dcp.lake.monitor.page import page_html
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables:
-        figures = FiguresReader(tables).read()
-    told = figures_json(figures, datetime.now(UTC))
+        figures = FiguresReader(tables, searches=True).read(datetime.now(UTC))
+    told = figures.to_json()
     if html is None:
         say_json(told)
     else:

@@ -4,6 +4,7 @@ Where a run is going on that this machine can see, also what each of its connect
 where the source is a relay, what that one waits for.
 """
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 from typer import Option
@@ -23,20 +24,20 @@ def run(
     from dcp.cli.views.board_view import connection_lines, connections_json
     from dcp.cli.views.relay_view import ask_source
     from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.query.status import lake_status
+    from dcp.lake.monitor.lake_figures import FiguresReader
     from dcp.lake.task_board.live_board import read_board
     from dcp.lake.task_board.live_folder import LiveFolder
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables, tables.read_once():
-        status = lake_status(tables)
+        figures = FiguresReader(tables, searches=False).read(datetime.now(UTC))
     source = ask_source(settings)
     samples = read_board(LiveFolder.of(settings))  # last: it is what changes fastest
     if json:
         connections = {"connections": connections_json(samples), "source": source.to_json()}
-        say_json(status.to_json() | connections)
+        say_json(figures.to_json() | connections)
     else:
-        say(str(status))
+        say(str(figures))
         if samples:
             say(f"connections of round {max(sample.round for sample in samples)}:")
         for line in connection_lines(samples):

@@ -12,7 +12,7 @@ from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings
 from dcp.lake.task_board.live_board import read_board
 from dcp.lake.task_board.live_folder import LiveFolder
-from dcp.lake.task_board.live_metrics import exposition
+from dcp.lake.task_board.live_metrics import task_exposition
 from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.printable import printable
 
@@ -47,7 +47,7 @@ class BoardView:
 
     def metrics(self) -> str:
         """Return the last look as Prometheus reads it."""
-        return exposition(self._samples)
+        return task_exposition(self._samples)
 
     def text(self) -> str:
         """Return the last look as text."""

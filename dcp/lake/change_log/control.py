@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from getpass import getuser
 from socket import gethostname
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ import pyarrow as pa
 from dcp.errors import LakeError
 from dcp.lake.tables.lake_tables import CONTROL_TABLE, LakeTables, ensure_ledger
 from dcp.lake.tables.schema import CONTROL
-from dcp.records import plain
+from dcp.records import UNSTORED, plain
 
 BACKFILL: Final = "backfill"
 PAUSE: Final = "pause"
@@ -56,16 +56,17 @@ class Action:
     id: str
     action: str
     vbuckets: str | None
-    options: str | None
+    options: Annotated[str | None, UNSTORED]
+    """Those of an erasure may name documents."""
     who: str = ""
-    time: datetime | None = None
+    time: Annotated[datetime | None, UNSTORED] = None
     state: ActionState = ActionState.REQUESTED
     detail: str = ""
-    is_to_be_cancelled: bool = False
+    is_to_be_cancelled: Annotated[bool, UNSTORED] = False
     """A cancel request for it has no answer. If it has ended, the driver refuses that cancel."""
-    begun_round: int = 0
+    begun_round: Annotated[int, UNSTORED] = 0
     """The newest round at the time when a driver began it."""
-    begun_detail: str = ""
+    begun_detail: Annotated[str, UNSTORED] = ""
     """The driver's note at the time when it began it."""
 
     @classmethod
@@ -120,6 +121,7 @@ class Control:
         self, action: Action, state: ActionState, round_number: int | None = None, detail: str = ""
     ) -> None:
         row = plain(action) | {
+            "options": action.options,
             "time": datetime.now(UTC),
             "who": action.who or _user(),
             "state": state,

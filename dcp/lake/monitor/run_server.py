@@ -17,8 +17,9 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
-from dcp.lake.monitor.figures import FiguresReader, FullFigures, figures_json, page_html
+from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
 from dcp.lake.monitor.lake_metrics import lake_exposition
+from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.lake_tables import open_lake
@@ -42,10 +43,10 @@ class RunFigures:
         self._watch = watch
         self._lock = threading.Lock()
         self._reader: FiguresReader | None = None
-        self._read: FullFigures | None = None
+        self._read: LakeFigures | None = None
         self._read_at = -_KEPT_SECONDS
 
-    def read(self) -> FullFigures:
+    def read(self) -> LakeFigures:
         """Return the present figures, with the seqnos that the run's plan knows.
 
         Raises:
@@ -54,9 +55,10 @@ class RunFigures:
         with self._lock:
             if self._read is None or monotonic() - self._read_at >= _KEPT_SECONDS:
                 if self._reader is None:
-                    self._reader = FiguresReader(open_lake(self._store))
-                self._read, self._read_at = self._reader.read(), monotonic()
-            return self._read.seeing(*self._watch.under_way)
+                    self._reader = FiguresReader(open_lake(self._store), searches=True)
+                self._read = self._reader.read(datetime.now(UTC), self._watch.under_way)
+                self._read_at = monotonic()
+            return self._read
 
 
 class _Server(ThreadingHTTPServer):
@@ -116,11 +118,11 @@ _Answers = Mapping[str, Callable[[], tuple[int, str, str]]]
 
 def _answers(figures: RunFigures, watch: RunWatch) -> _Answers:
     def of_figures() -> tuple[int, str, str]:
-        told = figures_json(figures.read(), datetime.now(UTC), watch.health())
+        told = figures.read().to_json() | {"health": watch.health().to_json()}
         return 200, _JSON, json.dumps(told)
 
     def metrics() -> tuple[int, str, str]:
-        text = lake_exposition(figures.read(), datetime.now(UTC))
+        text = lake_exposition(figures.read())
         return 200, "text/plain; version=0.0.4; charset=utf-8", text
 
     def health() -> tuple[int, str, str]:

@@ -1,12 +1,13 @@
 """Notes a run's progress from its observer's events, for health checks."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 from dcp.lake.config.settings import RoundSettings
+from dcp.lake.monitor.lake_figures import NOTHING_UNDER_WAY
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, StreamProgress
 from dcp.records import UNSTORED, Record
 
@@ -45,8 +46,8 @@ class RunWatch(Observer):
         self._reason = "its first round"
         self._progress: RoundProgress | None = None
         self._done = StreamProgress()
-        self.under_way: tuple[Mapping[int, int], datetime] = ({}, datetime.min.replace(tzinfo=UTC))
-        """The running round's target seqnos, by vbucket, and when the cluster was asked last."""
+        self.under_way = NOTHING_UNDER_WAY
+        """The running round's target seqnos, and when the cluster was asked last."""
 
     def health(self) -> Health:
         if self._progress is not None and (done := self._progress.total()) != self._done:

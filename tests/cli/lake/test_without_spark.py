@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +24,7 @@ from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.settings import Settings
 from dcp.lake.maintain import compaction
-from dcp.lake.monitor.figures import FiguresReader, FullFigures
+from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
 from dcp.lake.rounds.observer import NEXT_ROUND
 from dcp.lake.run import replicate as lake_run
 from dcp.lake.run.preview import preview
@@ -181,9 +182,9 @@ def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:
         return asked.total()
 
 
-def figures_of(settings: Settings) -> FullFigures:
+def figures_of(settings: Settings) -> LakeFigures:
     with opening.opened_lake(settings) as lake:
-        return FiguresReader(lake).read()
+        return FiguresReader(lake, searches=True).read(datetime.now(UTC))
 
 
 def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(

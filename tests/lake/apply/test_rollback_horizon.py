@@ -31,7 +31,6 @@ from dcp.lake.maintain.horizon_guard import (
     wrong_properties,
 )
 from dcp.lake.maintain.steps import run_steps, work_on
-from dcp.lake.query.status import lake_status
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, Horizon
@@ -45,6 +44,7 @@ from dcp.lake.tables.lake_tables import (
 )
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
 from tests.lake.conftest import NewLake
+from tests.lake.figures import figures_of
 from tests.lake.log_model import (
     Documents,
     LogModel,
@@ -224,7 +224,7 @@ def test_maintenance_keeps_what_a_shorter_vacuum_takes(
     with caplog.at_level(logging.WARNING, "dcp"):
         looked(HorizonGuard(lake, horizon), lake)
     assert "kept 1 seconds of the horizon's 3599 seconds" in caplog.text
-    [warning] = lake_status(lake).warnings
+    [warning] = figures_of(lake).warnings
     assert "table docs" in warning and "VACUUM START" in warning
     require_exact_newest(lake, model)
 
@@ -300,7 +300,7 @@ def test_hands_in_the_log_stop_the_next_run_until_they_are_taken_back(
         model.commit(table)
     with pytest.raises(LakeError, match=found):
         list(run_steps(work_on(lake, horizon), []))
-    assert any("dcplake resync" in warning for warning in lake_status(lake).warnings)
+    assert any("dcplake resync" in warning for warning in figures_of(lake).warnings)
     [remedy] = re.findall(r"RESTORE TABLE changes TO VERSION AS OF (\d+)", str(refusal.value))
     changes.restore(int(remedy))
     model.commit(table)

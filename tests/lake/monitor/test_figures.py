@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import ANY
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,12 +17,16 @@ from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.opening import lake_location, store_without_spark
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.monitor.figures import FiguresReader, FullFigures, Lag, figures_json
+from dcp.lake.monitor import run_server
+from dcp.lake.monitor.lake_figures import (
+    NOTHING_UNDER_WAY,
+    FiguresReader,
+    LakeFigures,
+    UnderWay,
+)
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_exposition
 from dcp.lake.monitor.run_server import RunFigures
 from dcp.lake.monitor.run_watch import RunWatch
-from dcp.lake.query.lake_figures import LakeFigures
-from dcp.lake.query.status import lake_status
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
@@ -32,7 +37,6 @@ from dcp.lake.tables.lake_tables import open_lake
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.producer.cluster import ProducerCluster
-from dcp.records import plain
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 
@@ -44,9 +48,22 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 VBUCKETS: Final = 4
 
 
-def shown(figures: LakeFigures) -> dict[str, Any]:
-    """Return the figures without the commits, of which a status reads more."""
-    return {**figures.parts(), "replicas": plain(figures.replicas)}
+def lag_of(figures: LakeFigures, table: str) -> tuple[int | None, datetime | None]:
+    """Return the seqnos that a table lacks, and since when."""
+    [found] = [each for each in figures.replicas if each.table == table]
+    if not found.lag_seconds:
+        return found.lag_seqnos, None
+    return found.lag_seqnos, figures.at - timedelta(seconds=found.lag_seconds)
+
+
+def unsearched(figures: LakeFigures) -> dict[str, Any]:
+    """Return what differs without a search of the log: tables at older rounds have no known lag."""
+    is_known = [each.status.round == figures.round for each in figures.replicas]
+    replicas = tuple(
+        each if known else replace(each, lag_seqnos=None, lag_seconds=None)
+        for each, known in zip(figures.replicas, is_known, strict=True)
+    )
+    return {"replicas": replicas, "behind": figures.behind if all(is_known) else ANY}
 
 
 class Scene:
@@ -70,7 +87,7 @@ class Scene:
         def started() -> "SparkSession":
             raise AssertionError("Spark was started")
 
-        return FiguresReader(open_lake(SparkStore(started, self._location)))
+        return FiguresReader(open_lake(SparkStore(started, self._location)), searches=True)
 
     def write(self, count: int, collection: int = 0) -> None:
         for number in range(count):
@@ -84,16 +101,19 @@ class Scene:
     def follow(self) -> None:
         self.driver.once(query_cluster(self._access), Event())
 
-    def figures(self) -> FullFigures:
+    def figures(
+        self, under_way: UnderWay = NOTHING_UNDER_WAY, at: datetime | None = None
+    ) -> LakeFigures:
         """Read them; who has read before, who has not, and a status find the same."""
-        found = self._reader.read()
-        assert found == self.new_reader().read()
-        assert shown(lake_status(self.lake)) == shown(found)
-        assert self._reader.read() is found, "nothing has changed since"
+        at = at or datetime.now(UTC)
+        found = self._reader.read(at, under_way)
+        assert found == self.new_reader().read(at, under_way)
+        status = FiguresReader(self.lake, searches=False).read(at, under_way)
+        assert status == replace(found, rounds=found.rounds[:1], **unsearched(found))
         return found
 
-    def lag(self, table: str) -> Lag:
-        return self.figures().lags[table]
+    def lag(self, table: str) -> tuple[int | None, datetime | None]:
+        return lag_of(self.figures(), table)
 
     def high_seqnos(self) -> dict[int, int]:
         return {vb: self.cluster.high_seqno(vb) for vb in range(VBUCKETS)}
@@ -117,11 +137,15 @@ def scene(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> It
 
 def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
     figures = scene.figures()
-    assert figures.highs == scene.high_seqnos()
+    assert figures.behind == (0,) * VBUCKETS
+    above = {vb: seqno + 1 for vb, seqno in scene.high_seqnos().items()}
+    assert scene.figures((above, figures.at)).behind == (1,) * VBUCKETS
     assert sum(each.rows for each in figures.rounds) == 50
     assert figures.rounds[0].time == scene.time_of(figures.round)
-    for lag in figures.lags.values():
-        assert (lag.seqnos(figures.highs), lag.since) == (0, None)
+    for table, documents in (("docs", 40), (scene.table, 10)):
+        assert lag_of(figures, table) == (0, None)
+        [found] = [each for each in figures.replicas if each.table == table]
+        assert (found.documents, found.undecodable_values, found.stale) == (documents, 0, ())
     sizes = {each.table: each.size for each in figures.tables}
     assert sizes.keys() == {"changes", "docs", scene.table}
     for table, size in sizes.items():  # no file is removed yet
@@ -132,24 +156,21 @@ def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
     scene.write(6, scene.collection)
     before, number = scene.high_seqnos(), scene.receive()
     behind = scene.lag(scene.table)
-    assert behind.seqnos(before) == 6
-    assert behind.since == scene.time_of(number)
-    docs = scene.lag("docs")
-    assert (docs.seqnos(before), docs.since) == (0, None), "it lacks nothing"
+    assert behind == (6, scene.time_of(number))
+    assert scene.lag("docs") == (0, None), "it lacks nothing"
     assert scene.figures().rounds[0].rows == 6
 
-    now = datetime.now(UTC)
-    ahead = scene.figures().seeing({0: before[0] + 3}, now)
-    assert ahead.lags["docs"].seqnos(ahead.highs) == 3 and ahead.lags["docs"].since == now
-    assert ahead.lags[scene.table].since == behind.since
-    assert ahead.last_contact is not None and ahead.last_contact.time == now, (
+    asked = datetime.now(UTC)
+    ahead = scene.figures(({0: before[0] + 3}, asked), asked + timedelta(seconds=1))
+    assert lag_of(ahead, "docs") == (3, asked)
+    assert lag_of(ahead, scene.table) == (9, behind[1])
+    assert ahead.last_contact is not None and ahead.last_contact.time == asked, (
         "the run has just asked"
     )
 
     [applied] = scene.driver.apply(number, force=True)
-    lag = scene.lag(scene.table)
-    assert (lag.seqnos(before), lag.since) == (0, None)
-    [after] = [each for each in scene.figures().replicas if each.table == scene.table]
+    assert scene.lag(scene.table) == (0, None)
+    [after] = [each.status for each in scene.figures().replicas if each.table == scene.table]
     [commit] = history(scene.lake.table(scene.table), 1)
     assert (after.round, after.applied_at) == (number, commit.time)
     assert after.version == applied.version == commit.version
@@ -168,7 +189,7 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     figures = scene.figures()
     assert figures.rollbacks == len(orders) == VBUCKETS
     assert sum(each.rollbacks for each in figures.rounds) == VBUCKETS
-    assert all(lag.seqnos(figures.highs) == 0 for lag in figures.lags.values())
+    assert [each.lag_seqnos for each in figures.replicas] == [0, 0]
 
     scene.write(20)
     scene.receive()
@@ -176,9 +197,10 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     stuck = VbucketReport(1, Outcome.LEFT_OUT, reason="node unreachable", detail=detail)
     figures = replace(scene.figures(), stuck=(stuck, replace(stuck, vbucket=2)))
     assert figures.rollbacks == VBUCKETS
-    told = figures_json(figures, datetime.now(UTC))["stuck"]
-    assert told[0] == {"vbucket": 1, "reason": stuck.reason, "detail": detail} and len(told) == 2
-    text = lake_exposition(figures, datetime.now(UTC))
+    told = figures.to_json()["stuck"]
+    assert told[0].items() >= {"vbucket": 1, "reason": stuck.reason, "detail": detail}.items()
+    assert (told[0]["outcome"], len(told)) == ("left_out", 2), "the page tells these two apart"
+    text = lake_exposition(figures)
     samples = [each for all_ in text_string_to_metric_families(text) for each in all_.samples]
     assert {each.labels.pop("bucket") for each in samples} == {"default"}
     assert {each.labels.pop("lake") for each in samples} == {figures.lake_id}
@@ -187,23 +209,34 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     assert found["dcplake_rollbacks_total",] == VBUCKETS
     assert found["dcplake_lag_seqnos", "docs"] == 20
     assert found["dcplake_lag_seconds", "docs"] > 0
-    assert {name for name, *_ in found} >= LAKE_METRICS.keys() - {
+    assert {name for name, *_ in found} >= {each.name for each in LAKE_METRICS} - {
         "dcplake_round_window_full_ratio"  # nothing was large
     }
 
 
 def test_a_run_serves_the_figures_and_a_report_has_them_in_it(
-    scene: Scene, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scene: Scene,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     scene.follow()
     watch = RunWatch(Observer(), RoundSettings())
     figures = RunFigures(store_without_spark(scene.settings), watch)
-    assert figures.read() == scene.figures()
+    assert figures.read() == scene.figures(at=figures.read().at)
     watch.under_way = {0: scene.high_seqnos()[0] + 2}, datetime.now(UTC)
-    assert figures.read().highs[0] == scene.high_seqnos()[0] + 2
+    monkeypatch.setattr(run_server, "_KEPT_SECONDS", 0.0)
+    assert figures.read().behind == (2, 0, 0, 0)
     root = str(scene.settings.lake.root)
     assert main(["report", "--lake", root]) == 0
     told = json.loads(capsys.readouterr().out)
+    assert main(["status", "--lake", root, "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status.keys() == told.keys() | {"connections", "source"}
+    differ = {name for name in told if status[name] != told[name]}
+    assert differ <= {"at", "rounds", "behind", "replicas"}
+    for one, other in zip(status["replicas"], told["replicas"], strict=True):
+        assert one in (other, other | {"lag_seqnos": None, "lag_seconds": None})
     assert {each["table"] for each in told["replicas"]} == {"docs", scene.table}
     assert told["round"] == scene.figures().round == told["rounds"][0]["round"]
     page = tmp_path / "page.html"
@@ -219,18 +252,24 @@ def test_the_page_costs_one_read_of_the_log(scene: Scene, monkeypatch: pytest.Mo
     take_rows = FileTable.take_rows
 
     def counted(table: FileTable, *asked: Any) -> Any:
-        reads.append(table.where)
+        reads.append(table.where.split()[-1])
         return take_rows(table, *asked)
 
     monkeypatch.setattr(FileTable, "take_rows", counted)
     reader = scene.new_reader()
-    told = figures_json(reader.read(), datetime.now(UTC))
-    assert len(reads) == 1, "a reader that has read nothing before"
+    told = reader.read(datetime.now(UTC)).to_json()
+    counts = ["docs", "docs", scene.table, scene.table]
+    assert sorted(reads) == ["changes", *counts], "a reader that has read nothing before"
     assert len(told["rounds"]) > 1 and told["rounds"][0]["rows"] == 9
-    assert told["map"]["behind"] == [0] * VBUCKETS
+    assert told["behind"] == [0] * VBUCKETS
     assert sum(each.get("rows", 0) for each in told["minutes"]) >= 9
-    reader.read()
-    assert len(reads) == 1
+    reader.read(datetime.now(UTC))
+    assert len(reads) == 5, "nothing has changed since"
+    scene.write(1)
+    scene.follow()
+    reads.clear()
+    reader.read(datetime.now(UTC))
+    assert reads.count("docs") == 2 and scene.table not in reads, "it counts what has changed"
 
 
 def test_no_lag_of_zero_is_told_when_nobody_drives(scene: Scene) -> None:
@@ -238,20 +277,20 @@ def test_no_lag_of_zero_is_told_when_nobody_drives(scene: Scene) -> None:
     figures = scene.figures()
     assert figures.last_contact is not None
     now = datetime.now(UTC)
-    assert (figures.lag_seqnos("docs", now), figures.lag_seconds("docs", now)) == (0, 0.0)
+    assert [(each.lag_seqnos, each.lag_seconds) for each in figures.replicas] == [(0, 0.0)] * 2
     late = now + timedelta(seconds=figures.last_contact.next_seconds + 1)
-    told = figures_json(figures, late)
+    figures = scene.figures(at=late)
+    told = figures.to_json()
     assert not told["is_driven"]
     for each in told["replicas"]:
         assert (each["lag_seqnos"], each["lag_seconds"]) == (None, None)
-    text = lake_exposition(figures, late)
+    text = lake_exposition(figures)
     assert "dcplake_lag_seconds{" not in text and "dcplake_lag_seqnos{" not in text
     assert "dcplake_last_contact_timestamp_seconds{" in text
 
     scene.write(5)
     scene.receive()
-    behind = scene.figures()
-    assert behind.lag_seqnos("docs", late) == 5, "the least that it lacks is known"
+    assert lag_of(scene.figures(at=late), "docs")[0] == 5, "the least that it lacks is known"
     scene.follow()
     scene.driver.close()
-    assert not scene.figures().is_driven(datetime.now(UTC)), "the driver has ended"
+    assert not scene.figures().is_driven, "the driver has ended"

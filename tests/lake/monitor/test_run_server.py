@@ -13,7 +13,7 @@ from dcp.errors import ConfigError, SetupError
 from dcp.lake.adapters.opening import refuse_to_start
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.monitor.figures import page_html
+from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_server import RunServer, http_address
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, RoundProgress, StreamProgress

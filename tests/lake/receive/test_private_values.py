@@ -16,7 +16,6 @@ from dcp.errors import ConfigError, QualityError, SecretError
 from dcp.lake.change_log.control import RESYNC
 from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.settings import Settings
-from dcp.lake.query.status import lake_status
 from dcp.lake.receive.private_values import DROPPED, hashes_with, masks
 from dcp.lake.run.control_requests import ask
 from dcp.lake.run.preview import preview
@@ -28,6 +27,7 @@ from dcp.server.model.versions import Content, Version
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import join_xattrs
+from tests.lake.figures import figures_of
 from tests.lake.receiving import QUICK_ROUND, RoundsInProcess, item_rows, lake_of, settings_for
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ def test_no_file_of_a_lake_has_the_values_and_a_resync_brings_old_rows_under_the
     root = Path(settings.lake.root)
     assert require_nowhere(root, SECRET) > 10
     lake = lake_of(settings, spark)
-    [users] = [each for each in lake_status(lake).documents if each != "docs"]
+    [users] = [each.table for each in figures_of(lake).replicas if each.table != "docs"]
 
     def values() -> list[Any]:
         rows = lake_of(settings, spark).table(users).rows("value", "true")

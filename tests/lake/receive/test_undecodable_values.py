@@ -14,20 +14,20 @@ import pytest
 
 from dcp.cli.views.run_output import JsonObserver
 from dcp.client.consumer_events import StopReason
-from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.task_board.live_board import read_board
 from dcp.lake.task_board.live_folder import LiveFolder
-from dcp.lake.task_board.live_metrics import exposition
+from dcp.lake.task_board.live_metrics import task_exposition
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Opcode
 from dcp.wire.xattr import join_xattrs
+from tests.lake.figures import figures_of
 from tests.lake.receiving import QUICK_ROUND, RoundsInProcess, item_rows, lake_of, settings_for
 
 JSON, SNAPPY, XATTR, UNKNOWN = 1, 2, 4, 8
@@ -154,7 +154,7 @@ def test_a_running_task_tells_how_many(cluster: ProducerCluster, tmp_path: Path)
     assert samples[0].undecodable_values == len(BROKEN)
     assert samples[0].to_json()["undecodable_values"] == len(BROKEN)
     line = f'dcplake_task_undecodable_values{{task="{samples[0].label}"}} {len(BROKEN)}.0\n'
-    assert line in exposition(samples)
+    assert line in task_exposition(samples)
     rounds.keep(plan, list(batches))
 
 
@@ -245,8 +245,8 @@ def test_everything_that_shows_them_says_so(
         broken = BROKEN.get(name)
         assert (row["detail"] is None) == (broken is None)
         assert broken is None or broken.detail in row["detail"]
-    status = lake_status(lake)
-    assert status.undecodable_values == {"docs": count}
+    status = figures_of(lake)
+    assert [(each.table, each.undecodable_values) for each in status.replicas] == [("docs", count)]
     assert [each["undecodable_values"] for each in status.to_json()["replicas"]] == [count]
     assert f"    {count} {TEXT}" in str(status)
 
@@ -255,6 +255,7 @@ def test_everything_that_shows_them_says_so(
     take(cluster, b"plain", b"\xff" * 5, SNAPPY, opcode=int(Opcode.DCP_DELETION))
     [report] = run(applied, once=True).rounds
     assert report.undecodable_values == 1
-    status = lake_status(lake)
-    assert status.documents == {"docs": count + 1} and status.undecodable_values == {"docs": 1}
+    status = figures_of(lake)
+    [docs] = status.replicas
+    assert (docs.documents, docs.undecodable_values) == (count + 1, 1)
     assert f"    1 {TEXT}" in str(status)

@@ -15,9 +15,9 @@ from dcp.lake.change_log.control import (
     Control,
     pause_of,
 )
-from dcp.lake.query.status import lake_status
 from dcp.lake.run.control_requests import Requests
 from dcp.lake.tables.lake_tables import CONTROL_TABLE, DOCS, LakeTables, ensure_replicas
+from tests.lake.figures import figures_of
 from tests.lake.log_model import LogModel
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 from tests.lake.memory_table import MemoryTable
@@ -81,14 +81,14 @@ def test_the_status_tells_a_pause_as_long_as_it_holds() -> None:
     _, lake, _, control = lake_with_request()
     pause = Action.requested(PAUSE, None, {})
     control.write(pause, ActionState.REQUESTED)
-    told = str(lake_status(lake)).splitlines()
+    told = str(figures_of(lake)).splitlines()
     assert f"  pause {pause.id}, requested: asked for by {pause.who}" in told
     Requests(lake, control, "writer", ()).carry_out()
-    told = str(lake_status(lake)).splitlines()
+    told = str(figures_of(lake)).splitlines()
     assert f"  paused by {pause.who} (request {pause.id}); dcplake resume ends that" in told
-    assert lake_status(lake).to_json()["paused"] == f"paused by {pause.who} (request {pause.id})"
+    assert figures_of(lake).to_json()["paused"] == f"paused by {pause.who} (request {pause.id})"
     control.write(Action.requested(RESUME, None, {}), ActionState.REQUESTED)
-    assert lake_status(lake).paused == ""
+    assert figures_of(lake).paused == ""
 
 
 def test_each_cancel_of_an_ended_request_is_refused_once() -> None:

@@ -17,7 +17,6 @@ from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.config.settings import ApplySettings, Settings
-from dcp.lake.query.status import lake_status
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
@@ -32,6 +31,7 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import DEFAULT_ID
 from dcp.threads import in_thread
 from tests.client.drained import wait_for
+from tests.lake.figures import figures_of
 from tests.lake.object_store import BUCKET, ObjectStore
 from tests.lake.receive.test_private_values import require_nowhere
 from tests.lake.receiving import lake_of, settings_for, write_config
@@ -115,7 +115,7 @@ def test_a_document_goes_with_all_its_versions(
     assert not check_erased(settings, erasure("key-7")).found
     assert check_erased(settings, erasure("key-8")).found
     assert table_rows(lake_of(settings), None) == source_rows(cluster, high(cluster))
-    assert lake_status(lake_of(settings)).warnings == ()
+    assert figures_of(lake_of(settings)).warnings == ()
 
     # The lake goes on, and a new document of that key lands.
     cluster.set(b"key-7", b'{"n": "new"}')
@@ -232,7 +232,7 @@ def test_an_erasure_that_fails_is_told_and_tried_again(
     assert waiting.state is ActionState.BEGUN
     assert "table docs does not hold round 2 whole" in waiting.detail
     assert f"begun: asked for by {waiting.who}; waits: table docs" in str(
-        lake_status(lake_of(settings))
+        figures_of(lake_of(settings))
     )
     with monkeypatch.context() as patched:
         patched.setattr("dcp.lake.run.driver_erasures.purge_tables", refused)
@@ -339,7 +339,7 @@ def test_no_file_of_a_lake_has_an_erased_document(
     assert [each["key"] for each in left["samples"]] == ["key-8"]
     assert table_rows(lake, None) == source_rows(replicated, high(replicated))
     assert verify(settings, spark=spark).differing == 0
-    assert lake_status(lake).warnings == ()
+    assert figures_of(lake).warnings == ()
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from dcp.errors import ConfigError, IncompleteRunError, LakeError
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import PAUSE, RESUME, RESYNC, Action, ActionState, Control
-from dcp.lake.query.status import lake_status
 from dcp.lake.rounds.round_plan import Idle, ReadAgain, RoundPlan
 from dcp.lake.run.control_requests import Requests, ask, resyncs_of
 from dcp.lake.run.preview import preview
@@ -23,6 +22,7 @@ from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
 from dcp.records import plain
 from dcp.server.model.cluster_settings import ClusterSettings
+from tests.lake.figures import figures_of
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import rows_of, source_rows, table_rows
@@ -130,7 +130,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         ask(settings, RESYNC)
         run(settings, once=True)
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
-        assert lake_status(lake).warnings == ()
+        assert figures_of(lake).warnings == ()
 
 
 def _newest(lake: "LakeTables") -> "AppliedVersion":
@@ -163,7 +163,7 @@ def test_the_policy_fail_reports_and_resync_is_the_way_on(
         assert again == _read_again(settings)
         assert again is not None and again.documents == sum(map(cluster.high_seqno, again.vbuckets))
         assert set(again.vbuckets) == {vb for vb in range(VBUCKETS) if cluster.high_seqno(vb)}
-        [reason] = {report.reason for report in lake_status(lake).stuck}
+        [reason] = {report.reason for report in figures_of(lake).stuck}
         assert reason == "rollback"
         report = verify(settings, spark=spark)
         assert (report.differing, {left.reason for left in report.not_compared}) == (0, {reason})

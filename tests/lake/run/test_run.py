@@ -22,7 +22,6 @@ from dcp.errors import (
 )
 from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -42,6 +41,7 @@ from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import MAX_SYSTEM_BYTES, join_xattrs
+from tests.lake.figures import figures_of
 from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import (
     complete_seqnos,
@@ -117,7 +117,7 @@ def test_once_replicates_the_bucket_and_ends_idle(
     [listed] = spark.sql("SELECT rows, bytes FROM rounds").collect()
     assert tuple(listed) == (first.rounds[0].rows, first.rounds[0].frame_bytes)
     assert spark.sql("SELECT count(*) FROM pending_changes").collect()[0][0] == 0
-    assert lake_status(lake).stuck == ()
+    assert figures_of(lake).stuck == ()
 
 
 @pytest.mark.usefixtures("lakes_in_memory")

@@ -21,7 +21,6 @@ from dcp.lake.change_log.changes import append_round, latest_round, newest_round
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings, SparkSettings
 from dcp.lake.config.storage_options import LOG_STORE
-from dcp.lake.query.status import lake_status
 from dcp.lake.query.views import register_views
 from dcp.lake.spark.hadoop import log_store_of
 from dcp.lake.store.data_file import FileContents
@@ -44,6 +43,7 @@ from dcp.lake.tables.lake_tables import (
 )
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
 from tests.lake.conftest import NewLake
+from tests.lake.figures import figures_of
 from tests.lake.given_rows import given_rows
 from tests.lake.log_model import LogModel, apply_pending, read_documents
 from tests.lake.tables_at import no_spark, place_of
@@ -197,7 +197,7 @@ def test_replicas_are_known_from_the_moment_they_are_made(new_lake: NewLake) -> 
     assert history(lake.changes)[0].version == version
     shutil.rmtree(lake.location.path(again.name))
     assert replicas_in(lake) == (DOCS, first)
-    assert [replica.table for replica in lake_status(lake).replicas] == [DOCS.name, first.name]
+    assert [replica.table for replica in figures_of(lake).replicas] == [DOCS.name, first.name]
 
 
 def test_two_drivers_make_one_lake(spark: "SparkSession", tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPla
 from dcp.lake.config.settings import LakeSettings, Settings
 from dcp.lake.task_board.live_board import TaskWatcher, live_board, read_board
 from dcp.lake.task_board.live_folder import LiveFolder
-from dcp.lake.task_board.live_metrics import exposition
+from dcp.lake.task_board.live_metrics import task_exposition
 from dcp.lake.task_board.task_stats import NodeStreams, TaskStats, connection_of
 
 NODE = NodeAddress("node.example", 11210)
@@ -352,7 +352,7 @@ def samples_of(text: str) -> list[Sample]:
 def test_metrics_are_one_exposition_with_bounded_labels() -> None:
     older = watcher([READY], "dcplake-0a1b2c3d-r6-t2.0").stats()
     newer = replace(watcher([READY]).stats(), at=older.at + 1)
-    text = exposition([newer, older])
+    text = task_exposition([newer, older])
     found = samples_of(text)
     for sample in samples_of(METRICS):
         assert sample in found
@@ -364,15 +364,17 @@ def test_metrics_are_one_exposition_with_bounded_labels() -> None:
     resident = Sample("dcplake_task_resident_bytes", {"task": "t2"}, newer.resident_bytes)
     assert newer.resident_bytes and resident in found
     assert text.endswith("\n")
-    assert exposition([]).count("# TYPE") == len(types)
+    assert task_exposition([]).count("# TYPE") == len(types)
 
 
 def test_what_a_node_does_not_count_is_not_outstanding() -> None:
     """A window that was switched off and on is forgotten; without one nothing is counted."""
     again = watcher([replace(READY, window=replace(WINDOW, in_use=300))]).stats()
-    assert 'dcp_unacked_bytes{node="node.example:11210",task="t2"} 300.0\n' in exposition([again])
+    assert 'dcp_unacked_bytes{node="node.example:11210",task="t2"} 300.0\n' in task_exposition(
+        [again]
+    )
     none = watcher([replace(READY, window=None)]).stats()
-    assert "dcp_unacked_bytes{" not in exposition([none])
+    assert "dcp_unacked_bytes{" not in task_exposition([none])
 
 
 def test_a_window_that_waits_for_its_acknowledgement_is_shown_as_any_other() -> None:
@@ -383,7 +385,7 @@ def test_a_window_that_waits_for_its_acknowledgement_is_shown_as_any_other() -> 
     ).stats()
     stats = replace(looked, seconds=10.0, gate_seconds={"acknowledgement": 4.0})
     assert [each.gate for each in stats.connections] == ["acknowledgement"]
-    text = exposition([stats])
+    text = task_exposition([stats])
     labels = 'node="node.example:11210",stage="acknowledgement",task="t2"'
     assert f"fc_gating{{{labels}}} 1.0\n" in text
     assert 'fc_gating_seconds_total{stage="acknowledgement",task="t2"} 4.0\n' in text
@@ -430,5 +432,5 @@ def test_two_that_look_at_once_count_the_time_once() -> None:
 def test_a_label_cannot_break_out_of_its_quotes() -> None:
     stats = watcher([READY]).stats()
     odd = replace(stats, connections=(replace(stats.connections[0], node='a"b\\c\nd'),))
-    assert r'node="a\"b\\c\nd"' in exposition([odd])
-    assert socket.gethostname() not in exposition([odd])
+    assert r'node="a\"b\\c\nd"' in task_exposition([odd])
+    assert socket.gethostname() not in task_exposition([odd])

@@ -1,17 +1,38 @@
-"""The words of a lake's status."""
+"""The words and the JSON of a lake's status."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from dcp.lake.change_log.applied import ReplicaStatus
-from dcp.lake.change_log.last_contact import LastContact
-from dcp.lake.query.status import LakeStatus
+from dcp.lake.change_log.last_contact import LastContact, Minute
+from dcp.lake.monitor.lake_figures import LakeFigures, ReplicaFigures
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 
 AT = datetime(2026, 1, 31, 10, tzinfo=UTC)
+NEW = LakeFigures(
+    bucket="bucket",
+    lake_id="id",
+    location="/lake",
+    vbuckets=1024,
+    at=AT,
+    round=1,
+    round_at=None,
+    rounds=(),
+    last_contact=None,
+    waiting=(),
+    stuck=(),
+    rollbacks=0,
+    behind=(),
+    replicas=(),
+    tables=(),
+    horizon_seconds=3600.0,
+    warnings=(),
+    requests=(),
+    paused="",
+)
 
 
 def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
@@ -24,23 +45,7 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
     for number in (900, 902):
         told = f"a:1 sent nothing of it for 30.{number} s"
         stuck.append(replace(waits, vbucket=number, reason="waiting for data", detail=told))
-    status = LakeStatus(
-        bucket="bucket",
-        lake_id="id",
-        vbuckets=1024,
-        round=1,
-        waiting=(7,),
-        stuck=tuple(stuck),
-        rollbacks=0,
-        replicas=(),
-        stale={},
-        round_at=None,
-        last_contact=None,
-        at=AT,
-        place="/lake",
-        documents={},
-        undecodable_values={},
-    )
+    status = replace(NEW, waiting=(7,), stuck=tuple(stuck))
     lines = str(status).splitlines()
     assert lines[1:] == [
         "  no contact with the cluster yet",
@@ -50,7 +55,7 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
         "(900: a:1 sent nothing of it for 30.900 s)",
     ]
     shown = status.to_json()
-    assert shown["waiting_for_snapshot_end"] == [7]
+    assert shown["waiting"] == [7]
     assert (shown["stuck"][0]["vbucket"], shown["stuck"][0]["target_seqno"]) == (1, 9)
 
 
@@ -61,23 +66,14 @@ def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:
     apply = TableCommit(3, ago(7), "MERGE", {"to_round": 2, "base": 2})
     commits = CommitHistory((apply, replace(apply, version=2, time=ago(9))))
     replica = ReplicaStatus("docs", AppliedVersion("docs", 3, 1, 2, 2), 3, commits)
-    contact = LastContact(ago(0.2), 200.0, behind=1200)
-    status = LakeStatus(
-        bucket="bucket",
-        lake_id="id",
-        vbuckets=64,
+    minutes = (Minute(7, rows=3), Minute(8))
+    contact = LastContact(ago(0.2), 200.0, behind=1200, minutes=minutes)
+    status = replace(
+        NEW,
         round=2,
-        waiting=(),
-        stuck=(),
-        rollbacks=0,
-        replicas=(replica,),
-        stale={"docs": ()},
+        replicas=(ReplicaFigures(replica, (), 5, 0, 1200, 11.5),),
         round_at=ago(8),
         last_contact=contact,
-        at=AT,
-        place="/lake",
-        documents={"docs": 5},
-        undecodable_values={"docs": 0},
     )
     assert str(status).splitlines()[1] == (
         "  last contact with the cluster 12 s ago, last round 8 min ago, last apply 7 min ago; "
@@ -95,11 +91,15 @@ def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:
             "stale": [],
             "documents": 5,
             "undecodable_values": 0,
+            "lag_seqnos": 1200,
+            "lag_seconds": 11.5,
         }
     ]
     assert list(told["replicas"][0])[:6] == [
         "table", "version", "round", "applied_at", "defect", "stale",
     ]  # fmt: skip
+    assert told["minutes"] == [{"minute": 7, "rows": 3}, {"minute": 8}]
+    assert (told["location"], told["round_at"]) == ("/lake", ago(8).isoformat())
     dead = replace(status, last_contact=replace(contact, time=ago(192)))
     assert str(dead).splitlines()[1:3] == [
         "  no contact with the cluster for 3 h 12 min, last round 8 min ago, last apply 7 min ago",

@@ -1,0 +1,513 @@
+"""The figures of a lake, and their reader. Status, metrics, page and report render them.
+
+The reader asks the lake's own tables, without Spark if Delta's log and files suffice. It does not
+ask the cluster: the newest round's plan says what the cluster held.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import takewhile
+from typing import Annotated, Any, Final, TypeVar
+
+from dcp.errors import LakeError
+from dcp.lake.change_log.applied import ReplicaStatus, replica_status, shown_stale
+from dcp.lake.change_log.changes import newest_round, refuse_tampered_log, round_time
+from dcp.lake.change_log.control import Action, Control, pause_of, paused_by
+from dcp.lake.change_log.epochs import first_rounds_after, forks_between, live_up_to
+from dcp.lake.change_log.last_contact import LastContact, last_contact
+from dcp.lake.change_log.round_queries import reports_since, round_record, round_records
+from dcp.lake.change_log.tampering import refuse_log_behind, short_vacuums
+from dcp.lake.maintain.horizon_guard import look_back, recorded_horizon, wrong_properties
+from dcp.lake.monitor.status_text import age_lines, request_line, stuck_lines
+from dcp.lake.query.views_sql import AS_SENT_SQL
+from dcp.lake.rounds.round_report import window_full_shares
+from dcp.lake.store.table import TableSize
+from dcp.lake.tables.history import FEW, WINDOW, TableCommit, history
+from dcp.lake.tables.lake_tables import (
+    AUDIT_TABLE,
+    CHANGES_TABLE,
+    LakeTables,
+    ReplicaTable,
+    refuse_lost_replica,
+    replicas_in,
+)
+from dcp.lake.tables.round_record import UNDECODABLE, Outcome, RoundRecord, VbucketReport
+from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.printable import Shown, number_ranges, printable
+from dcp.records import SPREAD, Record
+
+ROUNDS_SHOWN: Final = 30
+"""The most rounds in the figures; fewer at first, if they have many vbuckets."""
+
+_REPORTS_READ: Final = 3000
+"""A first look reads about this many reports of vbuckets, in tens of milliseconds."""
+_FEWEST_ROUNDS: Final = 3
+
+UnderWay = tuple[Mapping[int, int], datetime]
+"""What a driver knows: seqnos by vbucket, and the time when it last asked the cluster."""
+
+NOTHING_UNDER_WAY: Final[UnderWay] = ({}, datetime.min.replace(tzinfo=UTC))
+
+_LOG = logging.getLogger(__name__)
+_Found = TypeVar("_Found")
+_Head = tuple[str, int, datetime]
+"""A table's name, and the version and time of its newest commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFigures:
+    table: str
+    version: int
+    size: Annotated[TableSize, SPREAD]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFigures:
+    status: Annotated[ReplicaStatus, SPREAD]
+    stale: tuple[int, ...]
+    """Vbuckets that the table shows as of an older round until they are whole."""
+    documents: int
+    undecodable_values: int
+    """Documents whose value is stored as it was sent."""
+    lag_seqnos: int | None
+    """The number of known seqnos that the table lacks.
+
+    None if it lacks none and nobody drives the lake: then the cluster may hold more. None, too, if
+    the reader did not search the log for them, or could not.
+    """
+    lag_seconds: float | None
+    """For how long the oldest missing change is known; None as for ``lag_seqnos``."""
+
+    @property
+    def table(self) -> str:
+        return self.status.table
+
+    def lines(self, newest_round: int) -> Iterator[str]:
+        table, version, number = self.status.table, self.status.version, self.status.round
+        is_behind = number < newest_round
+        standing = f"last applied at round {number}" if is_behind else "holds that round"
+        yield f"  {table}: version {version}, {self.documents:,} documents, {standing}"
+        if self.status.defect:
+            yield f"    no apply is possible: found {self.status.defect} by somebody else"
+        if self.undecodable_values:
+            yield f"    {self.undecodable_values:,} {UNDECODABLE}"
+        if self.stale:
+            stale = number_ranges(self.stale)
+            yield f"    stale, until they are streamed whole: vbuckets {stale}"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFigures:
+    round: int
+    time: datetime | None
+    """None if the history has forgotten it."""
+    rows: int
+    bytes: int
+    vbuckets: int
+    rollbacks: int
+    window_full: Mapping[str, float]
+    """The share of the time in which nodes could send nothing, by stage (empty: unknown)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFigures(Record, Shown):
+    """A lake at one instant, as its own tables tell it."""
+
+    bucket: str
+    lake_id: Annotated[str, "lake"]
+    location: str
+    vbuckets: int
+    at: datetime
+    """Ages and lags count up to this time."""
+    round: int
+    round_at: datetime | None
+    """None before the first round, or if the history has forgotten it."""
+    rounds: tuple[RoundFigures, ...]
+    """The newest ones, newest first."""
+    last_contact: LastContact | None
+    """None if no driver has asked the cluster."""
+    waiting: tuple[int, ...]
+    """Vbuckets whose newest rows wait for the end of a snapshot."""
+    stuck: tuple[VbucketReport, ...]
+    """Vbuckets that the newest round could not advance, each with its reason."""
+    rollbacks: int
+    """The number of rollbacks that producers ordered; each order is for one vbucket."""
+    behind: tuple[int, ...]
+    """For every vbucket, in order: the most known seqnos that a table with a known lag lacks."""
+    replicas: tuple[ReplicaFigures, ...]
+    tables: tuple[TableFigures, ...]
+    horizon_seconds: float
+    """Rollbacks over this time can be undone."""
+    warnings: tuple[str, ...]
+    """Foreign changes that shorten the horizon, or damage the log."""
+    requests: tuple[Action, ...]
+    """Open requests of the table ``control``."""
+    paused: str
+    """Names who paused the lake; empty if it is not paused."""
+
+    @property
+    def is_driven(self) -> Annotated[bool, "is_driven"]:
+        """True if a driver watches the cluster. Otherwise the cluster's state is unknown."""
+        return self.last_contact is not None and not self.last_contact.is_overdue(self.at)
+
+    @property
+    def minutes(self) -> Annotated[list[dict[str, Any]], "minutes"]:
+        """The driver's last hours by minute, oldest first; a missing value is 0."""
+        contact = self.last_contact
+        return [] if contact is None else [each.told() for each in contact.minutes]
+
+    @property
+    def newest_round(self) -> RoundFigures | None:
+        return self.rounds[0] if self.rounds else None
+
+    @property
+    def stuck_by_reason(self) -> Mapping[str, int]:
+        return dict(sorted(Counter(each.reason for each in self.stuck).items()))
+
+    def __str__(self) -> str:
+        applies = (each.status.applied_at for each in self.replicas if each.status.applied_at)
+        lines = [
+            f"lake {self.lake_id} at {self.location}: bucket {self.bucket!r}, {self.vbuckets} "
+            f"vbuckets, round {self.round}",
+            *age_lines(self.at, self.last_contact, self.round_at, max(applies, default=None)),
+        ]
+        for each in self.replicas:
+            lines += each.lines(self.round)
+        if self.waiting:
+            lines.append(f"  waiting for their snapshot's end: {len(self.waiting)} vbuckets")
+        lines += stuck_lines(self.stuck)
+        if self.paused:
+            lines.append(f"  {printable(self.paused)}; dcplake resume ends that")
+        lines += map(request_line, self.requests)
+        lines += [f"  warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lag:
+    """The changes that a replica table lacks."""
+
+    reached: Mapping[int, int]
+    """By vbucket, the seqno up to which the table is complete; rounds without rows for it count."""
+    since: datetime | None
+    """When the lake learned of the oldest missing change; None if none is missing."""
+
+    def lacking(self, known: Sequence[int]) -> list[int]:
+        """Return the number of lacking seqnos for every vbucket, from its newest known one."""
+        return [max(0, high - self.reached.get(vb, 0)) for vb, high in enumerate(known)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """The lake as its tables show it until one of them has another version."""
+
+    round: int
+    round_at: datetime | None
+    rounds: tuple[RoundFigures, ...]
+    record: RoundRecord
+    statuses: Mapping[ReplicaTable, ReplicaStatus]
+    counts: Mapping[str, tuple[int, int]]
+    """By replica table, the number of documents, and of those whose value is as it was sent."""
+    vacuums: Mapping[str, tuple[TableCommit, ...]]
+    """By replica table, those among its newest commits."""
+    lags: Mapping[str, _Lag]
+    """By replica table, as far as it is known."""
+    tables: tuple[TableFigures, ...]
+    warnings: tuple[str, ...]
+
+
+class FiguresReader:
+    """Reads the figures of one open lake, in one thread at a time.
+
+    It reads again only what has changed since its last read.
+    """
+
+    def __init__(self, lake: LakeTables, *, searches: bool) -> None:
+        """``searches``: search the log for several rounds, and for rows that tables lack.
+
+        Each of these rounds, and each round since a table's newest row, may cost a read. Without a
+        search there is only the newest round, and the lag of a table at an older one is unknown.
+        """
+        self._lake = lake
+        self._searches = searches
+        self._control = Control(lake)
+        self._seen: tuple[Sequence[_Head], _Look] | None = None
+        self._rounds: dict[int, RoundFigures] = {}
+        self._sizes: Mapping[_Head, TableSize] = {}
+        self._counts: Mapping[_Head, tuple[int, int]] = {}
+        self._vacuums: Mapping[_Head, tuple[TableCommit, ...]] = {}
+
+    def read(self, at: datetime, under_way: UnderWay = NOTHING_UNDER_WAY) -> LakeFigures:
+        """Return the figures at a time. A driver may know higher seqnos than its lake.
+
+        Raises:
+            LakeError: a table, or the newest round's record, is damaged.
+        """
+        with self._lake.read_once():
+            look = self._look()
+            contact = last_contact(self._lake.store, look.round_at)
+            if contact is not None:
+                contact = replace(contact, time=max(contact.time, under_way[1]))
+            return _figures(self._lake, look, contact, self._control.actions(), at, under_way)
+
+    def _look(self) -> _Look:
+        replicas = replicas_in(self._lake)
+        tables = [CHANGES_TABLE, *(each.name for each in replicas)]
+        if self._lake.table(AUDIT_TABLE).exists():
+            tables.append(AUDIT_TABLE)
+        newest = [(table, history(self._lake.table(table))[0]) for table in tables]
+        heads = [(table, commit.version, commit.time) for table, commit in newest]
+        if self._seen is None or self._seen[0] != heads:
+            self._seen = heads, self._look_again(replicas, heads)
+        return self._seen[1]
+
+    def _look_again(self, replicas: Sequence[ReplicaTable], heads: Sequence[_Head]) -> _Look:
+        lake, shown = self._lake, {each.name for each in replicas}
+        commits = history(lake.changes, WINDOW if self._searches else FEW)
+        newest = newest_round(lake, commits)
+        round_at = round_time(lake, newest, commits) if newest else None
+        rounds = self._round_figures(commits, newest, round_at)
+        record = round_record(lake, newest)
+        statuses = {each: replica_status(lake, each) for each in replicas}
+        of_replicas = [head for head in heads if head[0] in shown]
+        self._sizes = _kept(self._sizes, heads, lambda table: lake.table(table).size())
+        self._counts = _kept(self._counts, of_replicas, lambda table: _counts(lake, table))
+        self._vacuums = _kept(self._vacuums, of_replicas, lambda table: _vacuums(lake, table))
+        return _Look(
+            newest,
+            round_at,
+            rounds,
+            record,
+            statuses,
+            {table: counts for (table, *_), counts in self._counts.items()},
+            {table: vacuums for (table, *_), vacuums in self._vacuums.items()},
+            self._lags(statuses, commits, newest, record),
+            tuple(TableFigures(*head[:2], size) for head, size in self._sizes.items()),
+            tuple(_warnings(lake, commits, newest, statuses)),
+        )
+
+    def _lags(
+        self,
+        statuses: Mapping[ReplicaTable, ReplicaStatus],
+        commits: Sequence[TableCommit],
+        newest: int,
+        record: RoundRecord,
+    ) -> dict[str, _Lag]:
+        # If a table is ahead of the log, somebody took the log back: its newest round is unknown.
+        known = {
+            each: status
+            for each, status in statuses.items()
+            if status.round == newest or (self._searches and status.round < newest)
+        }
+        try:
+            return dict(_lags(self._lake, known, commits, newest, record))
+        except LakeError as error:  # a damaged file; or a table taken back to a forgotten round
+            _LOG.info("%s: the lag is unknown: %s", self._lake.location, error)
+            return {}
+
+    def _round_figures(
+        self, commits: Sequence[TableCommit], newest: int, round_at: datetime | None
+    ) -> tuple[RoundFigures, ...]:
+        """Return the newest rounds; the same read of the log brings the newest round's record."""
+        vbucket_count = self._lake.identity.vbucket_count
+        most = ROUNDS_SHOWN if self._searches else 1
+        at_once = min(most, max(_FEWEST_ROUNDS, _REPORTS_READ // vbucket_count))
+        read_from = max(1, newest - at_once + 1)
+        missing = [each for each in range(read_from, newest + 1) if each not in self._rounds]
+        if missing:
+            reports = reports_since(self._lake, missing[0], {newest})
+            times = {each.round: each.time for each in commits if each.round is not None}
+            self._rounds |= {
+                number: _of_round(
+                    number,
+                    round_at if number == newest else times.get(number),
+                    reports.get(number, ()),
+                )
+                for number in missing
+            }
+        shown = range(newest, max(0, newest - most), -1)
+        known = tuple(takewhile(lambda number: number in self._rounds, shown))
+        self._rounds = {number: self._rounds[number] for number in known}
+        return tuple(self._rounds.values())
+
+
+def _kept(
+    known: Mapping[_Head, _Found], heads: Sequence[_Head], read_table: Callable[[str], _Found]
+) -> dict[_Head, _Found]:
+    """Return what is known of these versions of tables, and read the others."""
+    return {head: known[head] if head in known else read_table(head[0]) for head in heads}
+
+
+def _counts(lake: LakeTables, table: str) -> tuple[int, int]:
+    """Return the number of documents, and of those whose value is stored as it was sent."""
+    # Two questions: the log answers each of them, mostly without a look into any data file.
+    all_, as_sent = (
+        lake.table(table).rows("count(*) AS found", condition)[0]["found"]
+        for condition in ("true", AS_SENT_SQL)
+    )
+    return int(all_), int(as_sent)
+
+
+def _vacuums(lake: LakeTables, table: str) -> tuple[TableCommit, ...]:
+    commits = history(lake.table(table), look_back(lake))
+    return tuple(each for each in commits if each.retention_seconds is not None)
+
+
+def _figures(
+    lake: LakeTables,
+    look: _Look,
+    contact: LastContact | None,
+    actions: Sequence[Action],
+    at: datetime,
+    under_way: UnderWay,
+) -> LakeFigures:
+    identity, states = lake.identity, sorted(look.record.states.items())
+    (targets, asked_at), highs = under_way, _high_seqnos(look.record)
+    known = [max(targets.get(vb, 0), highs.get(vb, 0)) for vb in range(identity.vbucket_count)]
+    lacking = {table: lag.lacking(known) for table, lag in look.lags.items()}
+    is_driven = contact is not None and not contact.is_overdue(at)
+    pause = pause_of(actions)
+    return LakeFigures(
+        bucket=identity.bucket,
+        lake_id=identity.lake_id,
+        location=str(lake.location),
+        vbuckets=identity.vbucket_count,
+        at=at,
+        round=look.round,
+        round_at=look.round_at,
+        rounds=look.rounds,
+        last_contact=contact,
+        waiting=tuple(vb for vb, state in states if not state.position.is_complete),
+        stuck=tuple(each for each in look.record.reports if each.failed or each.reason),
+        rollbacks=sum(state.rollbacks for _, state in states),
+        behind=tuple(max(each) for each in zip([0] * len(known), *lacking.values(), strict=True)),
+        replicas=tuple(_replicas(look, lacking, at, asked_at, is_driven=is_driven)),
+        tables=look.tables,
+        horizon_seconds=recorded_horizon(lake).seconds,
+        warnings=(*look.warnings, *_short_vacuums(lake, look, at)),
+        requests=tuple(each for each in actions if each.is_open),
+        paused="" if pause is None else paused_by(pause),
+    )
+
+
+def _replicas(
+    look: _Look,
+    lacking: Mapping[str, Sequence[int]],
+    at: datetime,
+    asked_at: datetime,
+    *,
+    is_driven: bool,
+) -> Iterator[ReplicaFigures]:
+    for replica, status in look.statuses.items():
+        seqnos = seconds = None
+        if (lag := look.lags.get(replica.name)) is not None:
+            seqnos = sum(lacking[replica.name])
+            since = lag.since or (asked_at if seqnos else at)
+            seconds = max(0.0, (at - since).total_seconds())
+        yield ReplicaFigures(
+            status,
+            tuple(sorted(shown_stale(status, look.record.states))),
+            *look.counts[replica.name],
+            seqnos if seqnos or is_driven else None,
+            seconds if seconds or is_driven else None,
+        )
+
+
+def _of_round(
+    number: int, time: datetime | None, reports: Collection[VbucketReport]
+) -> RoundFigures:
+    streamed = [each for each in reports if each.outcome is not Outcome.LEFT_OUT]
+    return RoundFigures(
+        number,
+        time,
+        sum(each.rows for each in streamed),
+        sum(each.frame_bytes for each in streamed),
+        len(streamed),
+        sum(each.outcome is Outcome.ROLLBACK for each in streamed),
+        {stage: share for stage, share in window_full_shares(streamed).items() if share},
+    )
+
+
+def _high_seqnos(record: RoundRecord) -> dict[int, int]:
+    """Return the newest seqno of each vbucket that a round's plan, or its streams, knew."""
+    highs = {vb: max(_reached(state), state.position.seqno) for vb, state in record.states.items()}
+    for each in record.reports:
+        if each.outcome is not Outcome.CAUGHT_UP:  # proven to hold nothing up to its target
+            highs[each.vbucket] = max(highs[each.vbucket], each.target_seqno)
+    return highs
+
+
+def _reached(state: VbucketProgress) -> int:
+    return max(state.caught_up_seqno, state.complete_seqno)
+
+
+def _lags(
+    lake: LakeTables,
+    statuses: Mapping[ReplicaTable, ReplicaStatus],
+    commits: Sequence[TableCommit],
+    newest: int,
+    record: RoundRecord,
+) -> Iterator[tuple[str, _Lag]]:
+    now, highs = record.states, _high_seqnos(record)
+    waiting = [state.first_pending_round for state in now.values() if state.first_pending_round]
+    if any(highs[vb] > max(_reached(state), state.position.seqno) for vb, state in now.items()):
+        waiting.append(newest)  # what its plan knew of and it did not read
+    held = {each.collection_id: status.round for each, status in statuses.items()}
+    lacking = first_rounds_after(lake, held, newest)
+    records = round_records(lake, {held[collection_id] for collection_id in lacking})
+    for replica, status in statuses.items():
+        first = lacking.get(replica.collection_id)
+        reached = {vb: _reached(state) for vb, state in now.items()}
+        if first is not None:
+            reached = _reached_at(lake, status.round, records[status.round].states, now, newest)
+        since = min([*waiting, *([] if first is None else [first])], default=None)
+        yield (
+            replica.name,
+            _Lag(reached, None if since is None else round_time(lake, since, commits)),
+        )
+
+
+def _reached_at(
+    lake: LakeTables,
+    round_number: int,
+    states: Mapping[int, VbucketProgress],
+    now: Mapping[int, VbucketProgress],
+    newest: int,
+) -> dict[int, int]:
+    """Return the seqnos that the states of a round had reached, as far as they are still live."""
+    forked = [vb for vb, state in states.items() if state.epoch != now[vb].epoch]
+    forks = forks_between(lake, round_number, newest, forked)
+    return {
+        vb: min(_reached(state), live_up_to(state.epoch, forks.get(vb, ())))
+        for vb, state in states.items()
+    }
+
+
+def _warnings(
+    lake: LakeTables,
+    commits: Sequence[TableCommit],
+    newest: int,
+    replicas: Mapping[ReplicaTable, ReplicaStatus],
+) -> Iterator[str]:
+    """Yield everything that the next run would refuse or set right. Refuses nothing itself."""
+    try:
+        refuse_tampered_log(lake, commits)
+        statuses = {replica.name: status for replica, status in replicas.items()}
+        refuse_log_behind(str(lake.location), newest, statuses)
+        if newest:
+            refuse_lost_replica(lake)
+    except LakeError as error:
+        yield str(error)
+    horizon = recorded_horizon(lake)
+    for table, wrong in wrong_properties(lake, replicas, horizon).items():
+        found = ", ".join(f"{name} {value or 'not set'}" for name, value in wrong.items())
+        yield f"table {table}: found {found}, expected the horizon of {horizon}"
+
+
+def _short_vacuums(lake: LakeTables, look: _Look, at: datetime) -> Iterator[str]:
+    horizon = recorded_horizon(lake)
+    for table, vacuums in look.vacuums.items():
+        yield from short_vacuums(table, vacuums, horizon, at)
