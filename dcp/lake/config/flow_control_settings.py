@@ -173,7 +173,7 @@ class WindowPlan:
     connections: int
     window_bytes: int
     """0: no flow control."""
-    held_bytes: int
+    unreleased_limit_bytes: int
     """The most that a connection holds, but for one message: its window. Without flow control: the
     bytes it has when we stop reading, and the next read.
     """
@@ -183,9 +183,11 @@ class WindowPlan:
         """Return the windows of this many simultaneous connections, by the policy."""
         connections = max(1, connections)
         window_bytes = flow.planned_window_bytes(connections)
-        held_bytes = window_bytes or flow.window_bytes + READ_BUFFER_BYTES
+        unreleased_limit_bytes = window_bytes or flow.window_bytes + READ_BUFFER_BYTES
         quota_bytes = flow.window_quota_bytes
-        return cls(flow.window_policy, quota_bytes, connections, window_bytes, held_bytes)
+        return cls(
+            flow.window_policy, quota_bytes, connections, window_bytes, unreleased_limit_bytes
+        )
 
     @property
     def windows_bytes(self) -> int:

@@ -334,7 +334,7 @@ class TaskReceiver:
             in_snapshot[result.node] += not result.position.is_complete
         connections = self._consumer.stats()
         batch_bytes = self._access.flow_control.batch_bytes
-        held_bytes = self._plan.windows.held_bytes
+        unreleased_limit_bytes = self._plan.windows.unreleased_limit_bytes
         stages = (
             self._consumer.buffer_stats(),
             *self._flusher.stats(self._budget.target_bytes),
@@ -360,7 +360,7 @@ class TaskReceiver:
             resident_bytes=psutil.Process().memory_info().rss,
             bound_bytes=worker_bytes(
                 len(connections),
-                held_bytes,
+                unreleased_limit_bytes,
                 batch_bytes,
                 edits_values=self._batches.private is not None,
             ),

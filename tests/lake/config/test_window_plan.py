@@ -57,7 +57,7 @@ def test_the_defaults(policy: str, windows: dict[int, int]) -> None:
 
 def test_without_flow_control_the_limit_of_what_is_unread_counts() -> None:
     flow = flow_of("none")
-    assert WindowPlan.of(flow, 4).held_bytes == 10 * MIB + READ_BUFFER_BYTES
+    assert WindowPlan.of(flow, 4).unreleased_limit_bytes == 10 * MIB + READ_BUFFER_BYTES
     assert str(WindowPlan.of(flow, 4)) == "no flow control"
 
 
@@ -101,7 +101,7 @@ def test_no_plan_has_more_in_its_windows_than_policy_and_formula_say(
     assert bound.worker_bytes == worker_bytes(nodes, plan.window_bytes, flow.batch_bytes)
     without = tasks * worker_bytes(nodes, 0, flow.batch_bytes)
     assert bound.workers_bytes == without + plan.windows_bytes
-    assert plan.held_bytes == plan.window_bytes
+    assert plan.unreleased_limit_bytes == plan.window_bytes
 
 
 @pytest.mark.parametrize(("tasks", "connections"), [(1, 3), (2, 6), (4, 12)])
@@ -121,6 +121,6 @@ def test_a_round_counts_the_connections_of_all_its_tasks(tasks: int, connections
 def test_the_table_of_the_docs_is_the_formula() -> None:
     found = re.findall(r"^\| `(\w+)` \|.*\| (\d+) MiB \|$", DOCS.read_text("utf-8"), re.MULTILINE)
     assert found == [
-        (policy, str(4 * WindowPlan.of(flow_of(policy), 4).held_bytes // MIB))
+        (policy, str(4 * WindowPlan.of(flow_of(policy), 4).unreleased_limit_bytes // MIB))
         for policy in POLICIES
     ]
