@@ -64,7 +64,7 @@ def session(
         app_name="dcplake benchmark",
         master=f"local[{cores}]",
         driver_memory=driver_memory,
-        log_file=folder / "spark.log",
+        spark_log=folder / "spark.log",
         extra={"spark.sql.warehouse.dir": str(folder / "warehouse"), **(extra or {})},
     )
 

@@ -132,10 +132,10 @@ class _Bench:
 
     def _ask_by_history(self) -> object:
         lake = self.open()
-        held = replica_status(lake, DOCS).held
+        current = replica_status(lake, DOCS).current
 
         def literal(_: str, __: object, name: str) -> str:
-            return f"CAST({getattr(held, name)} AS BIGINT)"
+            return f"CAST({getattr(current, name)} AS BIGINT)"
 
         with patch.object(views_sql, "_newest_apply", literal):
             live = docs_live_sql(lake.table_sql(DOCS.name), lake.changes_sql, DOCS)

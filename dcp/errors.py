@@ -120,7 +120,7 @@ class StoppedError(DcplakeError):
 
 
 class LakeError(DcplakeError):
-    """The tables are not in the state that this lake's own log describes."""
+    """The tables are not in the state that this lake's own change log describes."""
 
     exit_code = 7
 
@@ -142,6 +142,6 @@ class QualityError(DcplakeError):
 
 
 class VerifyError(DcplakeError):
-    """A replica and the source hold different documents."""
+    """A replica table and the source hold different documents."""
 
     exit_code = 10

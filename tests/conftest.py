@@ -203,7 +203,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         app_name="dcplake tests",
         master="local[2]",
         driver_memory="1500m",
-        log_file=folder / "spark.log",
+        spark_log=folder / "spark.log",
         extra=QUICK_CONF | {"spark.sql.warehouse.dir": str(folder / "warehouse")},
     )
     yield session

@@ -12,7 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.change_log.applied import ReplicaStatus, applied_at, applied_of, heartbeat_content
+from dcp.lake.change_log.applied import (
+    ReplicaStatus,
+    applied_of,
+    applied_of_version,
+    heartbeat_content,
+)
 from dcp.lake.config.flow_control_settings import WindowPlan
 from dcp.lake.query.cuts import Cut
 from dcp.lake.query.rollbacks import DocumentState
@@ -117,7 +122,7 @@ def test_what_the_history_forgot_of_an_apply_is_whole_in_a_heartbeat() -> None:
     heard = json.loads(metadata_json({HEARTBEAT: told}))[METADATA_KEY]
     kept = CommitHistory((TableCommit(14, now, "WRITE", {"base": 13, **heard}),))
     kept = replace(kept, commits=(*kept.commits, TableCommit(13, now, "OPTIMIZE")))
-    assert applied_at("docs", kept, 14) == applied
+    assert applied_of_version("docs", kept, 14) == applied
 
 
 def test_a_property_is_stored_under_the_text_that_marks_its_result() -> None:

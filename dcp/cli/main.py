@@ -39,7 +39,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         ),
         "maintain": (
             "lake",
-            "clean up: small files, old files, log rows that no rollback can need",
+            "clean up: small files, old files, rows of the change log that no rollback can need",
         ),
         "pause": ("lake", "stop further rounds of a lake until it is resumed"),
         "resume": ("lake", "continue the rounds of a paused lake"),
@@ -57,7 +57,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
             "compare the replica tables with the whole bucket, by key, seqno and CAS",
         ),
         "tail": ("lake", "show the newest changes, and follow them"),
-        "top": ("lake", "show connections, windows and stages of a running run, live"),
+        "top": ("lake", "show connections, windows and stages of a running run"),
         "rollbacks": ("lake", "list the rows that rollbacks took back, key by key"),
         "cut": ("lake", "find versions of all tables that hold one round, as SQL views"),
         "metrics": ("lake", "print lag, rounds, rollbacks and sizes of a lake for Prometheus"),

@@ -22,7 +22,7 @@ from dcp.errors import BucketError, DcplakeError, NodeUnavailableError
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.refusals import raise_refusal
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class NodeLinks:
         link.ready_at = inf
         link.retry_at = now + self._backoff.delay_seconds(link.failures)
         link.failures += 1
-        _LOG.log(
+        _LOGGER.log(
             logging.DEBUG if link.trouble == told else logging.WARNING,
             "connection to %s ended (%s), next attempt in %.2f s",
             link.address,

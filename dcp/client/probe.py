@@ -28,7 +28,7 @@ from dcp.protocol.refusals import raise_refusal
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import HelloFeature, VbucketState
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _NAME_PREFIX: Final = "dcplake-probe"
 _PARALLEL: Final = 32
@@ -266,7 +266,7 @@ def _failover_logs_of(
     try:
         return connection.failover_logs(vbuckets)
     except (SourceError, RemoteProtocolError) as error:
-        _LOG.warning("found no failover logs: %s", error)
+        _LOGGER.warning("found no failover logs: %s", error)
         return {}
 
 

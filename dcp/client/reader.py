@@ -44,7 +44,7 @@ from dcp.protocol.refusals import spoken_instead
 from dcp.wire.framing import FrameBlock, FrameSplitter
 from dcp.wire.vocabulary import HEADER_BYTES
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _IDLE_WAIT_SECONDS: Final = 1.0
 """The longest wait of an idle reader: it looks at released bytes no later than this."""
@@ -229,7 +229,7 @@ class Reader:
         except DcplakeError as caught:
             error = self._in_context(caught)
         except Exception as caught:  # a bug of ours must reach the application, not only stderr
-            _LOG.exception("reader of %s", self.address)
+            _LOGGER.exception("reader of %s", self.address)
             error = LocalProtocolError(f"reader of {self.address}: {caught!r}")
             error.__cause__ = caught
         self._end(error)
@@ -370,7 +370,7 @@ class Reader:
         with self._lock:
             self._ended = reason
             commands, self._commands = self._commands, []
-        _LOG.debug("= %s ended: %s", self._name, reason)
+        _LOGGER.debug("= %s ended: %s", self._name, reason)
         # Receipts keep the reader alive, which must not keep the bytes of an unfinished message.
         self._splitter = FrameSplitter()
         for posted in commands:

@@ -43,7 +43,7 @@ from dcp.wire.vocabulary import MAX_FRAME_BYTES
 if TYPE_CHECKING:
     from dns.resolver import Resolver
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _MOST_TEXT: Final = 300
 
@@ -119,7 +119,7 @@ def _srv_targets(
         if not named:
             raise ValueError("the answer has none")
     except (DNSException, ValueError) as error:  # ValueError: no host that one can connect to
-        _LOG.debug("found no SRV records %s: %s", name, error)
+        _LOGGER.debug("found no SRV records %s: %s", name, error)
         return FoundSeeds(
             written, f"SRV records {name}: found none ({error}), so {written[0]} itself is the node"
         )

@@ -56,7 +56,7 @@ from dcp.protocol.refusals import ROLE_CURE, describe_status, error_context
 from dcp.types import U16_MAX
 from dcp.wire.vocabulary import Status, VbucketState
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _WINDOW_REFUSED: Final = (
     "%s refuses a window of %d bytes (%s): connections keep those that they have"
@@ -318,7 +318,7 @@ class StreamKeeper:
         """Log a warning, once for all nodes."""
         if text not in self._told:
             self._told.add(text)
-            _LOG.warning(text, *values)
+            _LOGGER.warning(text, *values)
 
     def _on_stream(
         self, event: Event, track: VbucketTrack, link: NodeLink, now: float
@@ -392,7 +392,7 @@ class StreamKeeper:
         try:
             self.links.adopt(config, link.address)
         except (ConfigError, RemoteProtocolError) as error:
-            _LOG.warning("ignored a cluster map: %s", error)
+            _LOGGER.warning("ignored a cluster map: %s", error)
         cluster_map = self.links.map
         if cluster_map is None:
             return

@@ -18,7 +18,7 @@ from dcp.server.node.serving import Work
 from dcp.server.node.wait_watch import watch_waits
 from dcp.server.vbucket.vbucket_states import Vbucket
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class ClusterMembers:
@@ -85,7 +85,7 @@ class ClusterMembers:
         try:
             self._bucket.save()
         except OSError as error:
-            _LOG.warning("replicas: the list of replicas cannot be saved: %s", error)
+            _LOGGER.warning("replicas: the list of replicas cannot be saved: %s", error)
 
     # --- nodes
 
@@ -211,4 +211,4 @@ async def _log_failure(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except (SourceError, OSError) as error:  # TimeoutError is one
-        _LOG.warning("%s", error)
+        _LOGGER.warning("%s", error)

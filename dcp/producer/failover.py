@@ -9,7 +9,7 @@ from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.promotion import prepare, promote, promotion_of, undo
 from dcp.wire.vocabulary import VbucketState
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 def fail_over(bucket: ProducerBucket, node: int) -> None:
@@ -40,7 +40,7 @@ def fail_over(bucket: ProducerBucket, node: int) -> None:
         try:
             _continue_at(bucket, vbucket, node, heir)
         except OSError as error:
-            _LOG.warning("failover of %s: %s", bucket.map.name_of(node), error)
+            _LOGGER.warning("failover of %s: %s", bucket.map.name_of(node), error)
     bucket.replicas.follow(bucket.map)
 
 

@@ -25,7 +25,7 @@ from dcp.server.streams.dcp_options import DcpClient
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import Status, VbucketState
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class ClientOrigin:
@@ -204,7 +204,9 @@ class ProducerBucket(Bucket):
             self.follow_manifest(vbucket)
         except OSError as error:
             # The change of state stands; the next ``follow_manifest`` emits the events.
-            _LOG.warning("vbucket %d: system events cannot be emitted yet: %s", vbucket.id, error)
+            _LOGGER.warning(
+                "vbucket %d: system events cannot be emitted yet: %s", vbucket.id, error
+            )
 
     def _follow_history(self, vbucket: Vbucket) -> None:
         record = self.records.get(vbucket.id)

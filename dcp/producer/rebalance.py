@@ -20,7 +20,7 @@ from dcp.server.replication.passive_stream import PassiveStream
 from dcp.server.vbucket.replica import Replica
 from dcp.wire.vocabulary import VbucketState
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 async def rebalance(
@@ -111,7 +111,7 @@ class Move:
             failed = self._give_up()
         cause = outcome if isinstance(outcome, Exception) else None
         if cause is not None and not (failed and isinstance(cause, DcplakeError)):
-            _LOG.error("%s failed", replicator.name, exc_info=cause)
+            _LOGGER.error("%s failed", replicator.name, exc_info=cause)
         if failed:
             text = repr(cause) if cause else "the connection was lost, or the stream ended"
             name = self._bucket.map.name_of(self._target)

@@ -27,7 +27,7 @@ from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import EndReason
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _LIVENESS: Final = LivenessSettings()
 _READ_BYTES: Final = 256 * 1024
 _NONCE_BYTES: Final = 18
@@ -87,7 +87,7 @@ class Replicator:
                 if await self.converse():
                     wait_seconds = FIRST_WAIT_SECONDS
             except (DcplakeError, OSError) as error:
-                _LOG.warning("%s: %s: connecting again", self.name, error)
+                _LOGGER.warning("%s: %s: connecting again", self.name, error)
             await asyncio.sleep(wait_seconds)
             wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 

@@ -30,7 +30,7 @@ from dcp.relay.vbucket_flow_control import VbucketFlowControl
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.node.accepted_connection import AcceptedConnection
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 TICK_SECONDS: Final = 0.1
 _GATHER_SECONDS: Final = 0.005
 """Wait before a pass, so that it serves many events together."""
@@ -273,11 +273,11 @@ class Regulator:
         if has_room == self.waits_for_disk:
             self.waits_for_disk = not has_room
             if has_room:
-                _LOG.warning(
+                _LOGGER.warning(
                     "the relay's disk is available again; acknowledgements to the cluster continue"
                 )
             else:
-                _LOG.warning(
+                _LOGGER.warning(
                     "the relay's disk is unavailable; acknowledgements to the cluster are paused"
                 )
 
@@ -295,7 +295,7 @@ class Regulator:
             (lacked_before - lacks, "is complete, so the relay opens their streams"),
         ):
             if vbuckets:
-                _LOG.info("vbuckets %s: the group %s", number_ranges(vbuckets), what)
+                _LOGGER.info("vbuckets %s: the group %s", number_ranges(vbuckets), what)
         if lacks != lacked_before:
             self._upstream.reconcile()
 

@@ -18,7 +18,7 @@ from dcp.relay.upstream_link import UpstreamLink
 from dcp.server.commands.memory_formula import Load, keys_of
 from dcp.server.streams.active_stream import ActiveStreamPhase
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 def relay_figures(bucket: RelayBucket, upstream: Upstream, settings: RelaySettings) -> RelayFigures:
@@ -115,7 +115,7 @@ def _groups(regulator: Regulator) -> Iterator[GroupFigures]:
 
 
 def log_figures(found: RelayFigures) -> None:
-    _LOG.info(
+    _LOGGER.info(
         "%d consumers, %d streams, %d of them from disk; %d ejections; %d bytes not consumed",
         found.consumers,
         found.streams,
@@ -125,10 +125,10 @@ def log_figures(found: RelayFigures) -> None:
     )
     if found.disk_trouble:
         text = "%s; %d bytes wait for the disk"
-        _LOG.warning(text, found.disk_trouble, found.disk_waiting_bytes)
+        _LOGGER.warning(text, found.disk_trouble, found.disk_waiting_bytes)
     for link in found.upstream:
         if link.waits_for:
-            _LOG.info("%s: waits for consumer %s", link.node, link.waits_for)
+            _LOGGER.info("%s: waits for consumer %s", link.node, link.waits_for)
     for group in found.groups:
         if group.receivers < group.required:
-            _LOG.info("%s", group)
+            _LOGGER.info("%s", group)

@@ -22,7 +22,7 @@ from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.serving import Serving
 from dcp.server.storage.bucket_record import BucketRecord
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (the operator says where to listen)
 _SAME_HOST: Final = "$HOST"
 """Host name in the map that clients replace by the host which sent the map, so they return here."""
@@ -71,7 +71,7 @@ def _uuid_and_vbuckets(settings: RelaySettings) -> tuple[str, int]:
         found = _recorded(settings.data_folder / "bucket.json")
         if found is None:
             raise
-        _LOG.warning("%s; the relay serves its data folder, and tries again", error)
+        _LOGGER.warning("%s; the relay serves its data folder, and tries again", error)
         return found.uuid, found.vbuckets
     return bucket_map.bucket_uuid, bucket_map.vbucket_count
 

@@ -8,7 +8,7 @@ vbuckets that ejected it by then.
 import logging
 from collections.abc import Collection, Mapping
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class StuckConsumers:
@@ -49,7 +49,7 @@ class StuckConsumers:
         """Log the consumers that got stuck before the last call; call it at each tick."""
         for consumer in self._log_next:
             vbuckets = self._to_log.pop(consumer)
-            _LOG.warning(
+            _LOGGER.warning(
                 "consumer %s is stuck: %d %s for it, it gets items from disk",
                 names.get(consumer, consumer),
                 vbuckets,

@@ -29,7 +29,7 @@ from dcp.server.replication.background import keep_running
 from dcp.server.vbucket.replica import Replica
 from dcp.wire.vocabulary import EndReason
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 _LOOK_SECONDS: Final = 1.0
 
@@ -168,7 +168,7 @@ class Upstream:
                     f"the cluster's bucket {served.bucket}: {name}: found {sent!r}, expected "
                     f"{expected!r}: another bucket has filled this relay"
                 )
-                _LOG.error("%s", self.failure)
+                _LOGGER.error("%s", self.failure)
                 raise self.failure
 
     # --- events of links
@@ -204,7 +204,9 @@ class Upstream:
         stream, vbucket = each.stream, each.stream.vbucket
         bucket = self._bucket
         if stream.take_rollback():
-            _LOG.warning("vbucket %d: rolled back to seqno %d", vbucket, stream.replica.high_seqno)
+            _LOGGER.warning(
+                "vbucket %d: rolled back to seqno %d", vbucket, stream.replica.high_seqno
+            )
             self.regulator.rolled_back(vbucket)
             bucket.end_streams(vbucket, EndReason.ROLLBACK)
         elif each.begins_branch:
@@ -292,7 +294,7 @@ class Upstream:
         try:
             self._bucket.take_manifest(parse_manifest(data))
         except OSError as error:
-            _LOG.warning("cannot save the collections manifest: %s", error)
+            _LOGGER.warning("cannot save the collections manifest: %s", error)
 
     def lost(self, link: UpstreamLink) -> None:
         for vbucket, charged in list(self._charged.items()):

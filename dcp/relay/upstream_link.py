@@ -23,7 +23,7 @@ from dcp.server.replication.reading import read_until
 from dcp.server.vbucket.replica import Replica
 from dcp.wire.framing import FrameSplitter
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _READ_BYTES: Final = 64 * 1024
 """A small piece, so that consumers get their turns between two reads."""
 _LOOK_SECONDS: Final = 0.5
@@ -136,7 +136,7 @@ class UpstreamLink:
             self._listener.unreachable(self)
         # Log a reason once, not with each attempt.
         if trouble != self.trouble:
-            _LOG.warning("%s: %s; connecting again", self.name, trouble)
+            _LOGGER.warning("%s: %s; connecting again", self.name, trouble)
         self.trouble = trouble
 
     async def _run_once(self) -> bool:
@@ -210,7 +210,7 @@ class UpstreamLink:
             finally:
                 self.write()
             if connection.is_ready and not was_ready:
-                _LOG.info("%s: connected", self.name)
+                _LOGGER.info("%s: connected", self.name)
                 self.trouble, self._became_ready = "", True
             self._listener.arrived(self, arrived)
             self.write()

@@ -317,6 +317,6 @@ def test_a_mistyped_place_gets_no_folder(
 ) -> None:
     place = tmp_path / "mistyped"
     assert main([command, "--lake", str(place)]) == 7
-    assert "name the right place" in capsys.readouterr().err
+    assert "name the right location" in capsys.readouterr().err
     assert not place.exists()
     assert main(["top", "--lake", str(tmp_path)]) == 7, "a folder is no lake"

@@ -19,7 +19,7 @@ import pytest
 from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.config.settings import LakeSettings, Settings
-from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.store.object_location import ObjectLocation
 from tests.interop.conftest import FOLDER
 from tests.interop.xml_api import xml_api
 from tests.lake.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
@@ -48,10 +48,10 @@ class StoreServer:
         assert isinstance(table, FileTable)
         return table
 
-    def place(self, name: str) -> ObjectPlace:
+    def location(self, name: str) -> ObjectLocation:
         """Return the place of such a table."""
-        place = self.table(name).place
-        assert isinstance(place, ObjectPlace)
+        place = self.table(name).location
+        assert isinstance(place, ObjectLocation)
         return place
 
 

@@ -215,7 +215,7 @@ def main(folder: Path, conf: Mapping[str, str]) -> None:
         app_name="dcplake tests: a host of drivers",
         master="local[2]",
         driver_memory="1g",
-        log_file=folder / "spark.log",
+        spark_log=folder / "spark.log",
         extra=QUICK_CONF | {"spark.sql.warehouse.dir": str(folder / "warehouse"), **conf},
         on_s3="spark.hadoop.fs.s3.impl" in conf,
     )

@@ -125,7 +125,7 @@ class ForkingLog:
     def log_slice(self, to_round: int) -> LogSlice:
         """Return what an apply to a round would take."""
         status = replica_status(self.tables, DOCS)
-        return SliceReader(self.tables, DOCS, status).slice_between(status.held, to_round)
+        return SliceReader(self.tables, DOCS, status).slice_between(status.current, to_round)
 
     def apply(self, to_round: int | None = None) -> Version | None:
         """Bring the replica to a round, or the newest; None where nothing is to be done for it."""
@@ -228,10 +228,10 @@ class ForkingLog:
         before: dict[int, Documents] = {}
         for version in self.lake.versions[1:]:
             for vb in self.vbuckets:
-                number = version.held.round_of(vb.vbucket)
+                number = version.current.round_of(vb.vbucket)
                 found = self.documents_of(version, vb.vbucket)
                 expected = self.truth.get((number, vb.vbucket), {})
                 if expected is None:
                     expected = before.get(vb.vbucket, {})
-                assert found == expected, f"{version.held}: vbucket {vb.vbucket} differs"
+                assert found == expected, f"{version.current}: vbucket {vb.vbucket} differs"
                 before[vb.vbucket] = found

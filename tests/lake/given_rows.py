@@ -8,7 +8,7 @@ from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.store.data_file import DataFileWriter, FileContents
 from dcp.lake.store.file_commit import Operation
 from dcp.lake.store.lake_store import NewRows
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.table_location import TableLocation
 from dcp.lake.tables.lake_tables import CHANGES_TABLE, LakeTables
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 
@@ -16,9 +16,9 @@ from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 def given_rows(lake: LakeTables, rows: pa.Table) -> NewRows:
     """Return the rows for `append_round`: in files of the log, if it takes them."""
     if isinstance(lake.store, SparkStore):
-        place = lake.store.place_of_files(CHANGES_TABLE)
-        if place is not None:
-            return OwnFiles(place, rows)
+        location = lake.store.location_of_files(CHANGES_TABLE)
+        if location is not None:
+            return OwnFiles(location, rows)
     batches = rows.to_batches()
     return lake.store.new_changes(1, lambda _: iter(batches))
 
@@ -26,11 +26,13 @@ def given_rows(lake: LakeTables, rows: pa.Table) -> NewRows:
 class OwnFiles(TaskFiles):
     """The data file of a round's rows, which this process writes itself, without a Spark job."""
 
-    def __init__(self, place: TablePlace, rows: pa.Table) -> None:
-        self.place = place
-        self._read_log = lambda: None
+    def __init__(self, location: TableLocation, rows: pa.Table) -> None:
+        self.location = location
+        self._read_delta_log = lambda: None
         self._operation = Operation.WRITE
-        with DataFileWriter(place, FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)) as writer:
+        with DataFileWriter(
+            location, FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
+        ) as writer:
             for batch in rows.to_batches():
                 writer.write(batch)
             file = writer.finish()

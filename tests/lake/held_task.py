@@ -22,7 +22,7 @@ def hold(folder: Path, conf: dict[str, str]) -> None:
     spark = build_session(
         master="local[2]",
         driver_memory="1g",
-        log_file=folder / "spark.log",
+        spark_log=folder / "spark.log",
         extra=QUICK_CONF | {"spark.sql.warehouse.dir": str(folder / "warehouse")} | conf,
     )
 

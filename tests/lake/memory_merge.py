@@ -18,12 +18,14 @@ _MODIFIED_AT: Final = """arrow_cast(NULL, 'Timestamp(Microsecond, Some("UTC"))')
 def log_rows(
     table_name: str,
     rows: LogRows,
-    held_version: int,
+    current_version: int,
     run: Callable[[str, Mapping[str, tuple[str, int]]], pa.Table],
 ) -> pa.Table:
     """Return the rows to merge; ``run`` runs a query over tables and versions, by their names."""
-    query = merge_source_sql(table_name, rows, held_version).replace(MODIFIED_AT_SQL, _MODIFIED_AT)
-    versions = {table_name: (table_name, held_version)}
+    query = merge_source_sql(table_name, rows, current_version).replace(
+        MODIFIED_AT_SQL, _MODIFIED_AT
+    )
+    versions = {table_name: (table_name, current_version)}
     for name, version in _AT_VERSION.findall(query):
         versions[f"{name}_at_{version}"] = name, int(version)
     found = run("SELECT * FROM " + _AT_VERSION.sub(r"\1_at_\2", query), versions)

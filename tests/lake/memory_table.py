@@ -316,7 +316,7 @@ class MemoryTable:
         """Return the rows of a merge, without made columns."""
         if isinstance(merge.rows, pa.Table):
             return merge.rows
-        return log_rows(self.sql, merge.rows, merge.held_version, self.store.run_at)
+        return log_rows(self.sql, merge.rows, merge.current_version, self.store.run_at)
 
     @committing
     def optimize(

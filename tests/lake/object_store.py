@@ -26,7 +26,7 @@ from moto.s3.models import s3_backends
 from werkzeug.serving import make_server
 
 from dcp.lake.config.storage_options import options_of_delta_rs
-from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.store.object_location import ObjectLocation
 
 BUCKET: Final = "tables"
 ACCESS_KEY: Final = "AKIDOFTHETESTS"
@@ -135,11 +135,11 @@ class ObjectStore:
             moto_api_backend.reset()
         self._folder.cleanup()
 
-    def place(self, table: str) -> ObjectPlace:
+    def location(self, table: str) -> ObjectLocation:
         """Return the place of a table in it, which need not be there."""
         way = options_of_delta_rs(f"s3://{BUCKET}", self.options, {}, {})
         assert way is not None
-        return ObjectPlace(f"s3://{BUCKET}/{table}", way)
+        return ObjectLocation(f"s3://{BUCKET}/{table}", way)
 
     def names(self, prefix: str) -> list[str]:
         """Return the names of all objects below a prefix."""

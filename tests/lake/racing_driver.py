@@ -14,7 +14,7 @@ def main(folder: Path, conf: dict[str, str]) -> None:
         app_name="dcplake tests: a racing driver",
         master="local[1]",
         driver_memory="1g",
-        log_file=folder / "spark.log",
+        spark_log=folder / "spark.log",
         extra=QUICK_CONF | {"spark.sql.warehouse.dir": str(folder / "warehouse"), **conf},
         on_s3=True,
     )

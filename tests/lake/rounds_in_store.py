@@ -12,7 +12,7 @@ from deltalake import Schema
 
 from dcp.lake.store.data_file import DataFile, DataFileWriter, FileContents
 from dcp.lake.store.file_commit import commit_files
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.table_location import TableLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 
 _FIRST_COMMIT: Final = (
@@ -26,20 +26,20 @@ CONTENTS: Final = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
 
 
 def make_table(
-    place: TablePlace,
+    location: TableLocation,
     columns: pa.Schema = CHANGES,
     properties: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     schema = json.dumps(Schema.from_arrow(columns).to_json())
     now_milliseconds = time.time_ns() // 1_000_000
     told = now_milliseconds, schema, json.dumps(dict(properties))
-    place.commit(0, (_FIRST_COMMIT % told).encode())
+    location.commit(0, (_FIRST_COMMIT % told).encode())
 
 
-def write_file(place: TablePlace, row_bytes: int = 100) -> DataFile:
+def write_file(location: TableLocation, row_bytes: int = 100) -> DataFile:
     """Write four rows of so many random bytes."""
     rows = [{"round": 1, "vbucket": 1, "kind": "mutation", "value": os.urandom(row_bytes)}]
-    with DataFileWriter(place, CONTENTS) as writer:
+    with DataFileWriter(location, CONTENTS) as writer:
         for _ in range(4):
             writer.write(pa.RecordBatch.from_pylist(rows, schema=CHANGES))
         file = writer.finish()
@@ -47,6 +47,6 @@ def write_file(place: TablePlace, row_bytes: int = 100) -> DataFile:
     return file
 
 
-def commit_file(place: TablePlace, file: DataFile, version: int = 0) -> None:
+def commit_file(location: TableLocation, file: DataFile, version: int = 0) -> None:
     """Commit it as the round after a version."""
-    commit_files(place, [file], version, ("app", version + 1), "")
+    commit_files(location, [file], version, ("app", version + 1), "")

@@ -52,7 +52,7 @@ def install() -> None:
     from dcp.lake.adapters.task_files import TaskFiles
 
     _wrap(SparkSession, "sql", lambda _, sql, *__: statement_name(sql))
-    _wrap(TaskFiles, "written", lambda files: f"append {files.place.uri.rpartition('/')[2]}")
+    _wrap(TaskFiles, "written", lambda files: f"append {files.location.uri.rpartition('/')[2]}")
     for name in ("collect", "toArrow"):
         _wrap(DataFrame, name, None)
 

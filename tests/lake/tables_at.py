@@ -5,23 +5,23 @@ from typing import TYPE_CHECKING
 
 from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.spark_table import SparkTable
-from dcp.lake.store.place import TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.table import Table
+from dcp.lake.store.table_location import TableLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def table_at(place: TablePlace, where: str = "t") -> FileTable:
+def table_at(place: TableLocation, where: str = "t") -> FileTable:
     """Return the table at a place; ``where`` is what messages call it."""
     named = "delta.`t`", where, no_spark, place.uri
     return FileTable(*named, RememberedTables(), place, lambda: None)
 
 
-def place_of(table: Table) -> TablePlace:
+def place_of(table: Table) -> TableLocation:
     """Return the place of a table that is read by its files."""
-    return files_of(table).place
+    return files_of(table).location
 
 
 def files_of(table: Table) -> FileTable:

@@ -10,9 +10,9 @@ from tests.lake.forking_log import ForkingLog
 from tests.lake.watched_lake import Place, Row, Version
 
 
-def published(log: ForkingLog, rows: Iterable[Row], held: AppliedVersion, vb: int) -> list[Row]:
+def published(log: ForkingLog, rows: Iterable[Row], current: AppliedVersion, vb: int) -> list[Row]:
     """The rows of a vbucket that were live and complete in a version, documents and flushes."""
-    number = held.round_of(vb)
+    number = current.round_of(vb)
     own = [row for row in rows if row["vbucket"] == vb and row["round"] <= number]
     forks = [row for row in own if row["kind"] == "rollback"]
     complete = log.lake.states_at[number][vb].complete_seqno if number else 0
@@ -37,7 +37,7 @@ def undone_places(
         low = max((seqno for seqno in flushes if seqno <= fork), default=0)
         if undo.version:
             base = log.lake.versions[undo.version]
-            low = log.lake.states_at[base.held.round_of(vb)][vb].complete_seqno
+            low = log.lake.states_at[base.current.round_of(vb)][vb].complete_seqno
             found |= {place for place in base.rows if place[0] == vb}
         found |= {(vb, row["key"]) for row in old if low < row["seqno"] <= fork}
     return found
@@ -48,9 +48,9 @@ def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
     found, rows = set(), log.lake.rows
     for before, after in pairwise(log.lake.versions):
         for undo in after.undone:
-            vb, number = undo.vbucket, before.held.round_of(undo.vbucket)
+            vb, number = undo.vbucket, before.current.round_of(undo.vbucket)
             read = log.lake.states_at[number][vb].complete_seqno if number else 0
-            undone = undone_places(log, rows, before.held, after, undo)
+            undone = undone_places(log, rows, before.current, after, undo)
             for place in before.rows.keys() | after.rows.keys():
                 old, new = before.rows.get(place), after.rows.get(place)
                 if place[0] != vb or (old and new and old["cas"] == new["cas"]):
@@ -61,5 +61,5 @@ def taken_back(log: ForkingLog) -> set[tuple[int, int, str]]:
                 else:
                     is_undone = place in undone
                 if is_undone:
-                    found.add((after.held.to_round, *place))
+                    found.add((after.current.to_round, *place))
     return found

@@ -37,7 +37,7 @@ class WrongCommitError(BaseException):
 class Version:
     """A version of the replica of the default collection: what it holds, and its rows."""
 
-    held: AppliedVersion
+    current: AppliedVersion
     commit: TableCommit
     made: MemoryVersion
     undone: tuple[Undo, ...] = ()
@@ -134,16 +134,16 @@ class WatchedLake:
         [commit] = history(self.docs, 1)
         if made.number == 0:
             self.versions = []
-        before = self.versions[-1].held if self.versions else BEGINNING
-        held, undone = before, tuple[Undo, ...]()
+        before = self.versions[-1].current if self.versions else BEGINNING
+        current, undone = before, tuple[Undo, ...]()
         revived = cleared = tuple[int, ...]()
         if commit.is_apply:
             applied = applied_of(DOCS.name, commit)
-            held, undone = applied, applied.undone
+            current, undone = applied, applied.undone
             revived, cleared = applied.revived, applied.cleared
         elif commit.restored is not None:
-            held = self.versions[commit.restored].held
-        held = replace(held, version=made.number)
-        self.versions.append(Version(held, commit, made, undone, revived, cleared))
+            current = self.versions[commit.restored].current
+        current = replace(current, version=made.number)
+        self.versions.append(Version(current, commit, made, undone, revived, cleared))
         if commit.is_apply or commit.restored is not None:
             self.on_version(self.versions[-1])

@@ -23,7 +23,7 @@ def rows_checked(told: Callable[[], None]) -> Iterator[None]:
 
     def check_plan(lake: LakeTables, plan: MergePlan, suite: QualitySuite) -> QualityReport:
         assert isinstance(lake.store, MemoryStore)
-        table = lake.store.table(plan.held.table)
+        table = lake.store.table(plan.current.table)
         values = table.written(plan.merge())["value"].to_pylist()
         bad = values.count(BAD)
         if bad:
@@ -31,10 +31,10 @@ def rows_checked(told: Callable[[], None]) -> Iterator[None]:
         return QualityReport(
             run="run",
             checked_at=datetime.fromtimestamp(0, UTC),
-            table=plan.held.table,
+            table=plan.current.table,
             suite=suite.name,
             suite_digest=suite.digest,
-            version=plan.held.version,
+            version=plan.current.version,
             applied_round=plan.to_round,
             scope=CheckScope.PENDING,
             rows=len(values),

@@ -16,7 +16,7 @@ from dcp.lake.change_log.control import (
     Control,
 )
 from dcp.lake.change_log.erase_request import Erasure, key_hash
-from dcp.lake.rounds.backfill_plan import SOURCES
+from dcp.lake.rounds.backfill_plan import NODE_CHOICES
 from dcp.lake.run.driver_backfills import backfill_options
 from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.printable import number_ranges
@@ -52,7 +52,7 @@ class Operators:
         options: dict[str, Any] = {}
         vbuckets = self._some_vbuckets() if action in (RESYNC, BACKFILL) else None
         if action == BACKFILL:
-            options = backfill_options(self._random.choice(SOURCES), None)
+            options = backfill_options(self._random.choice(NODE_CHOICES), None)
         if action == ERASE:
             keys = self._random.choices(
                 [f"key-{n}" for n in range(self._options.keys)], k=self._random.randint(1, 2)

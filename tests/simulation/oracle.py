@@ -93,31 +93,33 @@ class Oracle:
 
     def check_version(self, version: Version) -> None:
         """P1, P2: each vbucket is what the source held at a complete seqno of a branch it had."""
-        held = version.held
+        current = version.current
         commit, before = version.commit, self._tables.versions[-2:-1]
         if commit.is_apply and before:
-            assert commit.ours["from_round"] == before[0].held.to_round, (
+            assert commit.ours["from_round"] == before[0].current.to_round, (
                 f"P7: {commit} goes from round {commit.ours['from_round']}, expected "
-                f"{before[0].held.to_round}, where the table stood"
+                f"{before[0].current.to_round}, where the table stood"
             )
         if version.undone:
             self._counts.add("published rows taken back")
-        if held.stale:
+        if current.stale:
             self._counts.add("stale vbucket published")
         if self.has_gate:
             bad = [place for place, row in version.rows.items() if row["value"] == BAD]
-            assert not bad, f"quality.gate: {held} has the documents {bad}, which break the suite"
+            assert not bad, (
+                f"quality.gate: {current} has the documents {bad}, which break the suite"
+            )
         if self.contracts is not None:
             self.contracts.require_right(version)
             before_it = self._tables.versions[-2].made.columns if before else None
             self._note_columns(version, before_it)
         for vbucket in range(self._cluster.settings.vbuckets):
             found = _documents(version, vbucket)
-            state = self._tables.states_at[held.round_of(vbucket)].get(vbucket)
+            state = self._tables.states_at[current.round_of(vbucket)].get(vbucket)
             expected = {} if state is None else self.documents(state)
             expected = self._without_kept_out(expected, found)
             assert found == expected, (
-                f"P1/P2: vbucket {vbucket} of {held} differs: at complete seqno "
+                f"P1/P2: vbucket {vbucket} of {current} differs: at complete seqno "
                 f"{state and state.complete_seqno} found {_brief(found)}, "
                 f"expected {_brief(expected)}"
             )
@@ -206,7 +208,7 @@ class Oracle:
         for version in self._tables.versions:
             if version.made.number not in self._tables.unreadable:
                 found = _values(version.made.rows.to_pylist(), erasure, later)
-                assert not found, f"erase: {version.held} has {found}"
+                assert not found, f"erase: {version.current} has {found}"
         self._counts.add("values kept out" if erasure.keeps_out else "documents erased")
 
     def _without_kept_out(self, documents: Documents, found: Documents) -> Documents:
@@ -239,8 +241,8 @@ class Oracle:
     def lacks(self) -> str:
         """P6, P3: say what is not as the source has it now; empty where all is."""
         tables = self._tables
-        if tables.versions[-1].held.stale:
-            return f"stale: {tables.versions[-1].held}"
+        if tables.versions[-1].current.stale:
+            return f"stale: {tables.versions[-1].current}"
         for vbucket in range(self._cluster.settings.vbuckets):
             state, high = tables.states.get(vbucket), self._cluster.high_seqno(vbucket)
             if state is None or high == 0:

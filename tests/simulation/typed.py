@@ -53,7 +53,7 @@ class Contracts:
         kind, mode = columns.field(DOC).type, self._modes[_followed(columns)]
         for place, row in version.rows.items():
             refusal = _refusal(row, kind, mode)
-            assert not refusal, f"typed columns of {place} in {version.held}: {refusal}"
+            assert not refusal, f"typed columns of {place} in {version.current}: {refusal}"
 
     def lacks(self, version: Version) -> str:
         """Say which contract the table lacks; empty where it follows the present one."""

@@ -277,9 +277,9 @@ class Simulation:
         """Let somebody take the table back, or maintenance clean the log."""
         lake, chances = self.lake, self.options.driver
         old = [
-            each.held.version
+            each.current.version
             for each in lake.versions[1:]
-            if each.held.version not in lake.unreadable
+            if each.current.version not in lake.unreadable
         ]
         if old and self.random.random() < chances.get("restore", 0.0):
             lake.docs.restore(self.random.choice(old))

@@ -22,7 +22,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     lake: Lake = None,
     overrides: Overrides = None,
     vbuckets: Vbuckets = None,
-    source: From = REPLICAS,
+    nodes: From = REPLICAS,
     rate: Rate = None,
     cancel: Annotated[bool, Option("--cancel", help="end the backfill that is open")] = False,
     json: Annotated[bool, Option("--json", help="one JSON object per step")] = False,
@@ -36,7 +36,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         event, fields = "cancelling", {"id": ended.id}
         text = f"backfill {ended.id}: whoever drives the lake next ends it before another round"
     else:
-        wish = BackfillWish(vbuckets, source, rate)
+        wish = BackfillWish(vbuckets, nodes, rate)
         ended = backfill(settings, wish, observer=JsonObserver() if json else PlainObserver())
         event, fields = str(ended.state), {"id": ended.id, "detail": ended.detail}
         text = f"backfill {ended.id}: {ended.state}, {ended.detail}"

@@ -61,7 +61,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     """Ask, look at the cluster, and write."""
     from dcp.cli.views.bucket_probe import probe_bucket
     from dcp.lake.config.settings_document import document_of
-    from dcp.lake.config.settings_load import load_settings, with_paths_placed
+    from dcp.lake.config.settings_load import load_settings, with_paths_resolved
 
     _require_free(file)
     told = {
@@ -80,7 +80,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         values, credentials = _ask_all(given, file)
     except typer.Abort:
         raise KeyboardInterrupt from None
-    values = with_paths_placed(values, Path.cwd())
+    values = with_paths_resolved(values, Path.cwd())
     settings = load_settings(None, {}, values)
     probe = probe_bucket(settings, credentials)
     say(str(probe))
@@ -110,7 +110,7 @@ def _ask_all(given: Mapping[str, object], file: Path) -> "tuple[dict[str, object
 
     """
     from dcp.lake.config.lake_root import is_on_s3
-    from dcp.lake.config.settings_load import load_settings, placed
+    from dcp.lake.config.settings_load import load_settings, resolved
 
     values = dict(given)
     defaults = SourceSettings()
@@ -140,7 +140,7 @@ def _ask_all(given: Mapping[str, object], file: Path) -> "tuple[dict[str, object
     except typer.BadParameter as error:
         raise BucketError(f"source.bucket: {error.message}") from None
     if "lake.schema" not in values:
-        default = placed("lake.root", settings.lake.root, file.absolute().parent)
+        default = resolved("lake.root", settings.lake.root, file.absolute().parent)
         ask("lake.root", "Folder of the tables, or s3://bucket/path", default)
         values.setdefault("lake.root", default)
         if is_on_s3(str(values["lake.root"])) and "lake.storage_options" not in values:

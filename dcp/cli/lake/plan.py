@@ -20,7 +20,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         Option("--backfill", help="estimate a backfill; the options that follow are its"),
     ] = False,
     vbuckets: Vbuckets = None,
-    source: From = REPLICAS,
+    nodes: From = REPLICAS,
     rate: Rate = None,
     json: Annotated[bool, Option("--json", help="the plan as one JSON object")] = False,
 ) -> int:
@@ -28,11 +28,11 @@ def run(  # noqa: PLR0913  (an argument for each option)
     from dcp.lake.run.backfill_command import BackfillWish
     from dcp.lake.run.preview import preview, preview_backfill
 
-    chosen = (vbuckets, rate) != (None, None) or source != REPLICAS
+    chosen = (vbuckets, rate) != (None, None) or nodes != REPLICAS
     if chosen and not backfill:
         raise BadParameter("found options of a backfill without --backfill, expected it with them")
     settings = settings_from(config, lake, overrides)
-    wish = BackfillWish(vbuckets, source, rate)
+    wish = BackfillWish(vbuckets, nodes, rate)
     plan = preview_backfill(settings, wish) if backfill else preview(settings)
     if json:
         say_json(plan.to_json())

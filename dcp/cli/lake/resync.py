@@ -21,7 +21,7 @@ def run(
             parser=vbucket_ranges,
             metavar="0-63,70",
             help="vbuckets to read again; without it the whole bucket is read again; leave it out "
-            "to repair a damaged log or table",
+            "to repair a damaged change log or table",
         ),
     ] = None,
     json: Annotated[bool, Option("--json", help="the request as one JSON object")] = False,

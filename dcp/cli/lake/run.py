@@ -25,7 +25,7 @@ def run(
         str | None,
         Option(
             metavar="[HOST:]PORT",
-            help="serve a live page, /metrics and /health there; without a host on 127.0.0.1",
+            help="serve a page, /metrics and /health there; without a host on 127.0.0.1",
         ),
     ] = None,
     json: Annotated[bool, Option("--json", help="one JSON object per step")] = False,

@@ -32,19 +32,19 @@ def run(
 ) -> int:
     """Infer and print, or write."""
     from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.query.infer import infer_contract, place_of_new_contract
+    from dcp.lake.query.infer import file_of_new_contract, infer_contract
 
     assert action == "infer"
     settings = settings_from(config, lake, overrides)
     folder = settings.apply.contracts_folder
-    place = place_of_new_contract(folder, collection) if out else None
+    file = file_of_new_contract(folder, collection) if out else None
     with opened_lake(settings) as tables:
         proposed = str(infer_contract(tables, collection, documents))
-    if place is None:
+    if file is None:
         say(proposed)
         return 0
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("x", encoding="utf-8") as file:
-        file.write(f"{proposed}\n")
-    say(f"{place}: written; with the next apply all rows of {collection} get these columns")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("x", encoding="utf-8") as opened:
+        opened.write(f"{proposed}\n")
+    say(f"{file}: written; with the next apply all rows of {collection} get these columns")
     return 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EPILOG: Final = """\
 \b
-tables: docs (the replica), changes (the log), control (what was asked of the driver, once it was)
+tables: docs (a replica table), changes (the change log), control (requests to the driver, if any)
 views:  documents, documents_variant, docs_live, pending_changes, positions, rounds, rollbacks,
         epochs, row_history, stale_vbuckets, dropped_collections; with typed columns
         documents_typed, docs_NAME (view = "NAME" of a contract), quarantine

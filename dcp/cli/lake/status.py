@@ -25,14 +25,14 @@ def run(
     from dcp.cli.views.relay_view import ask_source
     from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.monitor.lake_figures import FiguresReader
-    from dcp.lake.task_board.live_board import read_board
-    from dcp.lake.task_board.live_folder import LiveFolder
+    from dcp.lake.task_board.board_files import read_board
+    from dcp.lake.task_board.board_folder import BoardFolder
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables, tables.read_once():
         figures = FiguresReader(tables, searches=False).read(datetime.now(UTC))
     source = ask_source(settings)
-    samples = read_board(LiveFolder.of(settings))  # last: it is what changes fastest
+    samples = read_board(BoardFolder.of(settings))  # last: it is what changes fastest
     if json:
         connections = {"connections": connections_json(samples), "source": source.to_json()}
         say_json(figures.to_json() | connections)

@@ -1,6 +1,6 @@
-"""``dcplake top``: connections, windows and stages of a running run, live.
+"""``dcplake top``: connections, windows and stages of a running run, as they are now.
 
-Reads the live board of the lake, or asks a producer or a relay; starts no Spark. Where the output
+Reads the task board of the lake, or asks a producer or a relay; starts no Spark. Where the output
 is no terminal it shows one look.
 """
 
@@ -84,7 +84,7 @@ def _show(view: "BoardView | ProducerView", *, once: bool, metrics: bool, as_jso
                 _look(view, as_json=True)
                 sleep(_REFRESH_SECONDS)
         else:
-            _show_live(view)
+            _show_on_screen(view)
     return 0
 
 
@@ -96,7 +96,7 @@ def _look(view: "BoardView | ProducerView", *, as_json: bool) -> None:
         say(view.text())
 
 
-def _show_live(view: "BoardView | ProducerView") -> None:
+def _show_on_screen(view: "BoardView | ProducerView") -> None:
     """Look again and again, on the terminal's second screen; the first is left as it was."""
     from rich.live import Live
     from rich.text import Text

@@ -8,13 +8,13 @@ from dcp.cli.options.values import vbucket_ranges
 from dcp.lake.rounds.backfill_plan import (
     LEAST_MEGABYTES_PER_SECOND,
     MOST_MEGABYTES_PER_SECOND,
-    SOURCES,
+    NODE_CHOICES,
 )
 
 
-def _source(text: str) -> str:
-    if text not in SOURCES:
-        raise BadParameter(f"found {text!r}, expected {' or '.join(SOURCES)}")
+def _nodes(text: str) -> str:
+    if text not in NODE_CHOICES:
+        raise BadParameter(f"found {text!r}, expected {' or '.join(NODE_CHOICES)}")
     return text
 
 
@@ -25,8 +25,8 @@ From = Annotated[
     str,
     Option(
         "--from",
-        parser=_source,
-        metavar="|".join(SOURCES),
+        parser=_nodes,
+        metavar="|".join(NODE_CHOICES),
         help="read replica vbuckets, or what source.seeds names: a relay, for instance",
     ),
 ]

@@ -1,4 +1,4 @@
-"""The live board of a lake: tables of connections and of stages, as plain text."""
+"""The task board of a lake: tables of connections and of stages, as plain text."""
 
 from collections.abc import Sequence
 from time import time
@@ -10,9 +10,9 @@ from dcp.client.stats import StageStats
 from dcp.errors import LakeError
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings
-from dcp.lake.task_board.live_board import read_board
-from dcp.lake.task_board.live_folder import LiveFolder
-from dcp.lake.task_board.live_metrics import task_exposition
+from dcp.lake.task_board.board_files import read_board
+from dcp.lake.task_board.board_folder import BoardFolder
+from dcp.lake.task_board.task_metrics import task_exposition
 from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.printable import printable
 
@@ -23,7 +23,7 @@ class BoardView:
     def __init__(self, settings: Settings) -> None:
         """Look at nothing yet."""
         self._settings = settings
-        self._live_folder = LiveFolder.of(settings)
+        self._folder = BoardFolder.of(settings)
         self._samples: Sequence[TaskStats] = ()
 
     def refresh(self) -> None:
@@ -32,7 +32,7 @@ class BoardView:
         Raises:
             LakeError: there is no lake, as far as this machine can tell.
         """
-        self._samples = read_board(self._live_folder)
+        self._samples = read_board(self._folder)
         lake = self._settings.lake
         root = None if self._samples or lake.schema else local_root(lake.root)
         if root is not None and not (root / "changes").exists():

@@ -24,8 +24,8 @@ LOG_COLUMNS: Final = [
     for name in REPLICA.names
 ]
 """The columns of a replica, computed from a row (``c``) of the log."""
-PLACE_SQL: Final = "c.seqno, c.epoch, c.round"
-"""A row's place in the log."""
+REFERENCE_SQL: Final = "c.seqno, c.epoch, c.round"
+"""A row's reference in the change log."""
 _KEY: Final = (quoted("vbucket"), quoted("key"))
 
 
@@ -70,7 +70,8 @@ def touched_sql(rows: str) -> str:
     ``rows`` is SQL for rows of ``vbucket``, ``key``, ``seqno``, ``epoch``, ``round`` and ``role``
     (`Role`). A row of the table has NULL in place of seqno, epoch and round. The result has:
 
-    * ``seqno``, ``epoch``, ``round``: the place of the key's newest live row in the log, or NULL.
+    * ``seqno``, ``epoch``, ``round``: the reference of the key's newest live row in the log.
+      NULL without one.
     * ``is_touched``: the apply touches the key. It does unless all rows are published and live.
     * ``is_undone``: the apply undoes a published row of the key, or a flush or drop that ended one.
     * ``row_count``
@@ -89,7 +90,7 @@ SELECT vbucket, key, {newest},
 FROM ({rows}) GROUP BY vbucket, key"""
 
 
-def newest_places_sql(touched: str) -> str:
+def newest_references_sql(touched: str) -> str:
     """Return the relation (vbucket, key, seqno, epoch, round) of the touched keys' newest rows."""
     return f"""
 SELECT vbucket, key, seqno, epoch, round FROM ({touched}) WHERE is_touched AND seqno IS NOT NULL"""
@@ -113,16 +114,16 @@ WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {collection_id} AND {condit
 def log_part(collection_id: int, log_slice: LogSlice) -> Statement:
     """Return the query for the rows that `touched_sql` takes from the log."""
     return lambda name, _: (
-        f"SELECT c.vbucket, c.key, {PLACE_SQL}, b.role "
+        f"SELECT c.vbucket, c.key, {REFERENCE_SQL}, b.role "
         f"{rows_sql(name, collection_id, log_slice, log_slice.ranges)}"
     )
 
 
-def table_parts(held_version: int, log_slice: LogSlice) -> dict[int, Statement]:
+def table_parts(current_version: int, log_slice: LogSlice) -> dict[int, Statement]:
     """Return the queries for the rows that `touched_sql` takes from the table, by its version."""
     parts = {}
     if log_slice.emptied:
-        parts[held_version] = _table_part(Role.HELD, log_slice.emptied)
+        parts[current_version] = _table_part(Role.IN_TABLE, log_slice.emptied)
     for version, vbuckets in _by_version(log_slice, log_slice.revived).items():
         parts[version] = _table_part(Role.REVIVED, vbuckets)
     return parts
@@ -136,15 +137,15 @@ def _table_part(role: Role, vbuckets: Iterable[int]) -> Statement:
 
 
 def _slice_touched_sql(
-    table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
+    table_sql: str, current_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
 ) -> str:
     rows = [log_part(collection_id, log_slice)(changes_sql, string)]
-    for version, part in table_parts(held_version, log_slice).items():
+    for version, part in table_parts(current_version, log_slice).items():
         rows.append(part(at_version(table_sql, version), string))
     return touched_sql("\nUNION ALL ".join(rows))
 
 
-def merge_sql(table_sql: str, source: str, merge: Merge) -> str:
+def merge_sql(table_sql: str, merge_source: str, merge: Merge) -> str:
     # Delta skips files of the target only by literals: its vbuckets, and its keys if that pays.
     pruning = one_of("t.vbucket", merge.vbuckets)
     if merge.keys:
@@ -158,21 +159,21 @@ WHEN MATCHED AND s.deleted THEN DELETE
 WHEN MATCHED THEN UPDATE SET {assignments}"""
     # A MERGE that only inserts reads its source once, without a shuffle for a join with the table.
     return f"""
-MERGE{" WITH SCHEMA EVOLUTION" if merge.extends else ""} INTO {table_sql} t USING {source} s
+MERGE{" WITH SCHEMA EVOLUTION" if merge.extends else ""} INTO {table_sql} t USING {merge_source} s
 ON t.vbucket = s.vbucket AND t.key = s.key AND {pruning}{"" if merge.only_inserts else matched}
 WHEN NOT MATCHED AND NOT s.deleted THEN INSERT ({", ".join(names)})
   VALUES ({", ".join(f"s.{name}" for name in names)})"""
 
 
-def rewritten_sql(held_sql: str, source: str) -> str:
+def rewritten_sql(current_sql: str, merge_source: str) -> str:
     kept, written = (", ".join(f"{side}.{name}" for name in _NAMES) for side in "ts")
     return f"""(
-SELECT {kept} FROM {held_sql} t
-LEFT ANTI JOIN {source} s ON t.vbucket = s.vbucket AND t.key = s.key
-UNION ALL SELECT {written} FROM {source} s WHERE NOT s.deleted)"""
+SELECT {kept} FROM {current_sql} t
+LEFT ANTI JOIN {merge_source} s ON t.vbucket = s.vbucket AND t.key = s.key
+UNION ALL SELECT {written} FROM {merge_source} s WHERE NOT s.deleted)"""
 
 
-def merge_source_sql(table_sql: str, rows: LogRows, held_version: int) -> str:
+def merge_source_sql(table_sql: str, rows: LogRows, current_version: int) -> str:
     """Return the query for the rows to merge: each touched key once, with its row or deletion."""
     changes_sql, ranges = at_version(rows.changes_sql, rows.log_version), rows.log_slice.ranges
     single = [each for each in ranges if each.vbucket in rows.without_repeats]
@@ -180,18 +181,20 @@ def merge_source_sql(table_sql: str, rows: LogRows, held_version: int) -> str:
     rest = tuple(each for each in ranges if each.vbucket not in rows.without_repeats)
     if rest or not single:
         log_slice = replace(rows.log_slice, ranges=rest)
-        parts += _touched_parts(table_sql, held_version, changes_sql, rows.collection_id, log_slice)
+        parts += _touched_parts(
+            table_sql, current_version, changes_sql, rows.collection_id, log_slice
+        )
     return "(" + "\nUNION ALL".join(parts) + ")"
 
 
 def _touched_parts(
-    table_sql: str, held_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
+    table_sql: str, current_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
 ) -> list[str]:
-    touched = _slice_touched_sql(table_sql, held_version, changes_sql, collection_id, log_slice)
-    won = f"({newest_places_sql(touched)}) w"
+    touched = _slice_touched_sql(table_sql, current_version, changes_sql, collection_id, log_slice)
+    won = f"({newest_references_sql(touched)}) w"
     chosen = f"{_in_rounds(log_slice)} AND {one_of('c.vbucket', log_slice.vbuckets)}"
     parts = [newest_rows_sql(changes_sql, collection_id, won, LOG_COLUMNS, chosen)]
-    if log_slice.restored or log_slice.emptied:
+    if log_slice.restored_versions or log_slice.emptied:
         lost = f"(SELECT vbucket, key FROM ({touched}) WHERE is_touched AND seqno IS NULL) w"
         parts.append(_lost_part(table_sql, log_slice, lost))
     return parts
@@ -203,7 +206,7 @@ def _single_rows(changes_sql: str, rows: LogRows, ranges: Iterable[RowRange]) ->
 
 
 def _lost_part(table_sql: str, log_slice: LogSlice, lost: str) -> str:
-    """Return the keys without a live row, each with its row in the base version, or deleted."""
+    """Return the keys without a live row, each with its row of the restored version, or deleted."""
     old = _old_rows(table_sql, log_slice)
     columns = ", ".join(f"w.{name}" if name in _KEY else f"o.{name}" for name in _NAMES)
     return f"""
@@ -215,7 +218,7 @@ def _old_rows(table_sql: str, log_slice: LogSlice) -> str:
     olds = [
         f"SELECT {', '.join(_NAMES)} FROM {at_version(table_sql, version)} "
         f"WHERE {one_of('vbucket', some)}"
-        for version, some in _by_version(log_slice, log_slice.restored).items()
+        for version, some in _by_version(log_slice, log_slice.restored_versions).items()
     ]
     if not olds:
         return f"SELECT {', '.join(_NAMES)} FROM {table_sql} WHERE false"
@@ -226,6 +229,6 @@ def _by_version(log_slice: LogSlice, vbuckets: Iterable[int]) -> dict[int, list[
     """Return vbuckets by the version that has their lost rows, without the empty table."""
     found: dict[int, list[int]] = {}
     for vbucket in vbuckets:
-        found.setdefault(log_slice.restored[vbucket], []).append(vbucket)
+        found.setdefault(log_slice.restored_versions[vbucket], []).append(vbucket)
     found.pop(EMPTY_TABLE, None)
     return dict(sorted(found.items()))

@@ -24,11 +24,11 @@ from dcp.lake.store.failures import store_error
 from dcp.lake.store.few_rows import append_rows
 from dcp.lake.store.file_commit import takes_files
 from dcp.lake.store.new_table import commit_table
-from dcp.lake.store.place import TablePlace
 from dcp.lake.store.properties import are_plain, commit_properties
 from dcp.lake.store.remembered_table import RememberedTable
 from dcp.lake.store.sql import standard_string
 from dcp.lake.store.table import Statement, TableSize, sized_columns
+from dcp.lake.store.table_location import TableLocation
 from dcp.lake.tables.history import metadata_json
 
 _COORDINATED: Final = frozenset(
@@ -41,7 +41,7 @@ _NAME: Final = "t"
 _MISTAKES: Final = (AssertionError, AttributeError, LookupError, NameError, TypeError)
 """Exceptions that show a mistake in our program, unless they are pyarrow's own subclasses."""
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _left_to_spark: Final[set[str]] = set()
 """Tables for which a message at level INFO has been logged."""
 
@@ -80,11 +80,11 @@ def _or_spark(by_files: _Asked) -> _Asked:
 
 @dataclass(frozen=True, slots=True)
 class FileTable(SparkTable):
-    """A table at a place that delta-rs can open. Spark runs all other methods."""
+    """A table at a location that delta-rs can open. Spark runs all other methods."""
 
-    place: TablePlace
+    location: TableLocation
     forget: Callable[[], object] = field(repr=False, compare=False)
-    """Forgets the place, so that the catalog is asked again."""
+    """Forgets the location, so that the catalog is asked again."""
 
     def leave_files(self, failure: Exception) -> None:
         """Return if Spark may succeed instead; the catalog, if there is one, is asked again.
@@ -99,16 +99,16 @@ class FileTable(SparkTable):
         leave_to_spark(failure, self.where)
         if isinstance(failure, TableNotFoundError) and self.path is not None:
             try:
-                is_missing = not self.place.has_delta_log()
-                may_have_data = is_missing and self.place.has_data()
+                is_missing = not self.location.has_delta_log()
+                may_have_data = is_missing and self.location.has_data()
             except Exception as refusal:  # of many classes, some undocumented
                 leave_to_spark(refusal, self.where)
             else:
                 if is_missing:
                     raise no_table(self.where, may_have_data=may_have_data)
 
-    def commits_held_back(self) -> AbstractContextManager[object]:
-        return self.place.commits_held_back()
+    def commits_blocked(self) -> AbstractContextManager[object]:
+        return self.location.commits_blocked()
 
     def vacuum(
         self, metadata: Mapping[str, Any], hours: int | None, *, dry_run: bool = False
@@ -116,7 +116,7 @@ class FileTable(SparkTable):
         found = SparkTable.vacuum(self, metadata, hours, dry_run=dry_run)
         if not dry_run:
             try:
-                self.place.tidy_delta_log()
+                self.location.tidy_delta_log()
             except Exception as failure:  # of many classes, some undocumented
                 leave_to_spark(failure, self.where)
         return found
@@ -126,13 +126,13 @@ class FileTable(SparkTable):
         if self.remembered.is_absent(self.sql):
             return False
         is_new, begun_at = self.sql not in self.remembered, self.cached_reads.tick()
-        # If this process has read the table, catching up is one request. Looking for a log and
-        # opening it would be three.
-        if not is_new or self.place.has_delta_log():
+        # If this process has read the table, catching up is one request. Looking for a Delta log
+        # and opening it would be three.
+        if not is_new or self.location.has_delta_log():
             try:
                 self._newest()
             except Exception:  # of many classes, some undocumented
-                if is_new or self.place.has_delta_log():
+                if is_new or self.location.has_delta_log():
                     raise
             else:
                 return True
@@ -164,7 +164,7 @@ class FileTable(SparkTable):
 
     @_or_spark
     def commits(self, limit: int) -> list[dict[str, Any]]:
-        return self._newest().commits(self.place, limit)
+        return self._newest().commits(self.location, limit)
 
     def take_rows(
         self, columns: str, condition: str, take: Callable[[Iterator[dict[str, Any]]], _Found]
@@ -210,18 +210,18 @@ class FileTable(SparkTable):
         if self.exists():
             return
         with self.cached_reads.committing():
-            # Data without a log belongs to a table that has lost it. Spark's error says more.
-            if self.place.has_data() or not self.place.can_commit():
+            # Data without a Delta log belongs to a table that has lost it. Spark's error says more.
+            if self.location.has_data() or not self.location.can_commit():
                 raise _OnlySparkError
-            commit_table(self.place, columns, cluster_by, properties)
+            commit_table(self.location, columns, cluster_by, properties)
 
     @committing
     @_or_spark
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
         if not (
             are_plain(properties)
-            and takes_files(self.place, self._stored())
-            and commit_properties(self.place, properties)
+            and takes_files(self.location, self._stored())
+            and commit_properties(self.location, properties)
         ):
             raise _OnlySparkError
 
@@ -229,8 +229,8 @@ class FileTable(SparkTable):
     @_or_spark
     def append(self, rows: pa.Table, metadata: Mapping[str, Any]) -> None:
         if not (
-            takes_files(self.place, self._stored())
-            and append_rows(self.place, rows, metadata_json(metadata), self.where)
+            takes_files(self.location, self._stored())
+            and append_rows(self.location, rows, metadata_json(metadata), self.where)
         ):
             raise _OnlySparkError
 
@@ -249,10 +249,10 @@ class FileTable(SparkTable):
         return self._stored()
 
     def _stored(self, version: int | None = None) -> StoredTable:
-        return self._newest().stored if version is None else self.place.open(version)
+        return self._newest().stored if version is None else self.location.open(version)
 
     def _newest(self) -> RememberedTable:
-        found = self.remembered.as_it_is(self.place, self.sql)
+        found = self.remembered.as_it_is(self.location, self.sql)
         protocol = found.stored.protocol()
         features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
         if coordinated := features & _COORDINATED:
@@ -281,4 +281,4 @@ def leave_to_spark(failure: Exception, where: str) -> None:
     if not is_usual:
         _left_to_spark.add(where)
     name = type(failure).__name__
-    _LOG.log(level, "%s: %s: %s; Spark is asked", where, name, innermost(failure))
+    _LOGGER.log(level, "%s: %s: %s; Spark is asked", where, name, innermost(failure))

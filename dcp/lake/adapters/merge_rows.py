@@ -28,8 +28,8 @@ def merged_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator
         arrow = arrow_settings(merge.largest_bytes)
         stack.enter_context(session_settings_for_a_while(spark, arrow))
         if isinstance(merge.rows, LogRows):
-            source = merge_source_sql(table_sql, merge.rows, merge.held_version)
-            yield source if merge.made is None else _made_sql(spark, source, merge.made)
+            merge_source = merge_source_sql(table_sql, merge.rows, merge.current_version)
+            yield merge_source if merge.made is None else _made_sql(spark, merge_source, merge.made)
             return
         rows = merge.rows
         if merge.made is not None:
@@ -41,16 +41,16 @@ def merged_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator
 def written_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator[str]:
     """Yield SQL for the rows that a merge writes: all rows of the table if it rewrites."""
     if not merge.rewrites:
-        with merged_rows(spark, table_sql, merge) as source:
-            yield f"(SELECT * EXCEPT (deleted) FROM {source} WHERE NOT deleted)"
+        with merged_rows(spark, table_sql, merge) as merge_source:
+            yield f"(SELECT * EXCEPT (deleted) FROM {merge_source} WHERE NOT deleted)"
         return
-    with merged_rows(spark, table_sql, replace(merge, made=None)) as source:
-        rows = rewritten_sql(at_version(table_sql, merge.held_version), source)
+    with merged_rows(spark, table_sql, replace(merge, made=None)) as merge_source:
+        rows = rewritten_sql(at_version(table_sql, merge.current_version), merge_source)
         yield rows if merge.made is None else _made_sql(spark, rows, merge.made)
 
 
-def _made_sql(spark: "SparkSession", source: str, made: MadeColumns) -> str:
-    """Return the query for the rows of ``source`` with made columns.
+def _made_sql(spark: "SparkSession", merge_source: str, made: MadeColumns) -> str:
+    """Return the query for the rows of ``merge_source`` with made columns.
 
     Spark skips unneeded columns, so a MERGE reads no document while it looks for matching rows.
     """
@@ -67,4 +67,4 @@ def _made_sql(spark: "SparkSession", source: str, made: MadeColumns) -> str:
     columns = ", ".join(f"{_MADE}.{name} AS {name}" for name in made.schema.names)
     return f"""(
 SELECT * EXCEPT ({_MADE}), {columns}
-FROM (SELECT *, {_FUNCTION}(datatype, value) AS {_MADE} FROM {source}))"""
+FROM (SELECT *, {_FUNCTION}(datatype, value) AS {_MADE} FROM {merge_source}))"""

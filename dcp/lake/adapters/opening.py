@@ -1,6 +1,6 @@
 """Opens a lake from its settings, for reading or as its single writer.
 
-This module chooses the place of a lake, its lock, and the Spark session that works on it.
+This module chooses the location of a lake, its lock, and the Spark session that works on it.
 """
 
 import threading
@@ -150,7 +150,7 @@ def spark_of(
 def _refuse_unknown_log_store(session: "SparkSession", location: LakeLocation) -> None:
     """Refuse a log store with which Spark would commit in another way than this process."""
     chosen = log_store_of(session, str(location))
-    if chosen != LOG_STORE and location.place(CHANGES_TABLE) is not None:
+    if chosen != LOG_STORE and location.of_table(CHANGES_TABLE) is not None:
         raise ConfigError(
             f"{location}: found the log store {chosen} in this Spark session, but not in "
             f"[spark.conf], expected {LOG_STORE}; remove the setting where Spark gets it "

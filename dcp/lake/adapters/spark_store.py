@@ -35,10 +35,10 @@ from dcp.lake.store.file_commit import Operation, takes_files
 from dcp.lake.store.lake_store import BatchFunction, NewRows
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.merge import Merge
-from dcp.lake.store.place import Located, TablePlace
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.sql import dotted
 from dcp.lake.store.table import Transaction
+from dcp.lake.store.table_location import Located, TableLocation
 from dcp.lake.tables.schema import (
     CHANGES,
     CHANGES_STATISTICS,
@@ -64,7 +64,7 @@ _ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
 """Such a task has no flow control window, so that memory is left for larger row groups."""
 
 _CHANGES: Final = "changes"
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class SparkStore:
     )
     """See `SparkTable`."""
     located: dict[str, Located] = field(default_factory=dict, repr=False, compare=False)
-    """The places of existing tables by name. `FileTable.leave_files` removes an entry."""
+    """The locations of existing tables by name. `FileTable.leave_files` removes an entry."""
 
     @property
     def spark(self) -> "SparkSession":
@@ -91,13 +91,13 @@ class SparkStore:
     def table(self, name: str) -> SparkTable:
         """Return a table that uses its files, or Spark if only Spark can find or make it."""
         located = self._located(name)
-        if located is None or located.place is None:
+        if located is None or located.location is None:
             return self._by_spark(name)
-        return self._by_files(name, located.place)
+        return self._by_files(name, located.location)
 
-    def _by_files(self, name: str, place: TablePlace) -> FileTable:
+    def _by_files(self, name: str, location: TableLocation) -> FileTable:
         forget = partial(self.located.pop, name, None)
-        return FileTable(*self._names(name), place, forget)
+        return FileTable(*self._names(name), location, forget)
 
     def _by_spark(self, name: str) -> SparkTable:
         return SparkTable(*self._names(name))
@@ -116,7 +116,7 @@ class SparkStore:
         if (known := self.located.get(name)) is not None:
             return known
         if self.location.root is not None:
-            found = Located(self.location.spark_path(name), self.location.place(name))
+            found = Located(self.location.spark_path(name), self.location.of_table(name))
             return self.located.setdefault(name, found)
         in_sql, begun_at = self.location.table_sql(name), self.cached_reads.tick()
         if self.remembered.is_absent(in_sql):
@@ -129,41 +129,43 @@ class SparkStore:
     def _look_up(self, name: str) -> Located | None:
         assert self.location.schema is not None
         table = self._by_spark(name)
-        if (at := table.location()) is None:
+        if (at := table.catalog_location()) is None:
             return None
         scheme, _, path = at.partition(":")
-        place = self.location.place_at(Path(path) if scheme == "file" else at)
+        location = self.location.location_at(Path(path) if scheme == "file" else at)
         try:
-            is_read = place is not None and self._by_files(name, place).read_delta_log() is not None
+            is_read = (
+                location is not None and self._by_files(name, location).read_delta_log() is not None
+            )
         except StoreUnavailableError:  # the table's state is unknown
             raise
         except SetupError as refusal:  # a catalog may give other credentials to Spark
-            _LOG.debug("%s: only Spark reads %s: %s", table.where, at, refusal)
+            _LOGGER.debug("%s: only Spark reads %s: %s", table.where, at, refusal)
             is_read = False
         # Another log store may keep the newest commits elsewhere, or overwrite ours.
         if is_read and is_on_s3(at):
             is_read = log_store_of(self.spark, at) == LOG_STORE
-        return Located(at, place if is_read else None)
+        return Located(at, location if is_read else None)
 
     @property
     def is_remote(self) -> bool:
         table = self.table(_CHANGES)
-        return isinstance(table, FileTable) and table.place.is_remote
+        return isinstance(table, FileTable) and table.location.is_remote
 
     def note(self, name: str, content: bytes) -> None:
         if (located := self._located(_CHANGES)) is None:
             return
-        if located.place is not None:
-            located.place.put(name, content)
+        if located.location is not None:
+            located.location.put(name, content)
         else:
-            put_file(self.spark, f"{located.location}/{name}", content)
+            put_file(self.spark, f"{located.spark_path}/{name}", content)
 
     def noted(self, name: str) -> bytes | None:
         if (located := self._located(_CHANGES)) is None:
             return None
-        if located.place is not None:
-            return located.place.get(name)
-        return file_content(self.spark, f"{located.location}/{name}")
+        if located.location is not None:
+            return located.location.get(name)
+        return file_content(self.spark, f"{located.spark_path}/{name}")
 
     def for_each(self, do: Callable[[_Item], _Done], items: Sequence[_Item]) -> list[_Done]:
         # In a catalog, Spark looks each table up.
@@ -182,9 +184,9 @@ class SparkStore:
         located, schema = self._located(_CHANGES), self.location.schema
         if schema is not None and located is None:
             self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(schema)}")
-        if located is None or not is_on_s3(at := located.location):
+        if located is None or not is_on_s3(at := located.spark_path):
             return
-        if (schema or located.place is None) and log_store_of(self.spark, at) == LOG_STORE:
+        if (schema or located.location is None) and log_store_of(self.spark, at) == LOG_STORE:
             with spark_errors(at):
                 try_conditional_writes(self.spark, at)
 
@@ -195,8 +197,8 @@ class SparkStore:
     def pool(self, name: str) -> AbstractContextManager[None]:
         return in_pool(self.spark, name)
 
-    def place_of_files(self, name: str) -> TablePlace | None:
-        """Return the place where tasks may write files for an existing table.
+    def location_of_files(self, name: str) -> TableLocation | None:
+        """Return the location where tasks may write files for an existing table.
 
         None if only Spark can append to the table.
         """
@@ -204,29 +206,29 @@ class SparkStore:
         if not isinstance(table, FileTable) or (read := table.read_delta_log()) is None:
             return None
         if self.location.root is None:
-            self._require_same_place(name, table)
+            self._require_same_location(name, table)
         try:
-            if not takes_files(table.place, read):
+            if not takes_files(table.location, read):
                 return None
         except StoreUnavailableError:  # Spark could not write either
             raise
         except SetupError as failure:
             if self.location.schema is None:
                 raise
-            _LOG.info("%s: %s; Spark writes to it", table.where, failure)
+            _LOGGER.info("%s: %s; Spark writes to it", table.where, failure)
             return None
-        return table.place
+        return table.location
 
-    def _require_same_place(self, name: str, table: FileTable) -> None:
+    def _require_same_location(self, name: str, table: FileTable) -> None:
         """Raise LakeError if the catalog has moved a table after it was looked up."""
         before, now = self.located.pop(name, None), self._located(name)
         if before is None:  # another thread is asking the catalog
             return
-        if now is None or now.location != before.location:
+        if now is None or now.spark_path != before.spark_path:
             self.located.pop(name, None)
-            found = "no such table" if now is None else now.location
+            found = "no such table" if now is None else now.spark_path
             raise LakeError(
-                f"{table.where}: the catalog has {found}, expected {before.location}: "
+                f"{table.where}: the catalog has {found}, expected {before.spark_path}: "
                 "somebody dropped or moved it while dcplake worked; "
                 "nothing was committed there; start again with the table that you mean"
             )
@@ -235,14 +237,14 @@ class SparkStore:
         spark, settings = self.spark, FEW_ROWS if are_few else {}
         each_task = spark.range(0, tasks, 1, tasks)
         # That costs a fraction of passing rows to Spark's JVM, and the commit needs no Spark.
-        if (place := self.place_of_files(_CHANGES)) is not None:
+        if (location := self.location_of_files(_CHANGES)) is not None:
             read_delta_log = self.table(_CHANGES).read_delta_log
-            return TaskFiles(each_task, receive, place, _FILES, settings, read_delta_log)
+            return TaskFiles(each_task, receive, location, _FILES, settings, read_delta_log)
         frame = each_task.mapInArrow(receive, spark_ddl(CHANGES))
         return SparkRows(frame, self.table(_CHANGES), settings)
 
     def first_rows(self, table: str, merge: Merge) -> TaskFiles | None:
-        if (place := self.place_of_files(table)) is None:
+        if (location := self.location_of_files(table)) is None:
             return None
         made = merge.made
         columns = REPLICA if made is None else pa.unify_schemas([REPLICA, made.schema])
@@ -257,7 +259,7 @@ class SparkStore:
         with written_rows(self.spark, table_sql, replace(merge, made=None)) as query:
             found = self.spark.sql(f"SELECT * FROM {query}")
         settings = arrow_settings(merge.largest_bytes)
-        return TaskFiles(found, rows, place, contents, settings, operation=Operation.MERGE)
+        return TaskFiles(found, rows, location, contents, settings, operation=Operation.MERGE)
 
     def map_written(
         self, table: str, merge: Merge, make: BatchFunction, schema: pa.Schema

@@ -2,7 +2,7 @@
 
 Spark implements Delta's protocol for changes (clustering, deletion vectors, conflicts with other
 writers). It reads far slower than delta-rs, but any table that it can find. Its messages about a
-damaged log are the ones that users look up.
+damaged Delta log are the ones that users look up.
 """
 
 import logging
@@ -38,7 +38,6 @@ from dcp.lake.store.failures import remedy
 from dcp.lake.store.file_commit import attempts
 from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.store.new_table import DELETION_VECTORS
-from dcp.lake.store.place import DELTA_LOG, commit_name, with_times
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.sql import at_version, dotted, property_list, quoted, string, string_list
 from dcp.lake.store.table import (
@@ -48,6 +47,7 @@ from dcp.lake.store.table import (
     Transaction,
     sized_columns,
 )
+from dcp.lake.store.table_location import DELTA_LOG, commit_name, with_times
 from dcp.lake.tables.schema import REPLICA_CLUSTERING, spark_ddl, spark_type
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ _LOCATION: Final = re.compile(r"^Location: (.+)$", re.MULTILINE)
 _GLOB: Final = re.compile(r"[][{}*?\\]")
 """Spark's file readers take these characters as patterns; a backslash escapes them."""
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _TOLD_BY_DELTA: Final = ("delta.feature.", "delta.min", "option.")
 """Spark lists properties with these prefixes as a table's own, but they cannot be set."""
@@ -102,17 +102,19 @@ _Found = TypeVar("_Found")
 
 
 def no_table(where: str, *, may_have_data: bool) -> LakeError:
-    """Return the error for a missing table; ``may_have_data``: data without a log may be there."""
+    """Return the error for a missing table; ``may_have_data``: data without a Delta log may be
+    there.
+    """
     found = f"{where}: found no Delta table there, expected one"
     if not may_have_data:
         return LakeError(
-            f"{found}; name the right place (lake.root, --lake; lake.schema), or make it: the "
+            f"{found}; name the right location (lake.root, --lake; lake.schema), or make it: the "
             "first `dcplake run` does"
         )
     return LakeError(
-        f"{found}; if the folder has no data files, name the right place (lake.root, --lake), or "
-        "make the table: the first `dcplake run` does; if it has some, its Delta log is gone: "
-        f"{remedy('', where, is_log=True)}"
+        f"{found}; if the folder has no data files, name the right location (lake.root, --lake), "
+        "or make the table: the first `dcplake run` does; if it has some, its Delta log is gone: "
+        f"{remedy('', where, is_delta_log=True)}"
     )
 
 
@@ -132,7 +134,7 @@ class SparkTable:
     def cached_reads(self) -> CachedReads:
         return self.remembered.cached_reads
 
-    def commits_held_back(self) -> AbstractContextManager[object]:
+    def commits_blocked(self) -> AbstractContextManager[object]:
         """Keep this process's own commits from coming between those of a Spark statement."""
         return nullcontext()
 
@@ -140,7 +142,7 @@ class SparkTable:
         if self.remembered.is_absent(self.sql):
             return False
         if self.path is None:
-            return self.location() is not None
+            return self.catalog_location() is not None
         with spark_errors(self.where):
             try:
                 self.start_spark().sql(f"SHOW TBLPROPERTIES {self.sql}").collect()
@@ -150,11 +152,11 @@ class SparkTable:
                 raise
         return True
 
-    def location(self) -> str | None:
-        """Return the place of a catalog table's files; None if the catalog has no such table.
+    def catalog_location(self) -> str | None:
+        """Return the location of a catalog table's files; None if the catalog has no such table.
 
-        Empty if it is a view, or the catalog does not return the place. Usually this runs no job,
-        and reads no file of the table.
+        Empty if it is a view, or the catalog does not return the location. Usually this runs no
+        job, and reads no file of the table.
         """
         spark, (schema, _, name) = self.start_spark(), self.sql.replace("`", "").rpartition(".")
         try:
@@ -177,7 +179,7 @@ class SparkTable:
         except PySparkException as failure:
             if failure.getCondition() in _MISSING:
                 return None
-            _LOG.debug("%s: the catalog does not tell where it is: %s", self.where, failure)
+            _LOGGER.debug("%s: the catalog does not tell where it is: %s", self.where, failure)
             return ""
 
     def properties(self) -> dict[str, str]:
@@ -219,7 +221,7 @@ class SparkTable:
             try:
                 told_of = spark.sql(f"DESCRIBE HISTORY {self.sql} LIMIT {limit}")
             except Exception:  # Spark's own class, or the bridge's
-                self.properties()  # if the log is damaged, this raises a better error
+                self.properties()  # if the Delta log is damaged, this raises a better error
                 raise
             rows = told_of.selectExpr(
                 "version",
@@ -270,7 +272,7 @@ class SparkTable:
     def create(
         self, columns: pa.Schema, cluster_by: Collection[str], properties: Mapping[str, str]
     ) -> None:
-        self._remove_unfinished_log()
+        self._remove_unfinished_delta_log()
         clustered = f" CLUSTER BY ({', '.join(cluster_by)})" if cluster_by else ""
         with spark_errors(self.where):
             try:
@@ -358,16 +360,16 @@ class SparkTable:
         with self._reading() as spark, session_settings_for_a_while(spark, settings):
             folder = self._detail("location")
             count, names = 0, set[str]()
-            for place in (folder, f"{folder}/{_CHANGE_DATA}"):
+            for location in (folder, f"{folder}/{_CHANGE_DATA}"):
                 try:
                     files = (
                         spark.read.schema(spark_ddl(columns))
                         .option("recursiveFileLookup", True)
                         .option("pathGlobFilter", "*.parquet")
-                        .parquet(_escaped_glob(place))
+                        .parquet(_escaped_glob(location))
                     )
                 except PySparkException as error:
-                    if place == folder or error.getCondition() not in _MISSING:
+                    if location == folder or error.getCondition() not in _MISSING:
                         raise
                     continue  # the table has no change data feed
                 found = files.where(condition).selectExpr("_metadata.file_name AS name").distinct()
@@ -383,7 +385,7 @@ class SparkTable:
             _RETENTION_CHECK: "false",
         }
         with (
-            self.commits_held_back(),
+            self.commits_blocked(),
             self.cached_reads.committing(),
             described(spark, metadata, settings),
         ):
@@ -394,7 +396,7 @@ class SparkTable:
 
     def _delete_removed_files(self, spark: "SparkSession") -> None:
         # A VACUUM of all files without retention would take those of a writer that has not
-        # committed yet; and VACUUM LITE fails once the log has forgotten its first commits.
+        # committed yet; and VACUUM LITE fails once the Delta log has forgotten its first commits.
         folder = str(self._detail("location"))
         commits = spark.read.schema(_GONE).json(f"{_escaped_glob(folder)}/{DELTA_LOG}/*.json")
         gone = commits.selectExpr("coalesce(remove, cdc) AS file").where("file IS NOT NULL")
@@ -433,8 +435,8 @@ class SparkTable:
             if merge.rewrites:
                 self._rewrite(spark, merge)
                 return
-            with merged_rows(spark, self.sql, merge) as source:
-                spark.sql(merge_sql(self.sql, source, merge)).collect()
+            with merged_rows(spark, self.sql, merge) as merge_source:
+                spark.sql(merge_sql(self.sql, merge_source, merge)).collect()
 
     def _rewrite(self, spark: "SparkSession", merge: Merge) -> None:
         there, made = self.properties().items(), merge.made
@@ -465,7 +467,7 @@ class SparkTable:
             self.start_spark(),
             reader_settings(largest_bytes) if largest_bytes else {},
         )
-        with self.commits_held_back(), described(spark, metadata, settings):
+        with self.commits_blocked(), described(spark, metadata, settings):
             [done] = spark.sql(f"OPTIMIZE {self.sql}").collect()
         metrics = done["metrics"]
         return {name: int(metrics[name]) for name in ("numFilesAdded", "numFilesRemoved")}
@@ -502,8 +504,8 @@ class SparkTable:
             f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {string(self.path)}"
         )
 
-    def _remove_unfinished_log(self) -> None:
-        """Remove the log of a driver that died while it made the table.
+    def _remove_unfinished_delta_log(self) -> None:
+        """Remove the Delta log of a driver that died while it made the table.
 
         Spark takes any file or folder at a path for a table, and would not make one.
         """
@@ -529,7 +531,7 @@ class SparkTable:
             yield spark
 
     def _alter(self, change: str) -> None:
-        with self._there() as spark, self.commits_held_back():
+        with self._there() as spark, self.commits_blocked():
             spark.sql(f"ALTER TABLE {self.sql} {change}").collect()
 
     def _detail(self, column: str) -> Any:
@@ -541,8 +543,8 @@ class SparkTable:
 
         DESCRIBE HISTORY returns the times of the files, which change in a copy of the table.
         """
-        log = _escaped_glob(f"{self._detail('location')}/{DELTA_LOG}")
-        files = [f"{log}/{commit_name(version)}" for version in versions]
+        delta_log = _escaped_glob(f"{self._detail('location')}/{DELTA_LOG}")
+        files = [f"{delta_log}/{commit_name(version)}" for version in versions]
         told = self.start_spark().read.schema("commitInfo STRUCT<timestamp: BIGINT>").json(files)
         rows = told.where("commitInfo.timestamp IS NOT NULL").selectExpr(
             "CAST(substring_index(_metadata.file_name, '.', 1) AS BIGINT) AS version",

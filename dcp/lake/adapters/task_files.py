@@ -18,8 +18,8 @@ from dcp.lake.store.data_file import DATA_FILE, DataFile, DataFileWriter, FileCo
 from dcp.lake.store.failures import store_error
 from dcp.lake.store.file_commit import Operation, commit_files
 from dcp.lake.store.lake_store import BatchFunction
-from dcp.lake.store.place import TablePlace
 from dcp.lake.store.table import Transaction
+from dcp.lake.store.table_location import TableLocation
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import spark_ddl
 
@@ -46,29 +46,29 @@ class TaskFiles:
         self,
         frame: DataFrame,
         rows: BatchFunction,
-        place: TablePlace,
+        location: TableLocation,
         contents: FileContents,
         settings: Mapping[str, str],
         read_delta_log: "Callable[[], StoredTable | None]" = lambda: None,
         operation: Operation = Operation.WRITE,
     ) -> None:
-        """Each task of ``frame`` writes the result of ``rows`` for its batches to ``place``.
+        """Each task of ``frame`` writes the result of ``rows`` for its batches to ``location``.
 
         ``settings`` apply to the session while the job runs. ``read_delta_log`` returns the table
         if it has been read, so that a commit need not read it.
         """
 
         def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            with _told_errors(), DataFileWriter(place, contents) as writer:
+            with _told_errors(), DataFileWriter(location, contents) as writer:
                 for batch in rows(batches):
                     writer.write(batch)
                 file = writer.finish()
             if file is not None:
                 yield file.to_batch()
 
-        self.place = place
+        self.location = location
         self._settings = settings
-        self._read_log = read_delta_log
+        self._read_delta_log = read_delta_log
         self._operation = operation
         self._frame = frame.mapInArrow(write, spark_ddl(DATA_FILE))
         self._written: list[DataFile] | None = None
@@ -93,11 +93,11 @@ class TaskFiles:
         """
         files, told = self.written(), metadata_json(metadata)
         commit_files(
-            self.place,
+            self.location,
             files,
             read_version(),
             transaction,
             told,
             self._operation,
-            table=self._read_log(),
+            table=self._read_delta_log(),
         )

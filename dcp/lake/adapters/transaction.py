@@ -58,7 +58,7 @@ def fenced(
     """Fence the statements in the block by ``transaction``, which must be above the last one.
 
     A statement with an outdated version does nothing and raises nothing: read the commit back. The
-    source of a MERGE is not materialised, so it must return the same rows every time. For the rest
+    MERGE source is not materialised, so it must return the same rows every time. For the rest
     see `described`.
     """
     app_id, version = transaction

@@ -67,11 +67,11 @@ def pending_of(
 
     A row counts once its snapshot is complete, even if an earlier apply passed the row's round.
     ``age_seconds`` belongs to the first pending round. It is infinite if Delta's history has
-    forgotten that round: the log keeps twice the horizon.
+    forgotten that round: the Delta log keeps twice the horizon.
     """
     status = replica_status(lake, replica)
     log_slice = SliceReader(lake, replica, status).slice_to_publish(to_round)
-    if log_slice.undone or log_slice.cleared or log_slice.stale != status.held.stale:
+    if log_slice.undone or log_slice.cleared or log_slice.stale != status.current.stale:
         return Pending(0, 0, 0.0, takes_back=True)
     if not log_slice.has_work:
         return None
@@ -85,7 +85,7 @@ def pending_of(
     return Pending(pending_rows, counted["found"], age_seconds)
 
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 TABLES_AT_ONCE: Final = 4
 """The most tables that are applied to at once. Their MERGEs share the cores and driver memory."""
@@ -130,8 +130,8 @@ class Applier:
     @property
     def applied_round(self) -> int:
         """The round that all tables have reached; 0 if a table has had no apply."""
-        held = (self._newest.get(each.name) for each in self.replicas)
-        return min((0 if each is None else each.to_round for each in held), default=0)
+        newest = (self._newest.get(each.name) for each in self.replicas)
+        return min((0 if each is None else each.to_round for each in newest), default=0)
 
     @property
     def stale(self) -> dict[int, int]:
@@ -214,7 +214,7 @@ class Applier:
             except BaseException as failure:
                 # After a failure, no thread begins another table.
                 self.leave_the_rest()
-                _LOG.debug("%s: %s", replica.name, failure)  # `apply` raises only one of several
+                _LOGGER.debug("%s: %s", replica.name, failure)  # `apply` raises only one of several
                 raise
             if version is not None:
                 made.append(version)
@@ -238,7 +238,7 @@ class Applier:
             with lake.read_once():
                 return apply()
         except MissingVersionError as missing:
-            _LOG.debug("%s: plans again: %s", replica.name, missing)
+            _LOGGER.debug("%s: plans again: %s", replica.name, missing)
         try:
             with lake.read_once():
                 return apply()
@@ -257,14 +257,14 @@ class Applier:
         )
 
     def _rounds_behind(self, replica: ReplicaTable, to_round: int) -> int:
-        held = self._newest.get(replica.name)
-        return to_round - (0 if held is None else held.to_round)
+        newest = self._newest.get(replica.name)
+        return to_round - (0 if newest is None else newest.to_round)
 
     def _note_quiet(
         self, lake: LakeTables, replica: ReplicaTable, to_round: int, version: int
     ) -> None:
-        held = self._newest.get(replica.name)
-        if held is None or not held.stale:
+        newest = self._newest.get(replica.name)
+        if newest is None or not newest.stale:
             self._quiet.note(lake, replica, to_round, version)
 
     def _apply(
@@ -293,7 +293,7 @@ class Applier:
         if plan is None:
             self._note_quiet(lake, replica, to_round, seen_version)
             return None
-        self._contracts.refuse_loss(plan.held.table, plan.typed)
+        self._contracts.refuse_loss(plan.current.table, plan.typed)
         self._contracts.tell_without_columns(contract, plan.typed)
         if not self._may_publish(lake, plan):
             self._withheld[replica.name] = to_round
@@ -328,7 +328,7 @@ class Applier:
         lake = self._lakes[0]
         contract = self._contracts.contract_of(lake, replica)
         plan = plan_erasure(lake, replica, to_round, erasure, contract)
-        self._contracts.refuse_loss(plan.held.table, plan.typed)
+        self._contracts.refuse_loss(plan.current.table, plan.typed)
         with lake.store.pool("apply"):
             version = run_apply(lake, plan, self._writer_id)
         self._note(version)

@@ -36,7 +36,7 @@ from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.types import U64_MAX
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _Decided = tuple[AppliedVersion, LogSlice, Touched | None]
 """The version that an apply was made on, its slice, and its keys if they are few."""
 
@@ -67,16 +67,16 @@ def write_audit(
         return
     try:
         if plan is None:
-            held, log_slice = SliceReader(lake, replica, status).slice_again(applied)
+            current, log_slice = SliceReader(lake, replica, status).slice_again(applied)
             log_version, most = history(lake.changes, 1)[0].version, ROW_BUDGET.rows
             collection_id = replica.collection_id
             touched = few_touched(lake.changes, log_version, collection_id, log_slice, most)
-            decided = held, log_slice, touched
+            decided = current, log_slice, touched
         else:
-            decided = plan.held, plan.log_slice, plan.touched
+            decided = plan.current, plan.log_slice, plan.touched
         _append(lake, replica, applied, commit.time, (app_id, applied.version), decided)
     except MissingVersionError as missing:
-        _LOG.warning(
+        _LOGGER.warning(
             "%s: table %s may lack keys that version %d of %s took back: %s",
             *(lake.location, AUDIT_TABLE, applied.version, applied.table, missing),
         )
@@ -90,8 +90,8 @@ def _append(
     transaction: Transaction,
     decided: _Decided,
 ) -> None:
-    held, log_slice, touched = decided
-    read_seqnos = _read_seqnos(lake, held, log_slice.replaced)
+    current, log_slice, touched = decided
+    read_seqnos = _read_seqnos(lake, current, log_slice.replaced)
     table = ensure_ledger(lake, AUDIT_TABLE)
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
     for is_last in (False, True):
@@ -119,9 +119,11 @@ def _append(
         # retry.
 
 
-def _read_seqnos(lake: LakeTables, held: AppliedVersion, replaced: Iterable[int]) -> dict[int, int]:
+def _read_seqnos(
+    lake: LakeTables, current: AppliedVersion, replaced: Iterable[int]
+) -> dict[int, int]:
     """By replaced vbucket, return the seqno up to which the older version has its history."""
-    rounds = {vbucket: held.round_of(vbucket) for vbucket in replaced}
+    rounds = {vbucket: current.round_of(vbucket) for vbucket in replaced}
     states = {number: states_left(lake, number) for number in set(rounds.values())}
     return {
         vbucket: states[number].get(vbucket, VbucketProgress.beginning(vbucket)).complete_seqno

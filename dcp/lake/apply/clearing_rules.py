@@ -4,7 +4,7 @@ An event that ends a collection's documents is live or dead by the same rule as 
 effect with the snapshot that carries it. At the seqno of a live event the collection was empty:
 
 * A live event that is not published: the table's rows go, and the live rows above it come.
-* A live event that is published, above the version to go back to: no row of that version returns.
+* A live event that is published, above the restored version: no row of that version returns.
 * A dead event that was published is undone: every row of the version to go back to returns.
 """
 
@@ -21,17 +21,17 @@ class ClearedRanges:
     ranges: Sequence[RowRange]
     clears: bool = False
     """The collection's rows of the vbucket leave the table."""
-    base_is_empty: bool = False
-    """The apply needs no row of the base."""
+    restores_no_row: bool = False
+    """The apply needs no row of the restored version."""
     revives: bool = False
-    """All rows of the base return, and all live rows above it."""
+    """All rows of the restored version return, and all live rows above it."""
 
 
 def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -> ClearedRanges:
-    """Apply the events of a vbucket's collection to its row ranges above a base.
+    """Apply the events of a vbucket's collection to its row ranges above a version.
 
-    It ignores events outside the ranges. The base includes them, or they are dead and unpublished,
-    or their snapshot is incomplete.
+    It ignores events outside the ranges. The version includes them, or they are dead and
+    unpublished, or their snapshot is incomplete.
     """
     roles = {
         event: role
@@ -51,12 +51,12 @@ def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -
         )
         ranges = [each for each in cut if each.low < each.high]
         if roles[newest_live] is Role.FRESH:
-            return ClearedRanges(ranges, clears=True, base_is_empty=True)
+            return ClearedRanges(ranges, clears=True, restores_no_row=True)
     if revives:  # the dead event may have removed any published live row
         ranges = [
             replace(each, role=Role.REVIVED) if each.role is Role.KEPT else each for each in ranges
         ]
-    return ClearedRanges(ranges, base_is_empty=newest_live is not None, revives=revives)
+    return ClearedRanges(ranges, restores_no_row=newest_live is not None, revives=revives)
 
 
 def keeps_dropped_rows(

@@ -18,6 +18,7 @@ from dcp.lake.store.merge import LogRows
 from dcp.lake.store.table import CommitConflictError, Table
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
+from dcp.lake.tables.history import READ_VERSION
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.typed_columns import DOC, TypedColumns
@@ -44,14 +45,14 @@ def run_apply(lake: LakeTables, plan: MergePlan, writer_id: str) -> AppliedVersi
     if plan.typed.change is ColumnChange.ADD and (columns := plan.typed.columns) is not None:
         with lake.store.cached_reads.committing():
             if _checked_history(lake, plan).since() == -1:
-                _add_columns(lake.table(plan.held.table), columns)
+                _add_columns(lake.table(plan.current.table), columns)
     first = first_rows(lake, plan)
     for _ in range(_ATTEMPTS):
         with lake.store.cached_reads.committing():
             commit_history = _checked_history(lake, plan)
             is_empty = plan.is_first and commit_history.since() == -1
-            held = replace(plan.held, version=commit_history.newest)
-            checked = replace(plan, held=held, is_first=is_empty)
+            current = replace(plan.current, version=commit_history.newest)
+            checked = replace(plan, current=current, is_first=is_empty)
             failure = _commit(lake, checked, writer_id, first if is_empty else None)
         made = _read_back(lake, plan, writer_id, failure)
         if made is not None:
@@ -83,7 +84,7 @@ def first_rows(lake: LakeTables, plan: MergePlan) -> NewRows | None:
     changes_columns = plan.typed.change in (ColumnChange.EXTEND, ColumnChange.REWRITE)
     if not plan.is_first or not isinstance(plan.rows, LogRows) or changes_columns:
         return None
-    return lake.store.first_rows(plan.held.table, plan.merge())
+    return lake.store.first_rows(plan.current.table, plan.merge())
 
 
 def _checked_history(lake: LakeTables, plan: MergePlan) -> CommitHistory:
@@ -91,17 +92,17 @@ def _checked_history(lake: LakeTables, plan: MergePlan) -> CommitHistory:
 
     A later apply passes this check: its transaction id keeps the plan from being published.
     """
-    commit_history = conclusive_history(lake, plan.held.table)
+    commit_history = conclusive_history(lake, plan.current.table)
     if not plan.log_slice.begins_anew:
-        commit_history.refuse_defect(plan.held.table, lake.table_sql(plan.held.table))
+        commit_history.refuse_defect(plan.current.table, lake.table_sql(plan.current.table))
     origin = commit_history.commit(commit_history.origin(commit_history.newest))
-    is_applied_to = origin and origin.is_apply and origin.version > plan.held.version
+    is_applied_to = origin and origin.is_apply and origin.version > plan.current.version
     if not is_applied_to and not commit_history.have_same_rows(
-        commit_history.newest, plan.held.version
+        commit_history.newest, plan.current.version
     ):
         raise LakeError(
             f"{plan}: found other rows at version {commit_history.newest}, expected those of "
-            f"version {plan.held.version}; nothing was applied, run it again"
+            f"version {plan.current.version}; nothing was applied, run it again"
         )
     return commit_history
 
@@ -110,20 +111,20 @@ def _commit(
     lake: LakeTables, plan: MergePlan, writer_id: str, first: NewRows | None
 ) -> Exception | None:
     """Commit, and return the error, if any. The commit may have succeeded in spite of an error."""
-    metadata = plain(plan.held.after(plan.log_slice))
+    metadata = plain(plan.current.after(plan.log_slice))
     metadata |= {
         "lake": lake.identity.lake_id,
-        "base": metadata.pop("version"),
+        READ_VERSION: metadata.pop("version"),
         "writer": writer_id,
     }
     # The version is one above the newest apply or RESTORE. Delta therefore skips the MERGE of a
     # driver whose plan is outdated, and a table restored to an older apply goes on from there.
-    transaction = f"{lake.identity.lake_id}:{plan.held.table}", plan.since_version + 1
+    transaction = f"{lake.identity.lake_id}:{plan.current.table}", plan.since_version + 1
     try:
         if first is None:
-            lake.table(plan.held.table).merge(plan.merge(), transaction, metadata)
+            lake.table(plan.current.table).merge(plan.merge(), transaction, metadata)
         else:
-            first.append(lambda: plan.held.version, transaction, metadata)
+            first.append(lambda: plan.current.version, transaction, metadata)
         reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: `_read_back` decides
         return error
@@ -137,17 +138,17 @@ def _read_back(
 
     Delta skips an outdated MERGE without an error, so only the history tells.
     """
-    table_sql = lake.table_sql(plan.held.table)
+    table_sql = lake.table_sql(plan.current.table)
     try:
-        commit_history = conclusive_history(lake, plan.held.table)
+        commit_history = conclusive_history(lake, plan.current.table)
     except Exception as error:
         raise failure or error from None
-    later = (commit for commit in commit_history.commits if commit.version > plan.held.version)
+    later = (commit for commit in commit_history.commits if commit.version > plan.current.version)
     last = next((commit for commit in later if commit.is_apply), None)
     if last is not None or not plan.log_slice.begins_anew:
-        commit_history.refuse_defect(plan.held.table, table_sql)
+        commit_history.refuse_defect(plan.current.table, table_sql)
     if last is not None:
-        made, from_round = applied_of(plan.held.table, last), plan.held.to_round
+        made, from_round = applied_of(plan.current.table, last), plan.current.to_round
         expected = writer_id, from_round, plan.to_round
         if (last.writer, made.from_round, made.to_round) == expected:
             return made

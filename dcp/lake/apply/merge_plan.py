@@ -55,7 +55,7 @@ class CommitReason(StrEnum):
 
 
 def commit_reason(
-    held: AppliedVersion,
+    current: AppliedVersion,
     log_slice: LogSlice,
     touched: Touched | None,
     typed: TypedPlan,
@@ -67,16 +67,16 @@ def commit_reason(
     ``touched`` is None if its keys are too many to list; ``is_applied``: the table has had an
     apply.
     """
-    if touched is None or touched or log_slice.stale != held.stale:
+    if touched is None or touched or log_slice.stale != current.stale:
         return CommitReason.ROWS
     # Without a commit, every round would search the dead branch of a rollback again.
-    if log_slice.undone or log_slice.to_round - held.to_round >= EMPTY_ROUNDS:
+    if log_slice.undone or log_slice.to_round - current.to_round >= EMPTY_ROUNDS:
         return CommitReason.MOVE
     has_rows = log_slice.has_work or is_applied
     return CommitReason.COLUMNS if typed.rewrites and has_rows else CommitReason.NONE
 
 
-class RowSource(StrEnum):
+class RowReader(StrEnum):
     """The process that reads the rows of an apply, and the reason."""
 
     DRIVER = "this process reads the rows"
@@ -110,8 +110,8 @@ def pays_to_name(touched: Touched, table_bytes: int, vbucket_count: int) -> bool
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    held: AppliedVersion
-    """The state of the table in the version that the plan was made on."""
+    current: AppliedVersion
+    """The table's version that the plan was made on."""
     log_slice: LogSlice
     touched: Touched | None = field(repr=False)
     """Empty if the apply only moves the table's round on. None: Spark finds the keys."""
@@ -140,7 +140,7 @@ class MergePlan:
         typed = self.typed
         return Merge(
             rows=self.rows,
-            held_version=self.held.version,
+            current_version=self.current.version,
             vbuckets=self.vbuckets,
             largest_bytes=self.largest_bytes,
             keys=self.touched.keys if self.touched is not None and self.names_keys else (),
@@ -157,6 +157,6 @@ class MergePlan:
     def __str__(self) -> str:
         keys = "changed keys" if self.touched is None else str(self.touched)
         return (
-            f"apply {self.held.table}: round {self.held.to_round} -> {self.to_round}, {keys}, by "
-            f"{self.method}, reading {self.log_slice}"
+            f"apply {self.current.table}: round {self.current.to_round} -> {self.to_round}, "
+            f"{keys}, by {self.method}, reading {self.log_slice}"
         )

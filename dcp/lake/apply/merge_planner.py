@@ -1,11 +1,12 @@
 """Plans an apply: reads facts, and lets pure functions decide by them, in turn.
 
-1. Which rows are due, and from which base: `dcp.lake.apply.slice_rules` (its result: `LogSlice`).
+1. Which rows are due, and from which version on: `dcp.lake.apply.slice_rules` (its result:
+   `LogSlice`).
 2. Which columns: `typed_plan`; with `evolve`, documents may add some (`TypedPlan`).
 3. Whether the table gets a commit: `commit_reason`.
 4. Who reads the rows, this process or Spark: `_few_rows`.
 
-The log shows each decision at level DEBUG.
+The driver logs each decision at level DEBUG.
 """
 
 import logging
@@ -21,7 +22,7 @@ from dcp.lake.apply.merge_plan import (
     CommitReason,
     MergePlan,
     RowBudget,
-    RowSource,
+    RowReader,
     commit_reason,
     pays_to_name,
     rows_to_merge,
@@ -49,7 +50,7 @@ from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.schema import REPLICA
 
-_LOG: Final = logging.getLogger(__name__)
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 def plan_merge(
@@ -80,20 +81,20 @@ def plan_merge(
     is_applied = status.applied is not None
     columns = lake.table(replica.name).columns()
     typed = typed_plan(columns, contract, is_applied=is_applied)
-    reason = commit_reason(status.held, log_slice, touched, typed, is_applied=is_applied)
-    _LOG.debug("%s: %s; %s; %s; %s", replica.name, log_slice, touched, typed, reason)
+    reason = commit_reason(status.current, log_slice, touched, typed, is_applied=is_applied)
+    _LOGGER.debug("%s: %s; %s; %s; %s", replica.name, log_slice, touched, typed, reason)
     if reason is CommitReason.NONE:
         return None
-    source, rows = _few_rows(lake, replica, touched, olds, log_version, budget.bytes)
-    _LOG.debug("%s: %s", replica.name, source)
+    reader, rows = _few_rows(lake, replica, touched, olds, log_version, budget.bytes)
+    _LOGGER.debug("%s: %s", replica.name, reader)
     if rows is None:
         repeatless = vbuckets_without_repeats(lake.changes, log_version, log_slice)
         rows = LogRows(lake.changes_sql, log_version, replica.collection_id, log_slice, repeatless)
     rounds = range(log_slice.first_round, log_slice.to_round + 1)
     # The log has the sizes of its own documents, but not of those in older table versions.
-    reads_table = log_slice.restored or typed.rewrites
+    reads_table = log_slice.restored_versions or typed.rewrites
     plan = MergePlan(
-        held=status.held,
+        current=status.current,
         log_slice=log_slice,
         touched=touched,
         names_keys=_names_keys(lake, replica, touched),
@@ -105,7 +106,7 @@ def plan_merge(
     )
     if contract is not None and contract.mode is ContractMode.EVOLVE:
         plan = _with_columns(lake, plan)
-        _LOG.debug("%s: %s", replica.name, plan.typed)
+        _LOGGER.debug("%s: %s", replica.name, plan.typed)
     return None if reason is CommitReason.COLUMNS and not plan.typed.rewrites else plan
 
 
@@ -141,19 +142,19 @@ def _few_rows(
     olds: Sequence[pa.Table | None],
     log_version: int,
     most_bytes: int,
-) -> tuple[RowSource, pa.Table | None]:
+) -> tuple[RowReader, pa.Table | None]:
     """Return who reads the rows, and the rows if this process has read them."""
     small = [each for each in olds if each is not None]
     if touched is None:
-        return RowSource.SPARK_FINDS_KEYS, None
+        return RowReader.SPARK_FINDS_KEYS, None
     if len(small) < len(olds):
-        return RowSource.SPARK_FOR_BYTES, None
+        return RowReader.SPARK_FOR_BYTES, None
     if _may_be_large(lake, touched):
-        return RowSource.SPARK_FOR_LARGE, None
+        return RowReader.SPARK_FOR_LARGE, None
     newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
     if newest is None:
-        return RowSource.SPARK_FOR_BYTES, None
-    return RowSource.DRIVER, rows_to_merge(touched, newest, small)
+        return RowReader.SPARK_FOR_BYTES, None
+    return RowReader.DRIVER, rows_to_merge(touched, newest, small)
 
 
 def _may_be_large(lake: LakeTables, touched: Touched) -> bool:
@@ -191,7 +192,7 @@ def plan_erasure(
     pending_from = oldest_pending_round(states_at(lake, to_round).values(), to_round)
     is_applied = status.applied is not None
     plan = MergePlan(
-        held=status.held,
+        current=status.current,
         log_slice=LogSlice((), to_round, to_round, pending_from),
         touched=Touched(dict.fromkeys(sorted(keys))),
         rows=rows,
@@ -227,7 +228,7 @@ def _with_columns(lake: LakeTables, plan: MergePlan) -> MergePlan:
         seen = see_documents(columns, plan.rows.to_batches())
     else:
         merge = replace(plan.merge(), made=None)
-        seen = see_written(lake.store, plan.held.table, merge, columns)
+        seen = see_written(lake.store, plan.current.table, merge, columns)
     wider = replace(plan, typed=with_documents(plan.typed, columns, seen))
     if wider.typed.rewrites and not plan.typed.rewrites:
         return _with_columns(lake, replace(wider, largest_bytes=DOCUMENT_BYTES))

@@ -43,8 +43,8 @@ _LARGEST: Final = Context(prec=1000)
 Digits = tuple[int, int]
 """The digits of a number before and after the decimal point."""
 
-Place = tuple[str, ...]
-"""A value's place: the key of its document, and the steps of its path below ``$``."""
+ValuePath = tuple[str, ...]
+"""A value's path: the key of its document, and the steps of its path below ``$``."""
 
 
 @dataclass(slots=True)
@@ -53,8 +53,8 @@ class Seen:
     digits: Digits = (0, 0)
     """The most digits that a number has before, and after, the decimal point."""
     text_digits: Digits = (0, 0)
-    examples: dict[str, Place] = field(default_factory=dict)
-    """By kind, the place of the first such value that `add` got with a place."""
+    examples: dict[str, ValuePath] = field(default_factory=dict)
+    """By kind, the path of the first such value that `add` got with a path."""
     values: int = 0
     """The number of values that are not null."""
     fields: dict[str, Self] = field(default_factory=dict)
@@ -73,22 +73,22 @@ class Seen:
             self._element().expect(kind.item_type if self.names_are_data else kind.value_type)
         return self
 
-    def add(self, value: Any, level: int = 1, place: Place | None = None) -> None:
-        """Add a value. Without ``place``, it keeps no example."""
+    def add(self, value: Any, level: int = 1, path: ValuePath | None = None) -> None:
+        """Add a value. Without ``path``, it keeps no example."""
         if value is None:
             return
         self.values += 1
         kind = self._kind(value, level)
         self.kinds[kind] += 1
-        if place is not None:
-            self.examples.setdefault(kind, place)
+        if path is not None:
+            self.examples.setdefault(kind, path)
         if kind == "object":
             for name, each in value.items():
-                at = None if place is None else (*place, str(FieldName(name)))
+                at = None if path is None else (*path, str(FieldName(name)))
                 self._field(name).add(each, level + 1, at)
         elif kind == "array" and not self.names_are_data:
             for number, each in enumerate(value):
-                at = None if place is None else (*place, f"[{number}]")
+                at = None if path is None else (*path, f"[{number}]")
                 self._element().add(each, level + 1, at)
 
     def _kind(self, value: Any, level: int) -> str:

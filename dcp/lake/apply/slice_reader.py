@@ -12,16 +12,16 @@ import pyarrow as pa
 from dcp.errors import LakeError
 from dcp.lake.apply.slice_rules import (
     LogFacts,
-    bases_among,
     begins_anew,
     decide_slice,
     no_slice,
+    restored_versions_among,
     rounds_before_forks,
     rounds_of_events,
     vbuckets_to_take_back,
     vbuckets_with_kept_rows,
 )
-from dcp.lake.change_log.applied import ReplicaStatus, applied_at
+from dcp.lake.change_log.applied import ReplicaStatus, applied_of_version
 from dcp.lake.change_log.collection_events import collection_events
 from dcp.lake.change_log.epochs import forks_between
 from dcp.lake.change_log.round_queries import round_records, rounds_left
@@ -60,22 +60,24 @@ class SliceReader:
 
         Rows whose snapshot was incomplete at the last apply count: the snapshot may be complete.
         """
-        held = self._status.held
-        if held.to_round >= to_round:
-            return no_slice(held)
-        found = self.slice_between(held, to_round)
-        return found if found.has_work or found.stale != held.stale else no_slice(held)
+        current = self._status.current
+        if current.to_round >= to_round:
+            return no_slice(current)
+        found = self.slice_between(current, to_round)
+        return found if found.has_work or found.stale != current.stale else no_slice(current)
 
-    def slice_between(self, held: AppliedVersion, to_round: int) -> LogSlice:
+    def slice_between(self, current: AppliedVersion, to_round: int) -> LogSlice:
         """Return the slice that brings the replica from a version to a later round.
 
         It raises LakeError if the log contradicts itself.
         """
-        facts = self._with_ends(LogFacts(held, to_round, cleaned_round(self._lake, self._replica)))
-        facts = self._with_events(facts, dict.fromkeys(facts.after, held))
+        facts = self._with_ends(
+            LogFacts(current, to_round, cleaned_round(self._lake, self._replica))
+        )
+        facts = self._with_events(facts, dict.fromkeys(facts.after, current))
         if taken_back := vbuckets_to_take_back(facts):
-            facts = self._with_bases(facts, taken_back)
-            facts = self._with_events(facts, facts.bases)
+            facts = self._with_restored_versions(facts, taken_back)
+            facts = self._with_events(facts, facts.restored_versions)
         if kept := vbuckets_with_kept_rows(facts):
             facts = facts.with_forks(forks_between(self._lake, 0, to_round, kept))
         return decide_slice(facts)
@@ -90,15 +92,17 @@ class SliceReader:
             MissingVersionError: log or history have been cleaned of what decides the slice.
         """
         versions = (*self.older_versions(), BEGINNING)
-        held = next((each for each in versions if each.to_round == applied.from_round), None)
-        if held is not None:
+        current = next((each for each in versions if each.to_round == applied.from_round), None)
+        if current is not None:
             # With a whole log, the empty table may stand for versions that were unreadable.
             is_whole = not cleaned_round(self._lake, self._replica)
             self._decided = {
                 undo.vbucket: undo.version for undo in applied.undone if undo.version or is_whole
             }
-            if (log_slice := self.slice_between(held, applied.to_round)).undone == applied.undone:
-                return held, log_slice
+            if (
+                log_slice := self.slice_between(current, applied.to_round)
+            ).undone == applied.undone:
+                return current, log_slice
         raise MissingVersionError(f"{self._lake.changes.where}: round {applied.from_round}")
 
     def _with_ends(self, facts: LogFacts) -> LogFacts:
@@ -107,13 +111,13 @@ class SliceReader:
         If all vbuckets begin anew, the replica's old states do not matter. A damaged log may lack
         them.
         """
-        held_rounds = {facts.held.to_round, *facts.held.stale.values()}
+        current_rounds = {facts.current.to_round, *facts.current.stale.values()}
         lost: LakeError | None = None
         try:
-            states = self._states({facts.to_round, *held_rounds})
+            states = self._states({facts.to_round, *current_rounds})
         except LakeError as error:
             lost = error
-            states = {number: {} for number in held_rounds} | self._states({facts.to_round})
+            states = {number: {} for number in current_rounds} | self._states({facts.to_round})
         facts = replace(facts, states=states)
         if before := rounds_before_forks(facts):
             facts = self._with_forks(facts, min(before.values()), sorted(before))
@@ -129,23 +133,23 @@ class SliceReader:
             collection_events(self._lake, own, min(rounds.values()), facts.to_round, sorted(rounds))
         )
 
-    def _with_bases(self, facts: LogFacts, vbuckets: Sequence[int]) -> LogFacts:
-        """Read the positions of older versions until each vbucket has its base."""
+    def _with_restored_versions(self, facts: LogFacts, vbuckets: Sequence[int]) -> LogFacts:
+        """Read the positions of older versions until each vbucket has its restored version."""
         facts = replace(facts, unreadable=self.unreadable, decided=self._decided)
         versions, waiting = self.older_versions(), vbuckets
-        bases: dict[int, AppliedVersion] = {}
+        restored: dict[int, AppliedVersion] = {}
         for start in range(0, len(versions), _VERSIONS_AT_ONCE):
             known = versions[: start + _VERSIONS_AT_ONCE]
             facts = self._with_positions(facts, known[start:], waiting)
-            bases |= bases_among(facts, waiting, known)
-            waiting = [vbucket for vbucket in waiting if vbucket not in bases]
+            restored |= restored_versions_among(facts, waiting, known)
+            waiting = [vbucket for vbucket in waiting if vbucket not in restored]
             if not waiting:
                 break
-        bases |= dict.fromkeys(waiting, BEGINNING)
-        # If the log is whole, the empty table is a base; if not, the vbuckets become stale.
-        if baseless := sorted(vb for vb, version in bases.items() if version is BEGINNING):
-            facts = self._with_positions(facts, [BEGINNING], baseless)
-        return replace(facts, bases=bases)
+        restored |= dict.fromkeys(waiting, BEGINNING)
+        # If the log is whole, the empty table is restored; if not, the vbuckets become stale.
+        if from_empty := sorted(vb for vb, version in restored.items() if version is BEGINNING):
+            facts = self._with_positions(facts, [BEGINNING], from_empty)
+        return replace(facts, restored_versions=restored)
 
     def _with_positions(
         self, facts: LogFacts, versions: Iterable[AppliedVersion], vbuckets: Sequence[int]
@@ -178,7 +182,7 @@ class SliceReader:
                 continue
             # Maintenance commits share the rows of an older commit, their origin.
             seen.add(origin)
-            applied = applied_at(table, commit_history, commit.version)
+            applied = applied_of_version(table, commit_history, commit.version)
             if applied is not None and commit_history.defect(commit.version) is None:
                 found.append(replace(applied, version=commit.version))
         rounds = {number for each in found for number in (each.to_round, *each.stale.values())}
@@ -196,14 +200,16 @@ class SliceReader:
         None if one is not: then another slice is due.
         """
         if touched is None:
-            return () if self.try_to_read(log_slice.restored, self._read_keys) else None
+            return () if self.try_to_read(log_slice.restored_versions, self._read_keys) else None
         olds: list[pa.Table | None] = []
 
         def read(version: int, vbuckets: Sequence[int]) -> None:
             olds.append(self._read_rows(touched.lost, version, vbuckets, most_bytes))
 
         needed = {vbucket for vbucket, _ in touched.lost}
-        restored = {vb: version for vb, version in log_slice.restored.items() if vb in needed}
+        restored = {
+            vb: version for vb, version in log_slice.restored_versions.items() if vb in needed
+        }
         return olds if self.try_to_read(restored, read) else None
 
     def try_to_read(

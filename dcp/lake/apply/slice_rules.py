@@ -3,14 +3,15 @@
 For each vbucket the replica stands at a position a (epoch, complete seqno) and shall come to b:
 
 * a is on b's branch: publish the live rows above a, up to b.
-* a is on a dead branch that leaves b's branch at a seqno E > 0: the *base* is the newest older
-  version of the replica that is on b's branch. The apply touches each key that has a published dead
-  row or a new row. The key gets its newest live row above the base, else its row of the base. A key
-  with neither is deleted. Seqnos of the table do not matter: a new branch may have lower ones.
+* a is on a dead branch that leaves b's branch at a seqno E > 0: the *restored version* is the
+  newest older version of the replica that is on b's branch. The apply touches each key that has a
+  published dead row or a new row. The key gets its newest live row above the restored version, else
+  its row there. A key with neither is deleted. Seqnos of the table do not matter: a new branch may
+  have lower ones.
 * E is 0: the replica's rows of the vbucket stay *stale* until the new history is whole. Then the
   new history replaces them.
-* No base is readable: if the log is whole, the base is the empty table of the beginning. Otherwise
-  the vbucket is stale, and the next round streams it again from its beginning.
+* No such version is readable: if the log is whole, the restored version is the empty table of the
+  beginning. Otherwise the vbucket is stale, and the next round streams it again from its beginning.
 
 Flushes and drops of the replica's collection then change the ranges (`clearing_rules`).
 
@@ -18,7 +19,8 @@ The decisions come in steps, as each needs facts that the one before asks for. `
 the facts (`LogFacts`) between the steps:
 
 1. `rounds_before_forks` asks for the forks, `rounds_of_events` for the collection's events.
-2. `vbuckets_to_take_back` finds the vbuckets on dead branches; `bases_among` chooses their bases.
+2. `vbuckets_to_take_back` finds the vbuckets on dead branches; `restored_versions_among` chooses
+   the versions.
 3. `vbuckets_with_kept_rows` asks for all forks of some vbuckets.
 4. `decide_slice` returns the slice.
 """
@@ -43,7 +45,7 @@ _UNREADABLE_MOST: Final = 3
 class LogFacts:
     """A version of a replica, a later round, and what has been read of the log between them."""
 
-    held: AppliedVersion
+    current: AppliedVersion
     to_round: int
     cleaned_round: int = 0
     """The log may lack published rows up to this round; 0 if it is whole."""
@@ -57,8 +59,8 @@ class LogFacts:
     """The older versions that cannot be read, each with a vbucket."""
     decided: Mapping[int, int] = field(default_factory=dict)
     """By vbucket, the version to go back to, if the slice has been decided already."""
-    bases: Mapping[int, AppliedVersion] = field(default_factory=dict)
-    """By vbucket on a dead branch, the version to go back to."""
+    restored_versions: Mapping[int, AppliedVersion] = field(default_factory=dict)
+    """By vbucket on a dead branch."""
 
     @property
     def after(self) -> Mapping[int, VbucketProgress]:
@@ -95,17 +97,17 @@ class LogFacts:
 
 
 def rounds_before_forks(facts: LogFacts) -> dict[int, int]:
-    """Return the vbuckets that forked after the held version, with the round that it has."""
+    """Return the vbuckets that forked after the current version, with the round that it has."""
     return {
-        vbucket: facts.held.round_of(vbucket)
+        vbucket: facts.current.round_of(vbucket)
         for vbucket, new in facts.after.items()
-        if new.epoch != facts.state(facts.held, vbucket).epoch
+        if new.epoch != facts.state(facts.current, vbucket).epoch
     }
 
 
 def begins_anew(facts: LogFacts) -> bool:
     """Return whether every vbucket began again at 0, so that the replica's rows do not matter."""
-    return all(_has_begun_anew(facts, facts.held, vbucket) for vbucket in facts.after)
+    return all(_has_begun_anew(facts, facts.current, vbucket) for vbucket in facts.after)
 
 
 def rounds_of_events(facts: LogFacts, versions: Mapping[int, AppliedVersion]) -> dict[int, int]:
@@ -133,22 +135,22 @@ def vbuckets_to_take_back(facts: LogFacts) -> tuple[int, ...]:
     anew = begins_anew(facts)
     found = []
     for vbucket, new in sorted(facts.after.items()):
-        forks = facts.forks_after(facts.held, vbucket)
-        _require_consistent(facts.state(facts.held, vbucket), new, forks)
+        forks = facts.forks_after(facts.current, vbucket)
+        _require_consistent(facts.state(facts.current, vbucket), new, forks)
         if not _is_replaced(facts, vbucket, anew=anew) and not is_on_live_branch(
-            facts, facts.held, vbucket
+            facts, facts.current, vbucket
         ):
             found.append(vbucket)
     return tuple(found)
 
 
-def bases_among(
+def restored_versions_among(
     facts: LogFacts, vbuckets: Iterable[int], versions: Sequence[AppliedVersion]
 ) -> dict[int, AppliedVersion]:
-    """Return the version that each vbucket goes back to, of ``versions``, newest first.
+    """Return the restored version of each vbucket, out of ``versions``, newest first.
 
-    A vbucket is missing if only an older version can be its base. Its base is `BEGINNING` if the
-    search for it ends. After a RESTORE, versions of later rounds do not describe the table's rows.
+    A vbucket is missing if only an older version can be the one. It is `BEGINNING` if the search
+    ends. After a RESTORE, versions of later rounds do not describe the table's rows.
     """
     found: dict[int, AppliedVersion] = {}
     for vbucket in vbuckets:
@@ -156,7 +158,7 @@ def bases_among(
         for version in versions:
             if facts.decided.get(vbucket, version.version) != version.version:
                 continue
-            if version.round_of(vbucket) >= facts.held.round_of(vbucket):
+            if version.round_of(vbucket) >= facts.current.round_of(vbucket):
                 continue
             if not is_on_live_branch(facts, version, vbucket):
                 continue
@@ -185,7 +187,7 @@ def vbuckets_with_kept_rows(facts: LogFacts) -> tuple[int, ...]:
 
 
 def decide_slice(facts: LogFacts) -> LogSlice:
-    """Return the slice that brings the replica from the held version to ``to_round``."""
+    """Return the slice that brings the replica from the current version to ``to_round``."""
     anew = begins_anew(facts)
     parts = [
         part
@@ -205,9 +207,11 @@ def decide_slice(facts: LogFacts) -> LogSlice:
     )
 
 
-def no_slice(held: AppliedVersion) -> LogSlice:
+def no_slice(current: AppliedVersion) -> LogSlice:
     """Return the slice without work: the replica stays at its round."""
-    return LogSlice((), held.to_round, held.to_round, held.log_from_round, stale=held.stale)
+    return LogSlice(
+        (), current.to_round, current.to_round, current.log_from_round, stale=current.stale
+    )
 
 
 def is_on_live_branch(facts: LogFacts, version: AppliedVersion, vbucket: int) -> bool:
@@ -223,10 +227,10 @@ def _has_begun_anew(facts: LogFacts, version: AppliedVersion, vbucket: int) -> b
 
 def _is_replaced(facts: LogFacts, vbucket: int, *, anew: bool) -> bool:
     # Cleaning may have taken rows that the vbucket needs, so the whole history comes instead.
-    is_short = facts.held.round_of(vbucket) < facts.cleaned_round
+    is_short = facts.current.round_of(vbucket) < facts.cleaned_round
     return anew or (
-        _has_begun_anew(facts, facts.held, vbucket)
-        and (is_short or not is_on_live_branch(facts, facts.held, vbucket))
+        _has_begun_anew(facts, facts.current, vbucket)
+        and (is_short or not is_on_live_branch(facts, facts.current, vbucket))
     )
 
 
@@ -234,46 +238,46 @@ def _slice_of(facts: LogFacts, vbucket: int, *, anew: bool) -> LogSlice | None:
     """Return the slice of one vbucket; None if nothing of it changes."""
     if _is_replaced(facts, vbucket, anew=anew):
         return _replacement(facts, vbucket)
-    if is_on_live_branch(facts, facts.held, vbucket):
-        return _rows_above(facts, vbucket, facts.held)
-    return _rows_above(facts, vbucket, facts.bases[vbucket])
+    if is_on_live_branch(facts, facts.current, vbucket):
+        return _rows_above(facts, vbucket, facts.current)
+    return _rows_above(facts, vbucket, facts.restored_versions[vbucket])
 
 
-def _rows_above(facts: LogFacts, vbucket: int, base: AppliedVersion) -> LogSlice | None:
-    """Take the rows above a base; rows that have been published are kept or undone."""
-    held, to_round, goes_back = facts.held, facts.to_round, base is not facts.held
-    held_round, forks = held.round_of(vbucket), facts.forks_after(base, vbucket)
-    old, new = facts.state(held, vbucket), facts.after[vbucket]
-    if not goes_back and not forks and not may_have_rows(old, new, held_round):
+def _rows_above(facts: LogFacts, vbucket: int, version: AppliedVersion) -> LogSlice | None:
+    """Take the rows above a version; rows that have been published are kept or undone."""
+    current, to_round, goes_back = facts.current, facts.to_round, version is not facts.current
+    current_round, forks = current.round_of(vbucket), facts.forks_after(version, vbucket)
+    old, new = facts.state(current, vbucket), facts.after[vbucket]
+    if not goes_back and not forks and not may_have_rows(old, new, current_round):
         return None
     # Cleaning may have removed rows that the vbucket needs, so that it must stream again.
-    if base.round_of(vbucket) < facts.cleaned_round:
+    if version.round_of(vbucket) < facts.cleaned_round:
         return _stale(facts, vbucket)
-    ranges = row_ranges(facts.state(base, vbucket), old, new, forks)
+    ranges = row_ranges(facts.state(version, vbucket), old, new, forks)
     found = with_events(ranges, facts.events.get(vbucket, ()))
     # The table already has all these rows.
     if not found.clears and all(each.role is Role.KEPT for each in found.ranges):
         return None
     undone: tuple[Undo, ...] = ()
-    version = EMPTY_TABLE if found.base_is_empty else base.version
+    restored = EMPTY_TABLE if found.restores_no_row else version.version
     if goes_back:
-        fork_seqno = min(fork.seqno for fork in facts.forks_after(held, vbucket))
-        undone = (Undo(vbucket, version, fork_seqno),)
+        fork_seqno = min(fork.seqno for fork in facts.forks_after(current, vbucket))
+        undone = (Undo(vbucket, restored, fork_seqno),)
     return LogSlice(
         ranges=tuple(found.ranges),
-        first_round=facts.first_round(base, vbucket),
+        first_round=facts.first_round(version, vbucket),
         to_round=to_round,
         log_from_round=to_round,
         undone=undone,
-        cleared=(vbucket,) if found.clears and held_round else (),
-        revived=(vbucket,) if goes_back and found.revives and version != EMPTY_TABLE else (),
+        cleared=(vbucket,) if found.clears and current_round else (),
+        revived=(vbucket,) if goes_back and found.revives and restored != EMPTY_TABLE else (),
     )
 
 
 def _replacement(facts: LogFacts, vbucket: int) -> LogSlice:
     if (beginning := _whole_beginning(facts, vbucket)) is None:
         return _stale(facts, vbucket)
-    new, forks = facts.after[vbucket], facts.forks_after(facts.held, vbucket)
+    new, forks = facts.after[vbucket], facts.forks_after(facts.current, vbucket)
     events = facts.events.get(vbucket, ())
     start = VbucketProgress(vbucket, beginning.epoch, VbucketProgress.beginning(0).position)
     ranges = row_ranges(start, start, new, forks)
@@ -293,7 +297,7 @@ def _whole_beginning(facts: LogFacts, vbucket: int) -> Fork | None:
 
     Rows of an incomplete history would show a state that the source never had.
     """
-    beginning = newest_beginning(facts.forks_after(facts.held, vbucket))
+    beginning = newest_beginning(facts.forks_after(facts.current, vbucket))
     is_whole = facts.after[vbucket].is_whole
     is_left = beginning is not None and beginning.round > facts.cleaned_round
     return beginning if is_whole and is_left else None
@@ -301,21 +305,23 @@ def _whole_beginning(facts: LogFacts, vbucket: int) -> Fork | None:
 
 def _stale(facts: LogFacts, vbucket: int) -> LogSlice:
     to_round = facts.to_round
-    return LogSlice((), to_round, to_round, to_round, stale={vbucket: facts.held.round_of(vbucket)})
+    return LogSlice(
+        (), to_round, to_round, to_round, stale={vbucket: facts.current.round_of(vbucket)}
+    )
 
 
 def row_ranges(
-    base: VbucketProgress, old: VbucketProgress, new: VbucketProgress, forks: Sequence[Fork]
+    start: VbucketProgress, old: VbucketProgress, new: VbucketProgress, forks: Sequence[Fork]
 ) -> list[RowRange]:
-    """Return the rows above a base that are published at ``old``, live at ``new``, or both.
+    """Return the rows above ``start`` that are published at ``old``, live at ``new``, or both.
 
-    ``forks`` are the vbucket's forks after the base. Older forks do not matter: above the base's
-    complete seqno they had left no live row of an older epoch.
+    ``forks`` are the vbucket's forks after ``start``. Older forks do not matter: above its complete
+    seqno they had left no live row of an older epoch.
     """
     ranges: list[RowRange] = []
-    low = base.complete_seqno
+    low = start.complete_seqno
     old_forks = [fork for fork in forks if fork.epoch <= old.epoch]
-    for epoch in range(base.epoch, new.epoch + 1):
+    for epoch in range(start.epoch, new.epoch + 1):
         published = low
         if epoch <= old.epoch:
             published = min(old.complete_seqno, live_up_to(epoch, old_forks))

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from dcp.threads import in_thread
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class ApplyThread:
@@ -53,7 +53,7 @@ class ApplyThread:
         if isinstance(failure, Exception):  # a KeyboardInterrupt waits for nothing
             another = self._end.exception()
             if another is not None and another is not failure:
-                _LOG.warning("an apply failed, too: %s", another)
+                _LOGGER.warning("an apply failed, too: %s", another)
 
     def is_busy(self) -> bool:
         with self._changed:

@@ -28,7 +28,7 @@ from dcp.lake.tables.typed_columns import (
 )
 from dcp.suggestions import did_you_mean
 
-_LOG: Final = logging.getLogger(__name__)
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 class ColumnChange(StrEnum):
@@ -148,7 +148,7 @@ class ContractBook:
         if contract is None or typed.columns or contract.where in self._without_columns:
             return
         self._without_columns.add(contract.where)
-        _LOG.warning(
+        _LOGGER.warning(
             "%s: found no field in the documents of %r that can be a column, expected one or more: "
             "there are no typed columns yet",
             contract.where,
@@ -158,7 +158,7 @@ class ContractBook:
     def _warn_of_unknown(self) -> None:
         for name, contract in (self._contracts or {}).items():
             if name not in self._known:
-                _LOG.warning(
+                _LOGGER.warning(
                     "%s: found no collection %r yet%s; the contract holds once there is one",
                     contract.where,
                     name,

@@ -3,8 +3,8 @@
 The table's history decides. If Delta's log cleanup has removed an apply's commit, a later heartbeat
 commit repeats its content. The ``applied`` rows of ``changes`` are an index of the history; it may
 lag behind the history, but is never ahead. Views need it, since no SQL relation shows Delta's
-commit information. So does a table whose log has lost the commit before a heartbeat repeated it
-(``benchmarks/applied_rows.py`` measures both).
+commit information. So does a table whose Delta log has lost the commit before a heartbeat repeated
+it (``benchmarks/applied_rows.py`` measures both).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ class ReplicaStatus:
     commit_history: Annotated[CommitHistory, UNSTORED]
 
     @property
-    def held(self) -> AppliedVersion:
+    def current(self) -> AppliedVersion:
         """The apply whose rows the newest version has, with the newest version's number."""
         return replace(self.applied or BEGINNING, table=self.table, version=self.version)
 
@@ -46,7 +46,7 @@ class ReplicaStatus:
     @property
     def round(self) -> Annotated[int, "round"]:
         """The round that the table has reached; 0 before the first apply."""
-        return self.held.to_round
+        return self.current.to_round
 
     @property
     def applied_at(self) -> Annotated[datetime | None, "applied_at"]:
@@ -85,7 +85,7 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -
     return ReplicaStatus(replica.name, applied, since, commit_history)
 
 
-def applied_at(
+def applied_of_version(
     table: str,
     commit_history: CommitHistory,
     version: int,
@@ -93,7 +93,7 @@ def applied_at(
 ) -> AppliedVersion | None:
     """Return the apply whose rows a version has, valid or not; None if it is unknown.
 
-    If log cleanup has removed the commit, a heartbeat may repeat its content. If none does,
+    If Delta's log cleanup has removed the commit, a heartbeat may repeat its content. If none does,
     ``indexed`` decides: the table's ``applied`` rows in the log, oldest first.
     """
     at = commit_history.origin(version)
@@ -111,9 +111,9 @@ def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) ->
     These are the stale vbuckets of its newest version, and vbuckets that began at 0 again and are
     not complete.
     """
-    held = status.held
+    current = status.current
     anew = (vb for vb, state in newest.items() if state.is_beginning_again)
-    return {**held.stale} | {vb: held.round_of(vb) for vb in anew}
+    return {**current.stale} | {vb: current.round_of(vb) for vb in anew}
 
 
 def conclusive_history(lake: LakeTables, table: str, window: int = FEW) -> CommitHistory:

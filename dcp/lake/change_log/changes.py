@@ -16,6 +16,7 @@ from dcp.lake.spark.failures import known_error
 from dcp.lake.store.lake_store import NewRows
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import (
+    READ_VERSION,
     WHOLE,
     WINDOW,
     TableCommit,
@@ -55,7 +56,7 @@ def newest_round(lake: LakeTables, commits: Sequence[TableCommit]) -> int:
             return commit.round
     if reaches_creation(found):
         return 0
-    # Long maintenance and log retention can remove all our commits from the history.
+    # Long maintenance and Delta's log retention can remove all our commits from the history.
     [row] = lake.changes.rows("coalesce(max(round), 0) AS round", "true")
     return int(row["round"])
 
@@ -131,7 +132,7 @@ def append_round(
         refuse_wrong_round(newest_round(lake, commits), round_number, commits, writer_id)
         refuse_tampered_log(lake, commits)
         # If somebody changes rows between this check and the commit, the next round finds it.
-        metadata["base"] = commits[0].version
+        metadata[READ_VERSION] = commits[0].version
     transaction = lake.identity.lake_id, round_number
 
     def read_version() -> int:

@@ -185,12 +185,12 @@ def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
 
 def pause_of(actions: Sequence[Action]) -> Action | None:
     """Return the newest pause without a later resume; pauses to be cancelled do not count."""
-    held: Action | None = None
+    pause: Action | None = None
     for action in actions:
         is_void = action.state in _VOID or (action.is_open and action.is_to_be_cancelled)
         if action.action in (PAUSE, RESUME) and not is_void:
-            held = action if action.action == PAUSE else None
-    return held
+            pause = action if action.action == PAUSE else None
+    return pause
 
 
 def paused_by(pause: Action) -> str:

@@ -128,22 +128,22 @@ def changed_collections(lake: LakeTables, after_round: int, to_round: int) -> fr
 
 
 def first_rounds_after(
-    lake: LakeTables, held: Mapping[int, int], newest_round: int
+    lake: LakeTables, applied_rounds: Mapping[int, int], newest_round: int
 ) -> dict[int, int]:
-    """By collection id, return the first round above ``held`` in which the collection has rows.
+    """By collection id, return its first round with rows above ``applied_rounds``.
 
-    ``held`` maps collection ids to rounds. Collections without such rows are left out.
+    ``applied_rounds`` maps collection ids to rounds. Collections without such rows are left out.
     """
     behind = " OR ".join(
         f"(collection_id = {int(collection_id)} AND round > {int(number)})"
-        for collection_id, number in held.items()
+        for collection_id, number in applied_rounds.items()
         if number < newest_round
     )
     if not behind:
         return {}
     rows = lake.changes.rows(
         "collection_id, min(round) AS first",
-        f"round > {min(held.values())} AND {is_kind(*ITEM_KINDS, RowKind.SYSTEM_EVENT)} "
+        f"round > {min(applied_rounds.values())} AND {is_kind(*ITEM_KINDS, RowKind.SYSTEM_EVENT)} "
         f"AND ({behind}) GROUP BY collection_id",
     )
     return {row["collection_id"]: row["first"] for row in rows}

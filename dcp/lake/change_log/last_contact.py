@@ -23,7 +23,7 @@ from dcp.printable import age_text
 from dcp.records import UNSTORED, Record, read
 from dcp.wire.json_tree import json_tree
 
-_LOG: Final = logging.getLogger(__name__)
+_LOGGER: Final = logging.getLogger(__name__)
 _NAME: Final = "_dcplake_last_contact.json"
 NOTE_SECONDS: Final = 60.0
 MINUTES_KEPT: Final = 6 * 60
@@ -110,7 +110,7 @@ def note_contact(store: LakeStore, contact: LastContact) -> None:
     try:
         store.note(_NAME, json.dumps(told, separators=(",", ":")).encode())
     except Exception as failure:  # of many classes: a failed note must not end the run
-        _LOG.info("%s: cannot note the last contact: %s", store.location, failure)
+        _LOGGER.info("%s: cannot note the last contact: %s", store.location, failure)
 
 
 def noted_contact(store: LakeStore) -> LastContact | None:
@@ -121,7 +121,7 @@ def noted_contact(store: LakeStore) -> LastContact | None:
         minutes = tuple(read(Minute, each) for each in told.get("minutes", ()))
         return replace(read(LastContact, told), minutes=minutes)
     except Exception as failure:  # of many classes: the lake itself may still be readable
-        _LOG.info("%s: cannot read the last contact: %s", store.location, failure)
+        _LOGGER.info("%s: cannot read the last contact: %s", store.location, failure)
         return None
 
 

@@ -16,12 +16,12 @@ from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.horizon import Horizon, duration
 
 
-def refuse_tampering(place: str, changes_sql: str, commits: Sequence[TableCommit]) -> None:
+def refuse_tampering(where: str, changes_sql: str, commits: Sequence[TableCommit]) -> None:
     """Raise LakeError if somebody else changed rows of ``changes``.
 
-    The rows must be those of our newest round or cleaning, which must build on the rows of its base
-    version. A RESTORE that undoes a foreign change repairs the table; one that undoes rounds
-    damages it.
+    The rows must be those of our newest round or cleaning, which must build on the rows of the
+    version that it read. A RESTORE that undoes a foreign change repairs the table; one that undoes
+    rounds damages it.
 
     ``commits`` come newest first. They must reach back to the ``read_version`` of the newest round,
     or be all commits.
@@ -41,7 +41,7 @@ def refuse_tampering(place: str, changes_sql: str, commits: Sequence[TableCommit
     if culprit is None:
         return
     raise LakeError(
-        f"{place}: found a change by somebody else: table changes: {culprit} {_harm(culprit)}; "
+        f"{where}: found a change by somebody else: table changes: {culprit} {_harm(culprit)}; "
         f"expected no change of its rows other than dcplake's; {restore}read the bucket again with "
         f"{REREAD_COMMAND}"
     )
@@ -53,7 +53,7 @@ def is_conclusive(commits: Sequence[TableCommit]) -> bool:
     return reaches or (bool(commits) and commits[-1].version == 0)
 
 
-def refuse_log_behind(place: str, newest_round: int, replicas: Mapping[str, ReplicaStatus]) -> None:
+def refuse_log_behind(where: str, newest_round: int, replicas: Mapping[str, ReplicaStatus]) -> None:
     """Raise LakeError if ``changes`` ends before the round that a replica holds.
 
     This happens if somebody puts back a copy of ``changes`` alone; its own history shows nothing.
@@ -61,7 +61,7 @@ def refuse_log_behind(place: str, newest_round: int, replicas: Mapping[str, Repl
     for table, status in replicas.items():
         if status.round > newest_round:
             raise LakeError(
-                f"{place}: found round {newest_round} as the newest of changes, but table {table} "
+                f"{where}: found round {newest_round} as the newest of changes, but table {table} "
                 f"at round {status.round} (version {status.version}); expected no replica ahead of "
                 "the log, which was restored to an older state: restore the newer one, or read the "
                 f"bucket again with {REREAD_COMMAND}"

@@ -23,8 +23,8 @@ from dcp.wire.vocabulary import REPEATING
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class RowPlace:
-    """The place of a row in one vbucket's log. Among a key's live rows, the greatest place wins."""
+class RowReference:
+    """A row of one vbucket in the change log. Of a key's live rows, the greatest reference wins."""
 
     seqno: int
     epoch: int
@@ -35,8 +35,8 @@ class RowPlace:
 class Touched:
     """All keys that an apply touches."""
 
-    newest: Mapping[tuple[int, str], RowPlace | None] = field(default_factory=dict)
-    """By vbucket and key: the place of the newest live row in the slice.
+    newest: Mapping[tuple[int, str], RowReference | None] = field(default_factory=dict)
+    """By vbucket and key: the newest live row in the slice.
 
     A key without such a row is *lost*. It gets its row from the version that its vbucket goes back
     to, or is deleted.
@@ -62,11 +62,11 @@ class Touched:
     @property
     def rounds(self) -> frozenset[int]:
         """The rounds of the newest live rows."""
-        return frozenset(place.round for place in self.newest.values() if place is not None)
+        return frozenset(row.round for row in self.newest.values() if row is not None)
 
     @property
     def lost(self) -> list[tuple[int, str]]:
-        return [touched for touched, place in self.newest.items() if place is None]
+        return [touched for touched, row in self.newest.items() if row is None]
 
 
 MERGE_SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
@@ -75,7 +75,7 @@ MERGE_SOURCE: Final = REPLICA.append(pa.field("deleted", pa.bool_()))
 _TOUCHED: Final = pa.schema(
     [
         *map(CHANGES.field, ("vbucket", "key")),
-        *(CHANGES.field(each.name) for each in fields(RowPlace)),
+        *(CHANGES.field(each.name) for each in fields(RowReference)),
         ("is_touched", pa.bool_()),
         ("is_undone", pa.bool_()),
         ("row_count", pa.int64()),
@@ -124,12 +124,12 @@ def few_touched(
     if (pc.sum(found["row_count"]).as_py() or 0) > most:
         return None
     keys = found.filter(found["is_touched"]).to_pylist()
-    places = {
-        (key["vbucket"], key["key"]): None if key["seqno"] is None else read(RowPlace, key)
+    newest = {
+        (key["vbucket"], key["key"]): None if key["seqno"] is None else read(RowReference, key)
         for key in keys
     }
     undone = frozenset((key["vbucket"], key["key"]) for key in keys if key["is_undone"])
-    return Touched(dict(sorted(places.items())), undone)
+    return Touched(dict(sorted(newest.items())), undone)
 
 
 def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) -> frozenset[int]:
@@ -175,14 +175,13 @@ def newest_rows(
     changes: Table, version: int, collection_id: int, touched: Touched, most_bytes: int
 ) -> pa.Table | None:
     """Return the newest rows of touched keys, as `MERGE_SOURCE`; None if beyond ``most_bytes``."""
-    places = [(vb, place) for (vb, _), place in touched.newest.items() if place is not None]
-    if not places:
+    rows = [(vb, row) for (vb, _), row in touched.newest.items() if row is not None]
+    if not rows:
         return MERGE_SOURCE.empty_table()
     values = ", ".join(
-        f"({place.round}, {vbucket}, {place.epoch}, {u64(place.seqno)})"
-        for vbucket, place in places
+        f"({row.round}, {vbucket}, {row.epoch}, {u64(row.seqno)})" for vbucket, row in rows
     )
-    rounds = [place.round for _, place in places]
+    rounds = [row.round for _, row in rows]
     found = changes.bounded_query(
         lambda name, _: newest_rows_sql(
             name,
@@ -190,7 +189,7 @@ def newest_rows(
             f"(VALUES {values}) AS w(round, vbucket, epoch, seqno)",
             [f"c.{quoted(name)}" for name in REPLICA.names if name != "modified_at"],
             f"c.round BETWEEN {min(rounds)} AND {max(rounds)} "
-            f"AND {one_of('c.vbucket', {vbucket for vbucket, _ in places})}",
+            f"AND {one_of('c.vbucket', {vbucket for vbucket, _ in rows})}",
         ),
         _NEWEST,
         version,

@@ -168,14 +168,14 @@ def load_contracts(folder: str) -> dict[str, Contract]:
     Raises:
         ConfigError: the folder is missing, or a file is no contract; names both.
     """
-    place = Path(folder)
-    if not place.is_dir():
+    path = Path(folder)
+    if not path.is_dir():
         raise ConfigError(
             f"apply.contracts_folder: found no folder {folder!r}, expected one with a TOML file for"
             " each collection that has typed columns"
         )
     found: dict[str, Contract] = {}
-    for file in sorted(place.glob("*.toml")):
+    for file in sorted(path.glob("*.toml")):
         contract = _contract(file)
         if (other := found.setdefault(contract.collection, contract)) is not contract:
             raise ConfigError(
@@ -358,7 +358,7 @@ def _scalar(path: str, kind: Any, where: str) -> pa.DataType:
 
 
 _Leaf = tuple[tuple[Step, ...], pa.DataType, str]
-"""The remaining steps of a path below some place, the type there, and the path."""
+"""The remaining steps of a path below some value, the type there, and the path."""
 
 _Aliases = dict[tuple[Step, ...], str]
 """By the path of a field, the name of its column."""

@@ -1,6 +1,6 @@
-"""Splits a lake's root: a folder of this machine, or a place in another store.
+"""Splits a lake's root: a folder of this machine, or a location in another store.
 
-A root must be one place for Spark, delta-rs, obstore and this process. A root that they would
+A root must be one location for Spark, delta-rs, obstore and this process. A root that they would
 resolve differently is refused.
 """
 
@@ -39,12 +39,12 @@ class StoreParts(NamedTuple):
     """Without the first slash, if there is a bucket."""
 
 
-def parts_of(place: str) -> StoreParts:
-    """Split a place, valid or not."""
-    scheme, colon, rest = place.partition(":")
+def parts_of(location: str) -> StoreParts:
+    """Split a location, valid or not."""
+    scheme, colon, rest = location.partition(":")
     scheme = scheme.lower()
     if not colon or not (rest.startswith("//") or scheme in _WITH_ONE_SLASH):
-        return StoreParts("", "", place)
+        return StoreParts("", "", location)
     if not rest.startswith("//"):
         return StoreParts(scheme, "", rest)
     bucket, _, path = rest[2:].partition("/")
@@ -55,7 +55,7 @@ def checked_root(root: str) -> str:
     """Return a lake's root in its one form: a folder's path, or ``scheme://bucket/path``.
 
     Raises:
-        ConfigError: it is no place, or readers would resolve it differently.
+        ConfigError: it is no location, or readers would resolve it differently.
     """
     scheme, bucket, path = parts_of(root)
     if control := re.search(r"[\x00-\x1f\x7f]", root):
@@ -80,7 +80,7 @@ def checked_root(root: str) -> str:
     if not re.fullmatch(pattern, bucket, re.ASCII):
         # Who takes it for a URL may have written keys there.
         found = "a name with '@'" if "@" in bucket else repr(bucket)
-        raise _wrong(f"{found} in the bucket's place", f"{scheme}{form}")
+        raise _wrong(f"{found} in the bucket's location", f"{scheme}{form}")
     path = path.rstrip("/")
     parts = path.split("/") if path else []
     for part in ("", ".", ".."):
@@ -95,12 +95,12 @@ def local_root(root: str) -> Path | None:
     Raises:
         ConfigError: as of `checked_root`.
     """
-    place = checked_root(root)
-    return Path(place) if parts_of(root).scheme in ("", "file") else None
+    location = checked_root(root)
+    return Path(location) if parts_of(root).scheme in ("", "file") else None
 
 
-def is_on_s3(place: str) -> bool:
-    return parts_of(place).scheme in S3_SCHEMES
+def is_on_s3(location: str) -> bool:
+    return parts_of(location).scheme in S3_SCHEMES
 
 
 def _folder(path: str) -> str:

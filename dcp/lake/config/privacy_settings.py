@@ -57,7 +57,7 @@ class PrivacyRule:
 
     @property
     def target(self) -> tuple[object, ...]:
-        """Return the place that the rule names, without the collection."""
+        """Return the part that the rule names, without the collection."""
         return self.document, self.xattrs, self.keys
 
 
@@ -68,7 +68,7 @@ class PrivacySettings(Section):
     rules: Mapping[str, str] = key(
         {},
         'By target one of drop, mask, hash, as "users:$.email" = "hash" (docs/howto/privacy.md). '
-        "A target is a collection, scope or *, then a colon and a place. The place is $.path (in "
+        "A target is a collection, scope or *, then a colon and a part. The part is $.path (in "
         "the document), xattrs.path (in the xattrs) or /REGEX/ (whole documents, by their key).",
     )
     unparsable: str = key(
@@ -161,16 +161,16 @@ class PrivacySettings(Section):
 def _rule(target: str, action: PrivateAction) -> PrivacyRule:
     if not target.isprintable():
         raise ConfigError(f"rules: found {target!r}, expected a target of printable characters")
-    collection, colon, place = target.partition(":")
+    collection, colon, part = target.partition(":")
     if collection != EVERY_COLLECTION:
         require_names("rules", [collection])
-    if colon and len(place) > 2 and place[0] == place[-1] == "/":
-        check_expression("rules", place[1:-1])
-        return PrivacyRule(collection, action, keys=place[1:-1])
-    if colon and place.startswith("$") and (steps := json_path(place)) is not None:
+    if colon and len(part) > 2 and part[0] == part[-1] == "/":
+        check_expression("rules", part[1:-1])
+        return PrivacyRule(collection, action, keys=part[1:-1])
+    if colon and part.startswith("$") and (steps := json_path(part)) is not None:
         return PrivacyRule(collection, action, document=steps)
-    if colon and place.startswith(_XATTRS):
-        steps = json_path("$" + place.removeprefix(_XATTRS))
+    if colon and part.startswith(_XATTRS):
+        steps = json_path("$" + part.removeprefix(_XATTRS))
         if steps is not None:
             return PrivacyRule(collection, action, xattrs=steps)
     raise ConfigError(

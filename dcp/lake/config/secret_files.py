@@ -28,13 +28,13 @@ def read_account(folder: Path) -> tuple[str, str]:
     """Return user and password from a folder with these two files, both of one state of the
     folder.
     """
-    place = folder.expanduser()
-    newest = place / _NEWEST
+    path = folder.expanduser()
+    newest = path / _NEWEST
     if newest.exists():
-        place = newest.resolve()
+        path = newest.resolve()
     found = []
     for name in ("username", "password"):
-        text = read_secret(place / name, "source.credentials_folder")
+        text = read_secret(path / name, "source.credentials_folder")
         if not text:
             raise SecretError(
                 f"source.credentials_folder: the first line of the file {name} is empty, expected "

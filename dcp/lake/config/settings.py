@@ -152,7 +152,7 @@ class SourceSettings(ReachSettings):
                 raise SecretError(self._missing("password_file", is_empty))
             return first_line
         found = (os.environ if environment is None else environment).get(self.password_env)
-        # Who wrote the password itself there does not find it in a log.
+        # Who wrote the password itself there does not find it in the driver's log.
         shown = re.fullmatch("[A-Z_][A-Z0-9_]*", self.password_env)
         name = self.password_env if shown else "that it names"
         state = "not set" if found is None else "empty"
@@ -219,7 +219,7 @@ class RoundSettings(RetrySettings):
 
 @dataclass(frozen=True, slots=True)
 class LakeSettings(Section):
-    """The place of the tables, and how long the past stays readable."""
+    """The location of the tables, and how long the past stays readable."""
 
     root: str = key(
         "lake",

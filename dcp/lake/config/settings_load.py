@@ -38,19 +38,19 @@ PATHS: Final = frozenset(
 """The settings that are paths: section and key."""
 
 
-def placed(name: str, value: str, folder: Path) -> str:
-    """Return a setting's value, placed in ``folder`` if it is a relative path."""
+def resolved(name: str, value: str, folder: Path) -> str:
+    """Return a setting's value, resolved in ``folder`` if it is a relative path."""
     is_suite = name == "quality.gate" and value == INSTALLED_SUITE
     if parts_of(value).scheme or not value or is_suite:
         return value
     return str(folder / Path(value).expanduser())
 
 
-def with_paths_placed(values: Mapping[str, object], folder: Path) -> dict[str, object]:
-    """Return values by setting (``section.key``), their paths as `placed`."""
+def with_paths_resolved(values: Mapping[str, object], folder: Path) -> dict[str, object]:
+    """Return values by setting (``section.key``), their paths as `resolved`."""
     paths = {".".join(path) for path in PATHS}
     return {
-        name: placed(name, value, folder) if name in paths and isinstance(value, str) else value
+        name: resolved(name, value, folder) if name in paths and isinstance(value, str) else value
         for name, value in values.items()
     }
 
@@ -64,7 +64,7 @@ def require_no_lake_here(written: str, root: str, file: Path) -> None:
     if (
         not written
         or Path(written).is_absolute()
-        or placed("lake.root", written, Path.cwd()) != str(here)
+        or resolved("lake.root", written, Path.cwd()) != str(here)
     ):
         return
     if _is_lake(here) and not _is_lake(Path(root)):
@@ -123,8 +123,8 @@ def _take_file(path: Path, given: dict[str, dict[str, _Given]]) -> None:
     def give(section: str, key: str, value: object) -> None:
         known = _Given(value, str(path))
         if (section, key) in PATHS and isinstance(value, str):
-            place = placed(f"{section}.{key}", value, path.absolute().parent)
-            known = _Given(place, str(path), written=value)
+            absolute = resolved(f"{section}.{key}", value, path.absolute().parent)
+            known = _Given(absolute, str(path), written=value)
         given[section][key] = known
 
     content = read_toml(path, "configuration")
@@ -204,8 +204,8 @@ def _build(section: str, given: Mapping[str, _Given]) -> Any:
     except ConfigError as error:  # the section names the key; only we know where it was given
         told = str(error).removeprefix(f"{section}.")
         key_name = told.partition(":")[0]
-        places = dict.fromkeys(each.where for each in given.values())
-        where = given[key_name].where if key_name in given else ", ".join(places) or "defaults"
+        files = dict.fromkeys(each.where for each in given.values())
+        where = given[key_name].where if key_name in given else ", ".join(files) or "defaults"
         raise ConfigError(f"{where}: {section}.{told}") from None
 
 

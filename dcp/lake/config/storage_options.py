@@ -27,7 +27,7 @@ _VARIABLES: Final = (
 )
 """Spark and the AWS SDK find credentials of the environment by themselves."""
 
-_PLACES: Final = f"an option, or one of {', '.join(dict(_VARIABLES)['endpoint'])}"
+_GIVEN_BY: Final = f"an option, or one of {', '.join(dict(_VARIABLES)['endpoint'])}"
 
 _S3A: Final = "spark.hadoop.fs.s3a."
 S3A_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
@@ -83,10 +83,10 @@ def checked_options(given: Mapping[str, str]) -> dict[str, str]:
     found = S3.checked(given)
     _require_plain_endpoint(found)
     if "endpoint" in found and found.get("allow_http", "").lower() != "true":
-        place = urlsplit(found["endpoint"])
-        if place.scheme == "http":
+        url = urlsplit(found["endpoint"])
+        if url.scheme == "http":
             raise ConfigError(
-                f"storage_options: found the endpoint {place.hostname} with http, expected https, "
+                f"storage_options: found the endpoint {url.hostname} with http, expected https, "
                 'or allow_http = "true": others can read what is not encrypted'
             )
     plain = {name.removesuffix("_file") for name in found}
@@ -169,9 +169,9 @@ def options_of_delta_rs(
     return {**PATIENCE, **options}
 
 
-def log_store_in(settings: Callable[[str], str | None], place: str) -> str | None:
-    """Return the class by which Delta commits to a place on S3, as settings of Spark say it."""
-    scheme = parts_of(place).scheme
+def log_store_in(settings: Callable[[str], str | None], location: str) -> str | None:
+    """Return the class by which Delta commits to a location on S3, as settings of Spark say it."""
+    scheme = parts_of(location).scheme
     return settings(f"spark.delta.logStore.{scheme}.impl") or settings(LOG_STORE_OF_ALL)
 
 
@@ -299,25 +299,25 @@ def _require_plain_endpoint(options: Mapping[str, str]) -> None:
     """Raise ConfigError if the endpoint, of options or environment, is more than a URL."""
     if "endpoint" not in options:
         return
-    place = urlsplit(options["endpoint"])
-    if place.scheme not in ("http", "https") or not place.hostname:
+    url = urlsplit(options["endpoint"])
+    if url.scheme not in ("http", "https") or not url.hostname:
         raise ConfigError(
             "storage_options: found an endpoint that is no URL, expected one as https://host:port "
-            f"({_PLACES})"
+            f"({_GIVEN_BY})"
         )
-    if place.username or place.password:
+    if url.username or url.password:
         raise ConfigError(
-            f"storage_options: found the endpoint {place.hostname} with a user or a password, "
-            f"expected credentials where docs/howto/object-stores.md names them ({_PLACES})"
+            f"storage_options: found the endpoint {url.hostname} with a user or a password, "
+            f"expected credentials where docs/howto/object-stores.md names them ({_GIVEN_BY})"
         )
-    if _is_by_host(options) and _ADDRESS.fullmatch(place.hostname):
+    if _is_by_host(options) and _ADDRESS.fullmatch(url.hostname):
         raise ConfigError(
-            f"storage_options: found the endpoint {place.hostname} with "
+            f"storage_options: found the endpoint {url.hostname} with "
             "virtual_hosted_style_request, expected the name of a host, before which the bucket's "
-            f"name can stand ({_PLACES})"
+            f"name can stand ({_GIVEN_BY})"
         )
-    if place.query or place.fragment:
+    if url.query or url.fragment:
         raise ConfigError(
-            f"storage_options: found the endpoint {place.hostname} with '?' or '#', expected one "
-            f"as https://host:port ({_PLACES})"
+            f"storage_options: found the endpoint {url.hostname} with '?' or '#', expected one "
+            f"as https://host:port ({_GIVEN_BY})"
         )

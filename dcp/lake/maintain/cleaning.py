@@ -7,7 +7,7 @@ that this version lacks. So a document row may go if both conditions hold:
 
 - It is a row of round R or of an earlier one.
 - Its seqno is at or below the complete seqno of its vbucket, and its epoch is the vbucket's or an
-  older one. This must hold in round R, and in each round that a replica held at the horizon's
+  older one. This must hold in round R, and in each round that a replica had at the horizon's
   start. It then holds in later rounds, too: they complete more, or have a newer epoch.
 
 ``complete``, ``rollback``, ``applied`` and ``system_event`` rows stay for ever, as they show which
@@ -19,13 +19,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from dcp.lake.change_log.applied import applied_at, indexed_applied
+from dcp.lake.change_log.applied import applied_of_version, indexed_applied
 from dcp.lake.change_log.round_queries import count_changes, round_records, rounds_left
 from dcp.lake.maintain.work import MaintenanceWork, StepReport, unless_driver_writes
 from dcp.lake.store.sql import integer_list, u64
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
-from dcp.lake.tables.history import CLEANING, history
+from dcp.lake.tables.history import CLEANING, READ_VERSION, history
 from dcp.lake.tables.horizon import version_at
 from dcp.lake.tables.lake_tables import ReplicaTable, record_cleaned_round
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
@@ -86,9 +86,9 @@ def versions_within(
         )
     found: list[AppliedVersion] = []
     for version in range(first.version, commit_history.newest + 1):
-        applied = applied_at(replica.name, commit_history, version, indexed)
+        applied = applied_of_version(replica.name, commit_history, version, indexed)
         if applied is None:
-            raise CleaningDeferredError(f"table {replica.name} held no round at version {version}")
+            raise CleaningDeferredError(f"table {replica.name} had no round at version {version}")
         if applied not in found[-1:]:
             found.append(applied)
     return found
@@ -109,14 +109,14 @@ def plan_cleaning(
     """
     for replica, applied in versions.items():
         if stale := sorted({vbucket for each in applied for vbucket in each.stale}):
-            # What they held is from older rounds, and what they wait for is not applied.
+            # What they had is from older rounds, and what they wait for is not applied.
             raise CleaningDeferredError(
                 f"table {replica.name} had stale vbuckets: {number_ranges(stale)}"
             )
     rounds = rounds_to_judge(versions.values())
     to_round = min(rounds, default=0)
     if to_round == 0:
-        raise CleaningDeferredError("a replica held no round when the horizon began")
+        raise CleaningDeferredError("a replica had no round when the horizon began")
     judges = [states[number] for number in sorted(rounds)]
     by_vbucket = [[each[vbucket] for each in judges] for vbucket in sorted(judges[0])]
     log_from = min(each.log_from_round for applied in versions.values() for each in applied)
@@ -175,7 +175,7 @@ def _remove(work: MaintenanceWork, plan: CleaningPlan) -> StepReport:
     # First the note, then the deed: a rebuild must never take a log for whole that is not.
     record_cleaned_round(lake, plan.replicas, plan.to_round)
     read_version = history(lake.changes, 1)[0].version
-    metadata = work.metadata("clean") | {CLEANING: plan.to_round, "base": read_version}
+    metadata = work.metadata("clean") | {CLEANING: plan.to_round, READ_VERSION: read_version}
     rows = lake.changes.delete(plan.condition_sql(), metadata)
     told = f"removed {rows:,} rows up to round {plan.to_round}"
     figures = {"rows": rows, "to_round": plan.to_round}

@@ -22,7 +22,7 @@ from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS, Horizon
 from dcp.lake.tables.lake_tables import LEDGERS, LakeTables
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 COMMITS: Final = 64
 
@@ -62,9 +62,9 @@ class SmallFiles:
             if last is not None or lake.table(table).size().bytes <= MOST_BYTES:
                 # The driver's memory is for documents of any size: docs/reference/memory.md.
                 step = partial(optimize_table, lake, table, DOCUMENT_BYTES)
-                _LOG.debug("%s", unless_driver_writes("optimize", table, step))
+                _LOGGER.debug("%s", unless_driver_writes("optimize", table, step))
             else:
-                _LOG.warning(
+                _LOGGER.warning(
                     "table %s: found %d commits, more than %d MiB, and files never put in order; "
                     "runs keep them few after one `dcplake maintain`, which rewrites it whole",
                     table,

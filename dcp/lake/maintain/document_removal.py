@@ -17,7 +17,7 @@ from dcp.lake.change_log.control import ERASE
 from dcp.lake.change_log.erase_request import Erasure
 from dcp.lake.maintain.work import maintenance_metadata
 from dcp.lake.store.sql import integer_list, string, string_list
-from dcp.lake.tables.history import CLEANING, history
+from dcp.lake.tables.history import CLEANING, READ_VERSION, history
 from dcp.lake.tables.lake_tables import (
     AUDIT_TABLE,
     CHANGES_TABLE,
@@ -193,7 +193,7 @@ def erase_rows(lake: LakeTables, erasure: Erasure, to_round: int) -> dict[str, i
     """
     read_version = history(lake.changes, 1)[0].version
     ours = maintenance_metadata(lake, ERASE)
-    metadata = ours | {CLEANING: to_round, "base": read_version}
+    metadata = ours | {CLEANING: to_round, READ_VERSION: read_version}
     changed: dict[str, int] = {}
     for each in _tables_with_documents(lake, erasure):
         table, condition = lake.table(each.table), each.condition

@@ -20,7 +20,7 @@ from dcp.lake.change_log.applied import heartbeat_content, replica_status
 from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
 from dcp.lake.change_log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.store.table import CommitConflictError
-from dcp.lake.tables.history import FEW, HEARTBEAT, history
+from dcp.lake.tables.history import FEW, HEARTBEAT, READ_VERSION, history
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_tables import (
     CHANGES_TABLE,
@@ -30,7 +30,7 @@ from dcp.lake.tables.lake_tables import (
     replicas_in,
 )
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 def keep_retention(
@@ -44,12 +44,12 @@ def keep_retention(
     told = {}
     for table, wrong in wrong_properties(lake, replicas, horizon).items():
         wanted = horizon.properties() | {RECORDED: horizon.recorded}
-        # Both retentions at once: Delta refuses a log that is kept shorter than the files.
+        # Both retentions at once: Delta refuses to keep its log shorter than the files.
         names = (*horizon.properties(), *((RECORDED,) if RECORDED in wrong else ()))
         lake.table(table).set_properties({name: wanted[name] for name in names})
         found = ", ".join(f"{name} {value or 'not set'}" for name, value in wrong.items())
         told[table] = f"found {found}; set to the horizon of {horizon}"
-        _LOG.warning("%s: table %s: %s", lake.location, table, told[table])
+        _LOGGER.warning("%s: table %s: %s", lake.location, table, told[table])
     return told
 
 
@@ -113,7 +113,7 @@ class HorizonGuard:
         for table, status in statuses.items():
             self._newest[table] = status.commit_history.commits[0].horizon_time
             for vacuum in short_vacuums(table, status.commit_history.commits, self._horizon, now):
-                _LOG.warning("%s: %s", lake.location, vacuum)
+                _LOGGER.warning("%s: %s", lake.location, vacuum)
         keep_retention(lake, replicas, self._horizon)
 
     def look_at(self, replica: ReplicaTable | None, lake: LakeTables) -> None:
@@ -156,7 +156,7 @@ def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
         if status.commit_history.defect(status.version) is not None:
             return False
         table, version, told = replica.name, status.version, heartbeat_content(status)
-    metadata = {"lake": lake.identity.lake_id, "base": version, HEARTBEAT: told}
+    metadata = {"lake": lake.identity.lake_id, READ_VERSION: version, HEARTBEAT: told}
     # Versions grow, so the next one is a transaction number that nobody used before.
     transaction = f"{lake.identity.lake_id}:{HEARTBEAT}", version + 1
     try:

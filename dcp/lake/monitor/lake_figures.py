@@ -1,7 +1,7 @@
 """The figures of a lake, and their reader. Status, metrics, page and report render them.
 
 The reader asks the lake's own tables, without Spark if Delta's log and files suffice. It does not
-ask the cluster: the newest round's plan says what the cluster held.
+ask the cluster: the newest round's plan says what the cluster had.
 """
 
 import logging
@@ -51,7 +51,7 @@ UnderWay = tuple[Mapping[int, int], datetime]
 
 NOTHING_UNDER_WAY: Final[UnderWay] = ({}, datetime.min.replace(tzinfo=UTC))
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
 _Head = tuple[str, int, datetime]
 """A table's name, and the version and time of its newest commit."""
@@ -305,7 +305,7 @@ class FiguresReader:
         try:
             return dict(_lags(self._lake, known, commits, newest, record))
         except LakeError as error:  # a damaged file; or a table taken back to a forgotten round
-            _LOG.info("%s: the lag is unknown: %s", self._lake.location, error)
+            _LOGGER.info("%s: the lag is unknown: %s", self._lake.location, error)
             return {}
 
     def _round_figures(

@@ -40,7 +40,7 @@ _CACHED_BYTES: Final = 256 * MEBIBYTE
 
 @dataclass(frozen=True, slots=True)
 class RowsToCheck:
-    held: AppliedVersion
+    current: AppliedVersion
     vbucket_count: int
     rows_sql: str
     complete: Mapping[int, int]
@@ -90,10 +90,10 @@ def newest_version(
     passed = last_passed(lake, table, suite)
     since = None if whole_table else passed
     facts = _facts(lake, table, status, passed)
-    now = complete_positions(lake, status.held)
+    now = complete_positions(lake, status.current)
     then = complete_positions(lake, replace(BEGINNING, to_round=since.round)) if since else {}
     return RowsToCheck(
-        held=status.held,
+        current=status.current,
         vbucket_count=lake.identity.vbucket_count,
         rows_sql=f"SELECT * FROM {lake.table_sql(table, status.version)}",
         complete={vbucket: seqno for vbucket, (_, seqno) in now.items()},
@@ -122,17 +122,19 @@ def _facts(
     }
 
 
-def complete_positions(lake: LakeTables, held: AppliedVersion) -> dict[int, tuple[int, int]]:
+def complete_positions(lake: LakeTables, current: AppliedVersion) -> dict[int, tuple[int, int]]:
     """Return each vbucket's epoch and complete seqno in a version of a replica.
 
     A round whose positions were cleaned has none: then all rows count as changed.
     """
-    states = {number: states_left(lake, number) for number in {held.to_round, *held.stale.values()}}
+    states = {
+        number: states_left(lake, number) for number in {current.to_round, *current.stale.values()}
+    }
     return {
         vbucket: (state.epoch, state.complete_seqno)
         for number, of_round in states.items()
         for vbucket, state in of_round.items()
-        if held.round_of(vbucket) == number
+        if current.round_of(vbucket) == number
     }
 
 
@@ -154,7 +156,7 @@ def check_version(spark: SparkSession, replica: RowsToCheck, suite: QualitySuite
     rows = spark.sql(replica.rows_sql)
     if missing := [column.name for column in REPLICA if column.name not in rows.columns]:
         raise LakeError(
-            f"{replica.held.table} version {replica.held.version}: found columns "
+            f"{replica.current.table} version {replica.current.version}: found columns "
             f"{', '.join(rows.columns)}; expected {', '.join(missing)} too"
         )
     rows, checked_at = spark.sql(checked_sql(replica)), datetime.now(UTC)
@@ -165,11 +167,11 @@ def check_version(spark: SparkSession, replica: RowsToCheck, suite: QualitySuite
     return QualityReport(
         run=uuid4().hex,
         checked_at=checked_at,
-        table=replica.held.table,
+        table=replica.current.table,
         suite=suite.name,
         suite_digest=suite.digest,
-        version=replica.held.version,
-        applied_round=replica.held.to_round,
+        version=replica.current.version,
+        applied_round=replica.current.to_round,
         scope=replica.scope,
         since_version=replica.since.version if replica.since else None,
         rows=count,
@@ -222,7 +224,7 @@ def _with_suite_columns(
         "*", f"{int(replica.vbucket_count)} AS vbucket_count", f"{time_sql} AS checked_at"
     )
     for name, expression in suite.columns.items():
-        found = f"{suite.place or f'suite {suite.name!r}'}: meta.columns: {name!r}: found "
+        found = f"{suite.where or f'suite {suite.name!r}'}: meta.columns: {name!r}: found "
         try:
             # Connect resolves a query only when its schema is asked for.
             kind = facts.selectExpr(expression).schema[0].dataType.simpleString()

@@ -48,7 +48,7 @@ def run_suite(
 
     Returns the result of each expectation, in the suite's order, and Great Expectations' own.
     ``rows`` must have the suite's columns. Without facts the expectations about them are left out.
-    An expectation that cannot be computed has a problem in its result, and never counts as held.
+    An expectation that cannot be computed has a problem in its result, and is never met.
     """
     import pandas as pd
 
@@ -151,16 +151,16 @@ def _validate(
 def _whole(name: str, outcomes: Sequence[Any]) -> Any:
     from great_expectations.core import ExpectationSuiteValidationResult
 
-    held = sum(bool(each.success) for each in outcomes)
+    met = sum(bool(each.success) for each in outcomes)
     return ExpectationSuiteValidationResult(
-        success=held == len(outcomes),
+        success=met == len(outcomes),
         results=list(outcomes),
         suite_name=name,
         statistics={
             "evaluated_expectations": len(outcomes),
-            "successful_expectations": held,
-            "unsuccessful_expectations": len(outcomes) - held,
-            "success_percent": 100 * held / len(outcomes) if outcomes else None,
+            "successful_expectations": met,
+            "unsuccessful_expectations": len(outcomes) - met,
+            "success_percent": 100 * met / len(outcomes) if outcomes else None,
         },
         meta={},
     )

@@ -14,15 +14,15 @@ from dcp.lake.quality.suite import QualitySuite, load_suite
 from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.lake_tables import LakeTables
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class QualityGate:
     """Checks the rows of each apply before its MERGE. Without a suite every apply passes.
 
-    Held rows wait in ``changes``. A later round may bring better ones, so its apply checks again.
-    The table ``quality`` and the log get a report when other expectations fail than at the last
-    check.
+    Withheld rows wait in ``changes``. A later round may bring better ones, so its apply checks
+    again. The table ``quality`` and the driver's log get a report when other expectations fail than
+    at the last check.
     """
 
     def __init__(self, gate: str) -> None:
@@ -41,17 +41,17 @@ class QualityGate:
             return True
         report = check_plan(lake, plan, self._suite)
         if report.passed:
-            self._withheld.pop(plan.held.table, None)
+            self._withheld.pop(plan.current.table, None)
             return True
-        before = self._withheld.get(plan.held.table)
-        self._withheld[plan.held.table] = report
+        before = self._withheld.get(plan.current.table)
+        self._withheld[plan.current.table] = report
         if before is None or _broken(before) != _broken(report):
             write_results(lake, report)
-            _LOG.warning("%s", _told(report))
+            _LOGGER.warning("%s", _told(report))
         return False
 
     def refuse_withheld(self) -> None:
-        """Raise if an apply is held back, so that no run reports success.
+        """Raise if an apply is withheld, so that no run reports success.
 
         Raises:
             QualityError: names the tables and the broken expectations.
@@ -64,17 +64,17 @@ def check_plan(lake: LakeTables, plan: MergePlan, suite: QualitySuite) -> Qualit
     # A run that has nothing to apply, or no gate, does without pyspark.sql.
     from dcp.lake.quality.check import RowsToCheck, check_version, complete_positions
 
-    held = plan.held.after(plan.log_slice)
+    current = plan.current.after(plan.log_slice)
     row_bytes = inf
     if not isinstance(plan.rows, LogRows):
         row_bytes = plan.rows.nbytes / max(1, plan.rows.num_rows)
     merge = replace(plan.merge(), rewrites=False)  # what stays was checked
-    with written_rows(lake.spark, lake.table_sql(plan.held.table), merge) as source:
+    with written_rows(lake.spark, lake.table_sql(plan.current.table), merge) as written:
         rows = RowsToCheck(
-            held=held,
+            current=current,
             vbucket_count=lake.identity.vbucket_count,
-            rows_sql=f"SELECT * FROM {source}",
-            complete={vb: seqno for vb, (_, seqno) in complete_positions(lake, held).items()},
+            rows_sql=f"SELECT * FROM {written}",
+            complete={vb: seqno for vb, (_, seqno) in complete_positions(lake, current).items()},
             scope=CheckScope.PENDING,
             row_bytes=row_bytes,
         )

@@ -108,12 +108,12 @@ class QualityReport(Record):
         return "\n".join([self._summary(), *(f"  {result}" for result in self.results)])
 
     def _summary(self) -> str:
-        held = len(self.results) - len(self.broken)
+        met = len(self.results) - len(self.broken)
         since = "" if self.since_version is None else f" since version {self.since_version}"
         of_all = "" if self.table_rows is None else f" of {self.table_rows:,} rows"
         return (
             f"{self.table} version {self.version} (round {self.applied_round}): "
-            f"{self.scope}{since}, {self.rows:,}{of_all}: {held} of "
+            f"{self.scope}{since}, {self.rows:,}{of_all}: {met} of "
             f"{len(self.results)} expectations of suite {self.suite!r} hold"
         )
 
@@ -125,7 +125,7 @@ _PASSED: Final = pa.schema([QUALITY.field(name) for name in ("version", "round",
 class PassedCheck:
     version: int
     round: int
-    """The version held this round."""
+    """The version had this round."""
     table_rows: int
 
 

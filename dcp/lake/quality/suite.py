@@ -1,6 +1,6 @@
 """Data-quality suites as data: a Great Expectations suite in JSON, read and checked.
 
-dcplake uses the two places that the format leaves to its users. ``meta.columns`` of the suite maps
+dcplake uses the two keys that the format leaves to its users. ``meta.columns`` of the suite maps
 the name of an added true-or-false column to its SQL expression. ``meta`` of an expectation has
 ``name`` (for reports), ``says`` (the rule in words), ``severity`` and ``about``: the rows, or facts
 about the whole table (`TABLE_FACTS`). ``docs/howto/quality.md`` shows how to add to a suite.
@@ -128,7 +128,7 @@ class QualitySuite:
     columns: Mapping[str, str]
     """By added column, its SQL."""
     expectations: tuple[ExpectationSpec, ...]
-    place: str = ""
+    where: str = ""
     """The suite's file, for messages."""
 
     def __post_init__(self) -> None:
@@ -155,13 +155,13 @@ class QualitySuite:
         return tuple(each for each in self.expectations if each.about is subject)
 
 
-def load_suite(source: Path | None = None) -> QualitySuite:
-    """Return the suite in the file ``source``, or the installed one for replica tables.
+def load_suite(file: Path | None = None) -> QualitySuite:
+    """Return the suite in the file ``file``, or the installed one for replica tables.
 
     Raises:
-        ConfigError: the file cannot be read or is no suite; names the fault and its place.
+        ConfigError: the file cannot be read or is no suite; names the fault and where it is.
     """
-    resource = files("dcp.schemas") / f"{REPLICA_SUITE}.json" if source is None else source
+    resource = files("dcp.schemas") / f"{REPLICA_SUITE}.json" if file is None else file
     try:
         return parse_suite(json_tree(resource.read_bytes()), str(resource))
     except OSError as error:
@@ -172,7 +172,7 @@ def load_suite(source: Path | None = None) -> QualitySuite:
         raise ConfigError(f"{resource}: {error}") from None
 
 
-def parse_suite(content: object, place: str = "") -> QualitySuite:
+def parse_suite(content: object, where: str = "") -> QualitySuite:
     columns = _member(_member(content, "meta", dict, {}), "columns", dict, {})
     for name, expression in columns.items():
         if not (name.isidentifier() and isinstance(expression, str)):
@@ -188,7 +188,7 @@ def parse_suite(content: object, place: str = "") -> QualitySuite:
         expectations=tuple(
             _parse_expectation(each, number, known) for number, each in enumerate(expectations, 1)
         ),
-        place=place,
+        where=where,
     )
 
 

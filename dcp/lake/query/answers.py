@@ -23,7 +23,7 @@ _CONTEXT_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger
 """PySpark's loggers: they print each error with its stack, as JSON, to standard error."""
 
 _MESSAGE_CHARACTERS: Final = 2000
-_PLACE: Final = re.compile(r"\n== SQL(?: \((line [^\n]*)\))? ==")
+_CITED: Final = re.compile(r"\n== SQL(?: \((line [^\n]*)\))? ==")
 """Spark's message cites the statement from here to its end."""
 _PLAN: Final = re.compile(r"(?:; line \d+ pos \d+|SQLSTATE: \w{5})(?=;\n)")
 """Precedes the query plan that Spark adds to errors of its analysis."""
@@ -34,7 +34,7 @@ _READING: Final = re.compile(rf"{_BLANK}(?:SELECT|SHOW|DESCRIBE|DESC)\b", re.IGN
 _EXPLAIN: Final = re.compile(
     rf"{_BLANK}EXPLAIN\b{_BLANK}(?:(?:LOGICAL|FORMATTED|EXTENDED|CODEGEN|COST)\b)?", re.IGNORECASE
 )
-_PARSE_PLACE: Final = re.compile(r" \(line \d+, pos(?:ition)? \d+\)$")
+_PARSE_POSITION: Final = re.compile(r" \(line \d+, pos(?:ition)? \d+\)$")
 
 
 def refuse_writing(spark: SparkSession, statement: str) -> None:
@@ -57,7 +57,7 @@ def refuse_writing(spark: SparkSession, statement: str) -> None:
         with _context_loggers_silent():
             spark.sql(f"EXPLAIN WITH question AS (\n{query}\n) SELECT 1")
     except ParseException as error:
-        found = _PARSE_PLACE.sub("", one_line(str(error)))
+        found = _PARSE_POSITION.sub("", one_line(str(error)))
         raise ConfigError(
             f"SQL: found no query: {found}; expected a query, SHOW, DESCRIBE, or EXPLAIN of these:"
             " other statements run with --write only"
@@ -154,12 +154,12 @@ def _hint(error: PySparkException) -> str:
 
 
 def one_line(message: str) -> str:
-    """Return Spark's message with the place of the fault, without stack, plan and citation."""
+    """Return Spark's message with the line of the fault, without stack, plan and citation."""
     text = message.split("\n\nJVM stacktrace", 1)[0].split("\n\tat ", 1)[0]
-    place = ""
-    if cited := _PLACE.search(text):
-        text, place = text[: cited.start()], f" ({cited[1]})" if cited[1] else ""
+    at = ""
+    if cited := _CITED.search(text):
+        text, at = text[: cited.start()], f" ({cited[1]})" if cited[1] else ""
     if plan := _PLAN.search(text):
         text = text[: plan.end()]
-    line = " ".join(part.strip() for part in text.splitlines() if part.strip()) + place
+    line = " ".join(part.strip() for part in text.splitlines() if part.strip()) + at
     return line if len(line) <= _MESSAGE_CHARACTERS else line[: _MESSAGE_CHARACTERS - 1] + "…"

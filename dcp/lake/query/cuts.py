@@ -111,7 +111,7 @@ class _Replica:
         """Return a version that holds a round, preferably the newest one; None if no version
         does.
         """
-        newest = self.status.held
+        newest = self.status.current
         if self.status.commit_history.defect(newest.version) is None and self._holds(
             newest, number
         ):
@@ -120,10 +120,10 @@ class _Replica:
         best = max(older, key=lambda each: (each.to_round, each.version), default=None)
         return best.version if best is not None and self._holds(best, number) else None
 
-    def _holds(self, held: AppliedVersion, number: int) -> bool:
-        if held.to_round >= number:
-            return held.to_round == number and not held.stale
-        missing = self._slices.slice_between(held, number)
+    def _holds(self, current: AppliedVersion, number: int) -> bool:
+        if current.to_round >= number:
+            return current.to_round == number and not current.stale
+        missing = self._slices.slice_between(current, number)
         if missing.undone or missing.stale:
             return False
         log = self._lake.changes
@@ -131,9 +131,9 @@ class _Replica:
         return touched == Touched()
 
     def __str__(self) -> str:
-        held = self.status.held
-        stale = f" with stale vbuckets {number_ranges(held.stale)}" if held.stale else ""
-        return f"{self.name} at round {held.to_round}{stale}"
+        current = self.status.current
+        stale = f" with stale vbuckets {number_ranges(current.stale)}" if current.stale else ""
+        return f"{self.name} at round {current.to_round}{stale}"
 
 
 def _last_round(
@@ -165,9 +165,9 @@ def _last_round(
 def _rounds(replicas: Sequence[_Replica], last: int) -> Iterator[int]:
     """Yield the candidate rounds, newest first. Older versions are read only if the first fails."""
     yield last
-    held = {replica.status.round for replica in replicas}
-    held |= {each.to_round for replica in replicas for each in replica.older}
-    yield from sorted((number for number in held if 0 < number < last), reverse=True)
+    rounds = {replica.status.round for replica in replicas}
+    rounds |= {each.to_round for replica in replicas for each in replica.older}
+    yield from sorted((number for number in rounds if 0 < number < last), reverse=True)
 
 
 def _versions_holding(replicas: Sequence[_Replica], number: int) -> dict[str, int] | None:
@@ -193,7 +193,7 @@ def _log_version(lake: LakeTables, commits: Sequence[TableCommit], number: int) 
 
 
 def _require_readable(lake: LakeTables, number: int, versions: Mapping[str, int]) -> None:
-    """Raise LakeError if VACUUM has deleted files of an older version, or its log is gone."""
+    """Raise LakeError if VACUUM has deleted files of an older version, or its commit is gone."""
     for name, version in versions.items():
         table = lake.table(name)
         if version == history(table, 1)[0].version:

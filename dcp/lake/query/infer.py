@@ -19,8 +19,8 @@ from dcp.lake.apply.seen_values import (
     NUMERIC_TEXT,
     PARTIAL_DATE,
     YEAR_TEXT,
-    Place,
     Seen,
+    ValuePath,
     most_digits,
 )
 from dcp.lake.config.contracts import (
@@ -107,8 +107,8 @@ class MixedKinds:
     path: str
     counts: Mapping[str, int]
     """By kind, the number of values, the most frequent first."""
-    examples: Mapping[str, Place]
-    """By kind, the place of the first value."""
+    examples: Mapping[str, ValuePath]
+    """By kind, the path of the first value."""
 
     def __str__(self) -> str:
         most, *others = (
@@ -141,7 +141,7 @@ class ProposedContract:
         return "\n".join(lines)
 
 
-def place_of_new_contract(folder: str, collection: str) -> Path:
+def file_of_new_contract(folder: str, collection: str) -> Path:
     """Return the file for a new contract of a collection.
 
     Raises:
@@ -159,10 +159,10 @@ def place_of_new_contract(folder: str, collection: str) -> Path:
             f"{known[collection].where}: found a contract for {collection}, expected none yet; "
             "without --out the proposed one is printed"
         )
-    place = Path(folder, f"{collection}.toml")
-    if place.exists():
-        raise ConfigError(f"{place}: found this file, expected none yet of that name")
-    return place
+    file = Path(folder, f"{collection}.toml")
+    if file.exists():
+        raise ConfigError(f"{file}: found this file, expected none yet of that name")
+    return file
 
 
 def infer_contract(lake: LakeTables, collection: str, documents: int) -> ProposedContract:
@@ -204,7 +204,7 @@ def propose_contract(collection: str, documents: Iterable[tuple[str, bytes]]) ->
     for key, document in documents:
         read += 1
         content = parse_object(document)
-        root.add(content, place=(key, "$"))
+        root.add(content, path=(key, "$"))
         others += content is None
     columns, mixed = _proposed(root, (), "")
     return ProposedContract(collection, read, others, tuple(columns), tuple(mixed))
@@ -263,7 +263,7 @@ def _of_texts(seen: Seen) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def _mixed(path: str, seen: Seen) -> MixedKinds | None:
     counts: Counter[str] = Counter()
-    examples: dict[str, Place] = {}
+    examples: dict[str, ValuePath] = {}
     has_dates = "date" in seen.kinds or PARTIAL_DATE in seen.kinds
     names = _KINDS_OF_VALUES if has_dates else {**_KINDS_OF_VALUES, YEAR_TEXT: "numeric text"}
     for kind, number in seen.kinds.items():

@@ -67,12 +67,12 @@ def name_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> None:
     if not catalog_ends_with_session(lake.spark):
         name_tables_in_views(lake, replicas)
         return
-    # One database per lake and place, so that a name in it can only be ours, and is right.
+    # One database per lake and location, so that a name in it can only be ours, and is right.
     database = "dcplake_" + sha256(f"{lake.identity.lake_id} {lake.location}".encode()).hexdigest()
     folder = Path(tempfile.gettempdir()) / database[:24]
     database = f"{_SESSION_CATALOG}.{quoted(database[:24])}"
-    place = string(f"file:{folder}")  # no URI: Spark would take its %20 for a name
-    lake.spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION {place}")
+    location = string(f"file:{folder}")  # no URI: Spark would take its %20 for a name
+    lake.spark.sql(f"CREATE DATABASE IF NOT EXISTS {database} LOCATION {location}")
     with suppress(OSError):  # Spark makes the folder, but the tables are in the lake's
         folder.rmdir()
     for table in _shown_tables(lake, replicas):

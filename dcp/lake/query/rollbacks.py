@@ -27,11 +27,11 @@ class Epoch(Record):
     to_seqno: int | None = None
 
     def __str__(self) -> str:
-        place = f"round {self.round}: vbucket {self.vbucket} goes on from seqno {self.fork_seqno}"
+        told = f"round {self.round}: vbucket {self.vbucket} goes on from seqno {self.fork_seqno}"
         if self.from_seqno is None:
-            return f"{place} ({self.reason})"
+            return f"{told} ({self.reason})"
         return (
-            f"{place}; it had read up to {self.from_seqno} of branch {self.from_vb_uuid:016x}, the "
+            f"{told}; it had read up to {self.from_seqno} of branch {self.from_vb_uuid:016x}, the "
             f"producer ordered it back to {self.to_seqno}"
         )
 

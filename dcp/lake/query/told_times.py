@@ -26,7 +26,7 @@ def with_times_as_texts(frame: DataFrame) -> DataFrame:
     wanted = _as_text(frame.schema)
     if wanted == frame.schema:
         return frame
-    names = [f"c{place}" for place in range(len(frame.columns))]  # no two are alike
+    names = [f"c{number}" for number in range(len(frame.columns))]  # no two are alike
     renamed = frame.toDF(*names)
     columns = (
         renamed[name].cast(field.dataType) for name, field in zip(names, wanted, strict=True)

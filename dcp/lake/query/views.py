@@ -85,9 +85,9 @@ def lake_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> dict[str, 
             typed[replica.name] = table_sql
             views |= _typed_views(lake, replica, columns.field(DOC).type, suffix)
     statuses = {each.name: replica_status(lake, each) for each in replicas}
-    held = {name: status.held for name, status in statuses.items()}
-    held = held or {DOCS.name: BEGINNING}  # no table yet, or any more: all is pending
-    views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas or (DOCS,), held)
+    current = {name: status.current for name, status in statuses.items()}
+    current = current or {DOCS.name: BEGINNING}  # no table yet, or any more: all is pending
+    views["pending_changes"] = pending_changes_sql(lake.changes_sql, replicas or (DOCS,), current)
     views["positions"] = positions_sql(lake.changes_sql)
     views["epochs"] = epochs_sql(lake.changes_sql)
     views["row_history"] = row_history_sql(lake.changes_sql)

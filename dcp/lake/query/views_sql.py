@@ -1,7 +1,7 @@
 """Builds the SQL of the lake's views. No Spark.
 
 The views find the rounds that they need in the log, so a permanent view stays right. Views of keys
-begin with key and document, and end with the row's place in the history.
+begin with key and document, and end with the columns that order the history.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from dcp.lake.adapters.apply_sql import (
     LOG_COLUMNS,
-    PLACE_SQL,
-    newest_places_sql,
+    REFERENCE_SQL,
+    newest_references_sql,
     newest_rows_sql,
     touched_sql,
 )
@@ -149,14 +149,14 @@ def elements_sql(table_sql: str, document: pa.StructType, steps: Sequence[Step])
     named by its field: ``orders_position``.
     """
     kind: pa.DataType = document
-    source, field, views = DOC, "", ""
+    outer, field, views = DOC, "", ""
     positions: list[str] = []
     for step in steps:
         if isinstance(step, FieldName):
             if not pa.types.is_struct(kind) or kind.get_field_index(step.name) < 0:
                 return None
             kind, field = kind.field(step.name).type, step.name
-            source += f".{quoted(step.name)}"
+            outer += f".{quoted(step.name)}"
             continue
         if not pa.types.is_list(kind):
             return None
@@ -164,17 +164,17 @@ def elements_sql(table_sql: str, document: pa.StructType, steps: Sequence[Step])
         level = len(positions)
         positions.append(f"{field}_position" if level == 0 else f"{field}_position_{level + 1}")
         views += (
-            f"\nLATERAL VIEW posexplode({source}) AS {quoted(f'at_{level}')}, "
+            f"\nLATERAL VIEW posexplode({outer}) AS {quoted(f'at_{level}')}, "
             f"{quoted(f'element_{level}')}"
         )
-        source = quoted(f"element_{level}")
+        outer = quoted(f"element_{level}")
     positions[-1:] = ["position"]
     told = "".join(
         f"{quoted(f'at_{level}')} AS {quoted(name)}, " for level, name in enumerate(positions)
     )
     others = {*map(same_name_key, positions), *_OF_ELEMENTS}
     is_object = pa.types.is_struct(kind)
-    fields = _fields(kind, source, others) if is_object else f"{source} AS element, "
+    fields = _fields(kind, outer, others) if is_object else f"{outer} AS element, "
     end = ", ".join(_OF_ELEMENTS[1:])
     return f"SELECT key, {told}{fields}{end} FROM {table_sql}{views}"
 
@@ -201,13 +201,13 @@ WHERE {is_kind(RowKind.POSITION)} AND round = {_newest_round(changes_sql)}"""
 
 
 def pending_changes_sql(
-    changes_sql: str, replicas: Sequence[ReplicaTable], held: Mapping[str, AppliedVersion]
+    changes_sql: str, replicas: Sequence[ReplicaTable], current: Mapping[str, AppliedVersion]
 ) -> str:
     """Return the live rows of the log that their replica table lacks.
 
     ``state`` is ``complete`` if an apply may publish the row, ``incomplete`` if the row waits for
-    the end of its snapshot. The log lists an apply only with the next round, so ``held`` gives each
-    table's present round. A table holds no live row of a stale vbucket.
+    the end of its snapshot. The log lists an apply only with the next round, so ``current`` gives
+    each table's present round. A table holds no live row of a stale vbucket.
     """
     branches = [
         f"""
@@ -218,8 +218,8 @@ SELECT c.key, c.value, c.kind,
 {_live_rows(changes_sql, replica)} AND NOT EXISTS (
     SELECT 1 FROM {changes_sql} p
     WHERE p.{is_kind(RowKind.POSITION)} AND p.round = greatest(
-        {held[replica.name].to_round}, {_newest_apply(changes_sql, replica, "to_round")})
-      AND p.vbucket NOT IN ({integer_list([-1, *sorted(held[replica.name].stale)])})
+        {current[replica.name].to_round}, {_newest_apply(changes_sql, replica, "to_round")})
+      AND p.vbucket NOT IN ({integer_list([-1, *sorted(current[replica.name].stale)])})
       AND p.vbucket = c.vbucket AND p.epoch >= c.epoch AND p.position.complete_seqno >= c.seqno)"""
         for replica in replicas
     ]
@@ -244,13 +244,13 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
     After a RESTORE the list is ahead of the table until the next apply or round.
     """
     touched = touched_sql(
-        f"SELECT c.vbucket, c.key, {PLACE_SQL}, {string(Role.FRESH)} AS role "
+        f"SELECT c.vbucket, c.key, {REFERENCE_SQL}, {string(Role.FRESH)} AS role "
         f"{_live_rows(changes_sql, replica)} AND c.seqno <= b.high AND NOT b.must_go_back"
     )
     newest = newest_rows_sql(
         changes_sql,
         replica.collection_id,
-        f"({newest_places_sql(touched)}) w",
+        f"({newest_references_sql(touched)}) w",
         LOG_COLUMNS,
         f"c.round >= {_newest_apply(changes_sql, replica, 'log_from_round')}",
     )
@@ -438,13 +438,13 @@ def _bounds(changes_sql: str, replica: ReplicaTable) -> str:
     is_live = f"NOT exists(forks, f -> {dead_by_sql('f', 'e')})"
     return f"""
 SELECT vbucket, high, forks,
-  is_stale OR coalesce(exists(forks, f -> {dead_by_sql("f", "held")}), false) AS must_go_back,
+  is_stale OR coalesce(exists(forks, f -> {dead_by_sql("f", "published")}), false) AS must_go_back,
   coalesce(array_max(transform(filter(ends, e -> e.seqno <= high AND {is_live}), e -> e.seqno)), 0)
     AS cleared_seqno
 FROM (SELECT vbucket,
         max_by(position.complete_seqno, round) FILTER (WHERE {is_kind(RowKind.POSITION)}) AS high,
         max_by(struct(epoch, position.complete_seqno AS seqno), round)
-          FILTER (WHERE {is_kind(RowKind.POSITION)} AND round <= newest.to_round) AS held,
+          FILTER (WHERE {is_kind(RowKind.POSITION)} AND round <= newest.to_round) AS published,
         coalesce(exists(any_value(newest.stale_vbuckets), s -> s.vbucket = vbucket), false)
           AS is_stale,
         collect_list(struct(epoch, seqno)) FILTER (WHERE {is_kind(RowKind.ROLLBACK)}) AS forks,

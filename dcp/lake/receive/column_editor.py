@@ -1,7 +1,7 @@
 r"""Replaces members of objects in whole columns of JSON texts; all other bytes stay unchanged.
 
 The parser reads each text once, checks it, and returns its members. A search of the octets counts
-and places the members of a name. It looks for the name between two quotes, behind no backslash and
+and finds the members of a name. It looks for the name between two quotes, behind no backslash and
 before a colon. It misses none, and finds nothing else, for two reasons:
 
 - An edit's name has no quote, no backslash and none of ``{}[],:``. Two strings of a text have one
@@ -28,7 +28,7 @@ from dcp.lake.receive.arrow_columns import Mask, byte_lengths, mask_of
 from dcp.lake.receive.json_editor import Edit
 from dcp.wire.binary_column import octets_of, offsets_of, segments
 
-Places = NDArray[np.int64]
+Offsets = NDArray[np.int64]
 Octets = NDArray[np.uint8]
 
 _BLOCK_BYTES: Final = 2**18  # what is made of a block stays in the processor's cache
@@ -58,14 +58,14 @@ class _Member:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """A member of some documents: their rows, and the member's places in their texts."""
+    """A member of some documents: their rows, and the member's offsets in their texts."""
 
-    rows: Places
-    names: Places
+    rows: Offsets
+    names: Offsets
     """The begins of the names."""
-    begins: Places
+    begins: Offsets
     """The begins of the values."""
-    ends: Places
+    ends: Offsets
     texts: pa.BinaryArray
     """The replacements of the values; null drops the member."""
 
@@ -144,7 +144,7 @@ class ColumnEditor:
 
     def _cuts(
         self, texts: "_Texts", values: list[list[bytes]]
-    ) -> tuple[Places, Places, Places, pa.BinaryArray]:
+    ) -> tuple[Offsets, Offsets, Offsets, pa.BinaryArray]:
         """Return the replacements in ascending order: row, begin, end and text of each."""
         is_left = texts.is_left
         named = texts.named([member.names[-1] for member in self._members])
@@ -163,8 +163,8 @@ class ColumnEditor:
         return _in_order(
             texts,
             [
-                texts.member(member, place, size, found)
-                for member, (_, place), size, found in zip(
+                texts.member(member, offset, size, found)
+                for member, (_, offset), size, found in zip(
                     self._members, named, sizes, values, strict=True
                 )
             ],
@@ -182,21 +182,21 @@ class _Texts:
         self._is_json = ~is_left if is_left.any() else None
         """None: all are."""
 
-    def _in_json(self, places: Places) -> tuple[Places, Places]:
-        """Return the places in texts that were parsed, and their rows."""
-        rows = np.searchsorted(self.bounds, places, "right") - 1
+    def _in_json(self, offsets: Offsets) -> tuple[Offsets, Offsets]:
+        """Return the offsets in texts that were parsed, and their rows."""
+        rows = np.searchsorted(self.bounds, offsets, "right") - 1
         if self._is_json is not None:
             is_json = self._is_json[rows]
-            return places[is_json], rows[is_json]
-        return places, rows
+            return offsets[is_json], rows[is_json]
+        return offsets, rows
 
     def _blocks(self, more: int = 0) -> Iterator[tuple[int, Octets]]:
-        """Yield the octets of all texts in blocks with so many octets of the next, and the place
+        """Yield the octets of all texts in blocks with so many octets of the next, and the offset
         of each block.
         """
         begin, end = int(self.bounds[0]), int(self.bounds[-1])
-        for place in range(begin, end, _BLOCK_BYTES):
-            yield place, self.array[place : min(place + _BLOCK_BYTES + more, end)]
+        for offset in range(begin, end, _BLOCK_BYTES):
+            yield offset, self.array[offset : min(offset + _BLOCK_BYTES + more, end)]
 
     def leave_escaped_names(self) -> None:
         r"""Add the texts with an escape ``\u`` or ``\/`` in a name to ``is_left``.
@@ -207,29 +207,29 @@ class _Texts:
         waiting = np.zeros(0, np.int64)  # in a string that a later block closes
         for begin, octets in self._blocks():
             is_backslash = np.equal(octets, _BACKSLASH, out=masks[: len(octets)])
-            places = waiting
+            offsets = waiting
             if is_backslash.any():
-                places = self._in_json(np.flatnonzero(is_backslash) + begin)[0]
-                places = np.concatenate([waiting, places[_SPELLS[array[places + 1]]]])
-            if len(places):
+                offsets = self._in_json(np.flatnonzero(is_backslash) + begin)[0]
+                offsets = np.concatenate([waiting, offsets[_SPELLS[array[offsets + 1]]]])
+            if len(offsets):
                 quotes = np.flatnonzero(octets == _QUOTE) + begin
-                which = np.searchsorted(quotes, places)
+                which = np.searchsorted(quotes, offsets)
                 is_closed = which < len(quotes)
                 closing, rows = self._in_json(quotes[which[is_closed]])
                 is_name = array[self.behind_spaces(closing + 1)] == _COLON
                 self.is_left[rows[is_name]] = True
-                waiting = places[~is_closed][-1:]
+                waiting = offsets[~is_closed][-1:]
 
-    def named(self, names: Sequence[bytes]) -> list[tuple[Places, Places]]:
+    def named(self, names: Sequence[bytes]) -> list[tuple[Offsets, Offsets]]:
         """Return for each name how many members each row has of it, and where the last one's name
         begins.
         """
         most = max(map(len, names)) + 1
         masks = np.empty((3, -(-(_BLOCK_BYTES + most) // _WORD_BYTES) * _WORD_BYTES), np.bool_)
-        found: list[list[Places]] = [[] for _ in names]
+        found: list[list[Offsets]] = [[] for _ in names]
         for begin, octets in self._blocks(most):
             is_quote = np.equal(octets, _QUOTE, out=masks[0][: len(octets)])
-            for name, places in zip(names, found, strict=True):
+            for name, offsets in zip(names, found, strict=True):
                 size = len(name) + 1
                 count = min(len(octets) - size, _BLOCK_BYTES)
                 if count <= 0:
@@ -239,27 +239,29 @@ class _Texts:
                 )
                 is_found &= np.equal(octets[1 : 1 + count], (name + b'"')[0], out=masks[2][:count])
                 masks[1][count : count + _WORD_BYTES] = False
-                places.append(_true(masks[1][: -(-count // _WORD_BYTES) * _WORD_BYTES]) + begin)
+                offsets.append(_true(masks[1][: -(-count // _WORD_BYTES) * _WORD_BYTES]) + begin)
         return [
-            self._members(name, np.concatenate([*places, _NOWHERE]))
-            for name, places in zip(names, found, strict=True)
+            self._members(name, np.concatenate([*offsets, _NOWHERE]))
+            for name, offsets in zip(names, found, strict=True)
         ]
 
-    def _members(self, name: bytes, places: Places) -> tuple[Places, Places]:
-        """Return what `named` does, by the places where the name may be."""
+    def _members(self, name: bytes, offsets: Offsets) -> tuple[Offsets, Offsets]:
+        """Return what `named` does, by the offsets where the name may be."""
         array, size = self.array, len(name) + 1
         for ahead in range(size - 1, 1, -1):  # names often begin alike
-            places = places[array[places + ahead] == name[ahead - 1]]
-        places, rows = self._in_json(places)
-        is_name = array[self.behind_spaces(places + size + 1)] == _COLON
-        is_name &= array[places - 1] != _BACKSLASH
+            offsets = offsets[array[offsets + ahead] == name[ahead - 1]]
+        offsets, rows = self._in_json(offsets)
+        is_name = array[self.behind_spaces(offsets + size + 1)] == _COLON
+        is_name &= array[offsets - 1] != _BACKSLASH
         if not is_name.all():
-            places, rows = places[is_name], rows[is_name]
-        place = np.zeros(len(self.is_left), np.int64)
-        place[rows] = places
-        return np.bincount(rows, minlength=len(place)), place
+            offsets, rows = offsets[is_name], rows[is_name]
+        offset = np.zeros(len(self.is_left), np.int64)
+        offset[rows] = offsets
+        return np.bincount(rows, minlength=len(offset)), offset
 
-    def member(self, member: _Member, names: Places, sizes: Places, values: list[bytes]) -> _Found:
+    def member(
+        self, member: _Member, names: Offsets, sizes: Offsets, values: list[bytes]
+    ) -> _Found:
         """Edit a member in the rows outside ``is_left`` that have it.
 
         Args:
@@ -277,30 +279,30 @@ class _Texts:
         texts = pa.array(member.edit(values), pa.binary())
         return _Found(rows, names, begins, begins + sizes[rows], texts)
 
-    def behind_spaces(self, places: Places) -> Places:
-        """Return the first non-space places at or after these."""
+    def behind_spaces(self, offsets: Offsets) -> Offsets:
+        """Return the offsets of the first non-spaces at or after these."""
         for _ in range(_SPACES_AT_ONCE):
-            is_space = _IS_SPACE[self.array[places]]
+            is_space = _IS_SPACE[self.array[offsets]]
             if not is_space.any():
-                return places
-            places = places + is_space
+                return offsets
+            offsets = offsets + is_space
         is_other = np.flatnonzero(~_IS_SPACE[self.array])
-        return is_other[np.searchsorted(is_other, places)]
+        return is_other[np.searchsorted(is_other, offsets)]
 
-    def before_spaces(self, places: Places) -> Places:
-        """Return the places after the last non-space before these."""
+    def before_spaces(self, offsets: Offsets) -> Offsets:
+        """Return the offsets after the last non-space before these."""
         for _ in range(_SPACES_AT_ONCE):
-            is_space = _IS_SPACE[self.array[places - 1]]
+            is_space = _IS_SPACE[self.array[offsets - 1]]
             if not is_space.any():
-                return places
-            places = places - is_space
+                return offsets
+            offsets = offsets - is_space
         is_other = np.flatnonzero(~_IS_SPACE[self.array])
-        return is_other[np.searchsorted(is_other, places) - 1] + 1
+        return is_other[np.searchsorted(is_other, offsets) - 1] + 1
 
 
 def _in_order(
     texts: _Texts, members: Iterable[_Found]
-) -> tuple[Places, Places, Places, pa.BinaryArray]:
+) -> tuple[Offsets, Offsets, Offsets, pa.BinaryArray]:
     """Return rows, begins, ends and replacements of members, in the order of the texts."""
     found = list(members)
     rows = np.concatenate([each.rows for each in found])
@@ -318,8 +320,8 @@ def _in_order(
     return rows, begins, ends, replacements
 
 
-def _with_commas(texts: _Texts, begins: Places, ends: Places) -> tuple[Places, Places]:
-    """Return the places to cut for dropped members, given in order: each with one comma.
+def _with_commas(texts: _Texts, begins: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
+    """Return the offsets to cut for dropped members, given in order: each with one comma.
 
     It is the comma after the member. If all members after it are dropped, it is the comma before
     it.
@@ -346,16 +348,16 @@ def _is_plain(name: str) -> bool:
     return _BETWEEN_STRINGS.isdisjoint(octets := _between_quotes(name)) and _BACKSLASH not in octets
 
 
-def _true(mask: Mask) -> Places:
-    """Return the places of the true values, of which there are few.
+def _true(mask: Mask) -> Offsets:
+    """Return the offsets of the true values, of which there are few.
 
     The size of the mask must be a multiple of that of a word.
     """
     words = mask.view(np.uint64)
     found = np.flatnonzero(words != 0)
     inside = np.flatnonzero(words[found].view(np.bool_))
-    places: Places = found[inside // _WORD_BYTES] * _WORD_BYTES + inside % _WORD_BYTES
-    return places
+    offsets: Offsets = found[inside // _WORD_BYTES] * _WORD_BYTES + inside % _WORD_BYTES
+    return offsets
 
 
 def _with_empty(texts: pa.BinaryArray) -> pa.BinaryArray:

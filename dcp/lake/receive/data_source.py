@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 _ELSEWHERE: Final = ("key", "key_bytes", "vb_uuid", "epoch", "value", "modified_at")
-"""Columns of a replica that have another place in `DOCUMENTS`, or none."""
+"""Columns of a replica that have another name in `DOCUMENTS`, or none."""
 
 DOCUMENTS: Final = pa.schema(
     [
@@ -62,7 +62,7 @@ DOCUMENTS: Final = pa.schema(
 )
 """One row per living document: ``document`` is its text if it is JSON, ``value`` its bytes."""
 
-_PLACE: Final = ["vbucket", "collection_id"]
+_COLLECTION: Final = ["vbucket", "collection_id"]
 
 
 def current_documents(changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -75,7 +75,7 @@ def current_documents(changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
         with pa.ipc.new_stream(file, CHANGES) as waiting:
             for batch in changes:
                 waiting.write_batch(batch)
-                heads.append(batch.select(["kind", *_PLACE, "key", "seqno"]))
+                heads.append(batch.select(["kind", *_COLLECTION, "key", "seqno"]))
         if not heads:
             return
         is_living = _is_current(pa.Table.from_batches(heads))
@@ -93,9 +93,9 @@ def _is_current(heads: pa.Table) -> NDArray[np.bool_]:
     rows = heads.drop_columns("seqno").to_pandas().assign(seqno=seqnos)
     ends = rows[rows["kind"].eq(RowKind.SYSTEM_EVENT) & rows["collection_id"].notna()]
     items = rows[rows["kind"].isin(ITEM_KINDS)]
-    ended_at = ends.groupby(_PLACE)["seqno"].max()
-    ended_at = ended_at.reindex(pd.MultiIndex.from_frame(items[_PLACE]), fill_value=0)
-    newest_at = items.groupby([*_PLACE, "key"])["seqno"].transform("max")
+    ended_at = ends.groupby(_COLLECTION)["seqno"].max()
+    ended_at = ended_at.reindex(pd.MultiIndex.from_frame(items[_COLLECTION]), fill_value=0)
+    newest_at = items.groupby([*_COLLECTION, "key"])["seqno"].transform("max")
     is_newest = items["seqno"].eq(newest_at) & items["seqno"].gt(ended_at.to_numpy())
     found = np.zeros(len(rows), np.bool_)
     found[items.index[is_newest & items["kind"].eq(RowKind.MUTATION)]] = True

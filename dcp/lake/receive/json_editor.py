@@ -29,7 +29,7 @@ def drop(values: Sequence[bytes]) -> list[None]:
 
 @dataclass(slots=True, eq=False)
 class _EditNode:
-    """The edits at and below one place."""
+    """The edits at and below one path."""
 
     edit: Edit | None = None
     names: dict[str, "_EditNode"] = field(default_factory=dict)

@@ -251,9 +251,9 @@ class PrivateValues:
             case Unparsable.KEEP:
                 return text
             case Unparsable.FAIL:
-                place = f"vbucket {columns.vbucket[row]} seqno {columns.seqno[row]}"
+                where = f"vbucket {columns.vbucket[row]} seqno {columns.seqno[row]}"
                 raise QualityError(
-                    f"{place}, collection {columns.collection_id[row]:#x}: found a value that "
+                    f"{where}, collection {columns.collection_id[row]:#x}: found a value that "
                     "cannot be parsed, expected JSON, as [privacy] has rules for it and "
                     "privacy.unparsable is fail; set it to drop or keep, or change the "
                     "document at the source"

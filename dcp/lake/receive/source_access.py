@@ -18,7 +18,7 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import DroppedPolicy, Settings, SourceSettings
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import RememberedNodes
-from dcp.lake.task_board.live_folder import LiveFolder
+from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.refusals import raise_refusal
 from dcp.setting_keys import section_of
@@ -47,7 +47,7 @@ class SourceAccess:
     flow_control: FlowControlSettings
     quiet_seconds: float
     dropped: DroppedPolicies
-    live: LiveFolder
+    board: BoardFolder
 
     def of_bucket(self, bucket_uuid: str) -> "SourceAccess":
         """Return the same access for one bucket; it refuses a new bucket of the same name."""
@@ -71,12 +71,12 @@ def source_access(settings: Settings, *, change_streams: bool = True) -> SourceA
         flow_control=settings.flow_control,
         quiet_seconds=settings.round.quiet_seconds,
         dropped=DroppedPolicies(DroppedPolicy(settings.policy.dropped)),
-        live=LiveFolder.of(settings),
+        board=BoardFolder.of(settings),
     )
 
 
 def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> ConnectionSettings:
-    place = source.connection_string()
+    parsed = source.connection_string()
     tls = TlsSettings(source.tls_ca_file, source.tls_cert_file, source.tls_key_file)
     return section_of(
         ConnectionSettings,
@@ -85,8 +85,8 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
         bucket=source.bucket,
         window_bytes=flow.fixed_window_bytes,
         unread_limit_bytes=flow.window_bytes,
-        tls=tls if place.tls else None,
-        network=place.network,
+        tls=tls if parsed.tls else None,
+        network=parsed.network,
     )
 
 
@@ -135,9 +135,9 @@ def ask_cluster(
     settings, credentials = access.consumer.connection, access.source.credentials()
 
     def first(
-        places: Sequence[str], how: ConnectionSettings, known: RememberedNodes | None, named: str
+        seeds: Sequence[str], how: ConnectionSettings, known: RememberedNodes | None, named: str
     ) -> SeedAnswer:
-        nodes = find(places, how, credentials)
+        nodes = find(seeds, how, credentials)
         return first_answer(nodes, lambda node: ask(node, how, credentials, known), named)
 
     try:

@@ -204,12 +204,12 @@ class StopPolicy:
     def _is_caught_up(self, result: StreamResult) -> bool:
         assert result.node is not None, "it has a stream"
         stream, position = self._streams[result.plan.vbucket], result.position
-        held_seqno = (self._told(result) or {}).get(result.plan.vbucket)
+        node_seqno = (self._told(result) or {}).get(result.plan.vbucket)
         return (
-            held_seqno is not None
+            node_seqno is not None
             and self._nodes[result.node].answered_at >= stream.heard_at
             and position.is_complete
-            and position.complete_seqno >= held_seqno
+            and position.complete_seqno >= node_seqno
         )
 
     def _told(self, result: StreamResult) -> Mapping[int, int] | None:
@@ -260,6 +260,6 @@ class StopPolicy:
 def _holds(vbucket: int, seqnos: Mapping[int, int] | None) -> str:
     if seqnos is None:
         return "did not say what it holds"
-    held_seqno = seqnos.get(vbucket)
-    holds = "nothing of it" if held_seqno is None else f"seqnos up to {held_seqno}"
+    node_seqno = seqnos.get(vbucket)
+    holds = "nothing of it" if node_seqno is None else f"seqnos up to {node_seqno}"
     return f"says that it holds {holds}"

@@ -40,7 +40,7 @@ from dcp.lake.store.lake_store import BatchFunction
 from dcp.lake.tables.round_record import Outcome, VbucketReport, states_to_batch
 from dcp.lake.tables.schema import RowKind
 from dcp.lake.tables.vbucket_state import RollbackOrder
-from dcp.lake.task_board.live_board import TaskWatcher, live_board
+from dcp.lake.task_board.board_files import TaskWatcher, shown_on_board
 from dcp.lake.task_board.task_stats import NodeStreams, TaskStats, connection_of
 from dcp.protocol.events import (
     Event,
@@ -89,7 +89,7 @@ class TaskReceiver:
         }
         """The results by vbucket; complete when ``stream`` has ended."""
         self._open = set(self.results)
-        self._server_logs: dict[int, FailoverLog] = {}
+        self._server_failover_logs: dict[int, FailoverLog] = {}
         flow = access.flow_control
         self._batches = BatchBuilder(
             round_number,
@@ -132,7 +132,7 @@ class TaskReceiver:
         """
         watcher = TaskWatcher(self._stats)
         try:
-            with live_board(self._access.live, self._name, watcher.stats):
+            with shown_on_board(self._access.board, self._name, watcher.stats):
                 yield from self._consume()
                 sample = watcher.stats()
                 for result in self.results.values():
@@ -213,7 +213,7 @@ class TaskReceiver:
             case StreamOpened() if event.vbucket in self._open:
                 self._opened(event, node)
             case FailoverLogReceived() if event.failover_log is not None:
-                self._server_logs[event.vbucket] = event.failover_log
+                self._server_failover_logs[event.vbucket] = event.failover_log
             case SeqnosReceived():
                 self._policy.answered(node, dict(event.seqnos))
             case SnapshotStarted():
@@ -255,7 +255,10 @@ class TaskReceiver:
     def _roll_back(self, event: RollbackOrdered) -> None:
         requested = event.requested
         order = RollbackOrder(
-            requested.seqno, event.seqno, requested.vb_uuid, self._server_logs.get(event.vbucket)
+            requested.seqno,
+            event.seqno,
+            requested.vb_uuid,
+            self._server_failover_logs.get(event.vbucket),
         )
         self._batches.add_event(RowKind.ROLLBACK, event.vbucket, rollback=plain(order))
         self.results[event.vbucket].order = order

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, left_out_lines
+from dcp.lake.rounds.round_plan import BackfillNodes, LeftOut, left_out_lines
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, Restart, VbucketProgress
 from dcp.records import Record
 
@@ -97,7 +97,7 @@ class BackfillEstimate(Record):
 
 REPLICAS: Final = "replicas"
 SETTINGS: Final = "settings"
-SOURCES: Final = (REPLICAS, SETTINGS)
+NODE_CHOICES: Final = (REPLICAS, SETTINGS)
 """A backfill reads from replicas, or as ``source.seeds`` say (perhaps from a relay)."""
 
 LEAST_MEGABYTES_PER_SECOND: Final = 0.01
@@ -114,7 +114,7 @@ BACKFILL_ROUND_SECONDS: Final = 5.0
 class BackfillRequest:
     id: str
     vbuckets: frozenset[int]
-    source: BackfillSource
+    nodes: BackfillNodes
     begun_round: int
     new_vbuckets: frozenset[int] = frozenset()
     """Vbuckets of which the lake had nothing when the backfill began."""
@@ -159,7 +159,7 @@ def is_new(state: VbucketProgress) -> bool:
 class BackfillPlan:
     """A backfill's part of a round."""
 
-    source: BackfillSource
+    nodes: BackfillNodes
     copies: Mapping[int, "VbucketHolder"]
     """By vbucket, the copy that its stream reads."""
     beginning: frozenset[int]
@@ -201,27 +201,27 @@ def plan_backfill(
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
         copy = max(copies.get(vbucket, ()), key=lambda each: each.high_seqno, default=None)
         if copy is None:
-            left_out[vbucket] = _no_copy(vbucket, request.source)
+            left_out[vbucket] = _no_copy(vbucket, request.nodes)
             continue
         chosen[vbucket] = copy
         seqnos += max(0, copy.high_seqno - state.position.seqno)
     for vbucket in sorted(progress.waiting):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
-        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
+        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.nodes)
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
         elif not seqnos or seqnos + found.high_seqno <= SEQNOS_OF_A_ROUND:
             chosen[vbucket] = found
             beginning.add(vbucket)
             seqnos += found.high_seqno
-    return BackfillPlan(request.source, chosen, frozenset(beginning), left_out, waiting_for)
+    return BackfillPlan(request.nodes, chosen, frozenset(beginning), left_out, waiting_for)
 
 
 def copy_to_begin_with(
     state: VbucketProgress,
     cluster: "ClusterView",
     copies: Sequence["VbucketHolder"],
-    source: BackfillSource,
+    nodes: BackfillNodes,
 ) -> "VbucketHolder | LeftOut":
     vbucket, complete = state.vbucket, state.complete_seqno
     if state.order is not None:
@@ -241,14 +241,14 @@ def copy_to_begin_with(
             vbucket, "replica on another branch", f"{named}: the active node is on another"
         )
     if best is None:
-        return _no_copy(vbucket, source)
+        return _no_copy(vbucket, nodes)
     if best.high_seqno < complete:
         detail = f"{best.node} holds seqnos up to {best.high_seqno}, the lake up to {complete}"
         return LeftOut(vbucket, "replica behind", detail)
     return best
 
 
-def _no_copy(vbucket: int, source: BackfillSource) -> LeftOut:
-    if source.reads_replicas:
+def _no_copy(vbucket: int, nodes: BackfillNodes) -> LeftOut:
+    if nodes.reads_replicas:
         return LeftOut(vbucket, "no replica", "no node that answers holds it as a replica")
     return LeftOut(vbucket, "no active node", "no node that answers holds it")

@@ -66,7 +66,7 @@ class LakeState:
         if not all(map(self.document_filter.has_read, begun)):
             raise ConfigError(
                 f"filter.since: found now, and lake {self.lake_id} has read vbuckets from seqno 0: "
-                "expected a time, or nothing; or set lake.root to a new place"
+                "expected a time, or nothing; or set lake.root to a new location"
             )
 
 

@@ -1,12 +1,12 @@
 """Decides where a vbucket restarts after its producer ordered a rollback. Pure.
 
 The new epoch forks at E: the newest complete seqno on the live history at or below the ordered one.
-The uuid for E comes from the failover log that was accepted *with that data*. A newer log may have
+The uuid for E comes from the failover log that was accepted *with that data*. A newer one may have
 a branch, from a second failover, that the lake never read. At 0 the uuid is 0.
 
-A producer that does not know a request's branch orders a rollback to 0, although the logs nearly
-always share history. The first retry is therefore at their newest common ancestor, with its uuid.
-(kv_engine's own replication does the same, ``dcp/passive_stream.cc``.)
+A producer that does not know a request's branch orders a rollback to 0, although the failover logs
+nearly always share history. The first retry is therefore at their newest common ancestor, with its
+uuid. (kv_engine's own replication does the same, ``dcp/passive_stream.cc``.)
 """
 
 from dataclasses import dataclass
@@ -23,10 +23,12 @@ FRUITLESS_MOST: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class RollbackTarget:
-    """The target of a rollback: a complete seqno of at most ``seqno``, on a branch of ``log``."""
+    """The target of a rollback: a complete seqno of at most ``seqno``, on a branch of
+    ``failover_log``.
+    """
 
     seqno: int = 0
-    log: FailoverLog | None = None
+    failover_log: FailoverLog | None = None
     """Shows which branch holds a seqno."""
 
 
@@ -49,7 +51,7 @@ def plan_rollback(
         )
     target = rollback_target(state, policy)
     seqno = max(state.started_below(target.seqno), complete_seqno)
-    vb_uuid = target.log.uuid_at(seqno) if seqno and target.log is not None else 0
+    vb_uuid = target.failover_log.uuid_at(seqno) if seqno and target.failover_log is not None else 0
     is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
     # A producer that has purged tombstones orders a rollback to 0 if a consumer resumes below the
     # newest purged one. If the next round ends below it again, the producer repeats the order. So a
@@ -78,10 +80,10 @@ def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> RollbackT
 
 
 def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> RollbackTarget:
-    """Return the end of the history that two logs share, and the shared branches of our log.
+    """Return the end of the history that two failover logs share, and the shared branches of ours.
 
-    In a log, a branch ends at the start of the next newer one; our newest ends at ``our_seqno``.
-    Both logs share a branch up to the earlier of its two ends.
+    In a failover log, a branch ends at the start of the next newer one; our newest ends at
+    ``our_seqno``. Both share a branch up to the earlier of its two ends.
     """
     ends: dict[int, int | None] = {}
     end: int | None = None
@@ -100,7 +102,7 @@ def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Ro
     return RollbackTarget(seqno, FailoverLog(tuple(shared))) if shared else RollbackTarget()
 
 
-def start_seqno_on(state: VbucketProgress, log: FailoverLog) -> int | None:
+def start_seqno_on(state: VbucketProgress, failover_log: FailoverLog) -> int | None:
     """Return a vbucket's start on the history of an accepted failover log.
 
     It is lower if the history forked off below the old start: the lake needs all writes after the
@@ -109,4 +111,4 @@ def start_seqno_on(state: VbucketProgress, log: FailoverLog) -> int | None:
     ours, start_seqno = state.failover_log, state.start_seqno
     if ours is None or not start_seqno:
         return start_seqno
-    return common_history(ours, log, start_seqno).seqno
+    return common_history(ours, failover_log, start_seqno).seqno

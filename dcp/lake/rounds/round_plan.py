@@ -61,13 +61,13 @@ _LISTED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillSource:
+class BackfillNodes:
     reads_replicas: bool
     """If false, it reads from the nodes in the settings."""
     bytes_per_second: float | None = None
     """The limit for all tasks together; None: no limit."""
 
-    def shared_by(self, tasks: int) -> "BackfillSource":
+    def shared_by(self, tasks: int) -> "BackfillNodes":
         rate = self.bytes_per_second
         return self if rate is None or not tasks else replace(self, bytes_per_second=rate / tasks)
 
@@ -115,7 +115,7 @@ class TaskPlan:
     """The carried vbuckets that should have been streamed."""
     applied: tuple[AppliedVersion, ...] = ()
     """Replica versions that the log does not list; the task writes them."""
-    backfill: BackfillSource | None = None
+    backfill: BackfillNodes | None = None
     """Set if all its streams belong to a backfill; its rate is this task's part."""
     seeds: tuple[NodeAddress, ...] = ()
     """The cluster's nodes when the round was planned. The task may ask them for a newer map."""
@@ -258,15 +258,15 @@ def _task_text(task: TaskPlan) -> str:
         + number_ranges(stream.vbucket for stream in task.streams if stream.node == node)
         for node in task.nodes
     ]
-    backfill = "" if task.backfill is None else f"{_source_text(task.backfill)}; "
+    backfill = "" if task.backfill is None else f"{_backfill_text(task.backfill)}; "
     return f"  task {task.index}: {task.backlog:,} seqnos; {backfill}" + "; ".join(by_node)
 
 
-def _source_text(source: BackfillSource) -> str:
-    told = "backfill from replicas" if source.reads_replicas else "backfill"
-    if source.bytes_per_second is None:
+def _backfill_text(nodes: BackfillNodes) -> str:
+    told = "backfill from replicas" if nodes.reads_replicas else "backfill"
+    if nodes.bytes_per_second is None:
         return told
-    return f"{told}, at most {source.bytes_per_second / 1e6:,.3g} MB/s"
+    return f"{told}, at most {nodes.bytes_per_second / 1e6:,.3g} MB/s"
 
 
 def left_out_lines(left_out: tuple[LeftOut, ...], what: str = "left out") -> list[str]:

@@ -106,10 +106,10 @@ def _planned(
     backfill = lake_state.backfill
     read = None if backfill is None else backfill.read(vbucket, restart)
     if not has_started and goal is not None:
-        log = cluster.failover_logs.get(vbucket)
-        goal = None if log is None else high_seqno
-        if log is not None and high_seqno is not None:
-            state = state.starting_at(log, high_seqno)  # the round records this start
+        failover_log = cluster.failover_logs.get(vbucket)
+        goal = None if failover_log is None else high_seqno
+        if failover_log is not None and high_seqno is not None:
+            state = state.starting_at(failover_log, high_seqno)  # the round records this start
     elif has_started and read is not None:
         if isinstance(read, LeftOut):
             return read
@@ -137,12 +137,12 @@ def _shares(streams: Sequence[StreamPlan], slots: int, wanted: int) -> list[tupl
     A backfill's streams may be slow, so that they get only half of the tasks that run at once. If
     only one task runs at once, theirs runs after the other.
     """
-    live = [stream for stream in streams if not stream.is_backfill]
+    ordinary = [stream for stream in streams if not stream.is_backfill]
     backfill = [stream for stream in streams if stream.is_backfill]
-    if not live or not backfill:
+    if not ordinary or not backfill:
         return _spread(streams, _task_count(streams, slots, wanted))
     half = max(1, (slots or wanted or CLUSTER_TASKS) // 2)
-    return [share for part in (live, backfill) for share in _spread(part, min(half, len(part)))]
+    return [share for part in (ordinary, backfill) for share in _spread(part, min(half, len(part)))]
 
 
 def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int:
@@ -169,7 +169,8 @@ def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
 def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
     """Return whether the producer may be on another history, and a stream must ask it.
 
-    The producer has fewer seqnos than the lake, or writes on a branch that the lake's log lacks.
+    The producer has fewer seqnos than the lake, or writes on a branch that the lake's failover log
+    lacks.
     """
     if state.position.seqno == 0 or state.failover_log is None:
         return False
@@ -177,8 +178,8 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
     if high is not None and high < state.position.seqno:
         return True
     # Seqnos alone do not show it: a new branch may have reached the same seqno as the lost one.
-    log = cluster.failover_logs.get(state.vbucket)
-    return log is not None and log.current_uuid != state.failover_log.current_uuid
+    failover_log = cluster.failover_logs.get(state.vbucket)
+    return failover_log is not None and failover_log.current_uuid != state.failover_log.current_uuid
 
 
 def _may_wait(stream: StreamPlan, lake_state: LakeState, cluster: "ClusterView") -> bool:
@@ -221,15 +222,15 @@ def _tasks(
     streamed = {stream.vbucket for share in shares for stream in share}
     known = {*range(cluster.map.vbucket_count), *lake_state.states}
     carried = [lake_state.state(vbucket) for vbucket in sorted(known - streamed)]
-    live = sum(not share[0].is_backfill for share in shares)
-    carriers = live or len(shares)
+    ordinary = sum(not share[0].is_backfill for share in shares)
+    carriers = ordinary or len(shares)
     carries = [
         tuple(carried[index::carriers]) if index < carriers else () for index in range(len(shares))
     ]
     vbuckets = [{state.vbucket for state in each} for each in carries]
     windows = WindowPlan.of(flow, sum(len({each.node for each in share}) for share in shares))
-    source = None if lake_state.backfill is None else lake_state.backfill.source
-    backfill = source and source.shared_by(sum(share[0].is_backfill for share in shares))
+    nodes = None if lake_state.backfill is None else lake_state.backfill.nodes
+    backfill = nodes and nodes.shared_by(sum(share[0].is_backfill for share in shares))
     seeds = tuple(node for node in cluster.map.addresses if node not in cluster.unreachable)
     tasks = []
     for index, share in enumerate(shares):

@@ -20,7 +20,7 @@ from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.backfill_plan import BackfillReport
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.rounds.round_plan import BackfillSource
+from dcp.lake.rounds.round_plan import BackfillNodes
 from dcp.lake.run.driver_backfills import backfill_options, progress_of, request_of
 from dcp.lake.run.replicate import driving, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
@@ -35,7 +35,7 @@ _LOOK_SECONDS: Final = 1.0
 class BackfillWish:
     vbuckets: frozenset[int] | None
     """None: all."""
-    source: str
+    nodes: str
     megabytes_per_second: float | None = None
     """None: no limit."""
 
@@ -48,7 +48,7 @@ class BackfillWish:
 
     def action(self) -> Action:
         ranges = None if self.vbuckets is None else number_ranges(self.vbuckets)
-        options = backfill_options(self.source, self.megabytes_per_second)
+        options = backfill_options(self.nodes, self.megabytes_per_second)
         return Action.requested(BACKFILL, ranges, options)
 
 
@@ -142,13 +142,13 @@ def _own(lake: LakeTables, control: Control, wish: BackfillWish) -> Action:
     return found
 
 
-def _asked_for(lake: LakeTables, action: Action) -> tuple[frozenset[int], BackfillSource] | None:
-    """Return the vbuckets and the source of a request, in one form for comparison."""
+def _asked_for(lake: LakeTables, action: Action) -> tuple[frozenset[int], BackfillNodes] | None:
+    """Return the vbuckets and the nodes of a request, in one form for comparison."""
     try:
         request = request_of(action, lake.identity.vbucket_count)
     except ConfigError:
         return None  # its driver will refuse it
-    return request.vbuckets, request.source
+    return request.vbuckets, request.nodes
 
 
 def _open_backfill(control: Control) -> Action | None:

@@ -108,8 +108,10 @@ def try_stream(
             if (error := _refusal(event, wanted, cure)) is not None:
                 raise error
             match event:
-                case e.StreamOpened(failover_log=log):
-                    branches = [[f"{each.vb_uuid:016x}", each.seqno] for each in log.entries]
+                case e.StreamOpened(failover_log=failover_log):
+                    branches = [
+                        [f"{each.vb_uuid:016x}", each.seqno] for each in failover_log.entries
+                    ]
                     told.append(f"{wanted}, high seqno {wanted.high_seqno}")
                     told.append(f"branch {branches[0][0]} of {len(branches)}")
                     finding.facts.update(vbucket=wanted.vbucket, failover_log=branches)
@@ -205,8 +207,8 @@ def _look_up(
     tell: Tell,
 ) -> FoundSeeds:
     """Find the first nodes. A lookup by DNS or HTTP is a step of its own."""
-    place = ConnectionString.parse(written, tls=connection.tls is not None)
-    name = "HTTP" if place.over_http else "DNS SRV" if place.srv_name else ""
+    parsed = ConnectionString.parse(written, tls=connection.tls is not None)
+    name = "HTTP" if parsed.over_http else "DNS SRV" if parsed.srv_name else ""
     if not name:
         return find_seeds(written, connection, credentials)
     with checking(name, tell) as finding:
@@ -343,37 +345,37 @@ def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
 
 
 def check_lake(settings: Settings, cluster: ClusterView, tell: Tell) -> None:
-    """Check that the configured place has no lake, or a lake of this bucket that fits the settings.
+    """Check that the location has no lake, or a lake of this bucket that fits the settings.
 
     Raises:
         SetupError: the store refuses writes; or Spark is needed and does not start.
-        LakeError: the lake holds another bucket, the place holds a foreign table, or the store
+        LakeError: the lake holds another bucket, the location holds a foreign table, or the store
             overwrites files.
         ConfigError: a run would refuse the names of collections, or the lake's start.
     """
     store = store_without_spark(settings)
     location = store.location
     root = location.root  # a catalog would be asked where the table is
-    place = None if root is None else store.location.place(CHANGES_TABLE)
+    there = None if root is None else store.location.of_table(CHANGES_TABLE)
     with opened_store(settings) as starting:  # which starts Spark where it is asked for its session
-        if settings.lake.on_s3 and place is None:
+        if settings.lake.on_s3 and there is None:
             store = starting
-        if root is not None and (settings.lake.on_s3 or (is_in_cloud(root) and place is not None)):
-            try_store(place, store.start_spark, root, tell)
+        if root is not None and (settings.lake.on_s3 or (is_in_cloud(root) and there is not None)):
+            try_store(there, store.start_spark, root, tell)
         with checking("lake", tell) as finding:
             _look_at_lake(store, settings, cluster, finding)
 
 
 def _refuse_remains(store: LakeStore) -> None:
-    """Refuse files of tables at a place without a lake, as a run does before it makes one."""
+    """Refuse files of tables at a location without a lake, as a run does before it makes one."""
     changes, docs = (store.table(name) for name in (CHANGES_TABLE, DOCS.name))
-    place = store.location.place(CHANGES_TABLE)
-    if place is not None and place.has_data():
+    there = store.location.of_table(CHANGES_TABLE)
+    if there is not None and there.has_data():
         raise no_table(changes.where, may_have_data=True)
     if docs.exists():
         raise LakeError(
             f"{docs.where}: found a Delta table, expected none where no lake is: it is left alone; "
-            "set lake.root to another place, or delete the table"
+            "set lake.root to another location, or delete the table"
         )
 
 
@@ -385,7 +387,7 @@ def _look_at_lake(
     try:
         lake = find_lake(store)
         if lake is None:
-            location.refuse_place_in_table()
+            location.refuse_location_in_table()
             _refuse_remains(store)
             refuse_unknown_names(settings, cluster, None)
             filter_of(None, settings, cluster.manifest)
@@ -395,7 +397,7 @@ def _look_at_lake(
         refuse_unknown_names(settings, cluster, lake)
         filtered_lake_state(lake, filter_of(lake, settings, cluster.manifest))
     except NeedsSparkError as unread:
-        if location.root is not None and location.place(CHANGES_TABLE) is not None:
+        if location.root is not None and location.of_table(CHANGES_TABLE) is not None:
             raise LakeError(
                 f"{location}: found a Delta log that delta-rs cannot read; dcplake status starts "
                 "Spark, and says what is wrong and what to do"

@@ -35,7 +35,7 @@ from dcp.lake.tables.lake_tables import LakeTables
 from dcp.printable import number_ranges, numbers_of
 from dcp.suggestions import refusal_of_gone
 
-_LOG: Final = logging.getLogger(__name__)
+_LOGGER: Final = logging.getLogger(__name__)
 
 ACTIONS: Final = (BACKFILL, ERASE, PAUSE, RESUME, RESYNC)
 _LASTING: Final = (ERASE, RESYNC)
@@ -96,7 +96,7 @@ class Requests:
         except FencedError:  # the other driver will do it
             raise
         except (ConfigError, LakeError) as error:
-            _LOG.warning("request %s: %s refused: %s", action.id, action.action, error)
+            _LOGGER.warning("request %s: %s refused: %s", action.id, action.action, error)
             return self._control.write(action, ActionState.REFUSED, detail=str(error))
         state = ActionState.BEGUN if action.action in _LASTING else ActionState.DONE
         return self._control.write(action, state, newest)

@@ -117,7 +117,7 @@ def run_round(
 _CHECK_SECONDS: Final = 1.0
 """A waiting run checks at this interval whether its applies have failed."""
 _STOPPED: Final = (
-    "the run was asked to stop before it had read all that the cluster held at its start; what it "
+    "the run was asked to stop before it had read all that the cluster had at its start; what it "
     "has read is committed, the next run goes on from there"
 )
 
@@ -476,8 +476,8 @@ class Driver:
         if self._outages.was_cut_short() | self._apply_outages.was_cut_short():
             self._applier.reread_statuses()
         if self._settings.apply.when != ApplyWhen.NEVER:
-            held = self._applier.applied_round
-            if not self._persistence.lets_pass(held, to_round, waits=force):
+            applied_round = self._applier.applied_round
+            if not self._persistence.lets_pass(applied_round, to_round, waits=force):
                 return []
         begin = monotonic()
         if made := self._applier.apply(to_round, force=force):

@@ -20,8 +20,8 @@ from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.backfill_plan import (
     LEAST_MEGABYTES_PER_SECOND,
     MOST_MEGABYTES_PER_SECOND,
+    NODE_CHOICES,
     REPLICAS,
-    SOURCES,
     BackfillPlan,
     BackfillProgress,
     BackfillReport,
@@ -30,7 +30,7 @@ from dcp.lake.rounds.backfill_plan import (
     plan_backfill,
 )
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.rounds.round_plan import BackfillSource, LeftOut, RoundPlan, left_out_lines
+from dcp.lake.rounds.round_plan import BackfillNodes, LeftOut, RoundPlan, left_out_lines
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.lake_tables import LakeTables
@@ -39,7 +39,7 @@ from dcp.printable import number_ranges, numbers_of
 
 _OTHER_BEGINNINGS: Final = frozenset({RestartReason.RESYNC, RestartReason.STALE})
 """For these reasons the active node streams a vbucket from seqno 0, which replaces its backfill."""
-_SOURCE: Final = "source"
+_NODES_KEY: Final = "source"  # a name that users write
 _RATE: Final = "megabytes_per_second"
 _COLLECTIONS: Final = "collections"
 
@@ -152,7 +152,7 @@ class DriverBackfills:
         if not progress.waiting and not progress.reading:
             self._end(action, ActionState.DONE, newest)
             return None
-        reads_replicas = request.source.reads_replicas
+        reads_replicas = request.nodes.reads_replicas
         copies = copies_of(cluster, self._access, reads_replicas=reads_replicas)
         plan = plan_backfill(request, progress, states, cluster, copies)
         counts = self._counts
@@ -203,7 +203,7 @@ def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
     """Parse the rows of ``control`` that make a request.
 
     Raises:
-        ConfigError: they name unknown vbuckets, sources or options.
+        ConfigError: they name unknown vbuckets, nodes or options.
     """
     try:
         new = numbers_of(action.begun_detail) if action.begun_detail else frozenset()
@@ -212,8 +212,8 @@ def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
             f"its row {ActionState.BEGUN}: found detail {action.begun_detail!r}, expected vbuckets"
         ) from None
     vbuckets = vbuckets_of(action.vbuckets, vbucket_count)
-    source = _source_of(action.options)
-    return BackfillRequest(action.id, vbuckets, source, action.begun_round, new)
+    nodes = _nodes_of(action.options)
+    return BackfillRequest(action.id, vbuckets, nodes, action.begun_round, new)
 
 
 def progress_of(
@@ -241,28 +241,30 @@ def copies_of(
     }
 
 
-def backfill_options(source: str, megabytes_per_second: float | None) -> dict[str, Any]:
+def backfill_options(nodes: str, megabytes_per_second: float | None) -> dict[str, Any]:
     rate = {} if megabytes_per_second is None else {_RATE: megabytes_per_second}
-    return {_SOURCE: source, **rate}
+    return {_NODES_KEY: nodes, **rate}
 
 
-def _source_of(options: str | None) -> BackfillSource:
+def _nodes_of(options: str | None) -> BackfillNodes:
     try:
         told = json.loads(options or "{}")
     except ValueError:
         told = None
     if isinstance(told, dict) and _COLLECTIONS in told:
         raise ConfigError(f"options: found {_COLLECTIONS}, expected none: {NO_COLLECTIONS}")
-    if not isinstance(told, dict) or set(told) - {_SOURCE, _RATE}:
-        expected = f"expected a JSON object of {_SOURCE} and {_RATE}"
+    if not isinstance(told, dict) or set(told) - {_NODES_KEY, _RATE}:
+        expected = f"expected a JSON object of {_NODES_KEY} and {_RATE}"
         raise ConfigError(f"options: found {options!r}, {expected}")
-    source, rate = told.get(_SOURCE, REPLICAS), told.get(_RATE)
-    if source not in SOURCES:
-        raise ConfigError(f"options: {_SOURCE}: found {source!r}, expected {' or '.join(SOURCES)}")
+    nodes, rate = told.get(_NODES_KEY, REPLICAS), told.get(_RATE)
+    if nodes not in NODE_CHOICES:
+        raise ConfigError(
+            f"options: {_NODES_KEY}: found {nodes!r}, expected {' or '.join(NODE_CHOICES)}"
+        )
     if rate is None:
-        return BackfillSource(source == REPLICAS)
+        return BackfillNodes(nodes == REPLICAS)
     is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
     least, most = LEAST_MEGABYTES_PER_SECOND, MOST_MEGABYTES_PER_SECOND
     if not is_number or not least <= rate <= most:
         raise ConfigError(f"options: {_RATE}: found {rate!r}, expected {least:g} to {most:,.0f}")
-    return BackfillSource(source == REPLICAS, rate * 1e6)
+    return BackfillNodes(nodes == REPLICAS, rate * 1e6)

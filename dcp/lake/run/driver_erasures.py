@@ -38,7 +38,7 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.lake_tables import LakeTables, record_cleaned_round
 
-_LOG: Final = logging.getLogger(__name__)
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 class DriverErasures:
@@ -70,7 +70,7 @@ class DriverErasures:
         return kept_out(actions)
 
     def note_round(self) -> None:
-        """Note that the lake has all that the cluster held at the last call of `kept_out`."""
+        """Note that the lake has all that the cluster had at the last call of `kept_out`."""
         self._before_last_round = self._before_this_round
 
     def refuse_waiting(self) -> None:
@@ -116,7 +116,7 @@ class DriverErasures:
         apply_received()
         reason = self._erase(action, erasure, newest)
         if reason:
-            _LOG.warning("request %s: the erasure waits: %s", action.id, reason)
+            _LOGGER.warning("request %s: the erasure waits: %s", action.id, reason)
             self._tried = action.id, latest_round(self._lake)
             if action.detail != reason:
                 self._control.write(action, ActionState.BEGUN, newest, reason)

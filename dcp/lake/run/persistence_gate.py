@@ -28,7 +28,7 @@ from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import number_ranges
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 NO_DISKS: Final = (
     "policy.persist_to has no effect: the bucket is ephemeral, which no node has on disk; all is "
     "published at once"
@@ -100,7 +100,7 @@ class PersistenceGate:
             self._missing = frozenset(missing)
             is_lost = any(states[vbucket].order for vbucket in missing)  # and taken back soon
             if is_lost or monotonic() >= until or self._stop.wait(wait_seconds):
-                _LOG.warning("%s", self._told())
+                _LOGGER.warning("%s", self._told())
                 return False
             self._lake.store.cached_reads.read_anew()
             wait_seconds = min(2 * wait_seconds, _LONGEST_WAIT_SECONDS)
@@ -108,7 +108,7 @@ class PersistenceGate:
         return True
 
     def refuse_withheld(self) -> None:
-        """Raise if an apply is held back, so that no run reports success.
+        """Raise if an apply is withheld, so that no run reports success.
 
         Raises:
             IncompleteRunError: names the vbuckets that too few disks have.
@@ -143,7 +143,7 @@ class PersistenceGate:
             cluster, _ = ask_cluster(self._access, self._remembered)
             self._nodes = disks_of(self._nodes, cluster)
             if not self._nodes:
-                _LOG.warning(NO_DISKS)
+                _LOGGER.warning(NO_DISKS)
                 return []
             found = persisted_seqnos(cluster, branches, connection, credentials)
             after, _ = ask_cluster(self._access, self._remembered)
@@ -166,5 +166,5 @@ class PersistenceGate:
         if state.complete_seqno == 0 or is_left:
             return False
         known = self._persisted.get(state.vbucket)
-        place = (state.epoch, state.complete_seqno)
-        return known is None or (known.epoch, known.complete_seqno) != place
+        reached = (state.epoch, state.complete_seqno)
+        return known is None or (known.epoch, known.complete_seqno) != reached

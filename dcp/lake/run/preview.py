@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_LOG: Final = logging.getLogger(__name__)
+_LOGGER: Final = logging.getLogger(__name__)
 _NAME: Final = "dcplake-plan"
 _WAIT_SECONDS: Final = 1.0
 
@@ -90,8 +90,9 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
                 match event:
                     case RollbackOrdered(vbucket, asked, seqno):
                         orders[vbucket] = RollbackOrder(asked.seqno, seqno, asked.vb_uuid)
-                    case FailoverLogReceived(vbucket, log) if vbucket in orders:  # right behind it
-                        orders[vbucket] = replace(orders[vbucket], failover_log=log)
+                    case FailoverLogReceived(vbucket, failover_log) if vbucket in orders:
+                        # It comes right behind the order.
+                        orders[vbucket] = replace(orders[vbucket], failover_log=failover_log)
                         waiting.discard(vbucket)
                     case StreamOpened(vbucket):
                         waiting.discard(vbucket)
@@ -100,7 +101,7 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
                         waiting.discard(vbucket)
     for detail, vbuckets in unknown.items():
         told = number_ranges(vbuckets)
-        _LOG.warning("vbuckets %s: not known if they are ordered back: %s", told, detail)
+        _LOGGER.warning("vbuckets %s: not known if they are ordered back: %s", told, detail)
     return orders
 
 
@@ -134,14 +135,14 @@ def count_documents(lake: LakeTables, vbuckets: Collection[int]) -> DocumentCoun
         table = lake.table(replica.name)
         by_vbucket = f"{one_of('vbucket', vbuckets)} GROUP BY vbucket"
         counted = table.rows("vbucket, count(*) AS documents", by_vbucket)
-        held = Counter({row["vbucket"]: int(row["documents"]) for row in counted})
-        if held:
-            measured = [vbucket for vbucket, _ in held.most_common(_MEASURED_VBUCKETS)]
+        counts = Counter({row["vbucket"]: int(row["documents"]) for row in counted})
+        if counts:
+            measured = [vbucket for vbucket, _ in counts.most_common(_MEASURED_VBUCKETS)]
             sample = f"{one_of('vbucket', measured)} LIMIT {_MEASURED_ROWS}"
             mean = table.take_rows("key, value", sample, _mean_frame_bytes)
-            all_bytes += mean * held.total()
-        rows += held
-        documents += held.total()
+            all_bytes += mean * counts.total()
+        rows += counts
+        documents += counts.total()
     return DocumentCounts(rows, all_bytes / documents if documents else None)
 
 
@@ -239,14 +240,14 @@ def _read_again(
     again = [each.vbucket for each in restarts if isinstance(each, Restart) and not each.seqno]
     if not again:
         return None
-    held, highs = count_documents(lake, again), cluster.high_seqnos
+    counts, highs = count_documents(lake, again), cluster.high_seqnos
     documents = sum(highs.get(vbucket, 0) for vbucket in again)
     if not _leaves_out_documents(settings.filter):
         documents = sum(
-            held.at_most(vbucket, lake_state.state(vbucket).complete_seqno, highs.get(vbucket, 0))
+            counts.at_most(vbucket, lake_state.state(vbucket).complete_seqno, highs.get(vbucket, 0))
             for vbucket in again
         )
-    each = held.mean_bytes
+    each = counts.mean_bytes
     return ReadAgain(tuple(sorted(again)), documents, each and documents * each, policy)
 
 
@@ -293,12 +294,12 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
             states = states_at(lake, latest_round(lake))
             documents = count_documents(lake, request.vbuckets)
     counts_seqnos = documents is None or _leaves_out_documents(settings.filter)
-    copies = copies_of(cluster, access, reads_replicas=request.source.reads_replicas)
+    copies = copies_of(cluster, access, reads_replicas=request.nodes.reads_replicas)
     seqnos: Counter[NodeAddress] = Counter()
     left_out = []
     for vbucket in sorted(request.vbuckets):
         state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
-        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.source)
+        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.nodes)
         if isinstance(found, LeftOut):
             left_out.append(found)
         elif documents is None or counts_seqnos:
@@ -309,6 +310,6 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
         len(request.vbuckets),
         seqnos,
         None if documents is None else documents.mean_bytes,
-        request.source.bytes_per_second,
+        request.nodes.bytes_per_second,
         tuple(left_out),
     )

@@ -24,7 +24,7 @@ from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.tampering import refuse_log_behind
 from dcp.lake.config.settings import Settings
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.tables.history import CLEANING, history
+from dcp.lake.tables.history import CLEANING, READ_VERSION, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, record_cleaned_round, replicas_in
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, Restart, RestartReason, VbucketProgress
 
@@ -41,7 +41,7 @@ def only_in_log(settings: Settings) -> tuple[str, ...]:
     if settings.filter.starts_now:
         told.append(
             "where vbuckets started (filter.since is now): take that out of the configuration, "
-            "after which they are read from seqno 0; or set lake.root to a new place"
+            "after which they are read from seqno 0; or set lake.root to a new location"
         )
     return tuple(told)
 
@@ -121,6 +121,6 @@ def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writ
         "lake": lake.identity.lake_id,
         "writer": writer_id,
         CLEANING: newest,
-        "base": read_version,
+        READ_VERSION: read_version,
     }
     lake.changes.delete(None, ours)

@@ -47,7 +47,7 @@ def run(
     stop: threading.Event | None = None,
     spark: "SparkSession | None" = None,
 ) -> RunReport:
-    """Replicate: with ``once`` all that the cluster held at the start, otherwise until ``stop``.
+    """Replicate: with ``once`` all that the cluster had at the start, otherwise until ``stop``.
 
     Without ``stop``, SIGTERM and SIGINT end a run after the running round. A second signal ends it
     at once, which loses nothing durable. Without ``spark`` the run builds a session, or takes one
@@ -59,7 +59,7 @@ def run(
         FencedError: another driver works on the lake.
         AuthenticationError, BucketError, NodeUnavailableError: the cluster cannot be read at all.
         LakeError: the lake holds another bucket, or somebody changed its tables.
-        QualityError: a run with ``once`` ends with an apply that ``quality.gate`` holds back.
+        QualityError: a run with ``once`` ends with an apply that ``quality.gate`` withholds.
     """
 
     def is_long(high_seqnos: Mapping[int, int]) -> bool:
@@ -85,10 +85,10 @@ def is_large_load(settings: Settings, high_seqnos: Mapping[int, int]) -> bool:
         return False  # without requests to a store
     try:
         lake = find_lake(store_without_spark(settings))
-        held = {} if lake is None else states_at(lake, latest_round(lake))
+        states = {} if lake is None else states_at(lake, latest_round(lake))
     except NeedsSparkError:
         return False
-    seqnos = {vbucket: state.position.seqno for vbucket, state in held.items()}
+    seqnos = {vbucket: state.position.seqno for vbucket, state in states.items()}
     missing = (max(0, high - seqnos.get(vbucket, 0)) for vbucket, high in high_seqnos.items())
     return sum(missing) >= MANY_CHANGES
 

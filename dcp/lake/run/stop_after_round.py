@@ -18,7 +18,7 @@ from dcp.lake.spark.session import is_starting
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _TELL_SECONDS: Final = 1.0
 """A run that ends within this time after a signal logs nothing about it."""
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def stop_on_signals(limit_seconds: float) -> Iterator[threading.Event]:
         return
     before = {each: signal.getsignal(each) for each in _SIGNALS}
     has_ended = threading.Event()
-    # The handler may interrupt whoever holds the lock of an event or of a log: it takes neither.
+    # The handler may interrupt whoever holds the lock of an event or of a logger: it takes neither.
     heard: SimpleQueue[int | None] = SimpleQueue()
 
     def put_back() -> None:
@@ -48,14 +48,14 @@ def stop_on_signals(limit_seconds: float) -> Iterator[threading.Event]:
         event.set()
         if has_ended.wait(_TELL_SECONDS):
             return
-        _LOG.warning(
+        _LOGGER.warning(
             "%s: the round or apply under way ends first, within %.0f s; a second signal ends it "
             "at once",
             signal.Signals(number).name,
             limit_seconds,
         )
         if not has_ended.wait(limit_seconds):
-            _LOG.warning(
+            _LOGGER.warning(
                 "the round or apply under way did not end within %.0f s of %s: it is given up, the "
                 "next run does it again",
                 limit_seconds,

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dcp.lake.adapters.spark_table import StartSpark
-    from dcp.lake.store.place import TablePlace
+    from dcp.lake.store.table_location import TableLocation
 
 
-def try_store(place: "TablePlace | None", start_spark: "StartSpark", root: str, tell: Tell) -> None:
+def try_store(
+    location: "TableLocation | None", start_spark: "StartSpark", root: str, tell: Tell
+) -> None:
     """List, write, read, overwrite, swap and remove a file, each as its own step."""
-    trial = None if place is None else place.trial()
+    trial = None if location is None else location.trial()
     if trial is None:
         with checking("object store", tell) as finding:
             finding.say(_found_by_spark(start_spark(), root))

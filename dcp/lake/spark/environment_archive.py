@@ -48,8 +48,8 @@ def write_environment_archive(path: Path) -> list[str]:
     _add_required(_installed("dcplake"), frozenset(), required)
     packages = {name: package for (name, _), package in required.items()}
     site = Path(sysconfig.get_path("purelib", "venv", {"base": "."}))
-    files = {site / name: source for name, source in _files_of(packages.values())}
-    files |= {site / name: source for name, source in _own_files()}
+    files = {site / name: found for name, found in _files_of(packages.values())}
+    files |= {site / name: found for name, found in _own_files()}
     files |= {Path("share", "dcplake", "jars", jar.name): jar for jar in delta_jars()}
     try:
         with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as draft:
@@ -80,8 +80,8 @@ def _write(file: IO[bytes], files: Mapping[Path, Path]) -> None:
         entry = tarfile.TarInfo("bin/python")
         entry.type, entry.linkname = tarfile.SYMTYPE, str(python)
         archive.addfile(entry)
-        for name, source in files.items():
-            archive.add(source, name, recursive=False)
+        for name, found in files.items():
+            archive.add(found, name, recursive=False)
     file.flush()
 
 
@@ -116,9 +116,9 @@ def _files_of(packages: Collection[Distribution]) -> Iterator[tuple[str, Path]]:
                 " lack one. Install dcplake into a virtual environment, and use its Python here."
             )
         for file in package.files:
-            source = Path(str(package.locate_file(file)))
-            if ".." not in file.parts and source.is_file():  # files above are scripts
-                yield str(file), source
+            found = Path(str(package.locate_file(file)))
+            if ".." not in file.parts and found.is_file():  # files above are scripts
+                yield str(file), found
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
@@ -130,6 +130,6 @@ def _own_files() -> Iterator[tuple[str, Path]]:
         if spec.submodule_search_locations is None:
             yield origin.name, origin
             continue
-        for source in origin.parent.rglob("*"):
-            if source.is_file() and source.parent.name != "__pycache__":
-                yield f"{name.replace('.', '/')}/{source.relative_to(origin.parent)}", source
+        for found in origin.parent.rglob("*"):
+            if found.is_file() and found.parent.name != "__pycache__":
+                yield f"{name.replace('.', '/')}/{found.relative_to(origin.parent)}", found

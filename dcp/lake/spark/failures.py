@@ -23,7 +23,7 @@ from dcp.errors import (
     StoppedError,
     StoreUnavailableError,
 )
-from dcp.lake.spark.leftovers import kept_log
+from dcp.lake.spark.leftovers import kept_spark_log
 from dcp.lake.spark.task_errors import original_error
 from dcp.lake.store.failures import (
     CAUSES,
@@ -98,7 +98,7 @@ _CAUSES: Final = (
         ),
         LakeError,
         "files of the table's Delta log are damaged or gone",
-        is_log=True,
+        is_delta_log=True,
     ),
     Cause(
         re.compile(
@@ -151,7 +151,7 @@ _CAUSES: Final = (
         re.compile(r"parquet\.org\.apache\.thrift\.\S*Exception"),  # a checkpoint's footer
         LakeError,
         "files of the table's Delta log are damaged or gone",
-        is_log=True,
+        is_delta_log=True,
     ),
     Cause(
         CONFLICT,  # last: a failure while a conflict was handled matters more
@@ -173,7 +173,7 @@ _NO_CAUSE: Final = re.compile(
 def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
     """Return our error for a failure with a known cause; None for any other.
 
-    The message begins with ``what``: the action, or its place. If a task raised a `TaskError`, the
+    The message begins with ``what``: the action, or the table. If a task raised a `TaskError`, the
     function returns the task's original error.
     """
     told = _told(failure)
@@ -195,10 +195,10 @@ def known_error(failure: BaseException, what: str = "") -> DcplakeError | None:
     )
 
 
-def start_cause(failure: BaseException, log_file: Path) -> str:
+def start_cause(failure: BaseException, spark_log: Path) -> str:
     """Return from the JVM's output why Spark did not start: Python's exception does not say it."""
     try:
-        logged = log_file.read_text("utf-8", "replace")
+        logged = spark_log.read_text("utf-8", "replace")
     except OSError:
         logged = ""
     told = f"{_told(failure)}\n{logged}"
@@ -221,8 +221,8 @@ def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | Non
     if (known := known_error(failure, what)) is not None or not _is_from_outside(failure):
         return known
     named = f"{what}: " if what else ""
-    log = kept_log()
-    more = "" if log is None else f"; Spark's log says more: {log}"
+    spark_log = kept_spark_log()
+    more = "" if spark_log is None else f"; Spark's log says more: {spark_log}"
     return DcplakeError(f"{named}{innermost(failure)}{more}")
 
 

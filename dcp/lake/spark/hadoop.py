@@ -11,17 +11,17 @@ from dcp.lake.spark.jars import LOG_STORE_JAR
 from dcp.lake.spark.session import jvm_of
 
 
-def log_store_of(spark: SparkSession, place: str) -> str:
-    """Return the class with which a session commits to a place on S3.
+def log_store_of(spark: SparkSession, path: str) -> str:
+    """Return the class with which a session commits to a location on S3.
 
     Raises:
         ConfigError: it is Delta's own class, which may overwrite commits of others.
     """
-    if chosen := log_store_in(lambda key: spark.conf.get(key, None), place):
+    if chosen := log_store_in(lambda key: spark.conf.get(key, None), path):
         return chosen
-    key = f"spark.delta.logStore.{parts_of(place).scheme}.impl"
+    key = f"spark.delta.logStore.{parts_of(path).scheme}.impl"
     raise ConfigError(
-        f"{place}: found no setting {key} in this Spark session, expected {LOG_STORE}: without it "
+        f"{path}: found no setting {key} in this Spark session, expected {LOG_STORE}: without it "
         "two drivers could commit the same version. Set it where the session starts, and add the "
         f"jar {LOG_STORE_JAR} (docs/howto/object-stores.md)"
     )

@@ -34,7 +34,7 @@ _MOST_WORDS: Final = 80
 """The most characters of a server's answer that a message shows."""
 
 LOG_STORE_JAR: Final = _LISTS / "log_store" / "dcplake-s3-log-store.jar"
-"""The log store for tables on S3; its source is in the same folder."""
+"""The log store for tables on S3; its Java code is in the same folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +156,19 @@ def _repository() -> tuple[str, dict[str, str]]:
 
     It raises SetupError if it is not an HTTP URL; the message contains no secret.
     """
-    place = urlsplit(os.environ.get(_VARIABLE) or _MAVEN_CENTRAL)
-    if place.scheme not in ("http", "https") or not place.hostname or place.query or place.fragment:
+    url = urlsplit(os.environ.get(_VARIABLE) or _MAVEN_CENTRAL)
+    if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
         raise SetupError(
-            f"{_VARIABLE}: found {f'the scheme {place.scheme}' if place.scheme else 'no URL'}"
-            f"{' and a query' if place.query else ''}, expected https://host/path of a Maven "
+            f"{_VARIABLE}: found {f'the scheme {url.scheme}' if url.scheme else 'no URL'}"
+            f"{' and a query' if url.query else ''}, expected https://host/path of a Maven "
             "repository; with a user and a password as https://user:password@host/path"
         )
-    user, _, host = place.netloc.rpartition("@")
+    user, _, host = url.netloc.rpartition("@")
     headers = {}
     if user:
         told = b64encode(unquote(user).encode()).decode()
         headers["Authorization"] = f"Basic {told}"
-    return place._replace(netloc=host).geturl(), headers
+    return url._replace(netloc=host).geturl(), headers
 
 
 def main() -> int:

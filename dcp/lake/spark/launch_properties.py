@@ -29,8 +29,8 @@ rootLogger.appenderRef.file.ref = file
 
 appender.file.type = RollingFile
 appender.file.name = file
-appender.file.fileName = {log}
-appender.file.filePattern = {log}.%i
+appender.file.fileName = {spark_log}
+appender.file.filePattern = {spark_log}.%i
 appender.file.layout.type = PatternLayout
 appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}}{{UTC}}Z %p %c{{1}}: %m%n%ex
 appender.file.policies.type = Policies
@@ -39,7 +39,7 @@ appender.file.policies.size.size = 50MB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
 
-# It warns that a query plan was cut short for the log: nothing that an operator can act upon.
+# It warns that a query plan was cut short for Spark's log: nothing that an operator can act upon.
 logger.truncation.name = org.apache.spark.sql.catalyst.util.SparkStringUtils
 logger.truncation.level = error
 """
@@ -86,9 +86,9 @@ def escaped(text: str) -> str:
     )
 
 
-def write_log4j_properties(log_file: Path) -> Path:
-    log_file = log_file.absolute()
-    log_file.parent.mkdir(parents=True, exist_ok=True)
-    path = log_file.with_name(log_file.name + ".log4j2.properties")
-    path.write_text(_LOG4J.format(log=escaped(str(log_file))), encoding="ascii")
+def write_log4j_properties(spark_log: Path) -> Path:
+    spark_log = spark_log.absolute()
+    spark_log.parent.mkdir(parents=True, exist_ok=True)
+    path = spark_log.with_name(spark_log.name + ".log4j2.properties")
+    path.write_text(_LOG4J.format(spark_log=escaped(str(spark_log))), encoding="ascii")
     return path

@@ -12,24 +12,24 @@ from typing import Final
 from dcp.errors import SetupError
 from dcp.lake.spark.install_paths import data_folder
 
-_LOG_NAME: Final = "spark.log"
+_SPARK_LOG_NAME: Final = "spark.log"
 _ERROR: Final = b" ERROR "
 
-_PLACES: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (mkdtemp makes private folders)
+_FOLDERS: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  (mkdtemp makes private folders)
 """Other common folders for temporary files."""
 
 _SHORT_BYTES: Final = 40
 """The longest folder name for sockets: Spark adds 60 bytes, and macOS allows 103."""
 
 
-_logs: list[Path] = []
+_spark_logs: list[Path] = []
 
 
-def temporary_log_file() -> Path:
-    """Return a log file in a new folder. Exit removes it unless Spark logged an error."""
-    file = Path(tempfile.mkdtemp(prefix="dcplake-")) / _LOG_NAME
-    atexit.register(_remove_log, file, os.getpid())
-    _logs.append(file)
+def temporary_spark_log() -> Path:
+    """Return a new file for Spark's log. Exit removes it unless Spark logged an error."""
+    file = Path(tempfile.mkdtemp(prefix="dcplake-")) / _SPARK_LOG_NAME
+    atexit.register(_remove_spark_log, file, os.getpid())
+    _spark_logs.append(file)
     return file
 
 
@@ -49,7 +49,7 @@ def sockets_folder() -> Path:
     The name of a socket has about 100 characters at most, and temporary folders may be deep.
     """
     return _new_folder(
-        lambda place: len(os.fsencode(place)) <= _SHORT_BYTES,
+        lambda parent: len(os.fsencode(parent)) <= _SHORT_BYTES,
         f"a folder with a name of at most {_SHORT_BYTES} bytes, where Spark's sockets can be",
     )
 
@@ -72,17 +72,17 @@ def private_folder() -> Path:
 
 def _new_folder(fits: Callable[[Path], bool], wanted: str) -> Path:
     temporary = temporary_folder()
-    for place in (temporary, *map(Path, _PLACES), data_folder()):
+    for parent in (temporary, *map(Path, _FOLDERS), data_folder()):
         with suppress(OSError):
-            if fits(place):
-                folder = Path(tempfile.mkdtemp(prefix="dcplake-", dir=place))
+            if fits(parent):
+                folder = Path(tempfile.mkdtemp(prefix="dcplake-", dir=parent))
                 atexit.register(_remove_folder, folder, os.getpid())
                 return folder
     raise SetupError(f"temporary files: found {temporary}, expected {wanted}: name one in TMPDIR")
 
 
-def _has_programs(place: Path) -> bool:
-    return not os.statvfs(place).f_flag & getattr(os, "ST_NOEXEC", 0)  # macOS lacks the constant
+def _has_programs(parent: Path) -> bool:
+    return not os.statvfs(parent).f_flag & getattr(os, "ST_NOEXEC", 0)  # macOS lacks the constant
 
 
 def home_folder() -> Path | None:
@@ -90,10 +90,10 @@ def home_folder() -> Path | None:
     return home if home.is_absolute() and home.is_dir() else None
 
 
-def kept_log() -> Path | None:
-    """Keep Spark's log at exit, for a message that names it. None if dcplake chose no log."""
-    atexit.unregister(_remove_log)
-    return _logs[-1] if _logs else None
+def kept_spark_log() -> Path | None:
+    """Keep Spark's log at exit, for a message that names it. None if dcplake chose none."""
+    atexit.unregister(_remove_spark_log)
+    return _spark_logs[-1] if _spark_logs else None
 
 
 def remove_empty_warehouse_at_exit() -> None:
@@ -113,13 +113,13 @@ def remove_empty_warehouse_at_exit() -> None:
         atexit.register(remove)
 
 
-def _remove_log(log_file: Path, process_id: int) -> None:
-    if os.getpid() != process_id or _has_error(log_file):
+def _remove_spark_log(spark_log: Path, process_id: int) -> None:
+    if os.getpid() != process_id or _has_error(spark_log):
         return
     with suppress(OSError):
-        for file in log_file.parent.glob(f"{_LOG_NAME}*"):  # includes log4j's configuration
+        for file in spark_log.parent.glob(f"{_SPARK_LOG_NAME}*"):  # includes log4j's configuration
             file.unlink()
-        log_file.parent.rmdir()
+        spark_log.parent.rmdir()
 
 
 def _remove_folder(folder: Path, process_id: int) -> None:
@@ -127,9 +127,9 @@ def _remove_folder(folder: Path, process_id: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _has_error(log_file: Path) -> bool:
-    rolled = log_file.parent.glob(f"{_LOG_NAME}.[0-9]*")  # log4j starts a new file at 50 MB
-    for file in (log_file, *rolled):
+def _has_error(spark_log: Path) -> bool:
+    rolled = spark_log.parent.glob(f"{_SPARK_LOG_NAME}.[0-9]*")  # log4j starts a new file at 50 MB
+    for file in (spark_log, *rolled):
         with suppress(FileNotFoundError), file.open("rb") as lines:
             if any(_ERROR in line for line in lines):
                 return True

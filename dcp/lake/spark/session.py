@@ -30,7 +30,11 @@ from dcp.lake.spark.beside import is_connect, is_same, make_active, session_besi
 from dcp.lake.spark.failures import JVM_SECONDS, innermost, start_cause, watch_jvm
 from dcp.lake.spark.jvm_environment import environment, jvm_variables, set_language
 from dcp.lake.spark.launch_properties import launch_properties, write_log4j_properties
-from dcp.lake.spark.leftovers import kept_log, remove_empty_warehouse_at_exit, temporary_log_file
+from dcp.lake.spark.leftovers import (
+    kept_spark_log,
+    remove_empty_warehouse_at_exit,
+    temporary_spark_log,
+)
 from dcp.lake.spark.session_settings import (
     DELTA_EXTENSION,
     EXECUTOR_JAVA_OPTIONS,
@@ -67,7 +71,7 @@ def build_session(
     app_name: str = "dcplake",
     master: str | None = None,
     driver_memory: str = "2g",
-    log_file: Path | None = None,
+    spark_log: Path | None = None,
     extra: Mapping[str, str] | None = None,
     theirs: SparkSession | None = None,
     on_s3: bool = False,
@@ -79,7 +83,7 @@ def build_session(
         master: for example ``local[2]``, or ``sc://host:port`` for Spark Connect. None takes the
             master of spark-submit, or else all local cores.
         driver_memory: the JVM's heap in Spark's notation (``2g``). In local mode, tasks share it.
-        log_file: gets Spark's output; None chooses a new temporary file.
+        spark_log: gets Spark's output; None chooses a new temporary file.
         extra: further Spark settings. They override ours, but JVM options, jars and extensions are
             added to ours. Settings of spark-submit override both. Nothing overrides
             `REQUIRED_SPARK`.
@@ -107,7 +111,7 @@ def build_session(
         elif master is not None and master.startswith("sc://"):
             session = _connect(master, settings)
         else:
-            started = _start(app_name, master, driver_memory, log_file, settings, on_s3=on_s3)
+            started = _start(app_name, master, driver_memory, spark_log, settings, on_s3=on_s3)
             session = _set_up(started, settings)
     finally:
         _starting.clear()
@@ -216,15 +220,15 @@ def _start(
     app_name: str,
     master: str | None,
     driver_memory: str,
-    log_file: Path | None,
+    spark_log: Path | None,
     extra: Mapping[str, str],
     *,
     on_s3: bool,
 ) -> SparkSession:
     running = local_master(master or "local[*]")
     variables = jvm_variables(running)
-    log_file = log_file or temporary_log_file()
-    settings = static_settings(driver_memory, write_log4j_properties(log_file))
+    spark_log = spark_log or temporary_spark_log()
+    settings = static_settings(driver_memory, write_log4j_properties(spark_log))
     # The user's packages bring hadoop-aws; a second copy would conflict.
     is_resolved = S3_PACKAGE in extra.get(PACKAGES, "")
     settings |= jars_settings(lambda name: is_resolved and name == S3A_CLASS, on_s3=on_s3)
@@ -234,19 +238,19 @@ def _start(
     settings = _overridden(settings, extra)
     try:
         with environment(variables):
-            return _start_jvm(settings, log_file)
+            return _start_jvm(settings, spark_log)
     except SetupError:
-        kept_log()
+        kept_spark_log()
         raise
 
 
-def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
+def _start_jvm(settings: Mapping[str, str], spark_log: Path) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
-        with log_file.open("ab") as output, launch_properties(settings):
+        with spark_log.open("ab") as output, launch_properties(settings):
             gateway = launch_gateway(  # type: ignore[no-untyped-call]
                 popen_kwargs={"stdout": output, "stderr": output}
             )
@@ -265,7 +269,7 @@ def _start_jvm(settings: Mapping[str, str], log_file: Path) -> SparkSession:
     except (PySparkException, Py4JError, OSError) as failure:
         raise SetupError(
             f"Spark did not start with spark.master {settings['spark.master']!r}: "
-            f"{start_cause(failure, log_file)}; its log says more: {log_file}"
+            f"{start_cause(failure, spark_log)}; its log says more: {spark_log}"
         ) from failure
 
 
@@ -280,7 +284,7 @@ def _start_in_submitted_jvm(
     set_language(jvm)
     # Python workers print warnings, for example if the JVM closed a socket first. They would reach
     # the screen. Spark's own log has opened its stream before, and is unaffected.
-    jvm.java.lang.System.setErr(jvm.java.io.PrintStream(str(temporary_log_file())))
+    jvm.java.lang.System.setErr(jvm.java.io.PrintStream(str(temporary_spark_log())))
     given = dict(conf.getAll())
     ours = static_settings("", None) | warehouse_settings() | {"spark.app.name": app_name}
     running = given.get("spark.master") or master or "local[*]"

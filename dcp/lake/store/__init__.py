@@ -1,1 +1,1 @@
-"""The interfaces of a lake's store and tables, their places, and access to them without Spark."""
+"""Interfaces of a lake's store and tables, their locations, and access to them without Spark."""

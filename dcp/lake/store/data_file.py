@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.table_location import TableLocation
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A finished file at the table's place, with the facts that a commit needs."""
+    """A finished file at the table's location, with the facts that a commit needs."""
 
     name: str
     size_bytes: int
@@ -63,9 +63,9 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
     encoded rows.
     """
 
-    def __init__(self, place: TablePlace, contents: FileContents) -> None:
+    def __init__(self, location: TableLocation, contents: FileContents) -> None:
         """Store the arguments; the file begins with the first rows."""
-        self._place = place
+        self._location = location
         self._contents = contents
         self._name = f"part-{uuid4()}.zstd.parquet"
         self._open = ExitStack()
@@ -113,7 +113,7 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
         if self._writer is None:
             contents = self._contents
             part_bytes = max(UPLOAD_PART_BYTES, contents.row_group_bytes)
-            self._file = self._open.enter_context(self._place.writing(self._name, part_bytes))
+            self._file = self._open.enter_context(self._location.writing(self._name, part_bytes))
             self._writer = pq.ParquetWriter(
                 self._file,
                 contents.schema,
@@ -140,13 +140,13 @@ class DataFileWriter(AbstractContextManager["DataFileWriter"]):
 
 
 def _statistics(footer: pq.FileMetaData, columns: Sequence[str]) -> str:
-    places = {footer.schema.column(place).path: place for place in range(footer.num_columns)}
+    indexes = {footer.schema.column(index).path: index for index in range(footer.num_columns)}
     minima: dict[str, Any] = {}
     maxima: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for column in columns:
         told = [
-            footer.row_group(group).column(places[column]).statistics
+            footer.row_group(group).column(indexes[column]).statistics
             for group in range(footer.num_row_groups)
         ]
         nulls[column] = sum(each.null_count for each in told)

@@ -25,7 +25,7 @@ _REPLICA: Final = f"{_COPY}, or delete the table's folder: the next run creates 
 _AUDIT: Final = f"{_COPY}, or delete the table's folder: only its record of rollbacks is lost"
 _REMEDIES: Final = {
     ("changes", False): f"{_COPY}, or read the bucket again with {REREAD_COMMAND}",
-    ("changes", True): f"{_COPY}, or set lake.root to a new place and read the bucket again there",
+    ("changes", True): f"{_COPY}, or set lake.root to a new location and read the bucket there",
     ("docs", False): _REPLICA,
     ("docs", True): _REPLICA,
     ("undone", False): _AUDIT,
@@ -77,8 +77,8 @@ class Cause:
     error: type[DcplakeError]
     found: str
     what_to_do: str = ""
-    """If empty, `remedy` chooses by the table and `is_log`."""
-    is_log: bool = False
+    """If empty, `remedy` chooses by the table and `is_delta_log`."""
+    is_delta_log: bool = False
     """True if the file belongs to the table's Delta log."""
 
 
@@ -221,7 +221,7 @@ def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:
     """Return our error if the store caused a failure of obstore or delta-rs; else None.
 
     With such a failure, Spark would fail as well. None means that Spark may succeed or say more.
-    The message begins with ``what``: the action, or its place.
+    The message begins with ``what``: the action, or the table.
     """
     if isinstance(failure, SetupError | SecretError):
         return failure
@@ -245,21 +245,21 @@ def named_cause(told: str, what: str, causes: Sequence[Cause]) -> DcplakeError |
     for cause in causes:
         if (match := cause.pattern.search(told)) is not None:
             file = next(filter(None, match.groups()), "")
-            place = f"{file}: " if file else ""
-            what_to_do = cause.what_to_do or remedy(file, what, is_log=cause.is_log)
-            return cause.error(f"{named}{place}{cause.found}; {what_to_do}")
+            named_file = f"{file}: " if file else ""
+            what_to_do = cause.what_to_do or remedy(file, what, is_delta_log=cause.is_delta_log)
+            return cause.error(f"{named}{named_file}{cause.found}; {what_to_do}")
     return None
 
 
-def remedy(file: str, what: str, *, is_log: bool) -> str:
+def remedy(file: str, what: str, *, is_delta_log: bool) -> str:
     """Return the remedy for a damaged file of a table, or of its Delta log.
 
     The file's path gives the table. Without a file, ``what`` must end with the table's name.
     """
-    folder, log, _ = file.partition("/_delta_log")
-    named = folder if log else folder.rpartition("/")[0]
+    folder, delta_log, _ = file.partition("/_delta_log")
+    named = folder if delta_log else folder.rpartition("/")[0]
     table = named.rpartition("/")[2] if file else what.rpartition("table ")[2]
-    return _REMEDIES.get((table.partition("__")[0], is_log), _COPY)
+    return _REMEDIES.get((table.partition("__")[0], is_delta_log), _COPY)
 
 
 def plain_line(failure: BaseException) -> str:

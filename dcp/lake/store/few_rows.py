@@ -21,7 +21,7 @@ from dcp.lake.store.file_commit import (
     unknown_features,
     write_checkpoint,
 )
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.table_location import TableLocation
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
@@ -33,16 +33,16 @@ _MOST_BYTES: Final = 16 * MEBIBYTE
 """Only `dcplake maintain` compacts a table with more bytes."""
 
 _PLAIN_NAME: Final = re.compile(r"[\w.-]+")
-"""A file name that the log stores unencoded, for a file directly in the table's folder."""
+"""A file name that the Delta log stores unencoded, for a file directly in the table's folder."""
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
-def append_rows(place: TablePlace, rows: pa.Table, user_metadata: str, where: str) -> bool:
+def append_rows(location: TableLocation, rows: pa.Table, user_metadata: str, where: str) -> bool:
     """Append rows as a separate version; return whether it did.
 
     It did not if the table has other columns or unknown features, or if other commits came first in
-    every attempt. ``place`` must be able to commit (`dcp.lake.store.file_commit.takes_files`).
+    every attempt. ``location`` must be able to commit (`dcp.lake.store.file_commit.takes_files`).
 
     Raises:
         DcplakeError: the commit failed. If it may have succeeded nevertheless, the message, which
@@ -51,31 +51,31 @@ def append_rows(place: TablePlace, rows: pa.Table, user_metadata: str, where: st
     """
     file: DataFile | None = None
     for _ in attempts():
-        table = place.open()
+        table = location.open()
         columns = pa.schema(table.schema().to_arrow())
         given = {each.name: each for each in rows.schema}
         if unknown_features(table) or given != {each.name: each for each in columns}:
             return False
         # The file is written once: if another commit comes first, only the version changes.
-        file = file or _written(place, rows)
+        file = file or _written(location, rows)
         version, properties = table.version() + 1, table.metadata().configuration
         are_many = len(table.file_uris()) + 1 >= _MOST_FILES
         added = [] if file is None else [file]
         lines = commit_lines(appended(added, table.version(), user_metadata, Operation.WRITE))
         try:
-            place.commit(version, lines)
+            location.commit(version, lines)
         except FileExistsError:
             continue
         except Exception as failure:  # of many classes, some undocumented
             raise _commit_error(failure, where) from failure
-        checkpoint_if_due(place, version, properties)
+        checkpoint_if_due(location, version, properties)
         if are_many:
-            _keep_few_files(place, table)
+            _keep_few_files(location, table)
         return True
     return False
 
 
-def _keep_few_files(place: TablePlace, table: "StoredTable") -> None:
+def _keep_few_files(location: TableLocation, table: "StoredTable") -> None:
     """Compact the files of many appends into one, and write a checkpoint.
 
     Otherwise, each append adds two files that every reader requests from an object store. A failure
@@ -93,13 +93,13 @@ def _keep_few_files(place: TablePlace, table: "StoredTable") -> None:
             or unknown_features(table)
         ):
             return
-        file = _written(place, _all_rows(table))
+        file = _written(location, _all_rows(table))
         if file is None:
             return
-        place.commit(table.version() + 1, commit_lines(compacted(sizes, file, table.version())))
-        write_checkpoint(place, table.version() + 1, table.metadata().configuration)
+        location.commit(table.version() + 1, commit_lines(compacted(sizes, file, table.version())))
+        write_checkpoint(location, table.version() + 1, table.metadata().configuration)
     except Exception as failure:  # another process may be compacting, too
-        _LOG.debug("%s: %s; its files stay as they are", place, plain_line(failure))
+        _LOGGER.debug("%s: %s; its files stay as they are", location, plain_line(failure))
 
 
 def _all_rows(table: "StoredTable") -> pa.Table:
@@ -108,10 +108,10 @@ def _all_rows(table: "StoredTable") -> pa.Table:
     return rows.cast(pa.schema(table.schema().to_arrow()))
 
 
-def _written(place: TablePlace, rows: pa.Table) -> DataFile | None:
+def _written(location: TableLocation, rows: pa.Table) -> DataFile | None:
     kinds = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_string, pa.types.is_timestamp)
     bounded = [each.name for each in rows.schema if any(is_of(each.type) for is_of in kinds)]
-    with DataFileWriter(place, FileContents(rows.schema, bounded, _MOST_BYTES)) as writer:
+    with DataFileWriter(location, FileContents(rows.schema, bounded, _MOST_BYTES)) as writer:
         for batch in rows.to_batches():
             writer.write(batch)
         return writer.finish()

@@ -1,9 +1,9 @@
 """Commits finished data files to a Delta table, without Spark.
 
 delta-rs reads a lake's tables and writes their checkpoints, but refuses to write to tables with
-liquid clustering. An append is one file in the table's log (Delta protocol, "Delta Log Entries",
-"Writer Version Requirements"). It is written only if no such file exists: by a link in a folder, by
-a conditional write in an object store. So one of two writers of a version wins.
+liquid clustering. An append is one file in the table's Delta log (Delta protocol, "Delta Log
+Entries", "Writer Version Requirements"). It is written only if no such file exists: by a link in a
+folder, by a conditional write in an object store. So one of two writers of a version wins.
 """
 
 import json
@@ -20,8 +20,8 @@ from dcp.client.backoff import Backoff
 from dcp.errors import LakeError
 from dcp.lake.store.data_file import DataFile
 from dcp.lake.store.failures import plain_line, store_error
-from dcp.lake.store.place import DELTA_LOG, TablePlace, commit_name
 from dcp.lake.store.table import CommitConflictError, Transaction
+from dcp.lake.store.table_location import DELTA_LOG, TableLocation, commit_name
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
@@ -51,8 +51,8 @@ append from its rows.
 _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
 _KNOWN_INTERVAL: Final = re.compile(r"0*[1-9][0-9]*")
 _DEFAULT_CHECKPOINT_INTERVAL: Final = 10
-_LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
-_LOG_RETENTION: Final = "delta.logRetentionDuration"
+_DELTA_LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
+_DELTA_LOG_RETENTION: Final = "delta.logRetentionDuration"
 _KNOWN_RETENTION: Final = re.compile(r"interval \d+ seconds")
 """delta-rs reads any other interval as 30 days."""
 
@@ -81,10 +81,10 @@ _METRICS: Final = {
     Operation.MERGE: ("numTargetFilesAdded", "numTargetRowsInserted", "numTargetBytesAdded"),
 }
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
-def takes_files(place: TablePlace, table: "StoredTable") -> bool:
+def takes_files(location: TableLocation, table: "StoredTable") -> bool:
     """Return whether dcplake can append to a table without Spark.
 
     Raises:
@@ -92,8 +92,8 @@ def takes_files(place: TablePlace, table: "StoredTable") -> bool:
         LakeError: the store overwrites existing files.
     """
     if unknown := unknown_features(table):
-        _LOG.info("%s: found the Delta features %s; Spark writes to it", place, unknown)
-    return not unknown and place.can_commit()
+        _LOGGER.info("%s: found the Delta features %s; Spark writes to it", location, unknown)
+    return not unknown and location.can_commit()
 
 
 def unknown_features(table: "StoredTable") -> str:
@@ -109,7 +109,7 @@ def unknown_features(table: "StoredTable") -> str:
 
 
 def commit_files(
-    place: TablePlace,
+    location: TableLocation,
     files: Sequence[DataFile],
     read_version: int,
     transaction: Transaction,
@@ -123,8 +123,8 @@ def commit_files(
     transaction of the same application. The caller must read the commit back.
 
     Args:
-        place: the place of a table that `takes_files`.
-        files: files at that place; perhaps none.
+        location: the location of a table that `takes_files`.
+        files: files at that location; perhaps none.
         read_version: the newest version that the caller has read.
         transaction: application id and version.
         user_metadata: appears in the table's history.
@@ -137,26 +137,26 @@ def commit_files(
         Exception: the store or disk failed; read back whether the commit exists.
     """
     app_id, app_version = transaction
-    table = table or place.open(read_version)
+    table = table or location.open(read_version)
     properties = table.metadata().configuration
     newest = table.transaction_version(app_id)
     if newest is not None and newest >= app_version:
         return
     if unknown := unknown_features(table):
         raise LakeError(
-            f"{place}: found the Delta features {unknown}, which the table got after the files "
+            f"{location}: found the Delta features {unknown}, which the table got after the files "
             "were written; nothing was committed, run it again: Spark then writes to the table"
         )
     # An executor with another disk at the same path would have written elsewhere.
-    _refuse_missing(place, files)
+    _refuse_missing(location, files)
     actions = appended(files, read_version, user_metadata, operation, transaction)
     version = read_version + 1
     try:
-        place.commit(version, commit_lines(actions))
+        location.commit(version, commit_lines(actions))
     except FileExistsError:
-        name = f"{place}/{DELTA_LOG}/{commit_name(version)}"
+        name = f"{location}/{DELTA_LOG}/{commit_name(version)}"
         raise CommitConflictError(f"{name}: found a commit there, expected none") from None
-    checkpoint_if_due(place, version, properties)
+    checkpoint_if_due(location, version, properties)
 
 
 def attempts() -> Iterator[None]:
@@ -250,16 +250,16 @@ def commit_lines(actions: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in actions).encode()
 
 
-def _refuse_missing(place: TablePlace, files: Sequence[DataFile]) -> None:
-    for file, found in zip(files, place.sizes_of([each.name for each in files]), strict=True):
+def _refuse_missing(location: TableLocation, files: Sequence[DataFile]) -> None:
+    for file, found in zip(files, location.sizes_of([each.name for each in files]), strict=True):
         if found != file.size_bytes:
             elsewhere = (
                 ""
-                if place.is_remote
+                if location.is_remote
                 else "executors on other machines must have lake.root at the same path, and "
             )
             raise LakeError(
-                f"{place}/{file.name}: found no such file, or one of another size, expected the "
+                f"{location}/{file.name}: found no such file, or one of another size, expected the "
                 f"{file.size_bytes} bytes that a Spark task wrote; {elsewhere}nobody may remove "
                 "files of the lake"
             )
@@ -283,27 +283,29 @@ def _added(file: DataFile) -> dict[str, Any]:
 
 
 def checkpoint_if_due(
-    place: TablePlace, version: int, properties: Mapping[str, str | None]
+    location: TableLocation, version: int, properties: Mapping[str, str | None]
 ) -> None:
-    """Write a checkpoint and clean up the log, as Delta does after its own commits.
+    """Write a checkpoint and clean up the Delta log, as Delta does after its own commits.
 
     If this fails, the commit still stands.
     """
     told = properties.get(_CHECKPOINT_INTERVAL) or ""
     interval = int(told) if _KNOWN_INTERVAL.fullmatch(told) else _DEFAULT_CHECKPOINT_INTERVAL
     if version % interval == 0:
-        write_checkpoint(place, version, properties)
+        write_checkpoint(location, version, properties)
 
 
-def write_checkpoint(place: TablePlace, version: int, properties: Mapping[str, str | None]) -> None:
-    """Write a checkpoint and clean up the log. A failure is logged, not raised."""
+def write_checkpoint(
+    location: TableLocation, version: int, properties: Mapping[str, str | None]
+) -> None:
+    """Write a checkpoint and clean up the Delta log. A failure is logged, not raised."""
     try:
-        place.prepare_checkpoint()
-        table = place.open(version)
+        location.prepare_checkpoint()
+        table = location.open(version)
         table.create_checkpoint()
-        is_wanted = properties.get(_LOG_CLEANUP, "true") == "true"
-        if is_wanted and _KNOWN_RETENTION.fullmatch(properties.get(_LOG_RETENTION) or ""):
+        is_wanted = properties.get(_DELTA_LOG_CLEANUP, "true") == "true"
+        if is_wanted and _KNOWN_RETENTION.fullmatch(properties.get(_DELTA_LOG_RETENTION) or ""):
             table.cleanup_metadata()
     except Exception as failure:  # of many classes, some undocumented
         why = store_error(failure) or plain_line(failure)
-        _LOG.warning("%s: version %d has no checkpoint: %s", place, version, why)
+        _LOGGER.warning("%s: version %d has no checkpoint: %s", location, version, why)

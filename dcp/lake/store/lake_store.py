@@ -65,7 +65,7 @@ class LakeStore(Protocol):
     def prepare(self) -> None:
         """Check the store. Call this before the first table is made, and again afterwards.
 
-        Only the second call can check the place that a catalog has chosen.
+        Only the second call can check the location that a catalog has chosen.
 
         Raises:
             LakeError: the store overwrites existing files.

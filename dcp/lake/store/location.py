@@ -1,4 +1,4 @@
-"""The place of a lake: a folder, a prefix in an object store, or a catalog schema."""
+"""The location of a lake: a folder, a prefix in an object store, or a catalog schema."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -7,10 +7,10 @@ from typing import Final
 
 from dcp.errors import LakeError
 from dcp.lake.config.lake_root import checked_root, is_on_s3, local_root, parts_of
-from dcp.lake.store.folder_place import FolderPlace
-from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.folder_location import FolderLocation
+from dcp.lake.store.object_location import ObjectLocation
 from dcp.lake.store.sql import dotted, quoted
+from dcp.lake.store.table_location import TableLocation
 
 _UNREADABLE: Final = frozenset("%\\")
 """delta-rs decodes these characters in a path, so that only Spark can use such a lake."""
@@ -21,7 +21,7 @@ WayToStore = Callable[[str], Mapping[str, str] | None]
 
 @dataclass(frozen=True, slots=True)
 class LakeLocation:
-    """The place of a lake's tables: either ``root`` or ``schema``.
+    """The location of a lake's tables: either ``root`` or ``schema``.
 
     A root on this machine is absolute, with ``~`` resolved, like its lock file.
     """
@@ -61,12 +61,12 @@ class LakeLocation:
             return f"{dotted(self.schema)}.{quoted(table)}"
         return f"delta.{quoted(self.spark_path(table))}"
 
-    def place(self, table: str) -> TablePlace | None:
-        """Return the place of a table below the root; None if only Spark can open it."""
+    def of_table(self, table: str) -> TableLocation | None:
+        """Return the location of a table below the root; None if only Spark can open it."""
         path = self.path(table)
-        return self.place_at(Path(path) if path.startswith("/") else path)
+        return self.location_at(Path(path) if path.startswith("/") else path)
 
-    def refuse_place_in_table(self) -> None:
+    def refuse_location_in_table(self) -> None:
         """Refuse a root inside a Delta table, whose VACUUM would remove the lake's files.
 
         It ignores parent folders that this user may not read.
@@ -78,7 +78,7 @@ class LakeLocation:
         if table is not None:
             raise LakeError(
                 f"lake.root: found {self.root} in the Delta table {table}, whose VACUUM removes "
-                "files that are not its own; expected a place outside of tables"
+                "files that are not its own; expected a location outside of tables"
             )
 
     def _root_and_above(self) -> Iterator[str | Path]:
@@ -94,17 +94,17 @@ class LakeLocation:
 
     def _has_delta_log(self, where: str | Path) -> bool:
         try:
-            place = self.place_at(where)
-            return place is not None and place.has_delta_log()
+            location = self.location_at(where)
+            return location is not None and location.has_delta_log()
         except Exception:  # of many classes, some undocumented
             return False
 
-    def place_at(self, where: str | Path) -> TablePlace | None:
+    def location_at(self, where: str | Path) -> TableLocation | None:
         if _UNREADABLE & set(str(where)):
             return None  # delta-rs would open another folder
         if isinstance(where, Path):
-            return FolderPlace(where)
+            return FolderLocation(where)
         scheme, bucket, path = parts_of(where)
         if (way := self.way(f"{scheme}://{bucket}")) is None:
             return None
-        return ObjectPlace(f"s3://{bucket}/{path}" if is_on_s3(where) else where, way)
+        return ObjectLocation(f"s3://{bucket}/{path}" if is_on_s3(where) else where, way)

@@ -35,9 +35,9 @@ def locked(root: Path | None, command: str, *, makes_lake: bool) -> Iterator[Non
     try:
         root.mkdir(parents=True, exist_ok=True)
         lock = take_lock(path, command)
-    except LockHeldError as held:
+    except LockHeldError as refused:
         raise LakeLockedError(
-            f"lake {root}: another driver works on it ({held.holder}), "
+            f"lake {root}: another driver works on it ({refused.holder}), "
             "expected to be the only one; wait for it, or stop it"
         ) from None
     except OSError as error:

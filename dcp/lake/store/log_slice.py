@@ -22,10 +22,10 @@ class Role(StrEnum):
     FRESH = "fresh"
     """Live, but not in the table."""
     KEPT = "kept"
-    """Live and in the table, above the base version."""
+    """Live and in the table, above the restored version."""
     UNDONE = "undone"
     """In the table, but dead."""
-    HELD = "held"
+    IN_TABLE = "in_table"
     """In the table; a flush, drop or replacement ends it."""
     REVIVED = "revived"
     """Live; a published flush or drop had ended it, and is undone."""
@@ -96,8 +96,8 @@ class LogSlice:
         return tuple(sorted({*self.cleared, *self.replaced}))
 
     @property
-    def restored(self) -> Mapping[int, int]:
-        """By vbucket, the version that has its lost rows; without `replaced` vbuckets."""
+    def restored_versions(self) -> Mapping[int, int]:
+        """By vbucket, the version with the rows that it gets back; without `replaced` vbuckets."""
         return {each.vbucket: each.version for each in self.undone if not each.is_replacement}
 
     @property
@@ -111,7 +111,7 @@ class LogSlice:
         ]
         if self.begins_anew:
             parts.append("every vbucket began anew")
-        if restored := self.restored:
+        if restored := self.restored_versions:
             oldest = min(restored.values())
             parts.append(f"vbuckets {number_ranges(restored)} go back (oldest version {oldest})")
         parts += [

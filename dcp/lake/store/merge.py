@@ -51,7 +51,7 @@ class Merge:
 
     rows: pa.Table | LogRows = field(repr=False)
     """The columns of a replica, and ``deleted``. Each key occurs once."""
-    held_version: int
+    current_version: int
     """The table version to merge into."""
     vbuckets: tuple[int, ...]
     """The vbuckets of the rows."""

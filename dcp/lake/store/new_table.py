@@ -10,21 +10,21 @@ import pyarrow as pa
 from deltalake import Schema as StoredSchema
 
 from dcp.lake.store.file_commit import commit_info, commit_lines, table_metadata
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.table_location import TableLocation
 
 DELETION_VECTORS: Final = "delta.enableDeletionVectors"
 _CLUSTERING: Final = "delta.clustering"
 
 
 def commit_table(
-    place: TablePlace,
+    location: TableLocation,
     columns: pa.Schema,
     cluster_by: Collection[str],
     properties: Mapping[str, str],
 ) -> None:
-    """Make an empty table unless it exists; ``place`` must be able to commit (`can_commit`)."""
+    """Make an empty table unless it exists; ``location`` must be able to commit (`can_commit`)."""
     try:
-        place.commit(0, commit_lines(_actions(columns, cluster_by, properties)))
+        location.commit(0, commit_lines(_actions(columns, cluster_by, properties)))
     except FileExistsError:
         return
 

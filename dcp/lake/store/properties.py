@@ -13,7 +13,7 @@ from dcp.lake.store.file_commit import (
     table_metadata,
     unknown_features,
 )
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.table_location import TableLocation
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
@@ -24,15 +24,15 @@ def are_plain(names: Iterable[str]) -> bool:
     return not any(name.startswith("delta.") for name in names)
 
 
-def commit_properties(place: TablePlace, properties: Mapping[str, str | None]) -> bool:
+def commit_properties(location: TableLocation, properties: Mapping[str, str | None]) -> bool:
     """Set properties, or remove those without a value; return whether it did.
 
     It did not if the table has unknown features, or if other commits came first in every attempt.
-    ``place`` must be able to commit (`dcp.lake.store.file_commit.takes_files`), and the properties
-    must be plain.
+    ``location`` must be able to commit (`dcp.lake.store.file_commit.takes_files`), and the
+    properties must be plain.
     """
     for _ in attempts():
-        table = place.open()
+        table = location.open()
         if unknown_features(table):
             return False
         before = table.metadata().configuration
@@ -41,10 +41,10 @@ def commit_properties(place: TablePlace, properties: Mapping[str, str | None]) -
         if after == before:
             return True
         try:
-            place.commit(table.version() + 1, commit_lines(_actions(table, properties, after)))
+            location.commit(table.version() + 1, commit_lines(_actions(table, properties, after)))
         except FileExistsError:
             continue
-        checkpoint_if_due(place, table.version() + 1, after)
+        checkpoint_if_due(location, table.version() + 1, after)
         return True
     return False
 

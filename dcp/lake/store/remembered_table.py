@@ -11,9 +11,9 @@ from typing import Any, Final
 from deltalake import DeltaTable as StoredTable  # Spark has a class of that name, too
 
 from dcp.lake.store.cached_reads import CachedReads
-from dcp.lake.store.place import TablePlace, with_times
+from dcp.lake.store.table_location import TableLocation, with_times
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _MOST_REMEMBERED: Final = 500
 
@@ -32,17 +32,17 @@ class RememberedTable:
     told: dict[int, _Told] = field(default_factory=dict)
     """Commits by version, each with its file's time in milliseconds."""
     first_kept: int = 0
-    """The log has no commits of lower versions."""
+    """The Delta log has no commits of lower versions."""
 
-    def catch_up(self, place: TablePlace) -> bool:
+    def catch_up(self, location: TableLocation) -> bool:
         """Read the new commits; return False if the table must be opened again.
 
-        That happens if the table was created again, or its log lost commits that this process had
-        read.
+        That happens if the table was created again, or its Delta log lost commits that this process
+        had read.
         """
         version = self.stored.version()
-        found = place.commits_from(version)
-        if found.get(version) != self.newest or place.options != self.options:
+        found = location.commits_from(version)
+        if found.get(version) != self.newest or location.options != self.options:
             return False
         if len(found) == 1:
             return True
@@ -50,17 +50,17 @@ class RememberedTable:
         newest = self.stored.version()
         # Another commit came between the listing and the update.
         if newest not in found:
-            found = place.commits_from(newest)
+            found = location.commits_from(newest)
         self.newest = found.get(newest)
         return newest in found
 
-    def commits(self, place: TablePlace, limit: int) -> list[dict[str, Any]]:
+    def commits(self, location: TableLocation, limit: int) -> list[dict[str, Any]]:
         # delta-rs would block the other threads of this process while it waits for a store.
         newest, before = self.stored.version(), self.told
         wanted = range(newest, max(newest - limit, self.first_kept - 1), -1)
         told = {each: before[each] for each in wanted if each in before}
         missing = [each for each in wanted if each not in told]
-        for file in place.read_commits(missing):
+        for file in location.read_commits(missing):
             told[file.version] = _commit_info(file.content, file.version), file.milliseconds
         if told.keys() < set(wanted):
             self.first_kept = min(told, default=newest + 1)
@@ -93,28 +93,28 @@ class RememberedTables:
     def note_absent(self, name: str, read_at: int) -> None:
         self._absent[name] = read_at
 
-    def as_it_is(self, place: TablePlace, name: str) -> RememberedTable:
+    def as_it_is(self, location: TableLocation, name: str) -> RememberedTable:
         with self._reading.setdefault(name, Lock()):
             known = self._tables.get(name)
             if known is not None and self.cached_reads.has_seen(known.read_at):
                 return known
-            return self._read(place, name)
+            return self._read(location, name)
 
-    def _read(self, place: TablePlace, name: str) -> RememberedTable:
+    def _read(self, location: TableLocation, name: str) -> RememberedTable:
         known, read_at, is_known = self._tables.pop(name, None), self.cached_reads.tick(), False
         if known is not None:
             try:
-                is_known = known.catch_up(place)
+                is_known = known.catch_up(location)
             except Exception as failure:  # of many classes; opening it again names the fault
-                _LOG.debug("%s: read anew: %s: %s", place, type(failure).__name__, failure)
+                _LOGGER.debug("%s: read anew: %s: %s", location, type(failure).__name__, failure)
         if known is not None and is_known:
             known.read_at = read_at
         else:
             # The options come first: if keys change before `open`, the next read opens again.
-            options, stored = place.options, place.open()
-            newest = place.commits_from(stored.version()).get(stored.version())
+            options, stored = location.options, location.open()
+            newest = location.commits_from(stored.version()).get(stored.version())
             known = RememberedTable(stored, newest, options, read_at)
-            if newest is None:  # somebody has cleaned the log or removed the table
+            if newest is None:  # somebody has cleaned the Delta log or removed the table
                 return known
         self._tables[name] = known
         return known

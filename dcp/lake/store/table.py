@@ -21,7 +21,7 @@ class CommitConflictError(Exception):
 
 
 class MissingVersionError(Exception):
-    """The log, or a data file, of an older version is gone."""
+    """A commit, or a data file, of an older version is gone."""
 
 
 Statement = Callable[[str, Callable[[str], str]], str]

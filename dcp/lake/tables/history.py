@@ -16,6 +16,9 @@ from dcp.wire.json_tree import json_tree
 
 METADATA_KEY: Final = "dcplake"
 
+READ_VERSION: Final = "base"
+"""The metadata key of the version that the writer had read; commits of existing lakes have it."""
+
 HEARTBEAT: Final = "heartbeat"
 CLEANING: Final = "cleaned"
 """Metadata keys of commits of `maintain.horizon_guard` and `maintain.cleaning`."""
@@ -27,7 +30,7 @@ WINDOW: Final = 50
 """The next number of commits to read, before reading all."""
 
 WHOLE: Final = 1_000_000
-"""More commits than any log keeps."""
+"""More commits than any Delta log keeps."""
 
 DATA_PRESERVING: Final = frozenset(
     {
@@ -114,7 +117,7 @@ class TableCommit:
     @property
     def read_version(self) -> int:
         """The version that the driver had read when it made the commit."""
-        return int(self.ours.get("base", self.version - 1))
+        return int(self.ours.get(READ_VERSION, self.version - 1))
 
     @property
     def keeps_rows(self) -> bool:

@@ -1,7 +1,7 @@
 """The rollback horizon H: how long versions and changes stay, and what a shorter time would lose.
 
 Delta's log cleanup counts a version's age from its creation, not from its replacement. Files
-are kept for H, the log for 2 H, and a heartbeat renews a version older than H/4
+are kept for H, the Delta log for 2 H, and a heartbeat renews a version older than H/4
 (`dcp.lake.maintain.horizon_guard`). So no version that was current within H is older than 2 H.
 """
 
@@ -16,7 +16,7 @@ from dcp.lake.tables.history import TableCommit
 HOUR_SECONDS: Final = 3600
 
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
-LOG_RETENTION: Final = "delta.logRetentionDuration"
+DELTA_LOG_RETENTION: Final = "delta.logRetentionDuration"
 
 RECORDED: Final = "dcplake.horizonSeconds"
 """The property of ``changes`` with the horizon of the newest run."""
@@ -49,7 +49,10 @@ class Horizon:
         return str(float(self.seconds))
 
     def properties(self) -> dict[str, str]:
-        return {FILE_RETENTION: _interval(self.seconds), LOG_RETENTION: _interval(2 * self.seconds)}
+        return {
+            FILE_RETENTION: _interval(self.seconds),
+            DELTA_LOG_RETENTION: _interval(2 * self.seconds),
+        }
 
     def differing(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Return the wanted properties that a table lacks, or writes in other words.

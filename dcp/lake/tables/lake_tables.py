@@ -52,7 +52,7 @@ class LakeIdentity:
     """Empty if the server did not send it at that time; Couchbase before 7.6 does not."""
 
     def in_cluster(self, found: ClusterMap) -> "LakeIdentity":
-        """Return the identity that the lake would have if it held the bucket of this map."""
+        """Return the identity that the lake would have if it had the bucket of this map."""
         return replace(
             self,
             bucket_uuid=found.bucket_uuid,
@@ -218,7 +218,7 @@ def create_lake(
     ``lake_id`` may therefore differ from the given one.
 
     Raises:
-        LakeError: the place has a foreign table, a lake of another bucket, or one of another
+        LakeError: the location has a foreign table, a lake of another bucket, or one of another
             format; or it is inside another table; or the store overwrites existing files.
         ConfigError: the existing lake and the settings disagree about deletion vectors; or the lake
             is on S3, and the session may overwrite other commits.
@@ -227,7 +227,7 @@ def create_lake(
         store.prepare()
         changes = store.table(CHANGES_TABLE)
         if not changes.exists():
-            store.location.refuse_place_in_table()
+            store.location.refuse_location_in_table()
             horizon = Horizon.of_hours(horizon_hours)
             properties = horizon.properties() | {
                 "delta.dataSkippingStatsColumns": ",".join(CHANGES_STATISTICS),
@@ -242,7 +242,7 @@ def create_lake(
         lake = open_lake(store)
         lake.identity.require_same(identity, str(store.location))
         _require_deletion_vectors(lake.changes, lake.changes.properties(), deletion_vectors)
-        store.prepare()  # a catalog knows the place of a new table only at this point
+        store.prepare()  # a catalog knows the location of a new table only at this point
         return lake
 
 
@@ -260,7 +260,7 @@ def _require_deletion_vectors(
         words = ("without", "with")
         raise ConfigError(
             f"lake.deletion_vectors: found {str(are_wanted).lower()}, but {table.where} was made "
-            f"{words[had]} deletion vectors; expected {str(had).lower()}, or the place of a new "
+            f"{words[had]} deletion vectors; expected {str(had).lower()}, or the location of a new "
             "lake"
         )
 
@@ -269,7 +269,7 @@ def open_lake(store: LakeStore) -> LakeTables:
     """Open the lake of a store. It starts Spark only if nothing else can read the lake.
 
     Raises:
-        LakeError: the place has no lake, a foreign table, or a lake of another format version.
+        LakeError: the location has no lake, a foreign table, or a lake of another format version.
     """
     with store.cached_reads.read_once():
         return _open(store)
@@ -287,7 +287,7 @@ def _open(store: LakeStore) -> LakeTables:
     if version != str(FORMAT_VERSION):
         raise LakeError(
             f"{where}: found lake format {version!r}, expected {FORMAT_VERSION}; "
-            "set lake.root to a new place and run again: that run reads the bucket anew"
+            "set lake.root to a new location and run again: that run reads the bucket anew"
         )
     _require_columns(changes, CHANGES)
     return LakeTables(store, read(LakeIdentity, properties), properties.get(_NODES, ""))

@@ -17,7 +17,7 @@ from dcp.types import U16_MAX, FailoverLog, require_unsigned
 
 @dataclass(frozen=True, slots=True)
 class RollbackOrder:
-    """The refused stream request, the seqno to roll back to, and the server's log."""
+    """The refused stream request, the seqno to roll back to, and the server's failover log."""
 
     from_seqno: int
     """The seqno of the refused request."""
@@ -38,8 +38,10 @@ class RollbackOrder:
 
     @property
     def is_for_unknown_branch(self) -> bool:
-        log = self.failover_log
-        return log is not None and all(entry.vb_uuid != self.from_vb_uuid for entry in log.entries)
+        failover_log = self.failover_log
+        return failover_log is not None and all(
+            entry.vb_uuid != self.from_vb_uuid for entry in failover_log.entries
+        )
 
     def __str__(self) -> str:
         return (
@@ -156,19 +158,19 @@ class VbucketProgress:
         """True if the vbucket began at 0 again, and the new history is not whole."""
         return self.epoch > FIRST_EPOCH and not self.is_whole
 
-    def starting_at(self, log: FailoverLog, seqno: int) -> "VbucketProgress":
+    def starting_at(self, failover_log: FailoverLog, seqno: int) -> "VbucketProgress":
         """Return the state of an unread vbucket that starts at ``seqno``.
 
-        ``log`` is its node's failover log. No stream has accepted it yet, but a rollback of the
-        first stream needs one.
+        ``failover_log`` is its node's failover log. No stream has accepted it yet, but a rollback
+        of the first stream needs one.
         """
-        vb_uuid = log.uuid_at(seqno) if seqno else 0
+        vb_uuid = failover_log.uuid_at(seqno) if seqno else 0
         return replace(
             self,
             position=Position.complete_at(vb_uuid, seqno),
             caught_up_seqno=seqno,
             start_seqno=seqno,
-            failover_log=log,
+            failover_log=failover_log,
         )
 
     def started_below(self, seqno: int) -> int:
@@ -231,7 +233,7 @@ class VbucketProgress:
             else self.last_collection_round,
             failover_log=failover_log or self.failover_log,
             purge_seqno=self.purge_seqno if purge_seqno is None else purge_seqno,
-            # An accepted stream request, which brings a log, ends a series of rollbacks.
+            # An accepted stream request, which brings a failover log, ends a series of rollbacks.
             fruitless_rollbacks=self.fruitless_rollbacks if failover_log is None else 0,
         )
 

@@ -1,1 +1,1 @@
-"""Monitoring of running tasks: live files, and metrics of them."""
+"""Monitoring of running tasks: the task board, and metrics of it."""

@@ -110,7 +110,7 @@ def verify(
             else ((), ALL_EQUAL)
         )
         return VerifyReport(
-            place=str(lake.location),
+            location=str(lake.location),
             lake_id=lake.identity.lake_id,
             tables=tables,
             vbuckets=len(reader.readable(chosen)) if replicas else 0,
@@ -143,18 +143,20 @@ def _compare(
     )
     found = digests_of(row for row in rows if not row["ending"])
     with spark_errors("verify failed in Spark"):
-        held = digests_of(replica_digests(replica_rows(reader.lake, statuses, chosen)).collect())
+        in_replica = digests_of(
+            replica_digests(replica_rows(reader.lake, statuses, chosen)).collect()
+        )
     tables = tuple(
         TableCompared(
             replica.name,
             statuses[replica].version,
             statuses[replica].round,
-            sum(held.get((replica.collection_id, each), (0,))[0] for each in seqnos),
+            sum(in_replica.get((replica.collection_id, each), (0,))[0] for each in seqnos),
         )
         for replica, seqnos in pins.items()
         if seqnos
     )
-    differing = reader.readable(differing_vbuckets(pins, found, held))
+    differing = reader.readable(differing_vbuckets(pins, found, in_replica))
     if not differing:
         return tables, ALL_EQUAL
     return tables, compare_keys(reader, wanted, statuses, pins, differing, keys)
@@ -179,8 +181,8 @@ def digests_of(rows: Iterable[Any]) -> Digests:
     }
 
 
-def differing_vbuckets(pins: Pins, found: Digests, held: Digests) -> set[int]:
+def differing_vbuckets(pins: Pins, found: Digests, in_replica: Digests) -> set[int]:
     pinned = (
         (replica.collection_id, vbucket) for replica, seqnos in pins.items() for vbucket in seqnos
     )
-    return {group[1] for group in pinned if found.get(group) != held.get(group)}
+    return {group[1] for group in pinned if found.get(group) != in_replica.get(group)}

@@ -37,7 +37,7 @@ def pinned_seqnos(
     if replica.round == 0:  # before the first apply nothing is promised
         return dict.fromkeys(range(lake.identity.vbucket_count), 0)
     states = states_at(lake, replica.round)
-    stale = replica.held.stale
+    stale = replica.current.stale
     return {
         vbucket: state.complete_seqno
         for vbucket, state in states.items()
@@ -127,9 +127,9 @@ WHEN complete_seqno IS NULL OR key IS NULL THEN NULL
 WHEN copies > 1 THEN '{REPEATED}'
 WHEN cleared_seqno > complete_seqno THEN NULL
 WHEN told.seqno > complete_seqno THEN NULL
-WHEN held IS NULL THEN CASE WHEN {_GONE} THEN NULL ELSE '{IN_SOURCE_ONLY}' END
+WHEN in_replica IS NULL THEN CASE WHEN {_GONE} THEN NULL ELSE '{IN_SOURCE_ONLY}' END
 WHEN {_GONE} THEN '{IN_REPLICA_ONLY}'
-WHEN told.seqno = held.seqno AND told.cas = held.cas THEN NULL
+WHEN told.seqno = in_replica.seqno AND told.cas = in_replica.cas THEN NULL
 ELSE '{DIFFERS}' END"""
 
 COMPARED: Final = (
@@ -137,8 +137,8 @@ COMPARED: Final = (
     "vbucket",
     "key",
     "kind",
-    "held.seqno AS replica_seqno",
-    "held.cas AS replica_cas",
+    "in_replica.seqno AS replica_seqno",
+    "in_replica.cas AS replica_cas",
     "copies",
     "told.seqno AS source_seqno",
     "told.cas AS source_cas",
@@ -203,11 +203,11 @@ def differences(
         f.expr("max(struct(seqno, cas, deleted))").alias("told"),
         f.expr("max(ending)").alias("ending"),
     )
-    held = replica.groupBy(*_KEY).agg(
-        f.expr("max(struct(seqno, cas))").alias("held"), f.expr("count(*)").alias("copies")
+    in_replica = replica.groupBy(*_KEY).agg(
+        f.expr("max(struct(seqno, cas))").alias("in_replica"), f.expr("count(*)").alias("copies")
     )
     found = (
-        told.join(held, _KEY, "full_outer")
+        told.join(in_replica, _KEY, "full_outer")
         .join(_pins(source.sparkSession, pins), _VBUCKET, "left")
         .withColumn("cleared_seqno", f.expr(_CLEARED_SEQNO))
         .withColumn("kind", f.expr(_KIND))

@@ -102,8 +102,8 @@ def _differences_kept(
     """
 
     def ask(source: "DataFrame") -> "DataFrame":
-        held = replica_rows(reader.lake, statuses, vbuckets)
-        answer = differences(source, held, pins, seen).persist()
+        in_replica = replica_rows(reader.lake, statuses, vbuckets)
+        answer = differences(source, in_replica, pins, seen).persist()
         answer.count()
         return answer
 

@@ -53,7 +53,7 @@ class Difference(Record):
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(Record, Shown):
-    place: str
+    location: Annotated[str, "place"]
     lake_id: Annotated[str, "lake"]
     tables: tuple[TableCompared, ...]
     vbuckets: int

@@ -25,7 +25,7 @@ from dcp.server.storage.log_names import LogNames, first_names
 from dcp.server.storage.saved_vbucket import VbucketHome
 from dcp.server.vbucket.vbucket_states import Vbucket
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class BucketStorage:
@@ -231,7 +231,7 @@ def _remove(file: OsFile) -> None:
     try:
         file.remove()
     except OSError as error:
-        _LOG.warning("cannot remove an unused log: %s", error)
+        _LOGGER.warning("cannot remove an unused log: %s", error)
 
 
 def _numbers_of(record: BucketRecord) -> frozenset[int]:

@@ -15,7 +15,7 @@ from dcp.server.storage.pending_write import PendingWrite
 from dcp.server.vbucket.persistence import Persistence
 from dcp.server.vbucket.vbucket_states import Vbucket
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 async def keep_compacting(
@@ -38,7 +38,7 @@ async def keep_compacting(
                 try:
                     await write_off_lock(begin, vbucket.data.persistence, lock, thread)
                 except Exception:  # one broken vbucket must not stop the others' compaction
-                    _LOG.exception(
+                    _LOGGER.exception(
                         "vbucket %d: cannot compact its log; the next turn tries again",
                         vbucket.id,
                     )

@@ -24,7 +24,7 @@ from dcp.server.bucket.compactor import write_off_lock
 from dcp.server.model.listeners import Listeners
 from dcp.server.vbucket.vbucket_states import Vbucket
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 HURRY_SHARE: Final = 1 / 32
 """Share of the checkpoint quota whose pending writes start a flush at once."""
 MOST_SHARE: Final = 1 / 4
@@ -142,7 +142,7 @@ class Flusher:
         why = self._failing[broken].why
         if not self._is_stuck:  # one log line for many refused writes
             text = "vbucket %d: cannot write to disk, writes to vbucket %d are refused: %s"
-            _LOG.warning(text, broken.id, vbucket.id, why)
+            _LOGGER.warning(text, broken.id, vbucket.id, why)
         self._is_stuck = True
         raise OSError(why)
 
@@ -204,13 +204,13 @@ class Flusher:
         """Log that a vbucket cannot be written, or can again, once for each change."""
         if failure is None:
             if vbucket in self._failing:
-                _LOG.warning("vbucket %d: writes reach the disk again", vbucket.id)
+                _LOGGER.warning("vbucket %d: writes reach the disk again", vbucket.id)
             self._failing.pop(vbucket, None)
             return
         if vbucket not in self._failing:
             text = "vbucket %d: cannot write to disk; the flusher tries again: %s"
             is_known = isinstance(failure, OSError)
-            _LOG.warning(text, vbucket.id, failure, exc_info=None if is_known else failure)
+            _LOGGER.warning(text, vbucket.id, failure, exc_info=None if is_known else failure)
         self._failing[vbucket] = _Failure(str(failure), self._monotonic())
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from dcp.wire.vocabulary import (
     Status,
 )
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _KNOWN_OPEN_FLAGS: Final = int(
     OpenFlag.PRODUCER
     | OpenFlag.INCLUDE_XATTRS
@@ -85,7 +85,7 @@ def dcp_control(session: Session, frame: Frame, body: m.Body, _: float) -> None:
         session.reply(frame, m.Empty())
         return
     if status is Status.EINVAL and (fault := fault_of_window(request.name, request.value)):
-        _LOG.warning("%s: a window is refused: %s", dcp.client.display_name, fault)
+        _LOGGER.warning("%s: a window is refused: %s", dcp.client.display_name, fault)
     session.refuse(frame, status, context_of_refusal(dcp, request.name, request.value))
 
 
@@ -118,7 +118,7 @@ def buffer_ack(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     before = dcp.over_acked_bytes
     is_known = dcp.take_acknowledgement(frame.opaque, frame_bytes)
     if not before and (beyond_bytes := dcp.over_acked_bytes):
-        _LOG.warning(
+        _LOGGER.warning(
             "%s: found an acknowledgement of %d bytes, expected at most the %d "
             "outstanding bytes; from now on only over_acked_bytes counts such bytes",
             dcp.client.display_name,

@@ -37,7 +37,7 @@ from dcp.wire.vocabulary import (
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _DISK_FAILED: Final = "The disk failed; the server's log says how"
 """Clients learn no paths of the server."""
 _TAKEOVER_OPCODES: Final = frozenset({Opcode.DCP_SNAPSHOT_MARKER, Opcode.DCP_SET_VBUCKET_STATE})
@@ -223,7 +223,7 @@ class Session:
             act(*args, **kwargs)
         except OSError as error:
             name = Opcode(frame.opcode).name
-            _LOG.warning("vbucket %d: %s is answered ETMPFAIL: %s", frame.vbucket, name, error)
+            _LOGGER.warning("vbucket %d: %s is answered ETMPFAIL: %s", frame.vbucket, name, error)
             self.refuse(frame, Status.ETMPFAIL, _DISK_FAILED)
 
     def _passes(self, command: CommandHandler, frame: Frame) -> bool:
@@ -369,7 +369,7 @@ class Session:
         if self.dcp is not None:
             is_overdue = self.dcp.noop.is_dead(now)
             if not self.is_closing and self.dcp.is_stuck(now):
-                _LOG.warning(
+                _LOGGER.warning(
                     "%s: closed because it acknowledged nothing of its full window for %g seconds",
                     self.dcp.client.display_name,
                     self.dcp.stuck_timeout_seconds,

@@ -23,7 +23,7 @@ from dcp.server.node.channels import Channel
 from dcp.server.node.turns import ITERATION_SECONDS, Turns
 from dcp.wire.framing import FrameBlock, FrameSplitter
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _PART_FRAMES: Final = 16
 """Frames of a long answer that are made in one turn."""
 _ANSWER_BYTES: Final = 8 * 1024
@@ -134,7 +134,7 @@ class AcceptedConnection:
     def close_if_overdue(self, now: float) -> None:
         self.session.close_if_overdue(now)
         if self._room.is_overdue(now) and not self.session.is_waiting:
-            _LOG.warning(
+            _LOGGER.warning(
                 "node %d closes a connection: its frame of %d bytes lacks %d, and %d others wait "
                 "for room",
                 self.session.node,

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from dcp.errors import LocalProtocolError, SourceError
 from dcp.server.replication.background import log_failure
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _START_SECONDS: Final = 30.0
 _WAIT_SECONDS: Final = 30.0
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class LoopThread:
         try:
             self.call(end())
         except Exception:  # the thread must end in any case
-            _LOG.exception("%s: did not end cleanly", self._name)
+            _LOGGER.exception("%s: did not end cleanly", self._name)
         loop.call_soon_threadsafe(loop.stop)
         self._join()
 
@@ -98,7 +98,7 @@ class LoopThread:
         if self._thread is not None:
             self._thread.join(_WAIT_SECONDS)
             if self._thread.is_alive():
-                _LOG.error("%s: has not ended after %g seconds", self._name, _WAIT_SECONDS)
+                _LOGGER.error("%s: has not ended after %g seconds", self._name, _WAIT_SECONDS)
         self._thread = self._loop = None
 
     def call_soon(self, function: Callable[[], object]) -> None:

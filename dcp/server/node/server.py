@@ -16,7 +16,7 @@ from dcp.server.node.http_connection import HttpConnection
 from dcp.server.node.listener import Listener
 from dcp.server.node.turns import Turns
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 ChannelOf = Callable[[socket.socket], Channel]
 RunChannel = Callable[[Channel], None]
 
@@ -112,7 +112,7 @@ class Node:
             self._bucket.clients.disconnected()
         client.close()
         if not task.cancelled() and task.exception() is not None:
-            _LOG.error("connection to node %d failed", self.node, exc_info=task.exception())
+            _LOGGER.error("connection to node %d failed", self.node, exc_info=task.exception())
 
     def close_overdue(self, now: float) -> None:
         if self.awake.is_set():

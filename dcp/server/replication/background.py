@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 FIRST_WAIT_SECONDS: Final = 0.02
 LONGEST_WAIT_SECONDS: Final = 1.0
 
@@ -26,7 +26,7 @@ async def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            _LOG.exception("%s failed and starts again", name)
+            _LOGGER.exception("%s failed and starts again", name)
         # A run that lasted a while counts as healthy, so its next failure restarts it soon.
         if loop.time() - begun > LONGEST_WAIT_SECONDS:
             wait_seconds = FIRST_WAIT_SECONDS
@@ -40,7 +40,7 @@ async def ended(
     """Wait for cancelled tasks to end, and log each error except those of ``expected``."""
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception) and not isinstance(result, expected):
-            _LOG.error("%s failed while it stopped", name, exc_info=result)
+            _LOGGER.error("%s failed while it stopped", name, exc_info=result)
 
 
 def log_failure(name: str) -> Callable[[asyncio.Future[Any] | Future[Any]], None]:
@@ -48,6 +48,6 @@ def log_failure(name: str) -> Callable[[asyncio.Future[Any] | Future[Any]], None
 
     def done(task: asyncio.Future[Any] | Future[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("%s failed", name, exc_info=error)
+            _LOGGER.error("%s failed", name, exc_info=error)
 
     return done

@@ -11,7 +11,7 @@ from typing import Final
 from dcp.server.storage.disk_store import StoredItem, VbucketStore
 from dcp.server.storage.pending_write import PendingWrite
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _LEAST_REPLACED_BYTES: Final = 8 * 1024 * 1024
 """Below this a compaction costs more than it saves."""
 
@@ -77,7 +77,7 @@ class DiskWriter:
             text = "vbucket %d: cannot compact the log, which stays as it is: %s"
             # A full disk is no fault of the code; any other error is, so log its traceback.
             is_known = isinstance(error, OSError)
-            _LOG.warning(text, self._vbucket, error, exc_info=None if is_known else error)
+            _LOGGER.warning(text, self._vbucket, error, exc_info=None if is_known else error)
             self.pending.give_up()
             self._cannot_compact = True
         self.pending = None

@@ -65,7 +65,7 @@ from dcp.wire.vocabulary import (
     StreamFlag,
 )
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _DISK: Final = int(SnapshotFlag.DISK | SnapshotFlag.CHECKPOINT)
 _HISTORY: Final = int(_DISK | SnapshotFlag.HISTORY | SnapshotFlag.MAY_CONTAIN_DUPLICATES)
 _MEMORY: Final = int(SnapshotFlag.MEMORY)
@@ -222,7 +222,7 @@ class ActiveStream:
         # connection goes on.
         except (OSError, FrameError) as error:
             text = "vbucket %d: stream %s ends with BACKFILL_FAILED behind seqno %d: %s"
-            _LOG.warning(text, self.vbucket, self.cursor, self.sent_seqno, error)
+            _LOGGER.warning(text, self.vbucket, self.cursor, self.sent_seqno, error)
             self.end(EndReason.BACKFILL_FAILED, announce=True)
             return self._next_batch(room_bytes, most_bytes, most_items)
 

@@ -31,7 +31,7 @@ from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class PreviousState(NamedTuple):
@@ -336,12 +336,12 @@ class Vbucket:
             # The other nodes fail over whatever this disk does, so an error must not stop this. The
             # data then stays whole, and the next write saves the branch.
             left = self.data.high_seqno
-            _LOG.warning("vbucket %d: cannot cut the log, so all data stays: %s", self.id, error)
+            _LOGGER.warning("vbucket %d: cannot cut the log, so all data stays: %s", self.id, error)
         self._begin_branch(left, is_first=is_first)
         try:
             self.save()
         except OSError as error:
-            _LOG.warning("vbucket %d: cannot save the new branch yet: %s", self.id, error)
+            _LOGGER.warning("vbucket %d: cannot save the new branch yet: %s", self.id, error)
 
     def _begin_branch(self, entry_seqno: int, *, is_first: bool = False) -> None:
         self.failover_log = self._forked(entry_seqno, is_first=is_first)

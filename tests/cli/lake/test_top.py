@@ -412,7 +412,7 @@ def _gated(task: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_board_of_tasks_without_flow_control_is_shown_too() -> None:
-    from tests.lake.task_board.test_live_board import READY, watcher
+    from tests.lake.task_board.test_board_files import READY, watcher
 
     look: TaskStats = watcher([READY]).stats()
     without = TaskStats.from_json(json.loads(json.dumps(look.to_json())) | {"connections": []})

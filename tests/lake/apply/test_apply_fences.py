@@ -28,7 +28,7 @@ def test_a_stale_plan_is_fenced_whatever_its_target(new_lake: NewLake) -> None:
     for _ in range(3):
         model.commit(model.next_round())
     ahead = plan_merge(lake, DOCS, model.round)
-    assert ahead is not None and paused.held.to_round == ahead.held.to_round == 0
+    assert ahead is not None and paused.current.to_round == ahead.current.to_round == 0
     run_apply(lake, ahead, "writer-2")
     with pytest.raises(FencedError, match=r"writer writer-2.*this driver stops"):
         run_apply(lake, paused, "writer-1")
@@ -108,4 +108,4 @@ def test_the_index_stands_in_for_a_cleaned_history(new_lake: NewLake, tmp_path: 
         (log / f"{version:020d}.json").unlink()
     assert replica_status(lake, DOCS).applied == made
     plan = next_plan(lake, model)
-    assert plan.held.to_round == made.to_round
+    assert plan.current.to_round == made.to_round

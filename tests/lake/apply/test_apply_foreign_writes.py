@@ -130,7 +130,7 @@ def test_a_dropped_replica_is_made_again_from_the_log(new_lake_in_memory: NewLak
     lake.store.table("docs").drop()
     ensure_replicas(lake, [DOCS])
     plan = plan_merge(lake, DOCS, model.round)
-    assert plan is not None and plan.held.to_round == 0
+    assert plan is not None and plan.current.to_round == 0
     run_apply(lake, plan, "w")
     model.commit(model.next_round(applied=unindexed_applied(lake, [DOCS])))
     apply_pending(lake, [DOCS], model.round, "w")

@@ -70,9 +70,9 @@ def found_in(table: pa.Table) -> Found:
 
 def live(log: ForkingLog) -> Found:
     """What ``docs_live`` must show: the newest complete state, or the table where it goes back."""
-    held = log.lake.versions[-1].held
+    current = log.lake.versions[-1].current
     log_slice = log.log_slice(log.lake.round)
-    going_back = {*log_slice.restored, *log_slice.replaced, *held.stale}
+    going_back = {*log_slice.restored_versions, *log_slice.replaced, *current.stale}
     shown = {p: r["cas"] for p, r in log.lake.versions[-1].rows.items() if p[0] in going_back}
     for vb in log.vbuckets:
         documents = log.truth[log.lake.round, vb.vbucket]
@@ -111,7 +111,9 @@ def test_every_version_and_docs_live_are_exact_over_forks(
         if number == ROUNDS or choice.random() < 0.7:
             if number == ROUNDS:
                 chosen = require_spark_chooses_the_same(log)
-                all_parts = chosen and chosen.restored and chosen.revived and chosen.emptied
+                all_parts = (
+                    chosen and chosen.restored_versions and chosen.revived and chosen.emptied
+                )
                 assert all_parts or seed != SEED, "the query lacks a part"
             in_memory = log.apply(number)
             name_keys(monkeypatch, always=choice.random() < 0.5)
@@ -135,7 +137,7 @@ def test_every_version_and_docs_live_are_exact_over_forks(
         if commit.is_apply
     ]
     assert [each.to_round for each in applied] == [
-        version.held.to_round for version in log.lake.versions[1:]
+        version.current.to_round for version in log.lake.versions[1:]
     ]
     for each, version in zip(applied, log.lake.versions[1:], strict=True):
         table = table_at(lake.location.path(DOCS.name), each.version)
@@ -160,9 +162,9 @@ def require_spark_chooses_the_same(log: ForkingLog) -> LogSlice | None:
     assert isinstance(rows, LogRows)
     docs = log.tables.store.table(DOCS.name)
     assert isinstance(docs, MemoryTable)
-    query = merge_source_sql(docs.sql, rows, plan.held.version)
+    query = merge_source_sql(docs.sql, rows, plan.current.version)
     by_spark = log.tables.spark.sql(f"SELECT * FROM {query}").toArrow()
-    by_datafusion = log_rows(docs.sql, rows, plan.held.version, docs.store.run_at)
+    by_datafusion = log_rows(docs.sql, rows, plan.current.version, docs.store.run_at)
     assert in_order(by_spark) == in_order(by_datafusion)
     return plan.log_slice
 
@@ -198,7 +200,7 @@ def require_told(log: ForkingLog) -> None:
     assert {tuple(row) for is_live, *row in rows if is_live} == alive
     assert len(rows) == sum(row["kind"] in ITEM_KINDS for row in log.lake.rows)
     rows = told(log, "SELECT vbucket, round FROM stale_vbuckets")
-    assert dict(rows) == log.lake.versions[-1].held.stale
+    assert dict(rows) == log.lake.versions[-1].current.stale
 
 
 def told(log: ForkingLog, query: str) -> list[tuple[Any, ...]]:

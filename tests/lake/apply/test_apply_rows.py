@@ -8,16 +8,16 @@ from datafusion import SessionContext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.lake.adapters.apply_sql import newest_places_sql, touched_sql
-from dcp.lake.change_log.touched_keys import RowPlace
+from dcp.lake.adapters.apply_sql import newest_references_sql, touched_sql
+from dcp.lake.change_log.touched_keys import RowReference
 from dcp.lake.store.log_slice import Role
 from dcp.lake.tables.schema import CHANGES
 
-PLACE = tuple(each.name for each in fields(RowPlace))
-ROWS = pa.schema([*map(CHANGES.field, ("vbucket", "key", *PLACE)), ("role", pa.string())])
+REFERENCE = tuple(each.name for each in fields(RowReference))
+ROWS = pa.schema([*map(CHANGES.field, ("vbucket", "key", *REFERENCE)), ("role", pa.string())])
 
 SEQNOS = [1, 2, 9, 10, 2**63, 2**64 - 1]
-LIVE = [RowPlace(seqno, at // 2, 3 + at // 3) for at, seqno in enumerate(SEQNOS)]
+LIVE = [RowReference(seqno, at // 2, 3 + at // 3) for at, seqno in enumerate(SEQNOS)]
 """Epochs and rounds ascend with the seqnos of live rows."""
 
 rows = st.lists(
@@ -30,9 +30,9 @@ rows = st.lists(
             ),
             st.tuples(
                 st.just(Role.UNDONE),
-                st.builds(RowPlace, st.sampled_from(SEQNOS), st.integers(0, 2), st.just(3)),
+                st.builds(RowReference, st.sampled_from(SEQNOS), st.integers(0, 2), st.just(3)),
             ),
-            st.sampled_from(((Role.HELD, None), (Role.REVIVED, None))),
+            st.sampled_from(((Role.IN_TABLE, None), (Role.REVIVED, None))),
         ),
     ),
     max_size=40,
@@ -41,19 +41,23 @@ rows = st.lists(
 
 @given(rows)
 def test_the_newest_live_version_of_a_touched_key_wins(
-    log: list[tuple[int, str, tuple[Role, RowPlace | None]]],
+    log: list[tuple[int, str, tuple[Role, RowReference | None]]],
 ) -> None:
     given_rows: list[dict[str, Any]] = [
-        {"vbucket": vbucket, "key": key, "role": role, **(asdict(place) if place else {})}
-        for vbucket, key, (role, place) in log
+        {"vbucket": vbucket, "key": key, "role": role, **(asdict(reference) if reference else {})}
+        for vbucket, key, (role, reference) in log
     ]
     touched = touched_sql("SELECT * FROM t")
     found = select(touched, given_rows)
-    expected: dict[tuple[int, str], RowPlace | None] = {}
+    expected: dict[tuple[int, str], RowReference | None] = {}
     for key in sorted({row[:2] for row in log}):
         own = [row for *at, row in log if tuple(at) == key]
         if {role for role, _ in own} != {Role.KEPT}:
-            live = [place for role, place in own if place is not None and role != Role.UNDONE]
+            live = [
+                reference
+                for role, reference in own
+                if reference is not None and role != Role.UNDONE
+            ]
             expected[key] = max(live, default=None)
     assert {
         (row["vbucket"], row["key"]): place_of(row) for row in found if row["is_touched"]
@@ -64,12 +68,12 @@ def test_the_newest_live_version_of_a_touched_key_wins(
     assert sum(row["row_count"] for row in found) == len(log)
     assert sorted(
         (row["vbucket"], row["key"], place_of(row))
-        for row in select(newest_places_sql(touched), given_rows)
-    ) == sorted((*key, place) for key, place in expected.items() if place is not None)
+        for row in select(newest_references_sql(touched), given_rows)
+    ) == sorted((*key, reference) for key, reference in expected.items() if reference is not None)
 
 
-def place_of(row: dict[str, Any]) -> RowPlace | None:
-    return None if row["seqno"] is None else RowPlace(*(int(row[name]) for name in PLACE))
+def place_of(row: dict[str, Any]) -> RowReference | None:
+    return None if row["seqno"] is None else RowReference(*(int(row[name]) for name in REFERENCE))
 
 
 def select(query: str, given_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

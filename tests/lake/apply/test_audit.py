@@ -91,7 +91,7 @@ class Scripted:
     def audited(self) -> dict[str, tuple[int | None, int | None]]:
         """By key, the seqnos before and after, of the newest apply's audit."""
         rows: list[dict[str, Any]] = self.log.lake.undone.kept.newest.rows.to_pylist()
-        newest = self.log.lake.versions[-1].held.version
+        newest = self.log.lake.versions[-1].current.version
         return {
             row["key"]: (_seqno(row["before"]), _seqno(row["after"]))
             for row in rows
@@ -189,7 +189,7 @@ def test_the_rows_before_the_apply_are_gone(
     lake.round(lake.write(1, "a"))
     lake.round(lake.write(2, "b"))
     lake.round(lake.write(2, "c"), fork=1, audits=False)
-    version = lake.log.lake.versions[-1].held.version
+    version = lake.log.lake.versions[-1].current.version
     lake.log.lake.unreadable.add(version - 1)
     lake.audit()
     assert not lake.log.lake.undone.rows("key", "true")

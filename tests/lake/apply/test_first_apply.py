@@ -104,7 +104,7 @@ def test_maintenance_in_the_moment_costs_an_attempt_and_no_second_set_of_files(
     made = run_apply(lake, plan, "w")
     assert len(attempts) == 2
     files = lake.table("docs").size().files
-    assert (made.version, files) == (plan.held.version + 2, data_files(lake))
+    assert (made.version, files) == (plan.current.version + 2, data_files(lake))
     assert_every_version_exact(lake, model)
 
 

@@ -16,20 +16,20 @@ from dcp.lake.apply.merge_plan import (
 )
 from dcp.lake.apply.slice_rules import no_slice
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
-from dcp.lake.change_log.touched_keys import MERGE_SOURCE, RowPlace, Touched
+from dcp.lake.change_log.touched_keys import MERGE_SOURCE, RowReference, Touched
 from dcp.lake.config.contracts import ContractMode
 from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, RowRange, Undo
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 from dcp.lake.tables.typed_columns import TypedColumns
 
-HELD = AppliedVersion("docs", 3, from_round=1, to_round=7, log_from_round=7)
+CURRENT = AppliedVersion("docs", 3, from_round=1, to_round=7, log_from_round=7)
 NEXT = LogSlice(ranges=(), first_round=8, to_round=8, log_from_round=8)
 ONE_KEY = Touched({(0, "key"): None})
 OTHER_COLUMNS = TypedPlan(change=ColumnChange.REWRITE)
-LATE = replace(NEXT, to_round=HELD.to_round + EMPTY_ROUNDS)
+LATE = replace(NEXT, to_round=CURRENT.to_round + EMPTY_ROUNDS)
 UNDONE = replace(NEXT, undone=(Undo(0, EMPTY_TABLE, 5),))
-STALE = replace(HELD, stale_vbuckets=(StaleVbucket(2, 5),))
-NOTHING = no_slice(HELD)
+STALE = replace(CURRENT, stale_vbuckets=(StaleVbucket(2, 5),))
+NOTHING = no_slice(CURRENT)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ NOTHING = no_slice(HELD)
 def test_a_table_is_due_for_rows_after_many_rounds_and_for_its_columns(
     log_slice: LogSlice, keys: Touched | None, typed: TypedPlan, expected: CommitReason
 ) -> None:
-    assert commit_reason(HELD, log_slice, keys, typed, is_applied=True) is expected
+    assert commit_reason(CURRENT, log_slice, keys, typed, is_applied=True) is expected
 
 
 def test_a_vbucket_that_is_stale_no_longer_makes_a_table_due() -> None:
@@ -71,7 +71,7 @@ def test_a_vbucket_that_is_stale_no_longer_makes_a_table_due() -> None:
 def test_a_table_without_an_apply_gets_other_columns_only_if_the_log_has_rows(
     log_slice: LogSlice, expected: CommitReason
 ) -> None:
-    due = commit_reason(HELD, log_slice, Touched(), OTHER_COLUMNS, is_applied=False)
+    due = commit_reason(CURRENT, log_slice, Touched(), OTHER_COLUMNS, is_applied=False)
     assert due is expected
 
 
@@ -98,8 +98,8 @@ def test_a_key_without_a_live_row_gets_the_older_one_or_is_deleted() -> None:
         ]
         return pa.Table.from_pylist(told, MERGE_SOURCE)
 
-    place = RowPlace(9, 0, 8)
-    touched = Touched({(1, "gone"): None, (1, "new"): place, (1, "old"): None})
+    reference = RowReference(9, 0, 8)
+    touched = Touched({(1, "gone"): None, (1, "new"): reference, (1, "old"): None})
     # "new" has a row in the older version as well, since a restored vbucket was read whole.
     found = rows_to_merge(touched, rows(("new", b"2")), [rows(("old", b"1"), ("new", b"1"))])
     assert [(row["key"], row["value"], row["deleted"]) for row in found.to_pylist()] == [
@@ -137,7 +137,9 @@ TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), "f", Co
         ),
         (Touched(), "0 changed keys in 0 vbuckets"),
         (
-            Touched({(0, "a"): None, (0, "b"): RowPlace(1, 0, 1), (2, "c"): RowPlace(2, 0, 1)}),
+            Touched(
+                {(0, "a"): None, (0, "b"): RowReference(1, 0, 1), (2, "c"): RowReference(2, 0, 1)}
+            ),
             "3 changed keys in 2 vbuckets, 1 without a live row",
         ),
         (UNTYPED, "no typed columns"),
@@ -151,7 +153,7 @@ TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), "f", Co
         ),
         (CommitReason.NONE, "it waits for further rounds"),
         (
-            MergePlan(HELD, NEXT, ONE_KEY, since_version=3, rows=MERGE_SOURCE.empty_table()),
+            MergePlan(CURRENT, NEXT, ONE_KEY, since_version=3, rows=MERGE_SOURCE.empty_table()),
             "apply docs: round 7 -> 8, 1 changed keys in 1 vbuckets, 1 without a live row, by hash "
             "join, reading rounds 8 to 8: 0 ranges of rows in 0 vbuckets",
         ),

@@ -301,13 +301,13 @@ def test_a_rollback_to_zero_keeps_the_old_state_until_the_new_one_is_whole(
     rounds.apply()
     if not rounds.lake.states[0].is_whole:
         assert shown(rounds) == before
-        assert rounds.lake.versions[-1].held.stale == {0: 1}
+        assert rounds.lake.versions[-1].current.stale == {0: 1}
     rounds.with_budget(10**9)
     follow(rounds)
     assert shown(rounds) == held(cluster)
     assert b"a" not in shown(rounds)
     assert rounds.lake.versions[-1].undone[0].version == REPLACED
-    assert rounds.lake.versions[-1].held.stale == {}
+    assert rounds.lake.versions[-1].current.stale == {}
 
 
 def test_a_bucket_that_lost_everything_is_empty_in_the_end(
@@ -382,10 +382,10 @@ def test_neither_old_version_nor_log_streams_the_vbucket_again(
     rounds.until_idle()
     rounds.apply()
     assert shown(rounds) == before
-    assert rounds.lake.versions[-1].held.stale == {0: 2}
+    assert rounds.lake.versions[-1].current.stale == {0: 2}
     follow(rounds)
     assert shown(rounds) == held(cluster) == {b"a": b"1", b"b": b"1"}
-    assert rounds.lake.versions[-1].held.stale == {}
+    assert rounds.lake.versions[-1].current.stale == {}
 
 
 def test_an_unknown_branch_is_retried_at_the_common_ancestor_first(

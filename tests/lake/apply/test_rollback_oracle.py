@@ -103,12 +103,12 @@ class MemoryReplica:
                 for (place, _), row in version.rows.items()
                 if place == vbucket
             }
-            assert found == self._expected(version.held, vbucket), (
-                f"vbucket {vbucket} of {version.held} differs; steps: {self.history.steps}"
+            assert found == self._expected(version.current, vbucket), (
+                f"vbucket {vbucket} of {version.current} differs; steps: {self.history.steps}"
             )
 
-    def _expected(self, held: AppliedVersion, vbucket: int) -> Documents:
-        state = self.lake.states_at[held.round_of(vbucket)].get(vbucket)
+    def _expected(self, current: AppliedVersion, vbucket: int) -> Documents:
+        state = self.lake.states_at[current.round_of(vbucket)].get(vbucket)
         return {} if state is None else self.history.documents(state)
 
 
@@ -122,7 +122,7 @@ def test_every_commit_is_exact(seed: int, tmp_path: Path) -> None:
         replica.come_to_the_end()
         replica.require_exact()
         history.require_at_the_end(dict(replica.lake.states))
-        assert not replica.lake.versions[-1].held.stale
+        assert not replica.lake.versions[-1].current.stale
 
 
 def test_a_first_snapshot_larger_than_a_round_comes_to_its_end_although_the_node_purged(

@@ -13,10 +13,10 @@ from dcp.lake.apply import audit
 from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.apply.slice_rules import (
     LogFacts,
-    bases_among,
     decide_slice,
     may_have_rows,
     oldest_pending_round,
+    restored_versions_among,
     rounds_before_forks,
     rounds_of_events,
     row_ranges,
@@ -91,7 +91,7 @@ FRESH, KEPT, UNDONE = Role.FRESH, Role.KEPT, Role.UNDONE
 
 
 @pytest.mark.parametrize(
-    ("base", "old", "new", "forks", "expected"),
+    ("start", "old", "new", "forks", "expected"),
     [
         pytest.param((0, 0), (0, 0), (0, MOST), [], [(0, 0, MOST, FRESH)], id="from nothing"),
         pytest.param((0, 10), (0, 10), (0, 10), [], [], id="nothing new"),
@@ -139,14 +139,16 @@ FRESH, KEPT, UNDONE = Role.FRESH, Role.KEPT, Role.UNDONE
     ],
 )  # fmt: skip
 def test_roles(
-    base: tuple[int, int],
+    start: tuple[int, int],
     old: tuple[int, int],
     new: tuple[int, int],
     forks: list[tuple[int, int]],
     expected: list[tuple[int, int, int, Role]],
 ) -> None:
-    at, held, to = (state_at(seqno, vbucket=4, epoch=epoch) for epoch, seqno in (base, old, new))
-    found = row_ranges(at, held, to, [Fork(epoch, seqno, 1) for epoch, seqno in forks])
+    at, current, to = (
+        state_at(seqno, vbucket=4, epoch=epoch) for epoch, seqno in (start, old, new)
+    )
+    found = row_ranges(at, current, to, [Fork(epoch, seqno, 1) for epoch, seqno in forks])
     assert found == [RowRange(4, *each) for each in expected]
 
 
@@ -169,7 +171,7 @@ def state_of(vbucket: int, epoch: int, seqno: int, **more: Any) -> VbucketProgre
     return replace(made, last_data_round=2, **more)
 
 
-HELD = AppliedVersion("docs", 5, 0, 1, 1)
+CURRENT = AppliedVersion("docs", 5, 0, 1, 1)
 OLDER = AppliedVersion("docs", 3, 0, 0, 0)
 """As of round 0: every vbucket at its beginning."""
 
@@ -179,7 +181,7 @@ def facts_of(
 ) -> LogFacts:
     """Return the facts of one vbucket, held at seqno 10 of round 1, for an apply to round 2."""
     states = {0: {}, 1: {0: state_at(10)}, 2: {0: new}}
-    facts = LogFacts(HELD, 2, states=states, **more)
+    facts = LogFacts(CURRENT, 2, states=states, **more)
     return facts.with_forks({0: forks}).with_collection_events(events)
 
 
@@ -210,10 +212,10 @@ KEEPS = CollectionEvent(0, 0, 1, 15, 2, keeps=True)
         pytest.param(
             facts_of(FORKED, ABOVE),
             slice_of(RowRange(0, 0, 10, 12), RowRange(0, 1, 10, 20)),
-            id="forks above the held seqno",
+            id="forks above the current seqno",
         ),
         pytest.param(
-            facts_of(FORKED, BELOW, bases={0: OLDER}),
+            facts_of(FORKED, BELOW, restored_versions={0: OLDER}),
             slice_of(
                 RowRange(0, 0, 0, 5, Role.KEPT),
                 RowRange(0, 0, 5, 10, Role.UNDONE),
@@ -221,12 +223,12 @@ KEEPS = CollectionEvent(0, 0, 1, 15, 2, keeps=True)
                 first_round=1,
                 undone=(Undo(0, 3, 5),),
             ),
-            id="goes back to a base",
+            id="goes back to an older version",
         ),
         pytest.param(
-            facts_of(FORKED, BELOW, bases={0: BEGINNING}, cleaned_round=1),
+            facts_of(FORKED, BELOW, restored_versions={0: BEGINNING}, cleaned_round=1),
             slice_of(stale={0: 1}),
-            id="has no base, and the log is not whole",
+            id="has no version to restore, and the log is not whole",
         ),
         pytest.param(
             facts_of(FORKED, ANEW),
@@ -269,7 +271,7 @@ def version_at(number: int, seqno: int) -> tuple[AppliedVersion, VbucketProgress
 
 
 @pytest.mark.parametrize(
-    ("seqnos", "unreadable", "base"),
+    ("seqnos", "unreadable", "restored"),
     [
         ({4: 4}, set(), 14),
         ({4: 6, 3: 5}, set(), 13),  # the fork is at 5
@@ -281,28 +283,30 @@ def version_at(number: int, seqno: int) -> tuple[AppliedVersion, VbucketProgress
         ({4: 4, 3: 3}, {(14, 0), (13, 0)}, None),
     ],
 )
-def test_the_base_is_the_newest_readable_version_on_the_live_branch(
-    seqnos: dict[int, int], unreadable: set[tuple[int, int]], base: int | None
+def test_the_restored_version_is_the_newest_readable_one_on_the_live_branch(
+    seqnos: dict[int, int], unreadable: set[tuple[int, int]], restored: int | None
 ) -> None:
     versions = [version_at(number, seqno) for number, seqno in seqnos.items()]
-    held, held_state = version_at(8, 10)
-    states = {each.to_round: {0: state} for each, state in [*versions, (held, held_state)]}
-    facts = LogFacts(held, 12, states=states | {12: {0: FORKED}}, unreadable=unreadable).with_forks(
-        {0: [Fork(1, 5, 11)]}
+    current, current_state = version_at(8, 10)
+    states = {each.to_round: {0: state} for each, state in [*versions, (current, current_state)]}
+    facts = LogFacts(
+        current, 12, states=states | {12: {0: FORKED}}, unreadable=unreadable
+    ).with_forks({0: [Fork(1, 5, 11)]})
+    found = restored_versions_among(facts, [0], [each for each, _ in versions])
+    assert {vb: each.version for vb, each in found.items()} == (
+        {} if restored is None else {0: restored}
     )
-    found = bases_among(facts, [0], [each for each, _ in versions])
-    assert {vb: each.version for vb, each in found.items()} == ({} if base is None else {0: base})
 
 
 def test_the_facts_that_the_rules_ask_for() -> None:
     assert rounds_before_forks(facts_of(WENT_ON)) == {}
     assert rounds_before_forks(facts_of(FORKED)) == {0: 1}
-    assert rounds_of_events(facts_of(WENT_ON), {0: HELD}) == {}
+    assert rounds_of_events(facts_of(WENT_ON), {0: CURRENT}) == {}
     flushed = facts_of(replace(WENT_ON, last_collection_round=2))
-    assert rounds_of_events(flushed, {0: HELD}) == {0: 2}
+    assert rounds_of_events(flushed, {0: CURRENT}) == {0: 2}
     assert rounds_of_events(flushed, {0: OLDER}) == {0: 1}
     anew = facts_of(replace(FORKED, last_collection_round=1), ANEW)
-    assert rounds_of_events(anew, {0: HELD}) == {0: 1}
+    assert rounds_of_events(anew, {0: CURRENT}) == {0: 1}
     assert vbuckets_with_kept_rows(anew) == ()
     assert vbuckets_with_kept_rows(facts_of(FORKED, ANEW, events=[KEEPS])) == (0,)
     assert vbuckets_with_kept_rows(facts_of(INCOMPLETE, ANEW, events=[KEEPS])) == ()
@@ -340,7 +344,7 @@ def test_a_slice_asks_the_lake_no_more_for_many_vbuckets_than_for_one(
     counts = []
     for vbuckets in (1, 1024):
         lake: Any = vbuckets
-        log_slice = SliceReader(lake, given, given).slice_between(HELD, 2)
+        log_slice = SliceReader(lake, given, given).slice_between(CURRENT, 2)
         assert len(log_slice.ranges) == vbuckets
         counts.append(list(asked))
         asked.clear()

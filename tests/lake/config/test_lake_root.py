@@ -9,9 +9,9 @@ from dcp.errors import ConfigError, LakeError
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.lake_root import checked_root, local_root
 from dcp.lake.config.settings import LakeSettings
-from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.folder_location import FolderLocation
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.store.object_location import ObjectLocation
 from dcp.lake.tables.lake_tables import LakeIdentity, create_lake
 from tests.lake.rounds_in_store import commit_file, make_table, write_file
 from tests.lake.tables_at import no_spark, place_of
@@ -63,7 +63,7 @@ def test_a_root_is_one_place(root: str, table: str | None) -> None:
 @pytest.mark.parametrize(
     ("root", "found", "expected"),
     [
-        ("s3://", "found '' in the bucket's place", "expected s3://BUCKET/path"),
+        ("s3://", "found '' in the bucket's location", "expected s3://BUCKET/path"),
         ("s3:///a", "found ''", "expected s3://BUCKET/path"),
         ("s3:b/a", "found ''", "expected s3://BUCKET/path"),
         ("s3a:/b/a", "found ''", "expected s3a://BUCKET/path"),
@@ -131,8 +131,8 @@ def test_roots_on_s3_differ_in_case_and_slashes_and_are_one_place() -> None:
     places = set()
     prefix = uuid4().hex
     for root in (f"s3://b/{prefix}", f"S3A://b/{prefix}/", f"s3n://b/{prefix}//"):
-        place = LakeLocation(root=root, way=lambda _: {}).place("t")
-        assert isinstance(place, ObjectPlace)
+        place = LakeLocation(root=root, way=lambda _: {}).of_table("t")
+        assert isinstance(place, ObjectLocation)
         places.add(place.url)
     assert places == {f"s3://b/{prefix}/t"}
     assert checked_root(f"s3://b/{prefix}/") == f"s3://b/{prefix}"
@@ -141,7 +141,7 @@ def test_roots_on_s3_differ_in_case_and_slashes_and_are_one_place() -> None:
 def test_no_lake_is_made_in_a_table(tmp_path: Path) -> None:
     """VACUUM of the table would remove the lake's files."""
     (tmp_path / "table" / "_delta_log").mkdir(parents=True)
-    make_table(FolderPlace(tmp_path / "table"))
+    make_table(FolderLocation(tmp_path / "table"))
     identity = LakeIdentity(lake_id="l", bucket="b", bucket_uuid="u", vbucket_count=4)
     for inside in ("table", "table/lake", "table/a/b"):
         store = SparkStore(no_spark, LakeLocation(root=f"{tmp_path}/{inside}"))

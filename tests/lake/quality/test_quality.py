@@ -181,7 +181,7 @@ def version_of(spark: "SparkSession", rows: list[dict[str, Any]]) -> RowsToCheck
     ordered = [tuple(each[name] for name in REPLICA.names) for each in rows]
     spark.createDataFrame(ordered, spark_ddl(REPLICA)).createOrReplaceTempView("planted")
     return RowsToCheck(
-        held=AppliedVersion("planted", 0, 0, 1, 1),
+        current=AppliedVersion("planted", 0, 0, 1, 1),
         vbucket_count=VBUCKETS,
         rows_sql="SELECT * FROM planted",
         complete=dict.fromkeys(range(VBUCKETS), COMPLETE_SEQNO),
@@ -453,8 +453,8 @@ def test_a_stale_vbucket_is_measured_at_the_round_that_it_shows(new_lake: NewLak
     lake = new_lake(3)
     commit_round(lake, 1, {b"a": 4})
     commit_round(lake, 2, {b"a": 9})
-    held = AppliedVersion("docs", 7, 1, 2, 2, (StaleVbucket(1, 1),))
-    assert complete_positions(lake, held) == {0: (0, 9), 1: (0, 4), 2: (0, 9)}
+    current = AppliedVersion("docs", 7, 1, 2, 2, (StaleVbucket(1, 1),))
+    assert complete_positions(lake, current) == {0: (0, 9), 1: (0, 4), 2: (0, 9)}
     # Of a round that was cleaned there is nothing to compare with.
-    held = replace(held, stale_vbuckets=(StaleVbucket(1, 0),))
-    assert complete_positions(lake, held) == {0: (0, 9), 2: (0, 9)}
+    current = replace(current, stale_vbuckets=(StaleVbucket(1, 0),))
+    assert complete_positions(lake, current) == {0: (0, 9), 2: (0, 9)}

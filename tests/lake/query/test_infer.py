@@ -13,7 +13,7 @@ from dcp.errors import ConfigError
 from dcp.lake.apply.json_documents import parse_object
 from dcp.lake.apply.typed_documents import Rules
 from dcp.lake.config.contracts import ContractMode, document_type, load_contracts
-from dcp.lake.query.infer import ProposedContract, place_of_new_contract, propose_contract
+from dcp.lake.query.infer import ProposedContract, file_of_new_contract, propose_contract
 from dcp.lake.tables.typed_columns import TypedColumns, has_names_twice, scalars_of, table_type
 from dcp.printable import printable_lines
 
@@ -137,15 +137,15 @@ def test_mixed_kinds_are_told_with_counts_and_an_example() -> None:
 
 def test_the_file_of_a_new_contract(tmp_path: Path) -> None:
     folder = tmp_path / "schemas"
-    assert place_of_new_contract(str(folder), "a.b") == folder / "a.b.toml"
+    assert file_of_new_contract(str(folder), "a.b") == folder / "a.b.toml"
     folder.mkdir()
     (folder / "a.b.toml").write_text('collection = "a.c"\nmode = "evolve"\n')
     with pytest.raises(ConfigError, match=r"a\.b\.toml: found this file, expected none yet"):
-        place_of_new_contract(str(folder), "a.b")
+        file_of_new_contract(str(folder), "a.b")
     with pytest.raises(ConfigError, match=r"a\.b\.toml: found a contract for a\.c, expected none"):
-        place_of_new_contract(str(folder), "a.c")
+        file_of_new_contract(str(folder), "a.c")
     with pytest.raises(ConfigError, match=r"apply\.contracts_folder: found none, expected the fo"):
-        place_of_new_contract("", "a.b")
+        file_of_new_contract("", "a.b")
 
 
 _VALUES = st.recursive(

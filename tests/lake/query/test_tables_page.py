@@ -15,7 +15,9 @@ from tests.lake.conftest import NewLake
 DOCS: Final = Path(__file__).parents[3] / "docs"
 PAGE: Final = (DOCS / "reference" / "tables.md").read_text(encoding="utf-8")
 SECTIONS: Final = dict(
-    re.findall(r"^## Columns of (?:a )?(\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    re.findall(
+        r"^## Columns of (?:a )?(\w+)(?: table)?\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL
+    )
 )
 LISTED: Final = dict(re.findall(r"^\| (.+?) \| (table|view) \| ", PAGE, re.MULTILINE))
 NESTED: Final = ("STRUCT", "ARRAY", "MAP")

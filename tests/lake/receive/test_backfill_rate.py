@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from dcp.lake.rounds.round_plan import BackfillSource
+from dcp.lake.rounds.round_plan import BackfillNodes
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import RoundsInProcess, item_rows, settings_for
@@ -19,8 +19,8 @@ def test_a_task_keeps_to_its_rate(tmp_path: Path) -> None:
         rounds = RoundsInProcess(settings_for(cluster, tmp_path))
         plan = rounds.plan()
         assert plan is not None
-        source = BackfillSource(reads_replicas=False, bytes_per_second=RATE)
-        tasks = [replace(task, backfill=source) for task in plan.tasks]
+        nodes = BackfillNodes(reads_replicas=False, bytes_per_second=RATE)
+        tasks = [replace(task, backfill=nodes) for task in plan.tasks]
         begin = monotonic()
         rows = rounds.run(replace(plan, tasks=tuple(tasks)))
         seconds = monotonic() - begin
@@ -32,8 +32,8 @@ def test_a_task_keeps_to_its_rate(tmp_path: Path) -> None:
 
 
 def test_a_rate_is_shared_by_the_tasks() -> None:
-    source = BackfillSource(reads_replicas=True, bytes_per_second=9.0)
-    assert source.shared_by(3) == replace(source, bytes_per_second=3.0)
-    unlimited = BackfillSource(reads_replicas=True)
+    nodes = BackfillNodes(reads_replicas=True, bytes_per_second=9.0)
+    assert nodes.shared_by(3) == replace(nodes, bytes_per_second=3.0)
+    unlimited = BackfillNodes(reads_replicas=True)
     assert unlimited.shared_by(3) == unlimited
-    assert source.shared_by(0) == source
+    assert nodes.shared_by(0) == nodes

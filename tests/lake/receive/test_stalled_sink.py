@@ -27,8 +27,8 @@ from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
-from dcp.lake.task_board.live_board import read_board
-from dcp.lake.task_board.live_folder import LiveFolder
+from dcp.lake.task_board.board_files import read_board
+from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.faults import Corruption
@@ -49,7 +49,7 @@ def _settings(source: Source, folder: Path) -> Settings:
     return replace(settings_of(source, folder), flow_control=flow)
 
 
-def _look(place: LiveFolder, until: Callable[[TaskStats], bool]) -> TaskStats:
+def _look(place: BoardFolder, until: Callable[[TaskStats], bool]) -> TaskStats:
     end = monotonic() + 90
     samples: list[TaskStats] = []
     while monotonic() < end:
@@ -105,7 +105,7 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
     with source_of(250 * MEBIBYTE) as source:
         settings = _settings(source, tmp_path)
         access = source_access(settings)
-        place = LiveFolder.of(settings)
+        place = BoardFolder.of(settings)
         plan = plan_round(
             LakeState("0123456789abcdef", 0),
             query_cluster(access),
@@ -257,7 +257,7 @@ def test_nothing_is_held_whatever_way_a_task_ends(
     if exit in ("success", "budget"):
         held.require_all_back()
     held.require_nothing_held(cluster)
-    assert read_board(LiveFolder.of(rounds.settings)) == []
+    assert read_board(BoardFolder.of(rounds.settings)) == []
 
 
 def test_nothing_is_held_after_a_rollback_and_after_connections_that_were_lost(

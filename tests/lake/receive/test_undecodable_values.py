@@ -18,9 +18,9 @@ from dcp.lake.query.views import register_views
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.task_board.live_board import read_board
-from dcp.lake.task_board.live_folder import LiveFolder
-from dcp.lake.task_board.live_metrics import task_exposition
+from dcp.lake.task_board.board_files import read_board
+from dcp.lake.task_board.board_folder import BoardFolder
+from dcp.lake.task_board.task_metrics import task_exposition
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
@@ -140,8 +140,8 @@ def test_they_are_kept_as_they_were_sent_and_counted(
 def test_a_running_task_tells_how_many(cluster: ProducerCluster, tmp_path: Path) -> None:
     take_all(cluster)
     rounds = RoundsInProcess(settings_for(cluster, tmp_path))
-    place = LiveFolder("lake", str(tmp_path))
-    rounds.access = replace(rounds.access, live=place)
+    place = BoardFolder("lake", str(tmp_path))
+    rounds.access = replace(rounds.access, board=place)
     plan = rounds.plan()
     assert plan is not None
     [task] = plan.tasks

@@ -19,7 +19,7 @@ from dcp.lake.rounds.backfill_plan import (
     plan_backfill,
 )
 from dcp.lake.rounds.lake_state import LakeState
-from dcp.lake.rounds.round_plan import BackfillSource, RoundPlan
+from dcp.lake.rounds.round_plan import BackfillNodes, RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
 from dcp.protocol.position import Position
@@ -27,7 +27,7 @@ from dcp.types import FailoverEntry, FailoverLog
 
 ACTIVE, FIRST, SECOND = (NodeAddress("node", port) for port in (11210, 11220, 11230))
 OLD, NEW = 0xAAAA, 0xBBBB
-SOURCE = BackfillSource(reads_replicas=True)
+NODES = BackfillNodes(reads_replicas=True)
 
 
 def log(*uuids: int) -> FailoverLog:
@@ -60,7 +60,7 @@ def planned(
 
 
 def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
-    return BackfillRequest("a", frozenset(vbuckets), SOURCE, 3, frozenset(new))
+    return BackfillRequest("a", frozenset(vbuckets), NODES, 3, frozenset(new))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_an_ordered_rollback_is_followed_before_a_vbucket_begins() -> None:
 @pytest.mark.parametrize("slots", [0, 1, 2, 8])
 def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(slots: int) -> None:
     states = {vb: published(vb, 80) for vb in range(8)}
-    asked = replace(request(0, 1, 2, 3), source=replace(SOURCE, bytes_per_second=1e6))
+    asked = replace(request(0, 1, 2, 3), nodes=replace(NODES, bytes_per_second=1e6))
     copies = {vb: [copy(FIRST, 90)] for vb in range(4)}
     progress = BackfillProgress.of(asked, states, begun=())
     cluster = view(12, 100)

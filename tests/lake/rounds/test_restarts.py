@@ -14,7 +14,7 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import PolicySettings, RoundSettings, Settings
 from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.lake_state import read_lake_state
-from dcp.lake.rounds.round_plan import BackfillSource, Idle
+from dcp.lake.rounds.round_plan import BackfillNodes, Idle
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.vbucket_state import RestartReason, RollbackOrder, VbucketProgress
@@ -87,7 +87,7 @@ def decided(asked: Collection[str], *, has_started: bool = True) -> str | None:
         {0: 1} if RESYNC in asked else {},
     )
     copies = {0: VbucketHolder(REPLICA, 12, LOG)}
-    backfill = BackfillPlan(BackfillSource(reads_replicas=True), copies, frozenset({0}), {}, {})
+    backfill = BackfillPlan(BackfillNodes(reads_replicas=True), copies, frozenset({0}), {}, {})
     changed = DocumentFilter.resolve(replace(now, exclude_keys="x"), None)
     lake_state = replace(
         lake_state,

@@ -18,7 +18,7 @@ from dcp.lake.config.settings import LakeSettings, Settings
 from dcp.lake.run.set_up_check import CheckedStep
 from dcp.lake.run.store_check import try_store
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.store.object_location import ObjectLocation
 from dcp.lake.tables.lake_tables import find_lake
 from tests.lake.object_store import BUCKET, ConflictAtFirst, Failure, ObjectStore, Request
 from tests.producer.tls import CERTIFICATE, KEY
@@ -43,7 +43,7 @@ def never() -> "SparkSession":
     raise AssertionError("Spark was started")
 
 
-def tried(place: ObjectPlace) -> list[CheckedStep]:
+def tried(place: ObjectLocation) -> list[CheckedStep]:
     steps: list[CheckedStep] = []
     try_store(place, never, place.url, steps.append)
     return steps
@@ -51,7 +51,7 @@ def tried(place: ObjectPlace) -> list[CheckedStep]:
 
 def test_a_good_store_is_listed_written_read_and_left_as_it_was(store: ObjectStore) -> None:
     prefix = uuid4().hex
-    steps = tried(store.place(prefix))
+    steps = tried(store.location(prefix))
     assert [(each.name, each.state) for each in steps] == [
         (f"store {name}", "ok") for name in ("list", "write", "read", "commit", "swap", "delete")
     ]
@@ -89,7 +89,7 @@ def test_the_first_trial_that_fails_says_what_to_do(
     store.answer = answered
     steps: list[CheckedStep] = []
     with pytest.raises(error, match=said) as told:
-        try_store(store.place("any"), never, "", steps.append)
+        try_store(store.location("any"), never, "", steps.append)
     assert steps[-1].name == step and steps[-1].state == "failed"
     assert "\n" not in str(told.value)
 
@@ -112,7 +112,7 @@ def test_a_swap_fails_only_where_the_store_fails(
     store.answer = lambda request: failure if "HTTP_IF_MATCH" in request else None
     steps: list[CheckedStep] = []
     with nullcontext() if said is None else pytest.raises(SetupError, match=said):
-        try_store(store.place(prefix), never, "", steps.append)
+        try_store(store.location(prefix), never, "", steps.append)
     swap = next(step for step in steps if step.name == SWAP)
     assert (swap.state, "dcplake can do without" in swap.found) == (
         ("ok", True) if said is None else ("failed", False)
@@ -125,23 +125,23 @@ def test_a_store_that_overwrites_is_refused_by_doctor_and_before_anything_is_wri
 ) -> None:
     store.ignores_conditions = True
     prefix = uuid4().hex
-    for refused in (tried, ObjectPlace.can_commit, ObjectPlace.can_commit):
+    for refused in (tried, ObjectLocation.can_commit, ObjectLocation.can_commit):
         with pytest.raises(LakeError, match=r"at http://\S+: the store does not refuse to overw"):
-            refused(store.place(prefix))
+            refused(store.location(prefix))
     assert store.names(prefix) == []
     store.ignores_conditions = False
     asked: list[str] = []
     store.answer = lambda request: asked.append(request["REQUEST_METHOD"])
-    assert store.place(prefix).can_commit()
+    assert store.location(prefix).can_commit()
     assert asked == ["PUT", "PUT", "POST"]
-    assert store.place(prefix).can_commit()
+    assert store.location(prefix).can_commit()
     assert len(asked) == 3, "a store is tried once"
 
 
 def test_a_trial_that_meets_another_request_for_its_file_goes_on(store: ObjectStore) -> None:
     store.answer = ConflictAtFirst(times=1)
-    assert {each.state for each in tried(store.place("any"))} == {"ok"}
-    assert store.place("any").can_commit()
+    assert {each.state for each in tried(store.location("any"))} == {"ok"}
+    assert store.location("any").can_commit()
 
 
 def test_a_machine_without_credentials_says_so_soon(
@@ -151,7 +151,7 @@ def test_a_machine_without_credentials_says_so_soon(
     for name in ("access_key_id", "secret_access_key_file"):
         del store.options[name]
     with pytest.raises(SetupError, match="found no credentials for the object store; give them"):
-        tried(store.place("any"))
+        tried(store.location("any"))
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def test_an_endpoint_that_cannot_be_used_is_told_with_its_cause(store: ObjectSto
     with endpoint_with_our_certificate() as endpoint:
         store.options["endpoint"] = endpoint
         with pytest.raises(SetupError, match=r"certificate .* is not trusted; name its authority"):
-            tried(store.place("x"))
+            tried(store.location("x"))
         lake = SparkStore(never, location_on(store, uuid4().hex))
         with pytest.raises(SetupError, match=r"certificate .* is not trusted; name its authority"):
             find_lake(lake)
@@ -187,7 +187,7 @@ def test_an_endpoint_that_cannot_be_used_is_told_with_its_cause(store: ObjectSto
         with pytest.raises(
             StoreUnavailableError, match=f"{cause}.*: the object store does not ans"
         ):
-            tried(store.place("x"))
+            tried(store.location("x"))
 
 
 @pytest.mark.parametrize("variable", ["AWS_CONDITIONAL_PUT", "AWS_COPY_IF_NOT_EXISTS"])
@@ -196,7 +196,7 @@ def test_variables_do_not_take_conditional_writes_away(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    assert {each.state for each in tried(store.place(uuid4().hex))} == {"ok"}
+    assert {each.state for each in tried(store.location(uuid4().hex))} == {"ok"}
     assert find_lake(SparkStore(never, location_on(store, uuid4().hex))) is None
 
 

@@ -66,7 +66,7 @@ class WrittenHere:
     def append(
         self, read_version: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
     ) -> None:
-        place = self.table.place
+        place = self.table.location
         files: list[DataFile] = []
         for number in range(self.tasks):
             with DataFileWriter(place, CONTENTS) as writer:
@@ -98,7 +98,7 @@ def create(
     properties: Mapping[str, str],
 ) -> None:
     if not table.exists():
-        make_table(table.place, columns, properties)
+        make_table(table.location, columns, properties)
 
 
 @pytest.fixture

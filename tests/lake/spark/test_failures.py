@@ -26,7 +26,7 @@ from dcp.lake.spark.task_errors import TaskError
 
 REPLICA = "delete the table's folder: the next run creates the table again"
 RESYNC = "read the bucket again with dcplake resync"
-ELSEWHERE = "set lake.root to a new place and read the bucket again there"
+ELSEWHERE = "set lake.root to a new location and read the bucket there"
 CUT = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/docs/x.parquet. S\n"
 CASES = [
     *(
@@ -256,7 +256,7 @@ def test_what_is_ours_stays_and_a_bug_keeps_its_stack() -> None:
 def test_of_another_failure_of_spark_the_innermost_cause_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(failures, "kept_log", lambda: Path("/tmp/its/spark.log"))
+    monkeypatch.setattr(failures, "kept_spark_log", lambda: Path("/tmp/its/spark.log"))
     failure = Py4JError(
         "An error occurred while calling o1.getResult.\n: org.apache.spark.SparkException: "
         "Exception thrown in awaitResult: \n\tat a\nCaused by: java.lang.Odd: x\n\tat b\n"

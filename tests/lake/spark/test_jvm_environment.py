@@ -219,7 +219,7 @@ def test_sockets_are_in_a_folder_with_a_short_name(
     deep = tmp_path / ("deep" * 10)
     deep.mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    monkeypatch.setattr(leftovers, "_PLACES", ("/nonexistent", str(tmp_path)))
+    monkeypatch.setattr(leftovers, "_FOLDERS", ("/nonexistent", str(tmp_path)))
     monkeypatch.setattr(leftovers, "_SHORT_BYTES", len(str(tmp_path)) if is_deep else 1000)
     assert leftovers.sockets_folder().parent == (tmp_path if is_deep else deep)
     monkeypatch.setattr(leftovers, "_SHORT_BYTES", 1)

@@ -66,24 +66,24 @@ def test_a_log_stays_only_where_it_says_something(
 ) -> None:
     folder = tmp_path / "dcplake-x"
     folder.mkdir()
-    log_file = folder / "spark.log"
+    spark_log = folder / "spark.log"
     (folder / "spark.log.log4j2.properties").write_text("status = error")
     if log is not None:
-        log_file.write_text(log)
-    leftovers._remove_log(log_file, os.getpid() + 1)
+        spark_log.write_text(log)
+    leftovers._remove_spark_log(spark_log, os.getpid() + 1)
     assert folder.exists(), "a forked process removes nothing"
-    leftovers._remove_log(log_file, os.getpid())
+    leftovers._remove_spark_log(spark_log, os.getpid())
     assert folder.exists() == kept
-    assert log_file.exists() == kept
+    assert spark_log.exists() == kept
 
 
 def test_a_log_that_was_rolled_stays_too(tmp_path: Path) -> None:
-    log_file = tmp_path / "dcplake-x" / "spark.log"
-    log_file.parent.mkdir()
-    log_file.touch()
-    log_file.with_name("spark.log.1").write_text(" ERROR Executor: Exception in task 0.0\n")
-    leftovers._remove_log(log_file, os.getpid())
-    assert log_file.exists()
+    spark_log = tmp_path / "dcplake-x" / "spark.log"
+    spark_log.parent.mkdir()
+    spark_log.touch()
+    spark_log.with_name("spark.log.1").write_text(" ERROR Executor: Exception in task 0.0\n")
+    leftovers._remove_spark_log(spark_log, os.getpid())
+    assert spark_log.exists()
 
 
 def test_the_log_of_a_failed_start_stays_since_the_message_names_it(
@@ -91,8 +91,8 @@ def test_the_log_of_a_failed_start_stays_since_the_message_names_it(
 ) -> None:
     removed: list[object] = []
 
-    def fail(_settings: object, log_file: Path) -> None:
-        raise SetupError(f"its log is {log_file}")
+    def fail(_settings: object, spark_log: Path) -> None:
+        raise SetupError(f"its log is {spark_log}")
 
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))
@@ -103,7 +103,7 @@ def test_the_log_of_a_failed_start_stays_since_the_message_names_it(
     monkeypatch.setattr(atexit, "unregister", removed.append)
     with pytest.raises(SetupError, match="its log is"):
         session._start("name", None, "1g", None, {}, on_s3=False)
-    assert removed == [leftovers._remove_log]
+    assert removed == [leftovers._remove_spark_log]
 
 
 @pytest.mark.slow

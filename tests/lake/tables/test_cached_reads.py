@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.store.cached_reads import CachedReads
-from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.folder_location import FolderLocation
 from dcp.lake.store.table import CommitConflictError, Table
 from tests.lake.memory_store import MemoryStore
 from tests.lake.tables_at import table_at
@@ -24,7 +24,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> OpenedTable:
     store = MemoryStore()
 
     def in_files() -> tuple[Table, CachedReads]:
-        table = table_at(FolderPlace(tmp_path / "t"))
+        table = table_at(FolderLocation(tmp_path / "t"))
         return table, table.remembered.cached_reads
 
     def in_memory() -> tuple[Table, CachedReads]:

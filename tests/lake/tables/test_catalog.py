@@ -14,9 +14,9 @@ from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.spark_table import SparkTable
 from dcp.lake.config.storage_options import LOG_STORE, options_of_delta_rs
-from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.folder_location import FolderLocation
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.store.object_place import ObjectPlace
+from dcp.lake.store.object_location import ObjectLocation
 from tests.lake.object_store import BUCKET, SECRET_KEY, ObjectStore
 from tests.lake.tables_at import place_of, table_at
 
@@ -61,7 +61,7 @@ def test_a_table_is_read_and_appended_to_by_files_as_soon_as_it_is_there(
         table.properties()
     rows = pa.table({"id": ["a"]})
     table.create(rows.schema, (), PROPERTIES)
-    assert isinstance(place_of(store.table("control")), FolderPlace)
+    assert isinstance(place_of(store.table("control")), FolderLocation)
     with monkeypatch.context() as patch:
         refuse_statements(store, patch)
         known = store.table("control")
@@ -79,14 +79,14 @@ def test_names_of_folders_that_delta_rs_would_decode_are_left_to_spark(
 ) -> None:
     table = made(store, "docs", f"LOCATION '{tmp_path / folder}'")
     assert isinstance(table, FileTable) == by_files
-    assert not by_files or place_of(table) == FolderPlace(tmp_path / folder)
+    assert not by_files or place_of(table) == FolderLocation(tmp_path / folder)
     assert table.rows("id", "true") == [{"id": "a"}]
 
 
 def test_a_comment_that_looks_like_a_location_is_none(store: SparkStore, tmp_path: Path) -> None:
     table = made(store, "docs", f"COMMENT 'x\nLocation: file:{tmp_path}'")
     place = place_of(table)
-    assert isinstance(place, FolderPlace) and place.path.name == "docs"
+    assert isinstance(place, FolderLocation) and place.path.name == "docs"
     assert table.rows("id", "true") == [{"id": "a"}]
 
 
@@ -104,17 +104,17 @@ def test_views_and_tables_of_other_formats_are_left_to_spark(store: SparkStore) 
 def test_files_out_of_reach_are_left_to_spark_with_one_line(
     store: SparkStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(place: FolderPlace, _: int) -> NoReturn:
+    def refuse(place: FolderLocation, _: int) -> NoReturn:
         raise PermissionError(f"{place}: permission denied")
 
     caplog.set_level("DEBUG", "dcp")
-    monkeypatch.setattr(FolderPlace, "commits_from", refuse)
+    monkeypatch.setattr(FolderLocation, "commits_from", refuse)
     table = made(store, "docs")
     for _ in range(3):
         assert store.table("docs").rows("id", "true") == [{"id": "a"}]
     [line] = [each for each in caplog.messages if "docs" in each]
     assert "permission denied" in line and line.endswith("Spark is asked")
-    assert store.place_of_files("docs") is None
+    assert store.location_of_files("docs") is None
     assert table.exists()
 
 
@@ -131,7 +131,7 @@ def test_a_table_that_is_dropped_and_made_again_is_found_where_it_is(
     made(store, "docs", f"LOCATION '{tmp_path / 'elsewhere'}'")
     assert table.exists()
     assert table.table_id() != before
-    assert place_of(store.table("docs")) == FolderPlace(tmp_path / "elsewhere")
+    assert place_of(store.table("docs")) == FolderLocation(tmp_path / "elsewhere")
 
 
 def test_no_files_go_to_a_table_that_the_catalog_has_elsewhere_by_then(
@@ -139,16 +139,16 @@ def test_no_files_go_to_a_table_that_the_catalog_has_elsewhere_by_then(
 ) -> None:
     """Its files stay: it was no table whose files the catalog manages."""
     table = made(store, "docs", f"CLUSTER BY (id) LOCATION '{tmp_path / 'here'}'")
-    assert store.place_of_files("docs") == FolderPlace(tmp_path / "here")
+    assert store.location_of_files("docs") == FolderLocation(tmp_path / "here")
     store.spark.sql(f"DROP TABLE {table.sql}")
     with pytest.raises(LakeError, match=r"the catalog has no such table, expected file:.*/here"):
-        store.place_of_files("docs")
+        store.location_of_files("docs")
     made(store, "docs", f"CLUSTER BY (id) LOCATION '{tmp_path / 'there'}'")
-    assert store.place_of_files("docs") == FolderPlace(tmp_path / "there")
+    assert store.location_of_files("docs") == FolderLocation(tmp_path / "there")
 
 
 def test_tables_whose_commits_a_catalog_coordinates_are_left_to_spark(tmp_path: Path) -> None:
-    place = FolderPlace(tmp_path / "t")
+    place = FolderLocation(tmp_path / "t")
     table = table_at(place)
     table.create(pa.schema({"id": pa.string()}), (), {})
     assert table.read_delta_log() is not None
@@ -172,7 +172,7 @@ def test_a_location_on_s3_is_opened_by_the_storage_options(
         place = f"{BUCKET}/catalog/docs"
         options = options_of_delta_rs(f"s3://{BUCKET}", server.options, {}, {})
         assert options is not None
-        at = table_at(ObjectPlace(f"s3://{place}", options))
+        at = table_at(ObjectLocation(f"s3://{place}", options))
         at.create(pa.schema({"id": pa.string()}), (), PROPERTIES)
         asked: list[str] = []
 
@@ -181,7 +181,7 @@ def test_a_location_on_s3_is_opened_by_the_storage_options(
             return options_of_delta_rs(bucket, server.options, {}, {})
 
         location = LakeLocation(schema="main.travel", way=way)
-        monkeypatch.setattr(SparkTable, "location", lambda *_: f"s3a://{place}")
+        monkeypatch.setattr(SparkTable, "catalog_location", lambda *_: f"s3a://{place}")
         conf = {"spark.delta.logStore.s3a.impl": LOG_STORE}
         session: Any = SimpleNamespace(conf=conf)
         store = SparkStore(lambda: session, location)

@@ -169,7 +169,7 @@ def last_checkpoint(root: Path, table: str) -> Path:
 
 
 RESYNC: Final = "read the bucket again with dcplake resync"
-ANOTHER_ROOT: Final = "set lake.root to a new place"
+ANOTHER_ROOT: Final = "set lake.root to a new location"
 DELETE_TABLE: Final = "delete the table's folder: the next run creates the table again"
 
 

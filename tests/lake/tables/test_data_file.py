@@ -16,8 +16,8 @@ import pytest
 
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.store.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
-from dcp.lake.store.folder_place import FolderPlace
-from dcp.lake.store.place import TablePlace
+from dcp.lake.store.folder_location import FolderLocation
+from dcp.lake.store.table_location import TableLocation
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, REPLICA
 from tests.lake.object_store import BUCKET, ObjectStore, Request
 
@@ -28,7 +28,7 @@ LARGEST = 2**64 - 1
 class Place:
     """Where a table's files go, and what a look there finds."""
 
-    table: TablePlace
+    table: TableLocation
     names: Callable[[], list[str]]
     read: Callable[[str], bytes]
 
@@ -47,14 +47,14 @@ def place(request: pytest.FixtureRequest, store: ObjectStore, tmp_path: Path) ->
         def names() -> list[str]:
             return [each.name for each in folder.iterdir()]
 
-        return Place(FolderPlace(folder), names, lambda name: (folder / name).read_bytes())
+        return Place(FolderLocation(folder), names, lambda name: (folder / name).read_bytes())
     prefix = uuid4().hex
 
     def read(name: str) -> bytes:
         with store.files.open_input_file(f"{BUCKET}/{prefix}/{name}") as file:
             return bytes(file.read())
 
-    return Place(store.place(prefix), lambda: store.names(prefix), read)
+    return Place(store.location(prefix), lambda: store.names(prefix), read)
 
 
 def writing(place: Place, schema: pa.Schema, *statistics_columns: str) -> DataFileWriter:
@@ -147,7 +147,7 @@ def test_a_large_file_goes_to_a_store_in_parts_and_one_that_is_cut_is_taken_back
     store.answer = note
     row = {"round": 1, "value": os.urandom(UPLOAD_PART_BYTES // 2)}
     contents = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
-    with DataFileWriter(store.place(prefix), contents) as writer:
+    with DataFileWriter(store.location(prefix), contents) as writer:
         for _ in range(5):
             writer.write(batch(row))
         file = writer.finish()
@@ -158,7 +158,7 @@ def test_a_large_file_goes_to_a_store_in_parts_and_one_that_is_cut_is_taken_back
     asked.clear()
 
     def cut() -> None:
-        with DataFileWriter(store.place(prefix), contents) as writer:
+        with DataFileWriter(store.location(prefix), contents) as writer:
             for _ in range(5):
                 writer.write(batch(row))
             raise RuntimeError("the node is gone")

@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 from dcp.errors import LakeError
 from dcp.lake.store.data_file import DataFile, DataFileWriter, FileContents
 from dcp.lake.store.file_commit import commit_files, takes_files
-from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.folder_location import FolderLocation
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.store.place import TablePlace
 from dcp.lake.store.table import CommitConflictError
+from dcp.lake.store.table_location import TableLocation
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
@@ -39,11 +39,11 @@ def folder_of(lake: LakeTables) -> Path:
     return Path(lake.location.path("changes"))
 
 
-def place_of(lake: LakeTables) -> TablePlace:
+def place_of(lake: LakeTables) -> TableLocation:
     return tables_at.place_of(lake.changes)
 
 
-def written(place: TablePlace, *rows: dict[str, Any]) -> DataFile:
+def written(place: TableLocation, *rows: dict[str, Any]) -> DataFile:
     with DataFileWriter(place, FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)) as writer:
         writer.write(pa.RecordBatch.from_pylist(list(rows), schema=CHANGES))
         file = writer.finish()
@@ -51,7 +51,7 @@ def written(place: TablePlace, *rows: dict[str, Any]) -> DataFile:
     return file
 
 
-def commit(place: TablePlace, read_version: int, round_number: int) -> DataFile:
+def commit(place: TableLocation, read_version: int, round_number: int) -> DataFile:
     file = written(place, {"round": round_number, "vbucket": round_number % 2, "kind": "status"})
     commit_files(place, [file], read_version, ("app", round_number), f"round {round_number}")
     return file
@@ -139,7 +139,7 @@ def test_an_interval_of_checkpoints_that_is_no_number_from_one_on_counts_as_delt
 ) -> None:
     log = tmp_path / "t" / "_delta_log"
     log.mkdir(parents=True)
-    place = FolderPlace(tmp_path / "t")
+    place = FolderLocation(tmp_path / "t")
     make_table(place, properties={"delta.checkpointInterval": interval})
     for version in range(10):
         commit(place, version, version + 1)
@@ -169,7 +169,7 @@ def test_spark_trusts_our_checkpoint_that_follows_one_of_its_own(lake: LakeTable
 
 def test_a_commit_waits_for_one_of_spark_in_another_thread(lake: LakeTables) -> None:
     with ThreadPoolExecutor(1) as pool:
-        with place_of(lake).commits_held_back():
+        with place_of(lake).commits_blocked():
             committing = pool.submit(commit, place_of(lake), 0, 1)
             with pytest.raises(TimeoutError):
                 committing.result(0.5)
@@ -181,8 +181,8 @@ def test_a_commit_waits_for_one_of_spark_in_another_thread(lake: LakeTables) -> 
 def test_a_folder_whose_name_delta_rs_would_decode_is_left_to_spark(tmp_path: Path) -> None:
     for name in ("a%20b", "a\\b"):
         location = LakeLocation(root=str(tmp_path / name))
-        assert location.place("changes") is None
-    assert LakeLocation(root=str(tmp_path / "a b")).place("x") is not None
+        assert location.of_table("changes") is None
+    assert LakeLocation(root=str(tmp_path / "a b")).of_table("x") is not None
 
 
 def test_files_that_are_not_there_are_not_committed(lake: LakeTables) -> None:

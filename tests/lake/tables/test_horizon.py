@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.horizon import (
+    DELTA_LOG_RETENTION,
     FILE_RETENTION,
-    LOG_RETENTION,
     Horizon,
     loss_text,
     version_at,
@@ -35,7 +35,7 @@ _UNIT_SECONDS = {"seconds": 1.0, "milliseconds": 1e-3}
 def test_intervals_are_exact_to_a_millisecond_or_a_second(seconds: float) -> None:
     horizon = Horizon(seconds)
     properties = horizon.properties()
-    words = (properties[name].split() for name in (FILE_RETENTION, LOG_RETENTION))
+    words = (properties[name].split() for name in (FILE_RETENTION, DELTA_LOG_RETENTION))
     files, log = (float(count) * _UNIT_SECONDS[unit] for _, count, unit in words)
     assert files == pytest.approx(seconds, abs=6e-4)
     assert log == pytest.approx(2 * seconds, abs=6e-4)
@@ -44,7 +44,10 @@ def test_intervals_are_exact_to_a_millisecond_or_a_second(seconds: float) -> Non
 
 def test_an_interval_in_other_words_differs() -> None:
     horizon = Horizon.of_hours(168)
-    ours = {FILE_RETENTION: "interval 604800 seconds", LOG_RETENTION: "interval 1209600 seconds"}
+    ours = {
+        FILE_RETENTION: "interval 604800 seconds",
+        DELTA_LOG_RETENTION: "interval 1209600 seconds",
+    }
     assert horizon.properties() == ours
     for other in ("interval 7 days", "interval 1 hour"):
         found = ours | {FILE_RETENTION: other}

@@ -17,9 +17,9 @@ from dcp.errors import LakeError
 from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.transaction import described
-from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.folder_location import FolderLocation
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.store.place import CommitFile, Located
+from dcp.lake.store.table_location import CommitFile, Located
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import (
     CHANGES_TABLE,
@@ -95,7 +95,7 @@ def without_spark(table: FileTable) -> FileTable:
 def test_a_failure_of_who_takes_rows_does_not_start_spark(
     tmp_path: Path, failure: type[Exception], count: int
 ) -> None:
-    table = table_at(FolderPlace(tmp_path / "t"))
+    table = table_at(FolderLocation(tmp_path / "t"))
     table.create(pa.schema({"id": pa.string()}), (), {})
     table.append(pa.table({"id": ["a", "b"]}), {})
 
@@ -108,7 +108,7 @@ def test_a_failure_of_who_takes_rows_does_not_start_spark(
 
 
 def test_rows_that_become_unreadable_as_they_are_taken_are_left_to_spark(tmp_path: Path) -> None:
-    table = table_at(FolderPlace(tmp_path / "t"))
+    table = table_at(FolderLocation(tmp_path / "t"))
     table.create(pa.schema({"id": pa.string()}), (), {})
     table.append(pa.table({"id": ["a"]}), {})
     for file in (tmp_path / "t").glob("*.parquet"):
@@ -121,7 +121,7 @@ def test_rows_that_become_unreadable_as_they_are_taken_are_left_to_spark(tmp_pat
 def test_a_mistake_in_our_program_does_not_start_spark(
     tmp_path: Path, mistake: type[Exception]
 ) -> None:
-    table = table_at(FolderPlace(tmp_path / "t"))
+    table = table_at(FolderLocation(tmp_path / "t"))
     table.create(pa.schema({"id": pa.string()}), (), {})
 
     def statement(*_: object) -> str:
@@ -135,7 +135,7 @@ def test_the_log_says_once_why_spark_is_asked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     where = str(tmp_path)
-    table = table_at(FolderPlace(tmp_path / "t"), where)
+    table = table_at(FolderLocation(tmp_path / "t"), where)
     table.create(pa.schema({"id": pa.string()}), (), {})
     for log in (tmp_path / "t" / "_delta_log").glob("*.json"):
         log.write_text("{")
@@ -149,17 +149,17 @@ def test_the_log_says_once_why_spark_is_asked(
 
 def test_rows_are_never_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark is left to write them only where nothing was committed."""
-    table = table_at(FolderPlace(tmp_path / "t"))
+    table = table_at(FolderLocation(tmp_path / "t"))
     rows = pa.table({"id": ["a"]})
     table.create(rows.schema, (), {})
-    commit = FolderPlace.commit
+    commit = FolderLocation.commit
 
     def fails_behind_the_commit(*given: Any) -> None:
         commit(*given)
         raise OSError("the folder is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FolderPlace, "commit", fails_behind_the_commit)
+        patch.setattr(FolderLocation, "commit", fails_behind_the_commit)
         with pytest.raises(LakeError, match=r"the folder is gone; the rows may have been written"):
             table.append(rows, {})
     assert table.rows("id", "true") == [{"id": "a"}]
@@ -216,7 +216,7 @@ def test_after_a_checkpoint_and_without_the_files_before_it(changed: LakeTables)
 
 
 def test_a_table_that_is_not_there(tmp_path: Path) -> None:
-    table = table_at(FolderPlace(tmp_path / "x"), "the lake: table x")
+    table = table_at(FolderLocation(tmp_path / "x"), "the lake: table x")
     assert not table.exists()
     with pytest.raises(LakeError, match=r"^the lake: table x: found no Delta table there"):
         table.properties()
@@ -250,14 +250,14 @@ def test_spark_is_asked_where_the_log_cannot_be_read(changed: LakeTables) -> Non
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The versions whose commits were read."""
     found: list[int] = []
-    read = FolderPlace.read_commits
+    read = FolderLocation.read_commits
 
-    def noted(place: FolderPlace, versions: Iterable[int]) -> Iterator[CommitFile]:
+    def noted(place: FolderLocation, versions: Iterable[int]) -> Iterator[CommitFile]:
         for file in read(place, versions):
             found.append(file.version)
             yield file
 
-    monkeypatch.setattr(FolderPlace, "read_commits", noted)
+    monkeypatch.setattr(FolderLocation, "read_commits", noted)
     return found
 
 

@@ -63,7 +63,7 @@ def store() -> Iterator[WatchedStore]:
 
 
 def opened(store: ObjectStore, root: str) -> SparkStore:
-    location = LakeLocation(root=root, way=lambda _: store.place("").way)
+    location = LakeLocation(root=root, way=lambda _: store.location("").way)
     return SparkStore(no_spark, location)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.folder_location import FolderLocation
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.properties import are_plain, commit_properties
@@ -69,7 +69,7 @@ def test_the_first_commit_says_what_sparks_would(
     cluster_by: tuple[str, ...],
     properties: Mapping[str, str],
 ) -> None:
-    ours, theirs = FolderPlace(tmp_path / "ours"), store_in(spark, tmp_path)
+    ours, theirs = FolderLocation(tmp_path / "ours"), store_in(spark, tmp_path)
     assert ours.can_commit()
     commit_table(ours, columns, cluster_by, properties)
     by_spark(theirs.table("theirs")).create(columns, cluster_by, properties)
@@ -77,7 +77,7 @@ def test_the_first_commit_says_what_sparks_would(
 
 
 def test_of_two_that_make_a_table_the_first_one_stands(tmp_path: Path) -> None:
-    place = FolderPlace(tmp_path / "table")
+    place = FolderLocation(tmp_path / "table")
     assert place.can_commit()
     for number in range(2):
         commit_table(place, CONTROL, (), {"dcplake.maker": str(number)})
@@ -86,7 +86,7 @@ def test_of_two_that_make_a_table_the_first_one_stands(tmp_path: Path) -> None:
 
 
 def test_properties_are_set_and_removed_as_by_spark(spark: "SparkSession", tmp_path: Path) -> None:
-    ours, theirs = FolderPlace(tmp_path / "ours"), tmp_path / "theirs"
+    ours, theirs = FolderLocation(tmp_path / "ours"), tmp_path / "theirs"
     assert ours.can_commit()
     commit_table(ours, REPLICA, REPLICA_CLUSTERING, VECTORS)
     store = store_in(spark, tmp_path)
@@ -107,7 +107,7 @@ def test_properties_are_set_and_removed_as_by_spark(spark: "SparkSession", tmp_p
 
 
 def test_properties_that_many_set_at_once_are_all_there(tmp_path: Path) -> None:
-    place = FolderPlace(tmp_path / "table")
+    place = FolderLocation(tmp_path / "table")
     assert place.can_commit()
     commit_table(place, CHANGES, ("round",), NO_VECTORS)
     names = [f"dcplake.{number}" for number in range(8)]
@@ -125,7 +125,7 @@ def test_deltas_own_properties_are_left_to_spark() -> None:
 
 
 def test_a_table_that_gets_a_feature_meanwhile_is_left_to_spark(tmp_path: Path) -> None:
-    place = FolderPlace(tmp_path / "table")
+    place = FolderLocation(tmp_path / "table")
     assert place.can_commit()
     commit_table(place, CHANGES, ("round",), NO_VECTORS)
     [protocol] = [
@@ -142,14 +142,14 @@ def test_a_table_that_gets_a_feature_meanwhile_is_left_to_spark(tmp_path: Path) 
 def test_properties_are_set_while_others_commit_again_and_again(tmp_path: Path) -> None:
     until = monotonic() + 0.5
 
-    class BusyPlace(FolderPlace):
+    class BusyLocation(FolderLocation):
         def commit(self, version: int, content: bytes) -> None:
             if monotonic() < until:
                 raise FileExistsError
-            FolderPlace.commit(self, version, content)
+            FolderLocation.commit(self, version, content)
 
-    place = FolderPlace(tmp_path)
+    place = FolderLocation(tmp_path)
     assert place.can_commit()
     commit_table(place, CHANGES, ("round",), NO_VECTORS)
-    assert commit_properties(BusyPlace(tmp_path), {"dcplake.b": "1"})
+    assert commit_properties(BusyLocation(tmp_path), {"dcplake.b": "1"})
     assert place.open().metadata().configuration == NO_VECTORS | {"dcplake.b": "1"}

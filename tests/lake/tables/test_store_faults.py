@@ -39,11 +39,11 @@ from dcp.lake.spark.failures import known_error
 from dcp.lake.store import bucket_store, trial
 from dcp.lake.store.data_file import DataFile, DataFileWriter
 from dcp.lake.store.failures import CAUSES, named_cause, store_error
-from dcp.lake.store.folder_place import FolderPlace
+from dcp.lake.store.folder_location import FolderLocation
 from dcp.lake.store.location import LakeLocation
-from dcp.lake.store.object_place import ObjectPlace
-from dcp.lake.store.place import DELTA_LOG
+from dcp.lake.store.object_location import ObjectLocation
 from dcp.lake.store.table import CommitConflictError
+from dcp.lake.store.table_location import DELTA_LOG
 from dcp.lake.tables.schema import CHANGES
 from tests.lake import tables_at
 from tests.lake.object_store import (
@@ -72,23 +72,23 @@ class Table:
         self, store: ObjectStore, properties: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         self.store, self.prefix = store, uuid4().hex
-        make_table(self.place, properties=properties)
+        make_table(self.location, properties=properties)
 
     @property
-    def place(self) -> ObjectPlace:
-        return self.store.place(self.prefix)
+    def location(self) -> ObjectLocation:
+        return self.store.location(self.prefix)
 
     def write(self, row_bytes: int = 100) -> DataFile:
-        return write_file(self.place, row_bytes)
+        return write_file(self.location, row_bytes)
 
     def commit(self, file: DataFile, version: int = 0) -> None:
-        commit_file(self.place, file, version)
+        commit_file(self.location, file, version)
 
     def round(self, row_bytes: int = 100) -> None:
         self.commit(self.write(row_bytes))
 
     def versions(self) -> list[int]:
-        return list(self.place.commits_from(0))
+        return list(self.location.commits_from(0))
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_a_commit_whose_answer_is_lost_stands_once(table: Table, times: int) -> 
     table.round()
     assert len(lost) == times
     assert table.versions() == [0, 1]
-    assert table.place.open().version() == 1
+    assert table.location.open().version() == 1
     file = table.write()
     table.commit(file, 1)
     with pytest.raises(CommitConflictError, match=r"0{19}1\.json: found a commit there"):
@@ -131,8 +131,8 @@ def test_a_commit_whose_answer_is_lost_stands_once(table: Table, times: int) -> 
 
 def test_a_commit_that_meets_another_request_for_its_key_is_written_again(table: Table) -> None:
     table.store.answer = ConflictAtFirst(times=2)
-    make_table(table.store.place(prefix := uuid4().hex))
-    assert list(table.store.place(prefix).commits_from(0)) == [0]
+    make_table(table.store.location(prefix := uuid4().hex))
+    assert list(table.store.location(prefix).commits_from(0)) == [0]
     table.round()
     assert table.versions() == [0, 1]
 
@@ -150,12 +150,12 @@ def test_a_store_whose_answer_is_always_409_is_an_outage(
 ) -> None:
     """Where nothing is, no version is taken."""
     monkeypatch.setattr(trial, "_ATTEMPTS", 2)
-    assert table.place.can_commit()
+    assert table.location.can_commit()
     table.store.answer = ConflictAtFirst(times=2)
     with pytest.raises(AlreadyExistsError) as told:
         table.round()
     assert isinstance(known_error(told.value), StoreUnavailableError)
-    new = table_at(table.store.place(uuid4().hex), "the lake: table t")
+    new = table_at(table.store.location(uuid4().hex), "the lake: table t")
     with pytest.raises(StoreUnavailableError, match="ConditionalRequestConflict: the object store"):
         new.create(CHANGES, ["round"], {})
 
@@ -246,12 +246,12 @@ def test_a_checkpoint_that_fails_is_one_plain_line_of_the_log(
     table.commit(file)
     server.answer = lambda _: None
     [line] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert line.startswith(f"{table.place}: version 1 has no checkpoint: {said}")
+    assert line.startswith(f"{table.location}: version 1 has no checkpoint: {said}")
     assert line.isprintable()
 
 
 def test_a_store_that_does_not_answer_is_not_asked_by_spark_too(table: Table) -> None:
-    lake_table = table_at(table.place, "the lake: table t")
+    lake_table = table_at(table.location, "the lake: table t")
     table.store.answer = lambda _: BUSY
     for ask in (lake_table.properties, lake_table.exists, lake_table.read_delta_log):
         with pytest.raises(SetupError, match=r"^\S.*503 Service Unavailable: the object store"):
@@ -272,7 +272,7 @@ def test_a_store_that_refuses_is_not_asked_by_spark_too(
     table: Table, failure: Failure, said: str
 ) -> None:
     """Neither of a table that was read before, nor of one that was not."""
-    old, new = (table_at(table.place, "the lake: table t") for _ in range(2))
+    old, new = (table_at(table.location, "the lake: table t") for _ in range(2))
     assert old.exists()
     table.store.answer = lambda _: failure
     asks: list[Callable[[FileTable], object]] = [
@@ -300,10 +300,10 @@ def empty_secret(table: Table) -> Iterator[None]:
 
 @pytest.mark.usefixtures("empty_secret")
 def test_a_key_file_that_becomes_empty_leaves_all_readers_the_last_key(table: Table) -> None:
-    lake_table = table_at(table.place)
+    lake_table = table_at(table.location)
     lake_table.append(CHANGES_ROW, {})
-    assert table_at(table.place).rows("round", "true") == [{"round": 2}]
-    assert table.place.open().version() == 1
+    assert table_at(table.location).rows("round", "true") == [{"round": 2}]
+    assert table.location.open().version() == 1
 
 
 @pytest.mark.usefixtures("empty_secret")
@@ -311,9 +311,9 @@ def test_spark_is_not_asked_while_the_file_of_a_secret_was_never_filled(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket_store._bucket.cache_clear()
-    lake_table = table_at(table.place)
-    catalog = LakeLocation(schema="s", way=lambda _: table.place.way)
-    monkeypatch.setattr(SparkTable, "location", lambda *_: table.place.url)
+    lake_table = table_at(table.location)
+    catalog = LakeLocation(schema="s", way=lambda _: table.location.way)
+    monkeypatch.setattr(SparkTable, "catalog_location", lambda *_: table.location.url)
     asks: list[Callable[[], object]] = [
         lake_table.properties,
         lake_table.exists,
@@ -338,7 +338,7 @@ def test_a_round_commits_while_spark_optimizes_the_same_table(table: Table) -> N
 
     statement = Mock(collect=done)
     spark = Mock(sql=lambda _: statement)
-    lake_table = replace(table_at(table.place), start_spark=lambda: spark)
+    lake_table = replace(table_at(table.location), start_spark=lambda: spark)
     with ThreadPoolExecutor(2) as pool:
         optimizing = pool.submit(lake_table.optimize, {}, 0)
         try:
@@ -374,8 +374,8 @@ def test_rows_that_a_store_refuses_are_one_line_that_says_whether_they_may_stand
     may_stand: bool,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert table.place.can_commit()
-    lake_table = table_at(table.place, "the lake: table t")
+    assert table.location.can_commit()
+    lake_table = table_at(table.location, "the lake: table t")
     table.store.answer = lambda request: failure if refused(request) else None
     with pytest.raises(SetupError) as told:
         lake_table.append(CHANGES_ROW, {})
@@ -390,7 +390,7 @@ def test_rows_that_a_store_refuses_are_one_line_that_says_whether_they_may_stand
 
 
 def test_rows_whose_commits_lose_their_answers_stand_once(table: Table) -> None:
-    lake_table = table_at(table.place, "the lake: table t")
+    lake_table = table_at(table.location, "the lake: table t")
     lost: list[str] = []
 
     def loses(request: Request) -> bool:
@@ -408,7 +408,7 @@ def test_rows_whose_commits_lose_their_answers_stand_once(table: Table) -> None:
 
 
 def test_rows_whose_commit_cannot_be_read_back_may_have_been_written(table: Table) -> None:
-    lake_table = table_at(table.place, "the lake: table t")
+    lake_table = table_at(table.location, "the lake: table t")
     lost: list[object] = []
 
     def loses(request: Request) -> bool:
@@ -429,7 +429,7 @@ def test_rows_whose_commit_cannot_be_read_back_may_have_been_written(table: Tabl
 
 
 def test_a_store_that_another_driver_tries_has_no_table_for_that(server: ObjectStore) -> None:
-    place = server.place(uuid4().hex)
+    place = server.location(uuid4().hex)
     trial = place.trial()
     trial.write()
     assert not place.has_delta_log() and not table_at(place).exists()
@@ -437,17 +437,17 @@ def test_a_store_that_another_driver_tries_has_no_table_for_that(server: ObjectS
 
 
 def test_a_root_in_a_table_is_refused(server: ObjectStore) -> None:
-    table = server.place(f"{uuid4().hex}/t")
+    table = server.location(f"{uuid4().hex}/t")
     make_table(table)
     for inside in (table.url, f"{table.url}/lake", f"{table.url}/a/lake"):
         with pytest.raises(LakeError, match=f"in the Delta table {table.url}, whose VACUUM"):
-            LakeLocation(root=inside, way=lambda _: table.way).refuse_place_in_table()
-    LakeLocation(root=f"{table.url}s", way=lambda _: table.way).refuse_place_in_table()
+            LakeLocation(root=inside, way=lambda _: table.way).refuse_location_in_table()
+    LakeLocation(root=f"{table.url}s", way=lambda _: table.way).refuse_location_in_table()
 
 
 def test_data_is_found_behind_many_deletion_vectors(server: ObjectStore) -> None:
     prefix = uuid4().hex
-    place = server.place(prefix)
+    place = server.location(prefix)
     for number in range(1000):
         server.write(f"{prefix}/deletion_vector_{number:04}.bin", b"", days_old=0)
     assert not place.has_data()
@@ -457,7 +457,7 @@ def test_data_is_found_behind_many_deletion_vectors(server: ObjectStore) -> None
 
 def test_what_killed_processes_left_in_a_log_is_removed_after_a_day(server: ObjectStore) -> None:
     prefix = uuid4().hex
-    place = server.place(prefix)
+    place = server.location(prefix)
     make_table(place)
     names = (".a.dcplake-probe", f".{1:020}.crc.b.tmp", f".{2:020}.crc.c.tmp", "d.tmp", ".e.crc")
     for name in names:
@@ -472,7 +472,7 @@ def test_what_killed_processes_left_in_a_log_is_removed_after_a_day(server: Obje
 
 
 def test_a_folder_that_this_user_may_not_read_is_not_asked_by_spark_too(tmp_path: Path) -> None:
-    place = FolderPlace(tmp_path / "t")
+    place = FolderLocation(tmp_path / "t")
     log = place.path / DELTA_LOG
     log.mkdir(parents=True)
     make_table(place)
@@ -497,7 +497,7 @@ def test_spark_is_asked_where_the_bucket_is_in_another_region(
 ) -> None:
     table.store.answer = lambda _: failure
     with pytest.raises(AssertionError, match="Spark was started"):
-        table_at(table.place).properties()
+        table_at(table.location).properties()
 
 
 def test_keys_that_are_renewed_while_a_file_is_written_are_found(
@@ -517,7 +517,7 @@ def test_keys_that_are_renewed_while_a_file_is_written_are_found(
     row = {"round": 1, "value": os.urandom(UPLOAD_PART_BYTES)}
     batch = pa.RecordBatch.from_pylist([row], schema=CHANGES)
     try:
-        with DataFileWriter(table.place, CONTENTS) as writer:
+        with DataFileWriter(table.location, CONTENTS) as writer:
             writer.write(batch)
             store.access_keys.add("AKIDRENEWED")  # what is on its way has the old one
             files["access_key_id"].write_text("AKIDRENEWED")
@@ -527,14 +527,14 @@ def test_keys_that_are_renewed_while_a_file_is_written_are_found(
             file = writer.finish()
         assert file is not None
         table.commit(file)
-        assert table.place.open().version() == 1, "delta-rs has them, too"
+        assert table.location.open().version() == 1, "delta-rs has them, too"
     finally:
         store.access_keys = {ACCESS_KEY}
 
 
 def test_a_task_whose_secret_cannot_be_read_says_which(table: Table, tmp_path: Path) -> None:
     secret = Path(table.store.options["secret_access_key_file"])
-    place = table.place
+    place = table.location
     content = secret.read_text()
     bucket_store._bucket.cache_clear()
     secret.unlink()
@@ -572,10 +572,10 @@ def test_a_name_with_special_characters_is_the_same_place_for_all(server: Object
     for name in ("a#b", "a?b", SPECIAL):
         prefix = f"{uuid4().hex}/{name}"
         root = f"s3://{BUCKET}/{prefix}"
-        location = LakeLocation(root=root, way=lambda _: server.place("").way)
+        location = LakeLocation(root=root, way=lambda _: server.location("").way)
         table = SparkStore(no_spark, location).table("t")
         place = tables_at.place_of(table)
-        assert isinstance(place, ObjectPlace) and str(place) == f"{root}/t"
+        assert isinstance(place, ObjectLocation) and str(place) == f"{root}/t"
         make_table(place)
         commit_file(place, write_file(place))
         table.append(CHANGES_ROW, {})
@@ -588,8 +588,8 @@ def test_a_name_with_special_characters_is_the_same_place_for_all(server: Object
 @pytest.mark.parametrize("name", ["a%20b", "a%b", "a\\b"])
 def test_spark_alone_reads_a_name_that_delta_rs_decodes(server: ObjectStore, name: str) -> None:
     root = f"s3://{BUCKET}/{name}"
-    location = LakeLocation(root=root, way=lambda _: server.place("").way)
-    assert location.place("t") is None
+    location = LakeLocation(root=root, way=lambda _: server.location("").way)
+    assert location.of_table("t") is None
 
 
 def test_a_profile_that_becomes_empty_leaves_all_readers_the_last_key(
@@ -608,7 +608,7 @@ def test_a_profile_that_becomes_empty_leaves_all_readers_the_last_key(
     options = {name: table.store.options[name] for name in ("endpoint", "allow_http")}
     way = options_of_delta_rs(f"s3://{BUCKET}", options, {})
     assert way is not None
-    place = ObjectPlace(table.place.url, way)
+    place = ObjectLocation(table.location.url, way)
     lake_table = table_at(place)
     assert lake_table.rows("round", "true") == []
     profile.write_text("")
@@ -646,7 +646,7 @@ def test_what_is_an_outage_and_what_is_refused(told: str, error: type[DcplakeErr
 
 
 def test_a_bucket_that_is_gone_is_told_as_that(table: Table) -> None:
-    gone = replace(table.place, url=f"s3://no-such-bucket/{table.prefix}")
+    gone = replace(table.location, url=f"s3://no-such-bucket/{table.prefix}")
     with pytest.raises(FileNotFoundError, match="NoSuchBucket") as failure:
         list(gone.read_commits([0]))
     assert "found no such bucket" in str(store_error(failure.value, "the lake"))
@@ -655,22 +655,22 @@ def test_a_bucket_that_is_gone_is_told_as_that(table: Table) -> None:
 def test_a_catalogs_table_is_not_left_to_spark_where_its_store_is_away(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catalog = LakeLocation(schema="s", way=lambda _: table.place.way)
+    catalog = LakeLocation(schema="s", way=lambda _: table.location.way)
     store = SparkStore(no_spark, catalog)
-    monkeypatch.setattr(SparkTable, "location", lambda *_: table.place.url)
+    monkeypatch.setattr(SparkTable, "catalog_location", lambda *_: table.location.url)
     monkeypatch.setattr("dcp.lake.adapters.spark_store.log_store_of", lambda *_: LOG_STORE)
     store = replace(store, start_spark=Mock())
-    assert store.place_of_files("t") is not None
+    assert store.location_of_files("t") is not None
 
     def away(*_: object) -> bool:
         raise StoreUnavailableError("the store is away")
 
     monkeypatch.setattr("dcp.lake.adapters.spark_store.takes_files", away)
     with pytest.raises(StoreUnavailableError, match="is away"):
-        store.place_of_files("t")
+        store.location_of_files("t")
 
 
 def test_all_places_of_a_folder_share_a_lock(tmp_path: Path) -> None:
-    one, other = FolderPlace(tmp_path / "t"), FolderPlace(tmp_path / "t")
-    assert one.commits_held_back() is other.commits_held_back()
-    assert one.commits_held_back() is not FolderPlace(tmp_path / "u").commits_held_back()
+    one, other = FolderLocation(tmp_path / "t"), FolderLocation(tmp_path / "t")
+    assert one.commits_blocked() is other.commits_blocked()
+    assert one.commits_blocked() is not FolderLocation(tmp_path / "u").commits_blocked()

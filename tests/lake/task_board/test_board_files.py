@@ -1,4 +1,4 @@
-"""The live board: what is written, who may read it, what is no news; and what a look says."""
+"""The task board: what is written, who may read it, what is no news; and what a look says."""
 
 import json
 import os
@@ -22,9 +22,9 @@ from dcp.client.stats import ConnectionStats, StageStats, WindowStats
 from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
 from dcp.lake.config.settings import LakeSettings, Settings
-from dcp.lake.task_board.live_board import TaskWatcher, live_board, read_board
-from dcp.lake.task_board.live_folder import LiveFolder
-from dcp.lake.task_board.live_metrics import task_exposition
+from dcp.lake.task_board.board_files import TaskWatcher, read_board, shown_on_board
+from dcp.lake.task_board.board_folder import BoardFolder
+from dcp.lake.task_board.task_metrics import task_exposition
 from dcp.lake.task_board.task_stats import NodeStreams, TaskStats, connection_of
 
 NODE = NodeAddress("node.example", 11210)
@@ -148,11 +148,11 @@ def test_window_full_is_a_share_of_the_time_of_all_windows() -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> LiveFolder:
-    return LiveFolder("lake", str(tmp_path))
+def place(tmp_path: Path) -> BoardFolder:
+    return BoardFolder("lake", str(tmp_path))
 
 
-def wait_for(place: LiveFolder, count: int) -> list[TaskStats]:
+def wait_for(place: BoardFolder, count: int) -> list[TaskStats]:
     end = monotonic() + 90
     while len(all_stats := read_board(place)) != count:
         assert monotonic() < end, all_stats
@@ -160,8 +160,8 @@ def wait_for(place: LiveFolder, count: int) -> list[TaskStats]:
     return all_stats
 
 
-def test_a_board_shows_a_task_while_it_runs(place: LiveFolder) -> None:
-    with live_board(place, "task", watcher([READY]).stats):
+def test_a_board_shows_a_task_while_it_runs(place: BoardFolder) -> None:
+    with shown_on_board(place, "task", watcher([READY]).stats):
         first = wait_for(place, 1)[0]
         while read_board(place)[0].at == first.at:
             sleep(0.05)
@@ -170,7 +170,7 @@ def test_a_board_shows_a_task_while_it_runs(place: LiveFolder) -> None:
     assert list(place.folder.iterdir()) == []
 
 
-def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: LiveFolder) -> None:
+def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: BoardFolder) -> None:
     folder = place.make()
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
@@ -194,7 +194,7 @@ def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: LiveFolder) -
 
 @pytest.mark.parametrize("skew_seconds", [-86_400, -31, 31, 86_400])
 def test_machines_that_share_a_board_need_not_agree_on_the_time(
-    place: LiveFolder, skew_seconds: float, monkeypatch: pytest.MonkeyPatch
+    place: BoardFolder, skew_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others' clocks, then our own: none says how old a file is."""
     folder = place.make()
@@ -204,7 +204,7 @@ def test_machines_that_share_a_board_need_not_agree_on_the_time(
     put(folder, "ours", replace(stats, task="ours", at=time() + skew_seconds))
     for _ in range(2):
         assert [each.task for each in read_board(place)] == [stats.task, "ours"]
-        monkeypatch.setattr("dcp.lake.task_board.live_board.time", lambda: time() - skew_seconds)
+        monkeypatch.setattr("dcp.lake.task_board.board_files.time", lambda: time() - skew_seconds)
     assert {file.name for file in folder.iterdir()} == {"theirs.task.json", "ours.task.json"}
 
 
@@ -213,7 +213,7 @@ def test_machines_that_share_a_board_need_not_agree_on_the_time(
     [("another-host", 31, True), ("another-host", 3700, False), (socket.gethostname(), 31, False)],
 )
 def test_a_silent_task_is_no_news_and_another_machines_file_stays(
-    place: LiveFolder, host: str, seconds_ago: float, is_left: bool
+    place: BoardFolder, host: str, seconds_ago: float, is_left: bool
 ) -> None:
     file = put(place.make(), "x", replace(watcher([]).stats(), host=host), seconds_ago)
     assert read_board(place) == []
@@ -221,7 +221,7 @@ def test_a_silent_task_is_no_news_and_another_machines_file_stays(
 
 
 def test_who_may_only_read_a_board_goes_by_the_own_clock(
-    place: LiveFolder, monkeypatch: pytest.MonkeyPatch
+    place: BoardFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(**_: object) -> None:
         raise PermissionError("read only")
@@ -242,7 +242,7 @@ def put(folder: Path, name: str, stats: TaskStats, seconds_ago: float = 0) -> Pa
     return file
 
 
-def test_a_task_that_begins_removes_what_killed_ones_left(place: LiveFolder) -> None:
+def test_a_task_that_begins_removes_what_killed_ones_left(place: BoardFolder) -> None:
     """Nobody may ever look; each run would leave one file more."""
     folder = place.make()
     stats = watcher([READY]).stats()
@@ -252,7 +252,7 @@ def test_a_task_that_begins_removes_what_killed_ones_left(place: LiveFolder) -> 
         unfinished = folder / f"{name}.task.new"
         unfinished.write_text('{"format"')
         os.utime(unfinished, (time() - seconds_ago, time() - seconds_ago))
-    with live_board(place, "new", watcher([READY]).stats):
+    with shown_on_board(place, "new", watcher([READY]).stats):
         left = {file.name for file in folder.iterdir() if not file.name.startswith("new-")}
         assert left == {"here.task.json", "writing.task.new"}
 
@@ -261,15 +261,15 @@ def test_a_board_that_cannot_be_written_stops_no_task(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    with live_board(LiveFolder("lake", str(tmp_path / "file")), "task", watcher([]).stats):
+    with shown_on_board(BoardFolder("lake", str(tmp_path / "file")), "task", watcher([]).stats):
         pass
     assert "what this task sees is shown nowhere" in caplog.text
-    place = LiveFolder("lake", str(tmp_path))
+    place = BoardFolder("lake", str(tmp_path))
 
     def broken() -> TaskStats:
         raise RuntimeError("a bug in what is shown")
 
-    with live_board(place, "task", broken):
+    with shown_on_board(place, "task", broken):
         sleep(0.7)
         assert read_board(place) == []
 
@@ -283,7 +283,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_machines_own_folder_is_private(machine: Path) -> None:
-    place = LiveFolder("lake")
+    place = BoardFolder("lake")
     assert read_board(place) == []
     folder = place.make()
     assert folder == machine / f"dcplake-live-{os.getuid()}" / "lake"
@@ -298,15 +298,15 @@ def test_a_folder_that_another_user_linked_is_refused(machine: Path) -> None:
     (machine / "theirs").mkdir(mode=0o700)
     (machine / f"dcplake-live-{os.getuid()}").symlink_to(machine / "theirs")
     with pytest.raises(ConfigError, match="expected our own"):
-        LiveFolder("lake").make()
+        BoardFolder("lake").make()
 
 
 def test_each_lake_has_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def of(root: str = "lake", schema: str = "") -> LiveFolder:
+    def of(root: str = "lake", schema: str = "") -> BoardFolder:
         flow = FlowControlSettings(live_folder="/shared")
-        return LiveFolder.of(
+        return BoardFolder.of(
             Settings(lake=LakeSettings(root=root, schema=schema), flow_control=flow)
         )
 

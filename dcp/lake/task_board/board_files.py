@@ -1,6 +1,6 @@
-"""The live board: tasks write samples of themselves into files, for `dcplake top` and metrics.
+"""The task board: tasks write samples of themselves into files, for `dcplake top` and metrics.
 
-Each task has one small file in the folder of ``live_folder.py``. A thread of the task replaces the
+Each task has one small file in the folder of ``board_folder.py``. A thread of the task replaces the
 whole file at most every half second, also while Spark asks for no rows. The board only informs: if
 it cannot be written, the task goes on without it.
 
@@ -25,7 +25,7 @@ from typing import Final
 import psutil
 
 from dcp.errors import ConfigError
-from dcp.lake.task_board.live_folder import LiveFolder
+from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_stats import TaskStats
 from dcp.wire.json_tree import json_tree
 
@@ -77,7 +77,7 @@ class TaskWatcher:
         )
 
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 WRITE_SECONDS: Final = 0.5
 STALE_SECONDS: Final = 30.0
@@ -89,14 +89,14 @@ _LARGEST_BYTES: Final = 4 * 2**20
 
 
 @contextmanager
-def live_board(place: LiveFolder, name: str, stats: Callable[[], TaskStats]) -> Iterator[None]:
+def shown_on_board(board: BoardFolder, name: str, stats: Callable[[], TaskStats]) -> Iterator[None]:
     """Show a task on its lake's board while it runs. The board's thread calls ``stats``."""
-    if (file := _new_file(place, name)) is None:
+    if (file := _new_file(board, name)) is None:
         yield
         return
     ended = threading.Event()
     writer = threading.Thread(
-        target=_keep_written, args=(file, stats, ended), name="dcp-live-board", daemon=True
+        target=_keep_written, args=(file, stats, ended), name="dcp-task-board", daemon=True
     )
     writer.start()
     try:
@@ -108,13 +108,13 @@ def live_board(place: LiveFolder, name: str, stats: Callable[[], TaskStats]) -> 
             file.unlink(missing_ok=True)
 
 
-def _new_file(place: LiveFolder, name: str) -> Path | None:
+def _new_file(board: BoardFolder, name: str) -> Path | None:
     """Return the path of a task's file in a swept folder; None if there can be no folder."""
     try:
-        folder = place.make()
+        folder = board.make()
         _sweep(folder)
     except (ConfigError, OSError) as error:
-        _LOG.warning("live board: %s: what this task sees is shown nowhere", error)
+        _LOGGER.warning("task board: %s: what this task sees is shown nowhere", error)
         return None
     return folder / f"{name}-{os.getpid()}{_SUFFIX}"
 
@@ -129,19 +129,19 @@ def _keep_written(file: Path, stats: Callable[[], TaskStats], ended: threading.E
             else:
                 new.replace(file)
         except Exception as error:  # nobody's work may suffer from being watched
-            _LOG.debug("live board %s: %r", file, error)
+            _LOGGER.debug("task board %s: %r", file, error)
 
 
-def read_board(place: LiveFolder) -> list[TaskStats]:
+def read_board(board: BoardFolder) -> list[TaskStats]:
     """Return the newest statistics of a lake's tasks, by name.
 
     Raises:
         ConfigError: the folder is not private.
     """
-    if not place.folder.is_dir():
+    if not board.folder.is_dir():
         return []
-    place.require_private()
-    return sorted(_sweep(place.folder), key=lambda stats: stats.task)
+    board.require_private()
+    return sorted(_sweep(board.folder), key=lambda stats: stats.task)
 
 
 def _sweep(folder: Path) -> list[TaskStats]:
@@ -155,8 +155,8 @@ def _sweep(folder: Path) -> list[TaskStats]:
         with suppress(OSError):  # its task has just removed it, or it is not ours to read
             stats, age_seconds = _read(file, now)
             is_of_here = stats is not None and stats.host == socket.gethostname()
-            may_live = stats is not None and (not is_of_here or psutil.pid_exists(stats.pid))
-            if stats is not None and may_live and age_seconds <= STALE_SECONDS:
+            may_run = stats is not None and (not is_of_here or psutil.pid_exists(stats.pid))
+            if stats is not None and may_run and age_seconds <= STALE_SECONDS:
                 all_stats.append(stats)
             elif age_seconds > ABANDONED_SECONDS or is_of_here:
                 file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Locates the folder of a lake's live files: one folder per lake.
+"""Locates the folder of a lake's task board: one folder per lake.
 
 By default it is on the machine where the task runs, below the system's folder for temporary files
 and readable by its user only. A cluster names a folder that its executors and the operator share
@@ -16,15 +16,15 @@ from dcp.lake.config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class LiveFolder:
-    """The folder of a lake's live files, on the machine that asks."""
+class BoardFolder:
+    """The folder of a lake's task board, on the machine that asks."""
 
     lake: str
     shared: str = ""
     """Empty: the machine's own folder."""
 
     @classmethod
-    def of(cls, settings: Settings) -> "LiveFolder":
+    def of(cls, settings: Settings) -> "BoardFolder":
         root = settings.lake.schema or settings.lake.root
         if not settings.lake.schema and "://" not in root:
             root = str(Path(root).expanduser().resolve())

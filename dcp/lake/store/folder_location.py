@@ -14,23 +14,23 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from dcp.lake.store.place import (
+from dcp.lake.store.table_location import (
     DELTA_LOG,
     DELTA_LOG_FILE,
     LEFT_OVER_SECONDS,
     CommitFile,
-    TablePlace,
+    TableLocation,
     commit_name,
 )
 
-_LOG = logging.getLogger(__name__)
+_LOGGER = logging.getLogger(__name__)
 # By folder. Spark's commit in a folder looks for the version's file, then renames its own file onto
 # that name. This lock keeps our commits out of the gap; it cannot stop a foreign Spark.
 _commit_locks: Final[dict[str, Lock]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class FolderPlace(TablePlace):
+class FolderLocation(TableLocation):
     is_remote = False
     path: Path
 
@@ -39,12 +39,14 @@ class FolderPlace(TablePlace):
         return str(self.path)
 
     def has_delta_log(self) -> bool:
-        """Return whether the log has a visible file.
+        """Return whether the Delta log has a visible file.
 
-        A log with hidden files only is being made, or its driver died.
+        A Delta log with hidden files only is being made, or its driver died.
         """
-        log = self.path / DELTA_LOG
-        return log.is_dir() and any(DELTA_LOG_FILE.fullmatch(each.name) for each in log.iterdir())
+        delta_log = self.path / DELTA_LOG
+        return delta_log.is_dir() and any(
+            DELTA_LOG_FILE.fullmatch(each.name) for each in delta_log.iterdir()
+        )
 
     def has_data(self) -> bool:
         return any(self.path.rglob("*.parquet"))
@@ -104,14 +106,14 @@ class FolderPlace(TablePlace):
         return [size(self.path / name) for name in names]
 
     def can_commit(self) -> bool:
-        """Return whether the log's folder allows links. It makes the folder."""
+        """Return whether the Delta log's folder allows links. It makes the folder."""
         first, second = (self.path / DELTA_LOG / f".{uuid4()}.tmp" for _ in range(2))
         try:
             first.parent.mkdir(parents=True, exist_ok=True)
             first.touch()
             os.link(first, second)
         except OSError as failure:
-            _LOG.info("%s: %s; Spark writes to the table", self.path, failure)
+            _LOGGER.info("%s: %s; Spark writes to the table", self.path, failure)
             return False
         finally:
             for made in (first, second):
@@ -121,17 +123,17 @@ class FolderPlace(TablePlace):
 
     def commit(self, version: int, content: bytes) -> None:
         """Link a finished file to the commit's name, because a link never overwrites."""
-        place = self._commit_file(version)
-        beside = place.with_name(f".{place.name}.{uuid4()}.tmp")
+        file = self._commit_file(version)
+        beside = file.with_name(f".{file.name}.{uuid4()}.tmp")
         try:
             beside.write_bytes(content)
-            with self.commits_held_back():
-                os.link(beside, place)
+            with self.commits_blocked():
+                os.link(beside, file)
         finally:
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
 
-    def commits_held_back(self) -> AbstractContextManager[object]:
+    def commits_blocked(self) -> AbstractContextManager[object]:
         """Lock the folder: Spark's commits in a folder may overwrite ours."""
         return _commit_locks.setdefault(str(self.path), Lock())
 

@@ -1,4 +1,4 @@
-"""The place of a table in an object store, which obstore accesses."""
+"""The location of a table in an object store, which obstore accesses."""
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -17,12 +17,12 @@ from dcp.lake.config.memory import MEBIBYTE, UPLOAD_PARTS
 from dcp.lake.store.at_once import MOST_AT_ONCE, at_once
 from dcp.lake.store.bucket_store import BucketAccess, bucket_of
 from dcp.lake.store.failures import NO_BUCKET
-from dcp.lake.store.place import (
+from dcp.lake.store.table_location import (
     DELTA_LOG,
     DELTA_LOG_FILE,
     LEFT_OVER_SECONDS,
     CommitFile,
-    TablePlace,
+    TableLocation,
     commit_name,
 )
 from dcp.lake.store.trial import StoreTrial, put_if_absent, require_conditional_writes
@@ -97,11 +97,11 @@ _TEMPORARY: Final = re.compile(r"\..*\.(?:tmp|dcplake-probe)")
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectPlace(TablePlace):
+class ObjectLocation(TableLocation):
     is_remote = True
     url: str
     way: Mapping[str, str] = field(repr=False, compare=False)
-    """Options to access the store. They name the places of secrets, but hold none."""
+    """Options to access the store. They name where secrets are, but hold none."""
 
     @property
     def uri(self) -> str:
@@ -133,9 +133,9 @@ class ObjectPlace(TablePlace):
         return self._path(DELTA_LOG, commit_name(version))
 
     def has_delta_log(self) -> bool:
-        """Return whether the log has a file; folder objects and hidden ones do not count."""
-        log = self._path(DELTA_LOG, "")
-        below = (path.removeprefix(log) for path, _ in self._below(log))
+        """Return whether the Delta log has a file; folder objects and hidden ones do not count."""
+        delta_log = self._path(DELTA_LOG, "")
+        below = (path.removeprefix(delta_log) for path, _ in self._below(delta_log))
         return any(map(DELTA_LOG_FILE.fullmatch, below))
 
     def has_data(self) -> bool:
@@ -224,13 +224,13 @@ class ObjectPlace(TablePlace):
         import obstore
 
         oldest = datetime.now(UTC) - timedelta(seconds=LEFT_OVER_SECONDS)
-        log = self._path(DELTA_LOG, "")
+        delta_log = self._path(DELTA_LOG, "")
         # Hidden files sort before the digits of commits, so the listing can end there.
-        before_commits = takewhile(lambda each: each[0] < f"{log}0", self._below(log))
+        before_commits = takewhile(lambda each: each[0] < f"{delta_log}0", self._below(delta_log))
         left = [
             path
             for path, written in before_commits
-            if _TEMPORARY.fullmatch(path.removeprefix(log)) and written < oldest
+            if _TEMPORARY.fullmatch(path.removeprefix(delta_log)) and written < oldest
         ]
         if left:
             obstore.delete(self._store, left)

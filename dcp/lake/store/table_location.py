@@ -1,7 +1,7 @@
-"""The place of a table: a folder on this machine, or a prefix in an object store.
+"""The location of a table: a folder on this machine, or a prefix in an object store.
 
-Tasks write files at a place, the driver commits them, and delta-rs reads the table. A place holds
-no secrets and can travel to tasks; each process reads the secrets on its own machine.
+Tasks write files at a location, the driver commits them, and delta-rs reads the table. A location
+holds no secrets and can travel to tasks; each process reads the secrets on its own machine.
 """
 
 import re
@@ -25,7 +25,7 @@ DELTA_LOG_FILE: Final = re.compile(r"\d{20}\..*|_last_checkpoint")
 """The names of files that make a folder a Delta log. Hidden and foreign files do not."""
 
 LEFT_OVER_SECONDS: Final = 24 * 3600.0
-"""A log's temporary file that is older belongs to a killed process."""
+"""A Delta log's temporary file that is older belongs to a killed process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class CommitFile:
     content: bytes
 
 
-class TablePlace(ABC):
-    """The place of one table, which need not exist.
+class TableLocation(ABC):
+    """The location of one table, which need not exist.
 
     Methods raise the errors of delta-rs or the store unchanged.
     """
@@ -95,7 +95,7 @@ class TablePlace(ABC):
 
     @abstractmethod
     def can_commit(self) -> bool:
-        """Test, with temporary files, whether `commit` is atomic at this place.
+        """Test, with temporary files, whether `commit` is atomic at this location.
 
         Raises:
             SetupError: an object store does not answer, or denies access.
@@ -115,8 +115,8 @@ class TablePlace(ABC):
             FileExistsError: another commit has that version. Only one of two writers succeeds.
         """
 
-    def commits_held_back(self) -> AbstractContextManager[object]:
-        """Hold back this process's commits while Spark runs OPTIMIZE or ALTER TABLE.
+    def commits_blocked(self) -> AbstractContextManager[object]:
+        """Block this process's commits while Spark runs OPTIMIZE or ALTER TABLE.
 
         An object store needs no lock: it refuses the second commit of a version.
         """
@@ -124,9 +124,9 @@ class TablePlace(ABC):
 
     @abstractmethod
     def tidy_delta_log(self) -> None:
-        """Remove temporary files of the log that killed processes left."""
+        """Remove temporary files of the Delta log that killed processes left."""
 
-    def prepare_checkpoint(self) -> None:  # noqa: B027 - most places need nothing
+    def prepare_checkpoint(self) -> None:  # noqa: B027 - most locations need nothing
         """Remove files that would keep Spark from reading a new checkpoint.
 
         If it costs no further request, also remove the temporary files of killed processes.
@@ -144,9 +144,9 @@ def commit_name(version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    location: str
-    """The table's location for Spark."""
-    place: TablePlace | None
+    spark_path: str
+    """The table's path for Spark."""
+    location: TableLocation | None
     """None if only Spark can open the table."""
 
 
