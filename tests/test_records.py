@@ -120,7 +120,7 @@ def test_what_the_history_forgot_of_an_apply_is_whole_in_a_heartbeat() -> None:
     assert [applied.round_of(vbucket) for vbucket in range(3, 7)] == [9, 2, 3, 9]
     told = heartbeat_content(ReplicaStatus("docs", applied, 12, CommitHistory(())))
     heard = json.loads(metadata_json({HEARTBEAT: told}))[METADATA_KEY]
-    kept = CommitHistory((TableCommit(14, now, "WRITE", {"base": 13, **heard}),))
+    kept = CommitHistory((TableCommit(14, now, "WRITE", {"read_version": 13, **heard}),))
     kept = replace(kept, commits=(*kept.commits, TableCommit(13, now, "OPTIMIZE")))
     assert applied_of_version("docs", kept, 14) == applied
 

@@ -45,8 +45,6 @@ class AppliedVersion:
     """The vbuckets in which the apply removed all rows of the collection."""
     revived: tuple[Vbucket, ...] = ()
     """The vbuckets in which the apply undid a flush or drop."""
-    first_round: Round = 1
-    """The apply read no rows of older rounds."""
     inserted: Count = field(default=0, compare=False)
     updated: Count = field(default=0, compare=False)
     deleted: Count = field(default=0, compare=False)
@@ -64,6 +62,8 @@ class AppliedVersion:
             told += f"; rolled back: vbuckets {number_ranges(each.vbucket for each in self.undone)}"
         if self.cleared:
             told += f"; flushed or dropped: vbuckets {number_ranges(self.cleared)}"
+        if self.revived:
+            told += f"; flush or drop undone: vbuckets {number_ranges(self.revived)}"
         if self.stale:
             told += f"; stale: vbuckets {number_ranges(self.stale)}"
         return told
@@ -91,7 +91,6 @@ class AppliedVersion:
             log_slice.undone,
             log_slice.cleared,
             log_slice.revived,
-            log_slice.first_round,
         )
 
 

@@ -16,8 +16,8 @@ from dcp.wire.json_tree import json_tree
 
 METADATA_KEY: Final = "dcplake"
 
-READ_VERSION: Final = "base"
-"""The metadata key of the version that the writer had read; commits of existing lakes have it."""
+READ_VERSION: Final = "read_version"
+"""The metadata key of the version that the writer had read."""
 
 HEARTBEAT: Final = "heartbeat"
 CLEANING: Final = "cleaned"

@@ -101,7 +101,7 @@ class LakeIdentity:
         raise LakeError(f"{where}: this lake holds bucket {self.bucket!r}{told}")
 
 
-FORMAT_VERSION: Final = 8
+FORMAT_VERSION: Final = 9
 
 CHANGES_TABLE: Final = "changes"
 """The change log (`dcp.lake.tables.schema.CHANGES`)."""

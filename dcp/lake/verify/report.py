@@ -53,7 +53,7 @@ class Difference(Record):
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(Record, Shown):
-    location: Annotated[str, "place"]
+    location: str
     lake_id: Annotated[str, "lake"]
     tables: tuple[TableCompared, ...]
     vbuckets: int

@@ -156,13 +156,18 @@ def add_rounds(lake: LakeTables, count: int) -> None:
             file = writer.finish()
         assert file is not None
         version = history(table, 1)[0].version
-        metadata = {"lake": lake.identity.lake_id, "round": number, "writer": "w", "base": version}
+        metadata = {
+            "lake": lake.identity.lake_id,
+            "round": number,
+            "writer": "w",
+            "read_version": version,
+        }
         fence = lake.identity.lake_id, number
         commit_files(place_of(table), [file], version, fence, metadata_json(metadata))
         docs = lake.table(DOCS.name)
         version = history(docs, 1)[0].version
         told = plain(AppliedVersion(DOCS.name, version, number - 1, number, number))
-        metadata = {"lake": lake.identity.lake_id, "writer": "w", "base": version, **told}
+        metadata = {"lake": lake.identity.lake_id, "writer": "w", "read_version": version, **told}
         fence = f"{lake.identity.lake_id}:{DOCS.name}", version + 1
         commit_files(place_of(docs), [], version, fence, metadata_json(metadata), Operation.MERGE)
 

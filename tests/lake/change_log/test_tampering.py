@@ -24,7 +24,7 @@ Made = tuple[str, dict[str, Any], int | None]
 
 def round_(number: int, base: int | None = None) -> Made:
     ours: dict[str, Any] = {"round": number, "writer": "w"}
-    return "WRITE", ours if base is None else ours | {"base": base}, None
+    return "WRITE", ours if base is None else ours | {"read_version": base}, None
 
 
 def theirs(operation: str, restored: int | None = None) -> Made:

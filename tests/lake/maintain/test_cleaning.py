@@ -109,7 +109,9 @@ def test_what_the_history_forgot_is_told_by_heartbeats_and_by_the_index() -> Non
     indexed = [stands_at(4, 4), stands_at(7, 6), stands_at(30, 20)]
     assert versions_within(DOCS, cut, start, indexed) == [indexed[1]]
     told = {"since": 5, **plain(AppliedVersion("docs", 5, 1, 2, 2))}
-    beat = TableCommit(10, NOW - timedelta(hours=2), "WRITE", {"base": 9, "heartbeat": told})
+    beat = TableCommit(
+        10, NOW - timedelta(hours=2), "WRITE", {"read_version": 9, "heartbeat": told}
+    )
     found = versions_within(DOCS, CommitHistory((beat, *cut.commits)), start, indexed)
     assert found == [AppliedVersion("docs", 5, 1, 2, 2)]
     foreign = TableCommit(11, NOW - timedelta(hours=2), "UPDATE")

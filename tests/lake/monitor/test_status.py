@@ -63,7 +63,7 @@ def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:
     def ago(minutes: float) -> datetime:
         return AT - timedelta(minutes=minutes)
 
-    apply = TableCommit(3, ago(7), "MERGE", {"to_round": 2, "base": 2})
+    apply = TableCommit(3, ago(7), "MERGE", {"to_round": 2, "read_version": 2})
     commits = CommitHistory((apply, replace(apply, version=2, time=ago(9))))
     replica = ReplicaStatus("docs", AppliedVersion("docs", 3, 1, 2, 2), 3, commits)
     minutes = (Minute(7, rows=3), Minute(8))

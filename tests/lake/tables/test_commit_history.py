@@ -12,7 +12,11 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def apply(base: int, to_round: int) -> tuple[str, dict[str, object], None]:
-    return "MERGE", {"from_round": 0, "to_round": to_round, "base": base, "writer": "w"}, None
+    return (
+        "MERGE",
+        {"from_round": 0, "to_round": to_round, "read_version": base, "writer": "w"},
+        None,
+    )
 
 
 def others(
@@ -79,7 +83,7 @@ def test_a_foreign_change_is_found_with_the_version_to_restore(
 
 
 def beat(base: int, **told: int) -> tuple[str, dict[str, object], None]:
-    return "WRITE", {"base": base, "heartbeat": told}, None
+    return "WRITE", {"read_version": base, "heartbeat": told}, None
 
 
 def test_a_heartbeat_keeps_rows_and_tells_of_them() -> None:
