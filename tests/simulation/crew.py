@@ -33,6 +33,7 @@ from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.driver import Driver
 from dcp.lake.spark.task_errors import TaskError, original_error
 from dcp.lake.store.lake_store import BatchFunction
+from dcp.lake.store.table import MissingVersionError
 from tests.lake.memory_store import task_number
 from tests.lake.watched_lake import WatchedLake
 from tests.simulation.faults import Counts, Options
@@ -179,7 +180,8 @@ class Crew:
         except (IncompleteRunError, StoppedError) as error:
             self._note(error)
             self._current = None
-        except LakeError as error:
+        except (LakeError, MissingVersionError) as error:
+            # While it stood still, another driver may have erased a version that its apply reads.
             if process is None or not process.has_stalled:
                 raise
             self._note(error)

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from dcp.errors import LakeError
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.merge_plan import EMPTY_ROUNDS, ROW_BUDGET, MergePlan, RowBudget
@@ -29,7 +28,6 @@ from dcp.lake.maintain.compaction import SmallFiles
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.rounds.lake_state import stale_vbuckets
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.store.table import MissingVersionError
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
@@ -210,7 +208,8 @@ class Applier:
             except IndexError:  # another thread was quicker
                 break
             try:
-                version = self._planned_and_applied(lake, replica, to_round, budget, force=force)
+                with lake.read_once():
+                    version = self._apply(lake, replica, to_round, budget, force=force)
             except BaseException as failure:
                 # After a failure, no thread begins another table.
                 self.leave_the_rest()
@@ -219,34 +218,6 @@ class Applier:
             if version is not None:
                 made.append(version)
         return made
-
-    def _planned_and_applied(
-        self,
-        lake: LakeTables,
-        replica: ReplicaTable,
-        to_round: int,
-        budget: RowBudget,
-        *,
-        force: bool,
-    ) -> AppliedVersion | None:
-        """Apply what is due; plan again once if a version that the plan reads is deleted.
-
-        An erasure by another driver, or VACUUM, may delete it at any time.
-        """
-        apply = partial(self._apply, lake, replica, to_round, budget, force=force)
-        try:
-            with lake.read_once():
-                return apply()
-        except MissingVersionError as missing:
-            _LOGGER.debug("%s: plans again: %s", replica.name, missing)
-        try:
-            with lake.read_once():
-                return apply()
-        except MissingVersionError as missing:
-            raise LakeError(
-                f"{missing}: deleted while an apply read it, and so was another version before; "
-                "run again when no erasure or VACUUM is at work"
-            ) from missing
 
     def _is_quiet(self, replica: ReplicaTable, to_round: int) -> bool:
         # The quality gate has judged this round; its answer would be the same.

@@ -11,10 +11,9 @@ from typing import Any, Final
 import pytest
 
 from dcp.errors import ForeignWriteError, LakeError
-from dcp.lake.apply import merge_planner, quiet_tables
+from dcp.lake.apply import quiet_tables
 from dcp.lake.apply.applier import pending_of
 from dcp.lake.apply.merge_planner import plan_merge
-from dcp.lake.change_log import touched_keys
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -215,29 +214,3 @@ def test_a_foreign_write_is_found(scene: Scene) -> None:
     scene.write("docs")
     with pytest.raises(LakeError, match="changes"):
         scene.receive()
-
-
-@pytest.mark.parametrize(("purges", "is_applied"), [(1, True), (2, False)])
-def test_an_apply_plans_again_if_an_erasure_deletes_what_it_reads(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, purges: int, is_applied: bool
-) -> None:
-    """Another driver may erase while this one stands still inside its plan."""
-    left = [None] * purges
-    few_touched = touched_keys.few_touched
-
-    def after_purge(*asked: Any) -> Any:
-        if left:
-            left.pop()
-            scene.lake.changes.purge({})
-        return few_touched(*asked)
-
-    monkeypatch.setattr(merge_planner, "few_touched", after_purge)
-    scene.write("docs")
-    scene.receive()
-    if is_applied:
-        assert scene.apply() == {"docs"}
-    else:
-        with pytest.raises(LakeError, match="run again when no erasure or VACUUM is at work"):
-            scene.apply()
-        assert scene.apply() == {"docs"}
-    assert scene.newest("docs") == {b"2"}
