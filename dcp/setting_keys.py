@@ -40,9 +40,9 @@ def key(  # noqa: PLR0913 -- a fact each
     mistake, so no message and no repr shows the value. ``is_path``: a relative path in a
     configuration file begins at the file's folder. ``is_internal``: only code sets it, and no
     configuration file may. ``option`` is its command-line option, such as ``--data FOLDER``, with
-    the word for its value if the type and unit do not tell; empty: none. ``parts`` has the options
-    of a setting that is a section, by the names of that section's settings: without these options,
-    and without the flag ``option``, the setting is None.
+    the word for its value if the type and unit do not tell; empty: none. If the setting is itself a
+    section (such as TLS), ``parts`` maps names of its settings to options, and ``option`` is a
+    flag. The setting is None unless one of them is given.
     ``parse`` makes the value from a text, wherever the text is given, and raises ConfigError; the
     default may be such a text.
     """

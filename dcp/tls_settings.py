@@ -18,8 +18,11 @@ class TlsSettings(Section):
     subject: ClassVar[str] = "TLS "
 
     ca_file: str = key("", "Certificates to trust, PEM; the system's when empty.", is_path=True)
-    """A listener asks clients for certificates of these authorities, whose common name is the user;
-    empty: for none. As ns_server's ``clientCertAuth`` with the path ``subject.cn``."""
+    """A listener asks clients for a certificate that one of these authorities signed.
+
+    Its common name is the user, as with ns_server's ``clientCertAuth`` and the path ``subject.cn``.
+    Empty: it asks for none.
+    """
     cert_file: str = key("", "Own certificate, PEM, with its chain.", is_path=True)
     """A listener must have one; a client without a user is who it says."""
     key_file: str = key(
@@ -78,12 +81,11 @@ class TlsSettings(Section):
         except OSError as error:
             raise SecretError(
                 f"certificate {self.cert_file!r} and its key: {error}, expected both in PEM, not "
-                "encrypted: check the files, and what names them (source.tls_cert_file and "
-                "source.tls_key_file, --tls-cert and --tls-key)"
+                "encrypted: check the files, and the settings or options that name them"
             ) from None
 
     def _wrong_ca_file(self, error: OSError) -> SecretError:
         return SecretError(
             f"CA file {self.ca_file!r}: {error}, expected certificates in PEM: check the file, and "
-            "what names it (source.tls_ca_file, --ca-file)"
+            "the setting or option that names it"
         )

@@ -9,7 +9,7 @@ from typing import Final, TextIO
 
 from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ServeSettings
+from dcp.producer.serve_settings import ServeSettings
 from dcp.server.node.stop_signals import stop_signals
 
 _GARBAGE_THRESHOLDS: Final = (10_000, 10, 100)

@@ -93,7 +93,12 @@ _SHARED: Final = (WindowPolicy.AGGRESSIVE, WindowPolicy.RATIO)
 class WindowPolicySettings(Section):
     """A policy and its numbers; the defaults are the server's."""
 
-    policy: WindowPolicy = WindowPolicy.AGGRESSIVE
+    policy: WindowPolicy = key(
+        WindowPolicy.AGGRESSIVE,
+        "The rule that sizes the windows.",
+        choices=tuple(WindowPolicy),
+        is_internal=True,
+    )
     size_bytes: int = key_of(FlowSettings, "window_bytes")
     # The engine gets the two numbers one after the other, so this one may be the smaller. A run's
     # settings refuse that (``FlowControlSettings``).
@@ -124,8 +129,12 @@ class WindowPolicySettings(Section):
     override_bytes: int = key(
         0, "ratio: a fixed window instead; 0: none.", unit="bytes", least=0, most=U32_MAX
     )
-    is_capped: bool = True
-    """Limit ``ratio`` to 32 bits, which the protocol allows. Servers from 7.6 to 8.0 do not."""
+    is_capped: bool = key(
+        True,
+        "Whether `ratio` is limited to 32 bits, which the protocol allows. Servers from 7.6 to 8.0 "
+        "do not limit it.",
+        is_internal=True,
+    )
 
 
 # As the engine computes: 0.05 becomes 0.05000000074505806.

@@ -1,11 +1,11 @@
 """Maps the seqnos of one vbucket's stream to byte positions.
 
     received   R: all bytes that ever came
-    consumed   D: all bytes that no consumer needs; it never decreases
+    consumed   C: all bytes that no consumer needs; it never decreases
 
 A consumer stands at the byte behind the last seqno that it was sent. Positions are known only at
 the ends of blocks, so a consumer inside a block stands at the block's start. Small blocks merge up
-to a part of the window. Blocks more than one window behind D are forgotten; a consumer there stands
+to a part of the window. Blocks more than one window behind C are forgotten; a consumer there stands
 ``before_blocks``.
 """
 

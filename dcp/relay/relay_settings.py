@@ -95,7 +95,7 @@ class RelaySettings(NodeSettings):
         most=None,
         option="--consumer-ack-seconds",
     )
-    """Without our limits, as consumers of others come, too."""
+    """It may be longer than our own consumers allow: other consumers connect, too."""
     listen: tuple[str, int] = key(
         DEFAULT_SEED,
         "Where consumers connect; port 0 takes a free one.",

@@ -59,7 +59,10 @@ def _options_of(section: type[Section]) -> Iterator[inspect.Parameter]:
 
 
 def _options_of_parts(setting: Field[Any], kind: Any) -> Iterator[inspect.Parameter]:
-    """Return the flag, if there is one, and the options of the parts; the first tells of both."""
+    """Return the flag, if there is one, and the options of the parts.
+
+    The first part says that it implies the flag, or what the setting means.
+    """
     flag, hint = setting.metadata["option"], _meaning(setting)
     if flag:
         yield _parameter(setting.name, False, Annotated[bool, Option(flag, help=hint)])

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from dcp.cli.options.setting_options import takes_settings
 from dcp.cli.options.source_options import ProducerAccount
 from dcp.cli.terminal.logs import log_end
-from dcp.server.model.cluster_settings import ServeSettings
+from dcp.producer.serve_settings import ServeSettings
 
 
 @takes_settings

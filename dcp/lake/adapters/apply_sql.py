@@ -26,6 +26,7 @@ LOG_COLUMNS: Final = [
 """The columns of a replica, computed from a row (``c``) of the log."""
 REFERENCE_SQL: Final = "c.seqno, c.epoch, c.round"
 """A row's reference in the change log."""
+_DELETED_SQL: Final = f"c.kind <> '{RowKind.MUTATION}' AS deleted"
 _KEY: Final = (quoted("vbucket"), quoted("key"))
 
 
@@ -105,7 +106,7 @@ def newest_rows_sql(
     reader of the log (``c``) can skip files.
     """
     return f"""
-SELECT {", ".join(columns)}, c.kind <> '{RowKind.MUTATION}' AS deleted
+SELECT {", ".join(columns)}, {_DELETED_SQL}
 FROM {changes_sql} c JOIN {newest}
   ON c.round = w.round AND c.vbucket = w.vbucket AND c.epoch = w.epoch AND c.seqno = w.seqno
 WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {collection_id} AND {condition}"""
@@ -202,7 +203,7 @@ def _touched_parts(
 
 def _single_rows(changes_sql: str, rows: LogRows, ranges: Iterable[RowRange]) -> str:
     chosen = rows_sql(changes_sql, rows.collection_id, rows.log_slice, ranges)
-    return f"SELECT {', '.join(LOG_COLUMNS)}, c.kind <> '{RowKind.MUTATION}' AS deleted {chosen}"
+    return f"SELECT {', '.join(LOG_COLUMNS)}, {_DELETED_SQL} {chosen}"
 
 
 def _lost_part(table_sql: str, log_slice: LogSlice, lost: str) -> str:

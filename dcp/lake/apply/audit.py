@@ -221,8 +221,9 @@ def audit_sql(
 
     ``time`` is the time of the apply.
 
-    The fork of a replaced vbucket is unknown. Its new row of a key tells of an undone one only if
-    the older version had read its seqno (``read_seqnos``), or a later row of the key.
+    Nobody knows where a replaced vbucket forked. A key of it counts as taken back if it has no row
+    after the apply. It does, too, if that row's seqno is one that the older version had read
+    (``read_seqnos``, or its own row's). A higher one is an ordinary change.
     """
     undone = ", ".join(
         f"({each.vbucket}, CAST({each.version} AS BIGINT), {u64(each.fork_seqno)}, "
@@ -230,8 +231,10 @@ def audit_sql(
         for each in applied.undone
     )
     replaced = (each.vbucket for each in applied.undone if each.is_replacement)
-    unread = ", ".join(f"CAST(NULL AS BIGINT) AS {name}" for name in ("seqno", "epoch", "round"))
-    rows = f"SELECT vbucket, key, {unread}, role FROM {relations[_ROWS]}"
+    no_reference = ", ".join(
+        f"CAST(NULL AS BIGINT) AS {name}" for name in ("seqno", "epoch", "round")
+    )
+    rows = f"SELECT vbucket, key, {no_reference}, role FROM {relations[_ROWS]}"
     return f"""
 SELECT {_columns_sql(applied, time)}
 FROM (SELECT vbucket, key FROM ({touched_sql(rows)})

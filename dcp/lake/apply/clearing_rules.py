@@ -20,7 +20,7 @@ from dcp.lake.store.log_slice import Role, RowRange
 class ClearedRanges:
     ranges: Sequence[RowRange]
     clears: bool = False
-    """The collection's rows of the vbucket leave the table."""
+    """The collection's rows of the vbucket leave the table (`LogSlice.cleared`)."""
     restores_no_row: bool = False
     """The apply needs no row of the restored version."""
     revives: bool = False

@@ -89,21 +89,26 @@ class SliceReader:
         ones unreadable.
 
         Raises:
-            MissingVersionError: log or history have been cleaned of what decides the slice.
+            MissingVersionError: log or history have lost what decides the slice.
         """
         versions = (*self.older_versions(), BEGINNING)
         current = next((each for each in versions if each.to_round == applied.from_round), None)
-        if current is not None:
-            # With a whole log, the empty table may stand for versions that were unreadable.
-            is_whole = not cleaned_round(self._lake, self._replica)
-            self._decided = {
-                undo.vbucket: undo.version for undo in applied.undone if undo.version or is_whole
-            }
-            if (
-                log_slice := self.slice_between(current, applied.to_round)
-            ).undone == applied.undone:
-                return current, log_slice
-        raise MissingVersionError(f"{self._lake.changes.where}: round {applied.from_round}")
+        where = f"{self._lake.changes.where}: round {applied.from_round}"
+        if current is None:
+            raise MissingVersionError(where)
+        # Version 0 is the empty table. In a log that is not whole, 0 only means that a flush or
+        # drop made the version's rows needless, so the rules search for the version again.
+        is_whole = not cleaned_round(self._lake, self._replica)
+        self._decided = {
+            undo.vbucket: undo.version for undo in applied.undone if undo.version or is_whole
+        }
+        try:
+            log_slice = self.slice_between(current, applied.to_round)
+        except LakeError as error:  # a damaged log: its repair begins with reading the audits
+            raise MissingVersionError(f"{where}: {error}") from error
+        if log_slice.undone != applied.undone:
+            raise MissingVersionError(where)
+        return current, log_slice
 
     def _with_ends(self, facts: LogFacts) -> LogFacts:
         """Read the states at both ends and the forks between.

@@ -58,7 +58,10 @@ class LogFacts:
     unreadable: Collection[tuple[int, int]] = ()
     """The older versions that cannot be read, each with a vbucket."""
     decided: Mapping[int, int] = field(default_factory=dict)
-    """By vbucket, the version to go back to, if the slice has been decided already."""
+    """By vbucket, the version to which an earlier decision of this slice went back.
+
+    Empty for a new decision (`SliceReader.slice_again`).
+    """
     restored_versions: Mapping[int, AppliedVersion] = field(default_factory=dict)
     """By vbucket on a dead branch."""
 

@@ -43,7 +43,7 @@ ROUNDS_SHOWN: Final = 30
 """The most rounds in the figures; fewer at first, if they have many vbuckets."""
 
 _REPORTS_READ: Final = 3000
-"""A first look reads about this many reports of vbuckets, in tens of milliseconds."""
+"""A first reading reads about this many reports of vbuckets, in tens of milliseconds."""
 _FEWEST_ROUNDS: Final = 3
 
 UnderWay = tuple[Mapping[int, int], datetime]
@@ -201,8 +201,8 @@ class _Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """The lake as its tables show it until one of them has another version."""
+class _Reading:
+    """What was read of the tables; it holds while none of them has a new version."""
 
     round: int
     round_at: datetime | None
@@ -234,7 +234,7 @@ class FiguresReader:
         self._lake = lake
         self._searches = searches
         self._control = Control(lake)
-        self._seen: tuple[Sequence[_Head], _Look] | None = None
+        self._seen: tuple[Sequence[_Head], _Reading] | None = None
         self._rounds: dict[int, RoundFigures] = {}
         self._sizes: Mapping[_Head, TableSize] = {}
         self._counts: Mapping[_Head, tuple[int, int]] = {}
@@ -247,13 +247,13 @@ class FiguresReader:
             LakeError: a table, or the newest round's record, is damaged.
         """
         with self._lake.read_once():
-            look = self._look()
-            contact = last_contact(self._lake.store, look.round_at)
+            reading = self._reading()
+            contact = last_contact(self._lake.store, reading.round_at)
             if contact is not None:
                 contact = replace(contact, time=max(contact.time, under_way[1]))
-            return _figures(self._lake, look, contact, self._control.actions(), at, under_way)
+            return _figures(self._lake, reading, contact, self._control.actions(), at, under_way)
 
-    def _look(self) -> _Look:
+    def _reading(self) -> _Reading:
         replicas = replicas_in(self._lake)
         tables = [CHANGES_TABLE, *(each.name for each in replicas)]
         if self._lake.table(AUDIT_TABLE).exists():
@@ -261,10 +261,10 @@ class FiguresReader:
         newest = [(table, history(self._lake.table(table))[0]) for table in tables]
         heads = [(table, commit.version, commit.time) for table, commit in newest]
         if self._seen is None or self._seen[0] != heads:
-            self._seen = heads, self._look_again(replicas, heads)
+            self._seen = heads, self._read_again(replicas, heads)
         return self._seen[1]
 
-    def _look_again(self, replicas: Sequence[ReplicaTable], heads: Sequence[_Head]) -> _Look:
+    def _read_again(self, replicas: Sequence[ReplicaTable], heads: Sequence[_Head]) -> _Reading:
         lake, shown = self._lake, {each.name for each in replicas}
         commits = history(lake.changes, WINDOW if self._searches else FEW)
         newest = newest_round(lake, commits)
@@ -276,7 +276,7 @@ class FiguresReader:
         self._sizes = _kept(self._sizes, heads, lambda table: lake.table(table).size())
         self._counts = _kept(self._counts, of_replicas, lambda table: _counts(lake, table))
         self._vacuums = _kept(self._vacuums, of_replicas, lambda table: _vacuums(lake, table))
-        return _Look(
+        return _Reading(
             newest,
             round_at,
             rounds,
@@ -343,7 +343,7 @@ def _kept(
 
 def _counts(lake: LakeTables, table: str) -> tuple[int, int]:
     """Return the number of documents, and of those whose value is stored as it was sent."""
-    # Two questions: the log answers each of them, mostly without a look into any data file.
+    # Two questions: the log answers each of them, mostly without a reading into any data file.
     all_, as_sent = (
         lake.table(table).rows("count(*) AS found", condition)[0]["found"]
         for condition in ("true", AS_SENT_SQL)
@@ -358,16 +358,16 @@ def _vacuums(lake: LakeTables, table: str) -> tuple[TableCommit, ...]:
 
 def _figures(
     lake: LakeTables,
-    look: _Look,
+    reading: _Reading,
     contact: LastContact | None,
     actions: Sequence[Action],
     at: datetime,
     under_way: UnderWay,
 ) -> LakeFigures:
-    identity, states = lake.identity, sorted(look.record.states.items())
-    (targets, asked_at), highs = under_way, _high_seqnos(look.record)
+    identity, states = lake.identity, sorted(reading.record.states.items())
+    (targets, asked_at), highs = under_way, _high_seqnos(reading.record)
     known = [max(targets.get(vb, 0), highs.get(vb, 0)) for vb in range(identity.vbucket_count)]
-    lacking = {table: lag.lacking(known) for table, lag in look.lags.items()}
+    lacking = {table: lag.lacking(known) for table, lag in reading.lags.items()}
     is_driven = contact is not None and not contact.is_overdue(at)
     pause = pause_of(actions)
     return LakeFigures(
@@ -376,41 +376,41 @@ def _figures(
         location=str(lake.location),
         vbuckets=identity.vbucket_count,
         at=at,
-        round=look.round,
-        round_at=look.round_at,
-        rounds=look.rounds,
+        round=reading.round,
+        round_at=reading.round_at,
+        rounds=reading.rounds,
         last_contact=contact,
         waiting=tuple(vb for vb, state in states if not state.position.is_complete),
-        stuck=tuple(each for each in look.record.reports if each.failed or each.reason),
+        stuck=tuple(each for each in reading.record.reports if each.failed or each.reason),
         rollbacks=sum(state.rollbacks for _, state in states),
         behind=tuple(max(each) for each in zip([0] * len(known), *lacking.values(), strict=True)),
-        replicas=tuple(_replicas(look, lacking, at, asked_at, is_driven=is_driven)),
-        tables=look.tables,
+        replicas=tuple(_replicas(reading, lacking, at, asked_at, is_driven=is_driven)),
+        tables=reading.tables,
         horizon_seconds=recorded_horizon(lake).seconds,
-        warnings=(*look.warnings, *_short_vacuums(lake, look, at)),
+        warnings=(*reading.warnings, *_short_vacuums(lake, reading, at)),
         requests=tuple(each for each in actions if each.is_open),
         paused="" if pause is None else paused_by(pause),
     )
 
 
 def _replicas(
-    look: _Look,
+    reading: _Reading,
     lacking: Mapping[str, Sequence[int]],
     at: datetime,
     asked_at: datetime,
     *,
     is_driven: bool,
 ) -> Iterator[ReplicaFigures]:
-    for replica, status in look.statuses.items():
+    for replica, status in reading.statuses.items():
         seqnos = seconds = None
-        if (lag := look.lags.get(replica.name)) is not None:
+        if (lag := reading.lags.get(replica.name)) is not None:
             seqnos = sum(lacking[replica.name])
             since = lag.since or (asked_at if seqnos else at)
             seconds = max(0.0, (at - since).total_seconds())
         yield ReplicaFigures(
             status,
-            tuple(sorted(shown_stale(status, look.record.states))),
-            *look.counts[replica.name],
+            tuple(sorted(shown_stale(status, reading.record.states))),
+            *reading.counts[replica.name],
             seqnos if seqnos or is_driven else None,
             seconds if seconds or is_driven else None,
         )
@@ -435,7 +435,8 @@ def _high_seqnos(record: RoundRecord) -> dict[int, int]:
     """Return the newest seqno of each vbucket that a round's plan, or its streams, knew."""
     highs = {vb: max(_reached(state), state.position.seqno) for vb, state in record.states.items()}
     for each in record.reports:
-        if each.outcome is not Outcome.CAUGHT_UP:  # proven to hold nothing up to its target
+        # A stream that caught up proved that the node has nothing up to the target.
+        if each.outcome is not Outcome.CAUGHT_UP:
             highs[each.vbucket] = max(highs[each.vbucket], each.target_seqno)
     return highs
 
@@ -507,7 +508,7 @@ def _warnings(
         yield f"table {table}: found {found}, expected the horizon of {horizon}"
 
 
-def _short_vacuums(lake: LakeTables, look: _Look, at: datetime) -> Iterator[str]:
+def _short_vacuums(lake: LakeTables, reading: _Reading, at: datetime) -> Iterator[str]:
     horizon = recorded_horizon(lake)
-    for table, vacuums in look.vacuums.items():
+    for table, vacuums in reading.vacuums.items():
         yield from short_vacuums(table, vacuums, horizon, at)

@@ -23,15 +23,19 @@ dcplake_last_contact_timestamp_seconds last_contact.time
 dcplake_last_contact_behind_seqnos last_contact.behind
     Seqnos that the lake lacked at that contact.
 dcplake_round                        round              The newest committed round.
-dcplake_last_round_timestamp_seconds newest_round.time  When it was committed.
-dcplake_round_rows                   newest_round.rows  Document rows that it brought.
-dcplake_round_received_bytes         newest_round.bytes Their bytes on the wire.
+dcplake_last_round_timestamp_seconds newest_round.time
+    When the newest round was committed.
+dcplake_round_rows                   newest_round.rows
+    Document rows of the newest round.
+dcplake_round_received_bytes         newest_round.bytes
+    Bytes of the newest round on the wire.
 dcplake_round_window_full_ratio      newest_round.window_full[stage]
-    Part of its time in which nodes could send nothing, by the stage that was waited for.
+    Part of the newest round's time in which nodes could send nothing, by the stage that was waited
+    for.
 dcplake_table_round replicas[table=table].status.round
     Round that a replica table was last brought to.
 dcplake_last_apply_timestamp_seconds replicas[table=table].status.applied_at
-    When that was.
+    When a replica table was last applied to.
 dcplake_rollbacks_total rollbacks
     Rollbacks that the cluster has ordered since the lake was made. Each vbucket counts.
 dcplake_stuck_vbuckets stuck_by_reason[reason]

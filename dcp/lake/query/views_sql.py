@@ -296,14 +296,15 @@ def row_history_sql(changes_sql: str) -> str:
     row on its own history, and ``cleared_in_round`` its round; NULL without one.
     """
     died = f"array_min(filter(b.forks, f -> {dead_by_sql('f', 'c')}))"
+
+    def in_its_life(struct: str) -> str:
+        return f"{struct}.epoch < coalesce(died.epoch, {struct}.epoch + 1)"
+
     # What was undone before the row died did not end it; what came on other branches neither.
-    was_undone = (
-        f"exists(forks, f -> {dead_by_sql('f', 'e')} "
-        "AND f.epoch < coalesce(died.epoch, f.epoch + 1))"
-    )
+    was_undone = f"exists(forks, f -> {dead_by_sql('f', 'e')} AND {in_its_life('f')})"
     cleared = (
-        "array_min(filter(ends, e -> e.seqno > seqno AND e.epoch >= epoch "
-        f"AND e.epoch < coalesce(died.epoch, e.epoch + 1) AND NOT coalesce({was_undone}, false)))"
+        f"array_min(filter(ends, e -> e.seqno > seqno AND e.epoch >= epoch AND {in_its_life('e')} "
+        f"AND NOT coalesce({was_undone}, false)))"
     )
     return f"""
 SELECT key, value, kind, died IS NULL AS is_live, died.round AS died_in_round,

@@ -27,6 +27,7 @@ from dcp.lake.tables.schema import (
     CHANGES,
     CHANGES_STATISTICS,
     CONTROL,
+    FORMAT_VERSION,
     QUALITY,
     REPLICA,
     REPLICA_CLUSTERING,
@@ -100,8 +101,6 @@ class LakeIdentity:
                 )
         raise LakeError(f"{where}: this lake holds bucket {self.bucket!r}{told}")
 
-
-FORMAT_VERSION: Final = 9
 
 CHANGES_TABLE: Final = "changes"
 """The change log (`dcp.lake.tables.schema.CHANGES`)."""

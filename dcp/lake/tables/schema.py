@@ -21,6 +21,9 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
 from dcp.records import SPREAD, bare, marked, stored_fields
 
+FORMAT_VERSION: Final = 9
+"""The format of lakes: columns, kinds of rows, metadata of commits. Other lakes are refused."""
+
 
 class RowKind(StrEnum):
     """The values of the column ``kind``, which decides what other columns a row has."""

@@ -105,9 +105,9 @@ class BucketStorage:
             self._names = before
             raise
 
-    def keep_replicas(self, named: Iterable[tuple[int, int]]) -> None:
+    def keep_replicas(self, kept: Iterable[tuple[int, int]]) -> None:
         """Forget all replicas but these (node, vbucket) pairs, and remove the logs of others."""
-        self._names.keep_replicas(named)
+        self._names.keep_replicas(kept)
         for name in sorted(self._folder.logs() - self._names.known):
             self._folder.file(name).remove()
 

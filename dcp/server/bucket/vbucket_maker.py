@@ -69,7 +69,7 @@ class VbucketMaker:
         if self._storage is not None:
             self._storage.drop_replica(node, vbucket)
 
-    def keep_replicas(self, places: Iterable[tuple[int, int]]) -> None:
+    def keep_replicas(self, kept: Iterable[tuple[int, int]]) -> None:
         """Forget all replicas but these pairs of node and vbucket."""
         if self._storage is not None:
-            self._storage.keep_replicas(places)
+            self._storage.keep_replicas(kept)

@@ -195,8 +195,8 @@ class CheckpointManager(CheckpointQueue):
 
     def droppable_cursors(self) -> tuple[str, ...]:
         """Return the droppable cursors that hold back closed checkpoints, the slowest first."""
-        # Dropping a cursor frees nothing beyond the slowest undroppable one (of persistence or a
-        # copy).
+        # An undroppable cursor (the flusher's, or of a replica's stream) keeps all checkpoints from
+        # its own on. Dropping cursors ahead of it frees nothing.
         kept = self._cursors.lowest_kept_seqno(self.high_seqno)
         return self._cursors.droppable_below(self._checkpoints.next_after(kept).head.begins_after)
 

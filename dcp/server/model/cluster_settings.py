@@ -28,7 +28,10 @@ _TELLS_HIGH_SEQNOS: Final[Release] = (7, 1)
 
 
 def _of_other_ports(protocol: str, usual: int) -> str:
-    return f"The same for {protocol}; none: {usual} if `port` is {PLAIN_PORT}, else free ones."
+    return (
+        f"The first node's port for {protocol}, the others follow; 0 takes free ones. Without it: "
+        f"{usual} if `port` is {PLAIN_PORT}, else free ones."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +161,8 @@ class ClusterSettings(NodeSettings):
         "that `dcp` statistics show, as in 'eq_dcpq:reader.*'; empty: none.",
         option="--stuck-name-regex REGEX",
     )
-    """kv_engine's ``dcp_disconnect_when_stuck_name_regex``; its ``…_timeout_seconds`` is next."""
+    """kv_engine's ``dcp_disconnect_when_stuck_name_regex``; ``stuck_timeout_seconds`` is its
+    ``dcp_disconnect_when_stuck_timeout_seconds``."""
     stuck_timeout_seconds: float = key(
         720.0,
         "Time without an acknowledgement after which a consumer of such a name is closed.",
@@ -357,13 +361,3 @@ class ClusterSettings(NodeSettings):
         twice = sorted({port for port in chosen if chosen.count(port) > 1})
         if twice:
             raise ConfigError(f"producer ports: found {twice[0]} twice, expected each port once")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeSettings(ClusterSettings):
-    """A cluster in a process of its own, which runs for long: it records no history for tests."""
-
-    port: int = key_of(ClusterSettings, "port", default=PLAIN_PORT)
-    expiry_pager_seconds: float = key_of(ClusterSettings, "expiry_pager_seconds", default=1.0)
-    record_seqnos: bool = key_of(ClusterSettings, "record_seqnos", default=False)
-    record_branches: bool = key_of(ClusterSettings, "record_branches", default=False)

@@ -31,7 +31,6 @@ from dcp.lake.tables.collections import collections_in
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import (
     DOCS,
-    FORMAT_VERSION,
     LakeIdentity,
     LakeTables,
     create_lake,
@@ -41,7 +40,7 @@ from dcp.lake.tables.lake_tables import (
     replica_of,
     replicas_in,
 )
-from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, spark_ddl
+from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, FORMAT_VERSION, spark_ddl
 from tests.lake.conftest import NewLake
 from tests.lake.figures import figures_of
 from tests.lake.given_rows import given_rows
