@@ -51,7 +51,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "protocol",
         }
     ),
-    "producer": frozenset({"types", "errors", "seeds", "wire", "protocol", "server"}),
+    "producer": frozenset(
+        {"types", "errors", "seeds", "wire", "protocol", "server", "setting_keys"}
+    ),
     "lake": frozenset(
         {
             "types",

@@ -202,7 +202,7 @@ class _Lag:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What was read of the tables; it holds while none of them has a new version."""
+    """The facts that were read of the tables; they hold while no table has a new version."""
 
     round: int
     round_at: datetime | None
