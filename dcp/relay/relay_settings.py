@@ -156,6 +156,8 @@ class RelaySettings(NodeSettings):
         """Return the settings of the cluster of one node that consumers see."""
         own = {self.credentials.username: self.credentials.password.reveal()}
         host, port = self.listen
+        # Without TLS, the default of 0 asks for no port.
+        none = 0 if self.listen_tls is not None else None
         return section_of(
             ClusterSettings,
             self,
@@ -167,6 +169,8 @@ class RelaySettings(NodeSettings):
             host=host,
             port=port,
             tls=self.listen_tls,
+            tls_port=self.tls_port or none,
+            https_port=self.https_port or none,
             keeps_values=False,
             record_seqnos=False,
             record_branches=False,

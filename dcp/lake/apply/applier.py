@@ -270,10 +270,12 @@ class Applier:
             self._withheld[replica.name] = to_round
             return None
         reached("apply.planned")
+        # The audit compares the two newest versions, so it must precede the next apply.
+        if self._rounds_behind(replica, plan.current.to_round):  # another driver applied meanwhile
+            write_audit(lake, replica, replica_status(lake, replica))
         with lake.store.pool("apply"):
             version = run_apply(lake, plan, self._writer_id)
         self._note(version)
-        # The audit compares the two newest versions, so it must precede the next apply.
         if version.undone:
             write_audit(lake, replica, replica_status(lake, replica), plan)
         self._observer.applied(version)

@@ -66,7 +66,7 @@ def write_audit(
     if written is not None and written >= applied.version:
         return
     try:
-        if plan is None:
+        if plan is None or not _made(plan, applied):
             current, log_slice = SliceReader(lake, replica, status).slice_again(applied)
             log_version, most = history(lake.changes, 1)[0].version, ROW_BUDGET.rows
             collection_id = replica.collection_id
@@ -80,6 +80,12 @@ def write_audit(
             "%s: table %s may lack keys that version %d of %s took back: %s",
             *(lake.location, AUDIT_TABLE, applied.version, applied.table, missing),
         )
+
+
+def _made(plan: MergePlan, applied: AppliedVersion) -> bool:
+    """Return whether an apply is that of a plan; another driver may have applied after it."""
+    planned = plan.current.to_round, plan.log_slice.to_round
+    return planned == (applied.from_round, applied.to_round)
 
 
 def _append(

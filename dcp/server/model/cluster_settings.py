@@ -351,7 +351,7 @@ class ClusterSettings(NodeSettings):
         return self.port, http, first(self.tls_port, TLS_PORT), first(self.https_port, HTTPS_PORT)
 
     def _check_ports(self) -> None:
-        if self.tls is None and (self.tls_port or self.https_port):
+        if self.tls is None and (self.tls_port, self.https_port) != (None, None):
             raise ConfigError("producer tls ports: found some, expected none without a certificate")
         if self.tls is not None and not self.tls.cert_file:
             raise ConfigError("producer tls: found no certificate, expected the nodes' own")

@@ -77,6 +77,7 @@ def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
         (["--tls-key", KEY], "--tls-cert, --tls-key: TLS key_file: found no cert_file"),
         (["--tls-cert", ""], "producer tls: found no certificate, expected the nodes' own"),
         (["--tls-port", "12100"], "tls ports: found some, expected none without a certificate"),
+        (["--https-port", "0"], "tls ports: found some, expected none without a certificate"),
         ([*TLS, "--nodes", "4"], "producer ports: found 11210 twice"),
         (["--port", "65536"], "--port: found 65536, expected 0 to 65535"),
         (["--port", "65535", "--nodes", "2"], "producer port: found 65536, expected 0 to 65535"),

@@ -11,6 +11,7 @@ from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.merge_plan import MergePlan, RowBudget
 from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import replica_status
+from dcp.lake.run.repair import repair
 from dcp.lake.store.log_slice import REPLACED
 from dcp.lake.tables.lake_tables import DOCS
 from dcp.lake.tables.schema import RowKind, is_kind
@@ -206,3 +207,36 @@ def test_the_positions_before_the_apply_are_gone(caplog: pytest.LogCaptureFixtur
     lake.audit()
     assert not lake.log.lake.undone.exists()
     assert "round 2" in caplog.text
+
+
+def test_an_audit_is_of_the_newest_apply_whoever_writes_it() -> None:
+    """A driver stands still after its apply; meanwhile another one audits it and applies again."""
+    scripted = Scripted(is_audited_at_once=True)
+    scripted.round(scripted.write(1, "a"), scripted.write(2, "b"))
+    scripted.round(scripted.write(3, "c"))
+    scripted.round(scripted.write(3, "d"), fork=2, audits=False)
+    plan, other = scripted._plan, scripted.log.lake.open()
+    write_audit(other, DOCS, replica_status(other, DOCS))
+    scripted.round(scripted.write(2, "e"), fork=1, audits=False)
+    tables = scripted.log.tables
+    write_audit(tables, DOCS, replica_status(tables, DOCS), plan)
+    assert scripted.audited() == {"b": (2, None), "d": (3, None)}
+
+
+@pytest.mark.parametrize("kind", [RowKind.POSITION, RowKind.ROLLBACK])
+@pytest.mark.parametrize("is_repaired", [False, True])
+def test_a_damaged_log_stops_no_driver_for_an_audit(
+    caplog: pytest.LogCaptureFixture, kind: RowKind, is_repaired: bool
+) -> None:
+    """Else no driver could start, even after the resync that the refusal of the log advises."""
+    scripted = Scripted(is_audited_at_once=False)
+    scripted.round(scripted.write(1, "a"))
+    scripted.round(scripted.write(2, "b"))
+    scripted.round(scripted.write(2, "c"), fork=1, audits=False)
+    scripted.log.tables.changes.delete(is_kind(kind), {})
+    tables = scripted.log.lake.open()
+    if is_repaired:
+        repair(tables, "w")
+        tables = scripted.log.lake.open()
+    write_audit(tables, DOCS, replica_status(tables, DOCS))
+    assert "may lack keys that version 3 of docs took back" in caplog.text
