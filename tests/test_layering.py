@@ -51,9 +51,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "protocol",
         }
     ),
-    "producer": frozenset(
-        {"types", "errors", "seeds", "wire", "protocol", "server", "setting_keys"}
-    ),
+    "producer": frozenset({"types", "errors", "seeds", "wire", "protocol", "server"}),
     "lake": frozenset(
         {
             "types",

@@ -9,7 +9,7 @@ from typing import Final, TextIO
 
 from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.serve_settings import ServeSettings
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.stop_signals import stop_signals
 
 _GARBAGE_THRESHOLDS: Final = (10_000, 10, 100)
@@ -17,7 +17,7 @@ _GARBAGE_THRESHOLDS: Final = (10_000, 10, 100)
 """
 
 
-def serve(settings: ServeSettings, *, ready_to: TextIO | None = None) -> None:
+def serve(settings: ClusterSettings, *, ready_to: TextIO | None = None) -> None:
     """Run a cluster until a signal; call it from the main thread.
 
     When clients can connect, it writes one JSON line to ``ready_to`` (default: standard output),
@@ -45,7 +45,7 @@ def serve(settings: ServeSettings, *, ready_to: TextIO | None = None) -> None:
             pass
 
 
-def _cluster(settings: ServeSettings) -> ProducerCluster:
+def _cluster(settings: ClusterSettings) -> ProducerCluster:
     try:
         return ProducerCluster(settings)
     except OSError as error:
