@@ -1,4 +1,4 @@
-"""Writes pages of docs/reference: settings, commands, exit codes, what is negotiated.
+"""Writes pages of docs/reference: settings, commands, exit codes, negotiation, rows of metrics.
 
 ``python -m tools.reference`` after any of these was changed; a test compares the pages with what
 this writes.
@@ -16,6 +16,7 @@ from dcp.errors import DcplakeError
 from dcp.lake.config.settings import SECTIONS
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.config.settings_load import PREFIX
+from dcp.lake.monitor.lake_metrics import LAKE_METRICS
 from dcp.protocol.negotiation import CONTROL_TERMS, FEATURE_TERMS
 from dcp.setting_keys import default_of, describe_expected, shown_settings
 
@@ -139,6 +140,11 @@ bytes by the CPU of a data node.
 arrive.
 """
 
+_METRIC_ROWS: Final = re.compile(
+    r"(?:^\| `dcplake_\w+` \| (?:gauge|counter) \|.*\n)+", re.MULTILINE
+)
+"""The rows of one table in a page whose other text is written by hand."""
+
 
 def pages() -> dict[str, str]:
     """Return the text of each page, by its name in docs/reference."""
@@ -157,7 +163,12 @@ def pages() -> dict[str, str]:
                 _NOT_ASKED,
             )
         ),
+        "metrics.md": _METRIC_ROWS.sub(lambda _: "".join(_metrics()), _written("metrics.md")),
     }
+
+
+def _written(page: str) -> str:
+    return (REFERENCE / page).read_text(encoding="utf-8")
 
 
 def _settings() -> Iterator[str]:
@@ -189,6 +200,12 @@ def _exit_codes() -> Iterator[str]:
     for error in sorted(ours, key=lambda each: (each.exit_code, each.__name__)):
         text = re.sub(r"\s+", " ", (error.__doc__ or "").strip())
         yield f"| {error.exit_code} | `{error.__name__}` | {_cell(text)} |\n"
+
+
+def _metrics() -> Iterator[str]:
+    for metric in LAKE_METRICS:
+        labels = "".join(f"`{label}`" for label in re.findall(r"\[(\w+)", metric.path))
+        yield f"| `{metric.name}` | {metric.type} | {labels} | {_cell(metric.help)} |\n"
 
 
 def _features() -> Iterator[str]:
