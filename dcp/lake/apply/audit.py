@@ -103,7 +103,7 @@ def _append(
     for is_last in (False, True):
         try:
             relations = _relations(lake, replica, applied, log_slice, touched)
-            views = _few_rows(relations, touched)
+            views = _memory_views(relations, touched)
             names = {name: name if views else each.sql() for name, each in relations.items()}
             query = audit_sql(names, applied, time, read_seqnos)
             table.append_found(query, views, transaction, metadata)
@@ -195,7 +195,7 @@ def _relations(
     }
 
 
-def _few_rows(relations: Mapping[str, _Relation], touched: Touched | None) -> dict[str, pa.Table]:
+def _memory_views(relations: Mapping[str, _Relation], touched: Touched | None) -> dict[str, pa.Table]:
     """Return the relations' rows; none if Spark reads them, as they may be large."""
     found: dict[str, pa.Table] = {}
     if touched is not None:
