@@ -175,7 +175,11 @@ UNION ALL SELECT {written} FROM {merge_source} s WHERE NOT s.deleted)"""
 
 
 def merge_source_sql(table_sql: str, rows: LogRows, current_version: int) -> str:
-    """Return the query for the rows to merge: each touched key once, with its row or deletion."""
+    """Return the query for the rows to merge: each touched key once, with its row or deletion.
+
+    Each pass of the MERGE evaluates `touched_sql`. Delta refuses a source of which Spark has cached
+    a part (DELTA_MERGE_SOURCE_CACHED_DURING_EXECUTION).
+    """
     changes_sql, ranges = at_version(rows.changes_sql, rows.log_version), rows.log_slice.ranges
     single = [each for each in ranges if each.vbucket in rows.without_repeats]
     parts = [_single_rows(changes_sql, rows, single)] if single else []
