@@ -1,102 +1,62 @@
-"""Lets a thread wait for one event. The reader thread gives it that event, not the queue."""
+"""Lets a thread wait for events. The reader thread gives it those events, not the queue."""
 
-import threading
 from collections.abc import Collection
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Generic, TypeVar
 
 from dcp.errors import DcplakeError, NodeUnavailableError
-from dcp.protocol.events import Event, FailoverLogReceived, PersistenceReceived
+from dcp.protocol.events import Event
 
 E = TypeVar("E", bound=Event)
 
 
 class Awaited(Generic[E]):
-    """An event of one kind that a thread waits for."""
+    """An event of one kind that a thread waits for; with ``vbuckets``, one event of each."""
 
-    def __init__(self, kind: type[E]) -> None:
+    def __init__(self, kind: type[E], vbuckets: Collection[int] = ()) -> None:
         self._kind = kind
-        self.future: Future[E] = Future()
-
-    def take(self, event: Event) -> bool:
-        """Accept ``event`` if the thread waits for it; return whether it does."""
-        if self.future.done() or not isinstance(event, self._kind):
-            return False
-        self.future.set_result(event)
-        return True
-
-
-V = TypeVar("V", bound=FailoverLogReceived | PersistenceReceived)
-
-
-class AwaitedOfVbuckets(Awaited[V]):
-    """One event of each of several vbuckets, requested together. The last one ends the wait."""
-
-    def __init__(self, kind: type[V], vbuckets: Collection[int]) -> None:
-        """``vbuckets`` must not be empty."""
-        super().__init__(kind)
+        self._vbuckets = vbuckets
         self._missing = set(vbuckets)
-        self.events: list[V] = []
+        self._events: list[E] = []
+        self._future: Future[list[E]] = Future()
 
-    def take(self, event: Event) -> bool:
-        if not isinstance(event, self._kind) or event.vbucket not in self._missing:
-            return False
-        self._missing.discard(event.vbucket)
-        self.events.append(event)
-        if not self._missing:
-            self.future.set_result(event)
-        return True
-
-
-class AnswerBoard:
-    """The events that threads wait for, in the order of their questions."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: list[Awaited[Event]] = []
-        self._ended: DcplakeError | None = None
-
-    def add(self, awaited: Awaited[E]) -> None:
-        """Register a wait. Raises the error that ended the connection, if it has ended."""
-        with self._lock:
-            if self._ended is not None:
-                raise self._ended
-            self._waiting.append(awaited)  # type: ignore[arg-type]  # Awaited only reads events
-
-    def wait(self, awaited: Awaited[E], timeout_seconds: float, what: str) -> E:
-        """Return the event.
+    def wait(self, timeout_seconds: float, what: str) -> list[E]:
+        """Return the events. Later ones go to the next waiting thread, or to the queue.
 
         Raises:
-            NodeUnavailableError: it did not come in time; the message names ``what``.
+            NodeUnavailableError: they did not come in time; the message names ``what``.
             DcplakeError: the error that ended the connection meanwhile.
         """
         try:
-            return awaited.future.result(timeout_seconds)
+            return self._future.result(timeout_seconds)
         except FutureTimeoutError:
             raise NodeUnavailableError(f"waited {timeout_seconds:.1f} s for {what}") from None
         finally:
-            self.forget(awaited)
+            self._future.cancel()
 
-    def forget(self, awaited: Awaited[E]) -> None:
-        """Stop waiting. The event will go to the next waiting thread, or to the queue."""
-        with self._lock:
-            self._waiting = [each for each in self._waiting if each is not awaited]
+    # --- for the reader thread
 
-    def sift(self, events: list[Event]) -> list[Event]:
-        """Give events to the waiting threads; return the others."""
-        with self._lock:
-            if not self._waiting:
-                return events
-            return [event for event in events if not self._give(event)]
+    @property
+    def is_over(self) -> bool:
+        """True if nobody waits any longer."""
+        return self._future.done()
+
+    def take(self, event: Event) -> bool:
+        """Accept ``event`` if the thread waits for it; return whether it does."""
+        if self.is_over or not isinstance(event, self._kind):
+            return False
+        if self._vbuckets:
+            vbucket = getattr(event, "vbucket", None)
+            if vbucket not in self._missing:
+                return False
+            self._missing.discard(vbucket)
+        self._events.append(event)
+        if not self._missing and self._future.set_running_or_notify_cancel():
+            self._future.set_result(self._events)
+        return True
 
     def fail(self, error: DcplakeError) -> None:
-        """End all present and future waits with ``error``."""
-        with self._lock:
-            self._ended = error
-            for awaited in self._waiting:
-                if not awaited.future.done():
-                    awaited.future.set_exception(error)
-
-    def _give(self, event: Event) -> bool:
-        return any(awaited.take(event) for awaited in self._waiting)
+        """End the wait with ``error``."""
+        if not self.is_over and self._future.set_running_or_notify_cancel():
+            self._future.set_exception(error)

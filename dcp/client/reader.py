@@ -20,10 +20,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from time import monotonic, sleep
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.answers import AnswerBoard
+from dcp.client.answers import Awaited, E
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue, Receipt
 from dcp.client.set_up import SetUpStep
@@ -61,16 +61,15 @@ _LEAVING_SECONDS: Final = 1.0
 """A node may take this long to answer each CLOSE_STREAM before we close the connection."""
 _JOIN_SECONDS: Final = 2.0
 
-T = TypeVar("T")
-Command = Callable[[ConsumerConnection, float], T]
+Command = Callable[[ConsumerConnection, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Posted:
-    """A command for the reader thread, and the place for its result. It runs at most once."""
+    """A command for the reader thread, and its end. It runs at most once."""
 
-    command: Command[Any]
-    future: Future[Any]
+    command: Command
+    future: Future[None]
 
     def fail(self, error: DcplakeError) -> None:
         if self.future.set_running_or_notify_cancel():
@@ -80,17 +79,17 @@ class _Posted:
         if not self.future.set_running_or_notify_cancel():
             return  # its caller waits no longer, and may have asked again
         try:
-            result = self.command(protocol, now)
+            self.command(protocol, now)
         except Exception as error:
             self.future.set_exception(error)
         else:
-            self.future.set_result(result)
+            self.future.set_result(None)
 
 
 class Reader:
     """Connects, then reads until it is stopped or the connection ends; one use only.
 
-    Everything ends with a ``ConnectionEnded`` in the queue. Threads that wait in ``answers`` or for
+    Everything ends with a ``ConnectionEnded`` in the queue. Threads that wait for an answer or for
     a command get the same error.
     """
 
@@ -104,7 +103,9 @@ class Reader:
         buffers: BufferPool,
     ) -> None:
         self.address = address
-        self.answers = AnswerBoard()
+        self.awaited: list[Awaited[Any]] = []
+        """The events that threads wait for, in the order of their questions. Only the thread uses
+        it, once it has started."""
         self._settings = settings
         self._protocol = protocol
         self._name = name
@@ -154,13 +155,13 @@ class Reader:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
 
-    def call(self, command: Command[T], what: str) -> T:
-        """Run ``command`` on the reader thread; return its result, or raise its error.
+    def call(self, command: Command, what: str) -> None:
+        """Run ``command`` on the reader thread; raise its error.
 
         Raises:
             NodeUnavailableError: the reader did not run it in time; it will not run.
         """
-        future: Future[T] = Future()
+        future: Future[None] = Future()
         with self._lock:
             if self._ended is not None:
                 raise self._ended
@@ -169,15 +170,30 @@ class Reader:
             self._commands.append(_Posted(command, future))
         self._wake()
         try:
-            return future.result(_COMMAND_SECONDS)
+            future.result(_COMMAND_SECONDS)
         except FutureTimeoutError:
-            if not future.cancel():  # it has begun: what it does takes no time
-                return future.result()
-            raise NodeUnavailableError(
-                f"waited {_COMMAND_SECONDS:.1f} s to send {what} to {self.address}"
-            ) from None
+            if future.cancel():
+                raise NodeUnavailableError(
+                    f"waited {_COMMAND_SECONDS:.1f} s to send {what} to {self.address}"
+                ) from None
+            future.result()  # it has begun: what it does takes no time
 
-    def post(self, command: Command[Any]) -> None:
+    def ask(self, awaited: Awaited[E], command: Command, what: str) -> list[E]:
+        """Run ``command`` on the reader thread; return the events that answer it.
+
+        Raises:
+            NodeUnavailableError: the reader did not run it in time, or no answer came in time.
+        """
+
+        def run(protocol: ConsumerConnection, now: float) -> None:
+            command(protocol, now)
+            self.awaited.append(awaited)
+
+        self.call(run, what)
+        timeout_seconds = self._settings.request_timeout_seconds
+        return awaited.wait(timeout_seconds, f"{what} from {self.address}")
+
+    def post(self, command: Command) -> None:
         """Run ``command`` on the reader thread before the connection ends, if it can."""
         with self._lock:
             if self._ended is not None:
@@ -356,7 +372,9 @@ class Reader:
 
         Bytes without an event are enqueued, too: for example of streams that we closed.
         """
-        events = self.answers.sift(events)
+        if self.awaited:
+            events = [each for each in events if not any(one.take(each) for one in self.awaited)]
+            self.awaited = [each for each in self.awaited if not each.is_over]
         flow = self._protocol.flow
         frame_bytes = flow.connection.received - flow.connection.delivered
         if not events and not frame_bytes:
@@ -375,7 +393,8 @@ class Reader:
         self._splitter = FrameSplitter()
         for posted in commands:
             posted.fail(reason)
-        self.answers.fail(reason)
+        for awaited in self.awaited:
+            awaited.fail(reason)
         self._queue.put(ConnectionEnded(self._name, self.address, None if self._closing else error))
 
     def _in_context(self, error: DcplakeError) -> DcplakeError:
