@@ -274,8 +274,8 @@ class Reader:
     def _begin_step(self, name: str) -> None:
         if self._on_step is not None and name != self._told_step:
             self._told_step = name
-            line = None if self._transport is None else self._transport.line
-            self._on_step(SetUpStep(name, self._protocol.bootstrap, line))
+            tls = ("", {}) if self._transport is None else self._transport.encryption
+            self._on_step(SetUpStep(name, self._protocol.bootstrap, *tls))
 
     def _goes_on(self, now: float) -> bool:
         """Return whether to take another turn.

@@ -1,7 +1,7 @@
 """Describes the running set-up of a connection, for messages about its failure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.protocol.bootstrap import Bootstrap
@@ -11,24 +11,15 @@ TLS: Final = "TLS handshake"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A connected socket: its encryption, and the identity of the other side.
-
-    ``certificate`` is that of ``ssl.SSLSocket.getpeercert``; both are empty without TLS.
-    """
-
-    tls_version: str = ""
-    certificate: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class SetUpStep:
     """A step that begins, after which all earlier ones are done, and the results so far.
 
-    ``name`` is ``TCP``, ``TLS`` or a bootstrap step's; empty at the end. ``line`` is None until the
-    socket is connected.
+    ``name`` is ``TCP``, ``TLS`` or a bootstrap step's; empty at the end. ``certificate`` is the
+    node's, from ``ssl.SSLSocket.getpeercert``. It and ``tls_version`` are empty without TLS, and
+    until the handshake is done.
     """
 
     name: str
     progress: Bootstrap
-    line: Line | None
+    tls_version: str
+    certificate: Mapping[str, Any]

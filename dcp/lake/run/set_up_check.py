@@ -167,15 +167,13 @@ def _describe(line: str, step: SetUpStep, node: NodeAddress, finding: Finding) -
 
 
 def _describe_tls(step: SetUpStep, finding: Finding) -> None:
-    assert step.line is not None
-    certificate = step.line.certificate
+    certificate = step.certificate
     names = certificate_names(certificate)
     issuer = ", ".join(common_names(certificate.get("issuer", ()))) or "(no name)"
     ends = ssl.cert_time_to_seconds(certificate["notAfter"])
     days = int((ends - time.time()) // _SECONDS_A_DAY)
     finding.say(
-        f"{step.line.tls_version}, certificate of {', '.join(names)}, by {issuer}, {days} days "
-        "left",
+        f"{step.tls_version}, certificate of {', '.join(names)}, by {issuer}, {days} days left",
         names=names,
         issuer=issuer,
         days_left=days,
