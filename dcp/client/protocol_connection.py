@@ -9,7 +9,7 @@ from dcp.protocol.bootstrap import (
     METADATA_OPEN_FLAGS,
     OPEN_FLAGS,
     BootstrapSettings,
-    control_request,
+    listed_control,
 )
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
@@ -29,9 +29,9 @@ def new_protocol_connection(
     Raises:
         ConfigError: the name is too long.
     """
-    history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
+    history = (listed_control(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
     tag = settings.receiver_group_tag
-    group = (control_request(GROUP_TAG, str(int(tag))),) if tag else ()
+    group = (listed_control(GROUP_TAG, str(int(tag))),) if tag else ()
     return ConsumerConnection(
         BootstrapSettings(
             settings.bucket,

@@ -9,8 +9,7 @@ from typing import Final
 
 from dcp.errors import BucketError, RemoteProtocolError, SourceError
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE
-from dcp.protocol.negotiation import STREAM_WINDOW
+from dcp.protocol.negotiation import STREAM_END_ON_CLOSE, STREAM_WINDOW
 from dcp.protocol.refusals import ROLE_CURE, describe_refusal, privilege_cure
 from dcp.protocol.state import ConnectionState, PendingRequest
 from dcp.protocol.stream import Stream
@@ -137,7 +136,7 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
     if stream is not None and request.stream is not None:
         # A server sends STREAM_END after the answer if we asked for it by CONTROL and it had
         # accepted the stream.
-        promised = STREAM_END_ON_CLOSE.name in state.bootstrap.accepted_controls
+        promised = STREAM_END_ON_CLOSE in state.bootstrap.accepted_controls
         follows = promised and frame.status == Status.SUCCESS and stream.failover_log is not None
         state.put(request.stream, stream.closed(end_follows=follows))
         if not follows:

@@ -4,7 +4,7 @@ import pytest
 
 from dcp.errors import LocalProtocolError, RemoteProtocolError
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, DcpControlRequest
+from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, control_step
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.position import Position
 from dcp.types import SnapshotRange
@@ -22,7 +22,7 @@ from tests.protocol.scripted import (
     ready_connection,
 )
 
-SYNC_WRITES = DcpControlRequest("enable_sync_writes", "true")
+SYNC_WRITES = control_step("enable_sync_writes", "true")
 SETTINGS = BootstrapSettings("travel", "frames", controls=(*CONTROLS, SYNC_WRITES))
 
 
