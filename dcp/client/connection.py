@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.answers import Awaited
+from dcp.client.awaited import Awaited
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue
 from dcp.client.protocol_connection import new_protocol_connection

@@ -23,7 +23,7 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.answers import Awaited, E
+from dcp.client.awaited import Awaited, E
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue, Receipt
 from dcp.client.set_up import SetUpStep
