@@ -102,7 +102,7 @@ class ReceiverGroup:
         return not self.is_tracking or len(self._receivers) >= self.spec.group_min_size
 
     @property
-    def gating_receiver(self) -> Receiver | None:
+    def slowest_receiver(self) -> Receiver | None:
         """The receiver with the smallest edge, of several the first; None if the group is empty."""
         found = self._lowest.receiver_id
         return None if found is None else self._receivers[found]

@@ -125,10 +125,10 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
         def all_is_here(each: TaskStats) -> bool:
             (connection,) = each.connections
             unacked = connection.received_bytes - connection.acknowledged_bytes
-            return connection.gate != "" and unacked == stopped["unacked_bytes"]
+            return connection.bottleneck != "" and unacked == stopped["unacked_bytes"]
 
         sample = _look(place, all_is_here)
-        assert sample.connections[0].gate == "spark"
+        assert sample.connections[0].bottleneck == "spark"
         assert sample.connections[0].waits_for == "Spark (buffer full)"
         ours, before = psutil.Process(), psutil.Process().memory_full_info().uss
         for _ in range(10):
@@ -148,7 +148,7 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
         assert connection.window is not None
         assert connection.window.in_use == stopped["unacked_bytes"]
         assert connection.window.full_seconds > 1.0
-        assert later.top_gate == "spark"
+        assert later.top_bottleneck == "spark"
         for number, batch in enumerate(batches):  # the sink goes on: nothing is lost
             rows += batch.num_rows
             if number % 20 == 0 and (now := read_board(place)):
