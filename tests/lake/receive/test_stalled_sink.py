@@ -44,7 +44,7 @@ BATCH_BYTES = 512 * 1024
 
 def _settings(source: Source, folder: Path) -> Settings:
     flow = FlowControlSettings(
-        window_bytes=WINDOW_BYTES, batch_bytes=BATCH_BYTES, live_folder=str(folder / "live")
+        window_bytes=WINDOW_BYTES, batch_bytes=BATCH_BYTES, stats_folder=str(folder / "stats")
     )
     return replace(settings_of(source, folder), flow_control=flow)
 
@@ -220,7 +220,7 @@ def test_nothing_is_held_whatever_way_a_task_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    flow = {"window_bytes": 40_000, "batch_bytes": 8_000, "live_folder": str(tmp_path / "live")}
+    flow = {"window_bytes": 40_000, "batch_bytes": 8_000, "stats_folder": str(tmp_path / "stats")}
     rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=flow))
     if exit == "budget":
         rounds.with_budget(100_000)

@@ -286,7 +286,7 @@ def test_the_machines_own_folder_is_private(machine: Path) -> None:
     place = BoardFolder("lake")
     assert read_board(place) == []
     folder = place.make()
-    assert folder == machine / f"dcplake-live-{os.getuid()}" / "lake"
+    assert folder == machine / f"dcplake-stats-{os.getuid()}" / "lake"
     assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700, 0o700]
     folder.parent.chmod(0o777)
     for attempt in (place.make, lambda: read_board(place)):
@@ -296,7 +296,7 @@ def test_the_machines_own_folder_is_private(machine: Path) -> None:
 
 def test_a_folder_that_another_user_linked_is_refused(machine: Path) -> None:
     (machine / "theirs").mkdir(mode=0o700)
-    (machine / f"dcplake-live-{os.getuid()}").symlink_to(machine / "theirs")
+    (machine / f"dcplake-stats-{os.getuid()}").symlink_to(machine / "theirs")
     with pytest.raises(ConfigError, match="expected our own"):
         BoardFolder("lake").make()
 
@@ -305,7 +305,7 @@ def test_each_lake_has_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
 
     def of(root: str = "lake", schema: str = "") -> BoardFolder:
-        flow = FlowControlSettings(live_folder="/shared")
+        flow = FlowControlSettings(stats_folder="/shared")
         return BoardFolder.of(
             Settings(lake=LakeSettings(root=root, schema=schema), flow_control=flow)
         )
@@ -318,7 +318,7 @@ def test_each_lake_has_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
         of(schema="s3a://b/lake"),
     ]
     assert len({each.lake for each in others}) == 4
-    assert str(others[0].folder).startswith("/shared/dcplake-live-")
+    assert str(others[0].folder).startswith("/shared/dcplake-stats-")
 
 
 METRICS = """\
