@@ -1,6 +1,6 @@
 """A replica that is fed by hand: its passive stream on a connection whose peer a test plays."""
 
-from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, control_step
+from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, BootstrapStep, control_step
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.liveness import LivenessSettings
@@ -39,7 +39,10 @@ class FedReplica:
         """
         self.replica = replica
         self.has_room = True
-        controls = (*CONTROLS, control_step("enable_sync_writes", "true"))
+        controls: tuple[BootstrapStep, ...] = (
+            *CONTROLS,
+            control_step("enable_sync_writes", "true"),
+        )
         if not ends_are_told:
             controls = tuple(each for each in controls if STREAM_END_ON_CLOSE not in each.name)
         self.asked: list[m.StreamRequest] = []

@@ -261,7 +261,11 @@ def _forget_bucket(folder: Path) -> None:
         (_change(owners="00"), ConfigError, "owners: found '00', expected a list of numbers"),
         (_change(owners=[0]), ConfigError, "owners: found 1, expected 2"),
         (_change(owners=[0, 1]), ConfigError, "owners: found node 1, expected less than 1"),
-        (_change(replicas=[[], [-2]]), ConfigError, r"replicas: found .*, expected a list of lists"),
+        (
+            _change(replicas=[[], [-2]]),
+            ConfigError,
+            r"replicas: found .*, expected a list of lists",
+        ),
         (_change(replicas=[[]]), ConfigError, "replicas: found 1, expected 2"),
         (_change(replicas=[[], [1]]), ConfigError, "replicas: found node 1, expected less than 1"),
         (_change(members=[1]), ConfigError, r"members: found \[1\], expected a list of true"),
