@@ -15,8 +15,7 @@ from dcp.client.awaited import Awaited
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue
 from dcp.client.protocol_connection import new_protocol_connection
-from dcp.client.reader import Reader
-from dcp.client.set_up import SetUpStep
+from dcp.client.reader import Reader, SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats
 from dcp.client.vbucket_track import StreamStart

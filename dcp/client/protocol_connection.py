@@ -5,9 +5,9 @@ from typing import Final
 
 from dcp.client.settings import ConnectionSettings
 from dcp.protocol.bootstrap import (
-    CONTROLS,
     METADATA_OPEN_FLAGS,
     OPEN_FLAGS,
+    OPTIONAL_CONTROLS,
     BootstrapSettings,
     listed_control,
 )
@@ -37,7 +37,7 @@ def new_protocol_connection(
             settings.bucket,
             name,
             open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
-            controls=(*CONTROLS, *history, *group),
+            controls=(*OPTIONAL_CONTROLS, *history, *group),
             open_dcp=open_dcp,
         ),
         credentials,

@@ -13,7 +13,7 @@ window shrinks, so NOOPs always arrive.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
@@ -26,7 +26,6 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.awaited import Awaited, E
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue, Receipt
-from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats, WindowStats
 from dcp.client.transport import LostConnectionError, Transport
@@ -38,6 +37,7 @@ from dcp.errors import (
     LocalProtocolError,
     NodeUnavailableError,
 )
+from dcp.protocol.bootstrap import Bootstrap
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.events import Event
 from dcp.protocol.refusals import spoken_instead
@@ -62,6 +62,21 @@ _LEAVING_SECONDS: Final = 1.0
 _JOIN_SECONDS: Final = 2.0
 
 Command = Callable[[ConsumerConnection, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SetUpStep:
+    """A step that begins, after which all earlier ones are done, and the results so far.
+
+    ``name`` is ``TCP``, ``TLS`` or a bootstrap step's; empty at the end. ``certificate`` is the
+    node's, from ``ssl.SSLSocket.getpeercert``. It and ``tls_version`` are empty without TLS, and
+    until the handshake is done.
+    """
+
+    name: str
+    progress: Bootstrap
+    tls_version: str
+    certificate: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

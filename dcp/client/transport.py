@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.certificates import certificate_fault
-from dcp.client.set_up import TCP, TLS
 from dcp.errors import AuthenticationError, NodeUnavailableError
 from dcp.protocol.refusals import PORT_CURE, REACH_CURE, certificate_cure, tls_cure
 from dcp.tls_settings import TlsSettings
+
+TCP: Final = "TCP connection"
+TLS: Final = "TLS handshake"
 
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.certificates import certificate_names, common_names
-from dcp.client.set_up import TCP, TLS, SetUpStep
+from dcp.client.reader import SetUpStep
+from dcp.client.transport import TCP, TLS
 from dcp.errors import DcplakeError
 from dcp.protocol import bootstrap
 from dcp.protocol.negotiation import refused_features
