@@ -142,7 +142,7 @@ def listed_control(name: str, value: str) -> BootstrapStep:
     return control_step(name, value, is_optional=not term.is_required, since=term.since)
 
 
-CONTROLS: Final = (
+OPTIONAL_CONTROLS: Final = (
     listed_control("enable_expiry_opcode", "true"),
     listed_control("supports_cursor_dropping_vulcan", "true"),
     listed_control(STREAM_END_ON_CLOSE, "true"),
@@ -163,7 +163,7 @@ class BootstrapSettings:
     """The whole key of HELLO; None: `agent_text` of the connection."""
     features: tuple[int, ...] = FEATURES
     open_flags: int = OPEN_FLAGS
-    controls: tuple[BootstrapStep, ...] = CONTROLS
+    controls: tuple[BootstrapStep, ...] = OPTIONAL_CONTROLS
     open_dcp: bool = True
     """False: an ordinary connection, which can ask for cluster maps and seqnos but has no streams.
     """

@@ -3,15 +3,11 @@
 Rows are grouped by opaque and checked together, as arrays, never one by one.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dcp.errors import RemoteProtocolError
-from dcp.wire.columns import DataColumns
-
-Column = NDArray[Any]
+from dcp.wire.columns import Column, DataColumns
 
 
 class RowRun:

@@ -1,6 +1,6 @@
 """A replica that is fed by hand: its passive stream on a connection whose peer a test plays."""
 
-from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, BootstrapStep, control_step
+from dcp.protocol.bootstrap import OPTIONAL_CONTROLS, BootstrapSettings, BootstrapStep, control_step
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.liveness import LivenessSettings
@@ -40,7 +40,7 @@ class FedReplica:
         self.replica = replica
         self.has_room = True
         controls: tuple[BootstrapStep, ...] = (
-            *CONTROLS,
+            *OPTIONAL_CONTROLS,
             control_step("enable_sync_writes", "true"),
         )
         if not ends_are_told:

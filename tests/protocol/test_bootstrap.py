@@ -18,8 +18,8 @@ from dcp.errors import (
 )
 from dcp.protocol import events as e
 from dcp.protocol.bootstrap import (
-    CONTROLS,
     METADATA_OPEN_FLAGS,
+    OPTIONAL_CONTROLS,
     BootstrapSettings,
     listed_control,
 )
@@ -166,7 +166,7 @@ def test_controls_are_asked_of_servers_that_know_them(
         server.overrides[Opcode.VERSION] = refusing(Status.UNKNOWN_COMMAND)
     else:
         server.overrides[Opcode.VERSION] = lambda frame, _: answer_to(frame, m.Text(version))
-    asked = (*CONTROLS, listed_control(CHANGE_STREAMS, "true"))
+    asked = (*OPTIONAL_CONTROLS, listed_control(CHANGE_STREAMS, "true"))
     (ready,) = bootstrap(server, settings=BootstrapSettings("travel", "a-lake", controls=asked))
     assert isinstance(ready, e.Ready)
     all_controls = {step.name.split()[1].partition("=")[0].encode() for step in asked}

@@ -4,7 +4,7 @@ import pytest
 
 from dcp.errors import LocalProtocolError, RemoteProtocolError
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, control_step
+from dcp.protocol.bootstrap import OPTIONAL_CONTROLS, BootstrapSettings, control_step
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.position import Position
 from dcp.types import SnapshotRange
@@ -23,7 +23,7 @@ from tests.protocol.scripted import (
 )
 
 SYNC_WRITES = control_step("enable_sync_writes", "true")
-SETTINGS = BootstrapSettings("travel", "frames", controls=(*CONTROLS, SYNC_WRITES))
+SETTINGS = BootstrapSettings("travel", "frames", controls=(*OPTIONAL_CONTROLS, SYNC_WRITES))
 
 
 def opened(
