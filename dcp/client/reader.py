@@ -79,28 +79,6 @@ class SetUpStep:
     certificate: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Posted:
-    """A command for the reader thread, and its end. It runs at most once."""
-
-    command: Command
-    future: Future[None]
-
-    def fail(self, error: DcplakeError) -> None:
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
-
-    def run(self, protocol: ConsumerConnection, now: float) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return  # its caller waits no longer, and may have asked again
-        try:
-            self.command(protocol, now)
-        except Exception as error:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(None)
-
-
 class Reader:
     """Connects, then reads until it is stopped or the connection ends; one use only.
 
@@ -135,7 +113,7 @@ class Reader:
         )
         self._release_lock = threading.Lock()  # lets any thread release
         self._lock = threading.Lock()  # guards the next three
-        self._commands: list[_Posted] = []
+        self._commands: list[tuple[Command, Future[None]]] = []
         self._closing = False
         self._ended: DcplakeError | None = None
         self._leaves_at = inf
@@ -182,7 +160,7 @@ class Reader:
                 raise self._ended
             if self._closing:
                 raise LocalProtocolError(f"{what}: the connection to {self.address} is closed")
-            self._commands.append(_Posted(command, future))
+            self._commands.append((command, future))
         self._wake()
         try:
             future.result(_COMMAND_SECONDS)
@@ -213,7 +191,7 @@ class Reader:
         with self._lock:
             if self._ended is not None:
                 return
-            self._commands.append(_Posted(command, Future()))
+            self._commands.append((command, Future()))
         self._wake()
 
     def stats(self, now: float) -> ConnectionStats:
@@ -374,8 +352,15 @@ class Reader:
     def _run_commands(self, now: float) -> None:
         with self._lock:
             commands, self._commands = self._commands, []
-        for posted in commands:
-            posted.run(self._protocol, now)
+        for command, future in commands:
+            if not future.set_running_or_notify_cancel():
+                continue  # its caller waits no longer, and may have asked again
+            try:
+                command(self._protocol, now)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
 
     def _wait_seconds(self, now: float) -> float:
         deadline = self._protocol.next_deadline()
@@ -406,8 +391,9 @@ class Reader:
         _LOGGER.debug("= %s ended: %s", self._name, reason)
         # Receipts keep the reader alive, which must not keep the bytes of an unfinished message.
         self._splitter = FrameSplitter()
-        for posted in commands:
-            posted.fail(reason)
+        for _, future in commands:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(reason)
         for awaited in self.awaited:
             awaited.fail(reason)
         self._queue.put(ConnectionEnded(self._name, self.address, None if self._closing else error))
