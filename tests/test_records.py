@@ -138,9 +138,9 @@ def test_a_row_of_an_older_lake_gives_new_fields_their_defaults() -> None:
     del older["start_seqno"]
     assert read(VbucketProgress, older) == VbucketProgress.beginning(3)
     windows = plain(WindowPlan("static", 0, 1, 10, 10))
-    sample = {"format": 2, "task": "t", "round": 1, "gate_seconds": None, "windows": windows}
+    sample = {"format": 2, "task": "t", "round": 1, "bottleneck_seconds": None, "windows": windows}
     task = TaskStats.from_json(sample)
-    assert task.gate_seconds == {}
+    assert task.bottleneck_seconds == {}
     left_out = VbucketReport.parse(7, '{"outcome": "left_out", "reason": "x", "largest_bytes": 0}')
     assert (left_out.outcome, left_out.rows, left_out.reason) == (Outcome.LEFT_OUT, 0, "x")
 

@@ -11,9 +11,8 @@ Nodes may have other addresses for clients elsewhere: ``alternateAddresses``, by
 else the alternate one with its host; else the default one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from dcp.client.addresses import NodeAddress
@@ -120,13 +119,13 @@ class ClusterMap:
             raise fields.wrong("nodeLocator", locator, "'vbucket' (a Couchbase bucket)")
         server_map = fields.inner("vBucketServerMap", fields.required("vBucketServerMap", dict))
         extended = [
-            _extended_node(fields, f"nodesExt[{index}]", entry, sender)
+            _places(fields, f"nodesExt[{index}]", entry, sender)
             for index, entry in enumerate(fields.optional("nodesExt", list, []))
         ]
         network = _network(network, fields, extended, sender)
         if extended:
             count = len(fields.optional("nodes", list, extended)) or len(extended)
-            nodes = tuple(each.address(network, tls=tls) for each in extended[:count])
+            nodes = tuple(_address(each, network, tls=tls) for each in extended[:count])
         else:
             nodes = _listed_nodes(fields, server_map, sender, tls=tls)
         rows = _vbucket_rows(server_map, len(nodes))
@@ -208,48 +207,44 @@ def _is_ephemeral(fields: _Fields) -> bool:
     return "couchapi" not in fields.optional("bucketCapabilities", list, [])
 
 
-@dataclass(frozen=True, slots=True)
-class _ExtendedNode:
-    """One entry of ``nodesExt``: host and ports of services, by network."""
-
-    default: tuple[str, _Fields]
-    alternates: Mapping[str, tuple[str, _Fields]]
-    wrong: Callable[[str], RemoteProtocolError]
-
-    def address(self, network: str, *, tls: bool) -> NodeAddress | None:
-        """Return the data service's address; None if the node offers none in that network."""
-        place = self.default if network == DEFAULT_NETWORK else self.alternates.get(network)
-        port = place and place[1].optional("kvSSL" if tls else "kv", int, None)
-        if place is None or port is None:
-            return None
-        try:
-            return NodeAddress(place[0], port)
-        except ValueError as error:
-            raise self.wrong(f"host and port ({error})") from None
+_Places = Mapping[str, tuple[str, _Fields]]
+"""A node's host and the ports of its services, by network."""
 
 
-def _extended_node(fields: _Fields, name: str, entry: object, sender: NodeAddress) -> _ExtendedNode:
+def _places(fields: _Fields, name: str, entry: object, sender: NodeAddress) -> _Places:
+    """Return the places in one entry of ``nodesExt``."""
     node = fields.inner(name, entry)
     services = fields.inner(f"{name}.services", node.required("services", dict))
-    alternates = {}
+    places = {}
     for network, value in node.optional("alternateAddresses", dict, {}).items():
         where = f"{name}.alternateAddresses.{network}"
         other = fields.inner(where, value)
         ports = other.optional("ports", dict, None)  # without them they are the default's
-        alternates[network] = (
+        places[network] = (
             _host(other.optional("hostname", str, ""), sender),
             services if ports is None else fields.inner(f"{where}.ports", ports),
         )
-    host = _host(node.optional("hostname", str, ""), sender)
-    return _ExtendedNode((host, services), alternates, partial(fields.wrong, name, entry))
+    places[DEFAULT_NETWORK] = _host(node.optional("hostname", str, ""), sender), services
+    return places
 
 
-def _network(
-    wanted: str, fields: _Fields, nodes: Sequence[_ExtendedNode], sender: NodeAddress
-) -> str:
+def _address(places: _Places, network: str, *, tls: bool) -> NodeAddress | None:
+    """Return the data service's address; None if the node offers none in that network."""
+    host, ports = places.get(network, ("", None))
+    name = "kvSSL" if tls else "kv"
+    port = None if ports is None else ports.optional(name, int, None)
+    if ports is None or port is None:
+        return None
+    try:
+        return NodeAddress(host, port)
+    except ValueError as error:
+        raise ports.wrong(name, port, f"the port of a host ({error})") from None
+
+
+def _network(wanted: str, fields: _Fields, nodes: Sequence[_Places], sender: NodeAddress) -> str:
     """Return the network of the addresses to use: the wanted one, or that of ``sender``."""
-    places = [(DEFAULT_NETWORK, *each.default) for each in nodes]
-    places += [(name, *place) for each in nodes for name, place in each.alternates.items()]
+    places = [(name, *place) for each in nodes for name, place in each.items()]
+    places.sort(key=lambda place: place[0] != DEFAULT_NETWORK)  # the default one comes first
     if wanted != AUTO_NETWORK:
         known = dict.fromkeys([DEFAULT_NETWORK, *(name for name, *_ in places)])
         if wanted in known:

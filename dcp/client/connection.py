@@ -11,12 +11,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.answers import Awaited, AwaitedOfVbuckets, E
+from dcp.client.awaited import Awaited
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue
 from dcp.client.protocol_connection import new_protocol_connection
-from dcp.client.reader import Command, Reader
-from dcp.client.set_up import SetUpStep
+from dcp.client.reader import Reader, SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats
 from dcp.client.vbucket_track import StreamStart
@@ -84,13 +83,13 @@ class NodeConnection:
             RemoteProtocolError: the node breaks the protocol.
         """
         awaited = Awaited(Ready)
-        self._reader.answers.add(awaited)
+        self._reader.awaited.append(awaited)
         self._reader.start(on_step)
         settings = self._settings
         # The reader has both limits of its own; this one only backs them up.
         most = settings.connect_timeout_seconds + settings.bootstrap_timeout_seconds + 1
         try:
-            return self._reader.answers.wait(awaited, most, f"the bootstrap with {self.address}")
+            return awaited.wait(most, f"the bootstrap with {self.address}")[0]
         except BaseException:
             self.close()
             raise
@@ -221,7 +220,7 @@ class NodeConnection:
             NodeUnavailableError: no answer in time.
             DcplakeError: the error that ended the connection.
         """
-        answer = self._ask(
+        [answer] = self._reader.ask(
             Awaited(SeqnosReceived),
             lambda protocol, _: protocol.request_seqnos(state),
             "the high seqnos",
@@ -241,9 +240,9 @@ class NodeConnection:
             for vbucket in vbuckets:
                 protocol.request_failover_log(vbucket)
 
-        awaited = AwaitedOfVbuckets(FailoverLogReceived, vbuckets)
-        self._ask(awaited, command, f"{len(vbuckets)} failover logs")
-        found = ((event.vbucket, event.failover_log) for event in awaited.events)
+        awaited = Awaited(FailoverLogReceived, vbuckets)
+        events = self._reader.ask(awaited, command, f"{len(vbuckets)} failover logs")
+        found = ((event.vbucket, event.failover_log) for event in events)
         return {vbucket: each for vbucket, each in found if each is not None}
 
     def persisted_seqnos(self, branches: Mapping[int, int]) -> dict[int, int]:
@@ -259,26 +258,28 @@ class NodeConnection:
             for vbucket, vb_uuid in branches.items():
                 protocol.request_persistence(vbucket, vb_uuid)
 
-        awaited = AwaitedOfVbuckets(PersistenceReceived, branches)
-        self._ask(awaited, command, f"{len(branches)} persisted seqnos")
-        seqnos = ((event.vbucket, event.persisted_seqno) for event in awaited.events)
+        awaited = Awaited(PersistenceReceived, branches)
+        events = self._reader.ask(awaited, command, f"{len(branches)} persisted seqnos")
+        seqnos = ((event.vbucket, event.persisted_seqno) for event in events)
         return {vbucket: seqno for vbucket, seqno in seqnos if seqno is not None}
 
     def cluster_config(self) -> bytes:
         """Return the JSON of the node's cluster map. Raises as ``all_vb_seqnos``."""
-        return self._ask(
+        [answer] = self._reader.ask(
             Awaited(ClusterConfigReceived),
             lambda protocol, _: protocol.request_cluster_config(),
             "the cluster map",
-        ).config
+        )
+        return answer.config
 
     def collections_manifest(self) -> bytes | None:
         """Return the manifest's JSON; None without a manifest. Raises as ``all_vb_seqnos``."""
-        return self._ask(
+        [answer] = self._reader.ask(
             Awaited(ManifestReceived),
             lambda protocol, _: protocol.request_manifest(),
             "the collections manifest",
-        ).manifest
+        )
+        return answer.manifest
 
     def request_seqnos(self, state: VbucketState = VbucketState.ACTIVE) -> None:
         """Request them without waiting. ``SeqnosReceived`` follows."""
@@ -293,14 +294,3 @@ class NodeConnection:
     def request_cluster_config(self) -> None:
         """Request it without waiting. ``ClusterConfigReceived`` follows."""
         self._reader.call(lambda protocol, _: protocol.request_cluster_config(), "cluster map")
-
-    def _ask(self, awaited: Awaited[E], command: Command[None], what: str) -> E:
-        self._reader.answers.add(awaited)
-        try:
-            self._reader.call(command, what)
-        except BaseException:  # never asked: it must not take the answer to a later question
-            self._reader.answers.forget(awaited)
-            raise
-        return self._reader.answers.wait(
-            awaited, self._settings.request_timeout_seconds, f"{what} from {self.address}"
-        )

@@ -14,8 +14,8 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection import NodeConnection
 from dcp.client.connection_names import unique_name
+from dcp.client.reader import SetUpStep
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
-from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
     DcplakeError,

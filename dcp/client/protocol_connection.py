@@ -5,11 +5,11 @@ from typing import Final
 
 from dcp.client.settings import ConnectionSettings
 from dcp.protocol.bootstrap import (
-    CONTROLS,
     METADATA_OPEN_FLAGS,
     OPEN_FLAGS,
+    OPTIONAL_CONTROLS,
     BootstrapSettings,
-    control_request,
+    listed_control,
 )
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
@@ -29,15 +29,15 @@ def new_protocol_connection(
     Raises:
         ConfigError: the name is too long.
     """
-    history = (control_request(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
+    history = (listed_control(CHANGE_STREAMS, "true"),) if settings.change_streams else ()
     tag = settings.receiver_group_tag
-    group = (control_request(GROUP_TAG, str(int(tag))),) if tag else ()
+    group = (listed_control(GROUP_TAG, str(int(tag))),) if tag else ()
     return ConsumerConnection(
         BootstrapSettings(
             settings.bucket,
             name,
             open_flags=METADATA_OPEN_FLAGS if settings.metadata_only else OPEN_FLAGS,
-            controls=(*CONTROLS, *history, *group),
+            controls=(*OPTIONAL_CONTROLS, *history, *group),
             open_dcp=open_dcp,
         ),
         credentials,

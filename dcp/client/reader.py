@@ -13,20 +13,19 @@ window shrinks, so NOOPs always arrive.
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from time import monotonic, sleep
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.answers import AnswerBoard
+from dcp.client.awaited import Awaited, E
 from dcp.client.buffer_pool import BufferPool
 from dcp.client.delivery import ConnectionEnded, Delivery, DeliveryQueue, Receipt
-from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings
 from dcp.client.stats import ConnectionStats, WindowStats
 from dcp.client.transport import LostConnectionError, Transport
@@ -38,6 +37,7 @@ from dcp.errors import (
     LocalProtocolError,
     NodeUnavailableError,
 )
+from dcp.protocol.bootstrap import Bootstrap
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.events import Event
 from dcp.protocol.refusals import spoken_instead
@@ -61,36 +61,28 @@ _LEAVING_SECONDS: Final = 1.0
 """A node may take this long to answer each CLOSE_STREAM before we close the connection."""
 _JOIN_SECONDS: Final = 2.0
 
-T = TypeVar("T")
-Command = Callable[[ConsumerConnection, float], T]
+Command = Callable[[ConsumerConnection, float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Posted:
-    """A command for the reader thread, and the place for its result. It runs at most once."""
+class SetUpStep:
+    """A step that begins, after which all earlier ones are done, and the results so far.
 
-    command: Command[Any]
-    future: Future[Any]
+    ``name`` is ``TCP``, ``TLS`` or a bootstrap step's; empty at the end. ``certificate`` is the
+    node's, from ``ssl.SSLSocket.getpeercert``. It and ``tls_version`` are empty without TLS, and
+    until the handshake is done.
+    """
 
-    def fail(self, error: DcplakeError) -> None:
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
-
-    def run(self, protocol: ConsumerConnection, now: float) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return  # its caller waits no longer, and may have asked again
-        try:
-            result = self.command(protocol, now)
-        except Exception as error:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
+    name: str
+    progress: Bootstrap
+    tls_version: str
+    certificate: Mapping[str, Any]
 
 
 class Reader:
     """Connects, then reads until it is stopped or the connection ends; one use only.
 
-    Everything ends with a ``ConnectionEnded`` in the queue. Threads that wait in ``answers`` or for
+    Everything ends with a ``ConnectionEnded`` in the queue. Threads that wait for an answer or for
     a command get the same error.
     """
 
@@ -104,7 +96,9 @@ class Reader:
         buffers: BufferPool,
     ) -> None:
         self.address = address
-        self.answers = AnswerBoard()
+        self.awaited: list[Awaited[Any]] = []
+        """The events that threads wait for, in the order of their questions. Only the thread uses
+        it, once it has started."""
         self._settings = settings
         self._protocol = protocol
         self._name = name
@@ -119,7 +113,7 @@ class Reader:
         )
         self._release_lock = threading.Lock()  # lets any thread release
         self._lock = threading.Lock()  # guards the next three
-        self._commands: list[_Posted] = []
+        self._commands: list[tuple[Command, Future[None]]] = []
         self._closing = False
         self._ended: DcplakeError | None = None
         self._leaves_at = inf
@@ -154,35 +148,50 @@ class Reader:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
 
-    def call(self, command: Command[T], what: str) -> T:
-        """Run ``command`` on the reader thread; return its result, or raise its error.
+    def call(self, command: Command, what: str) -> None:
+        """Run ``command`` on the reader thread; raise its error.
 
         Raises:
             NodeUnavailableError: the reader did not run it in time; it will not run.
         """
-        future: Future[T] = Future()
+        future: Future[None] = Future()
         with self._lock:
             if self._ended is not None:
                 raise self._ended
             if self._closing:
                 raise LocalProtocolError(f"{what}: the connection to {self.address} is closed")
-            self._commands.append(_Posted(command, future))
+            self._commands.append((command, future))
         self._wake()
         try:
-            return future.result(_COMMAND_SECONDS)
+            future.result(_COMMAND_SECONDS)
         except FutureTimeoutError:
-            if not future.cancel():  # it has begun: what it does takes no time
-                return future.result()
-            raise NodeUnavailableError(
-                f"waited {_COMMAND_SECONDS:.1f} s to send {what} to {self.address}"
-            ) from None
+            if future.cancel():
+                raise NodeUnavailableError(
+                    f"waited {_COMMAND_SECONDS:.1f} s to send {what} to {self.address}"
+                ) from None
+            future.result()  # it has begun: what it does takes no time
 
-    def post(self, command: Command[Any]) -> None:
+    def ask(self, awaited: Awaited[E], command: Command, what: str) -> list[E]:
+        """Run ``command`` on the reader thread; return the events that answer it.
+
+        Raises:
+            NodeUnavailableError: the reader did not run it in time, or no answer came in time.
+        """
+
+        def run(protocol: ConsumerConnection, now: float) -> None:
+            command(protocol, now)
+            self.awaited.append(awaited)
+
+        self.call(run, what)
+        timeout_seconds = self._settings.request_timeout_seconds
+        return awaited.wait(timeout_seconds, f"{what} from {self.address}")
+
+    def post(self, command: Command) -> None:
         """Run ``command`` on the reader thread before the connection ends, if it can."""
         with self._lock:
             if self._ended is not None:
                 return
-            self._commands.append(_Posted(command, Future()))
+            self._commands.append((command, Future()))
         self._wake()
 
     def stats(self, now: float) -> ConnectionStats:
@@ -258,8 +267,8 @@ class Reader:
     def _begin_step(self, name: str) -> None:
         if self._on_step is not None and name != self._told_step:
             self._told_step = name
-            line = None if self._transport is None else self._transport.line
-            self._on_step(SetUpStep(name, self._protocol.bootstrap, line))
+            tls = ("", {}) if self._transport is None else self._transport.encryption
+            self._on_step(SetUpStep(name, self._protocol.bootstrap, *tls))
 
     def _goes_on(self, now: float) -> bool:
         """Return whether to take another turn.
@@ -343,8 +352,15 @@ class Reader:
     def _run_commands(self, now: float) -> None:
         with self._lock:
             commands, self._commands = self._commands, []
-        for posted in commands:
-            posted.run(self._protocol, now)
+        for command, future in commands:
+            if not future.set_running_or_notify_cancel():
+                continue  # its caller waits no longer, and may have asked again
+            try:
+                command(self._protocol, now)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
 
     def _wait_seconds(self, now: float) -> float:
         deadline = self._protocol.next_deadline()
@@ -356,7 +372,9 @@ class Reader:
 
         Bytes without an event are enqueued, too: for example of streams that we closed.
         """
-        events = self.answers.sift(events)
+        if self.awaited:
+            events = [each for each in events if not any(one.take(each) for one in self.awaited)]
+            self.awaited = [each for each in self.awaited if not each.is_over]
         flow = self._protocol.flow
         frame_bytes = flow.connection.received - flow.connection.delivered
         if not events and not frame_bytes:
@@ -373,9 +391,11 @@ class Reader:
         _LOGGER.debug("= %s ended: %s", self._name, reason)
         # Receipts keep the reader alive, which must not keep the bytes of an unfinished message.
         self._splitter = FrameSplitter()
-        for posted in commands:
-            posted.fail(reason)
-        self.answers.fail(reason)
+        for _, future in commands:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(reason)
+        for awaited in self.awaited:
+            awaited.fail(reason)
         self._queue.put(ConnectionEnded(self._name, self.address, None if self._closing else error))
 
     def _in_context(self, error: DcplakeError) -> DcplakeError:

@@ -7,16 +7,18 @@ readable. Reads go into a buffer of the caller's.
 import selectors
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.certificates import certificate_fault
-from dcp.client.set_up import TCP, TLS, Line
 from dcp.errors import AuthenticationError, NodeUnavailableError
 from dcp.protocol.refusals import PORT_CURE, REACH_CURE, certificate_cure, tls_cure
 from dcp.tls_settings import TlsSettings
+
+TCP: Final = "TCP connection"
+TLS: Final = "TLS handshake"
 
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -89,11 +91,11 @@ class Transport:
         return cls(address, connected)
 
     @property
-    def line(self) -> Line:
-        """The encryption, and the identity of the other side."""
+    def encryption(self) -> tuple[str, Mapping[str, Any]]:
+        """The version of TLS, and the node's certificate; both are empty without TLS."""
         if not isinstance(self._socket, ssl.SSLSocket):
-            return Line()
-        return Line(self._socket.version() or "", self._socket.getpeercert() or {})
+            return "", {}
+        return self._socket.version() or "", self._socket.getpeercert() or {}
 
     def wait(self, timeout_seconds: float, *, reading: bool) -> bool:
         """Wait for bytes (if ``reading``), for room, or for ``wake``; return whether to read."""

@@ -14,7 +14,6 @@ from dcp.errors import (
 from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Secret
 from dcp.protocol.refusals import describe_refusal, raise_refusal
-from dcp.protocol.responses import opcode_name
 from dcp.seeds import parse_seed
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
@@ -22,7 +21,7 @@ from dcp.wire.codec import encode
 from dcp.wire.frame import Frame
 from dcp.wire.json_tree import json_tree
 from dcp.wire.leb128 import encode_leb128
-from dcp.wire.vocabulary import Opcode, Status
+from dcp.wire.vocabulary import Opcode, Status, opcode_name
 
 BATCH_REQUESTS: Final = 1024
 BATCH_BYTES: Final = 8 * 1024 * 1024

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dcp.errors import SourceError
-from dcp.protocol.bootstrap import BootstrapSettings, DcpControlRequest
+from dcp.protocol.bootstrap import BootstrapSettings, control_step
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import Ready, StreamRefused
@@ -27,11 +27,11 @@ _FEATURES: Final = (
 )
 # A replica must hold exactly what the active holds, so only ``change_streams`` may be refused.
 _CONTROLS: Final = (
-    DcpControlRequest("enable_expiry_opcode", "true", optional=False),
-    DcpControlRequest("enable_sync_writes", "true", optional=False),
-    DcpControlRequest("max_marker_version", "2.2", optional=False),
-    DcpControlRequest("send_stream_end_on_client_close_stream", "true", optional=False),
-    DcpControlRequest("change_streams", "true"),
+    control_step("enable_expiry_opcode", "true", is_optional=False),
+    control_step("enable_sync_writes", "true", is_optional=False),
+    control_step("max_marker_version", "2.2", is_optional=False),
+    control_step("send_stream_end_on_client_close_stream", "true", is_optional=False),
+    control_step("change_streams", "true"),
 )
 
 
@@ -60,7 +60,7 @@ class ReplicationConnection:
             agent="dcplake-replication",
             features=_FEATURES,
             open_flags=OPEN_FLAGS,
-            controls=(DcpControlRequest("consumer_name", name, optional=False), *_CONTROLS),
+            controls=(control_step("consumer_name", name, is_optional=False), *_CONTROLS),
         )
         flow = FlowSettings(window_bytes=window_bytes)
         self._protocol = ConsumerConnection(

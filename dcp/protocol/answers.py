@@ -7,19 +7,17 @@ Source of the statuses: kv_engine ``docs/dcp/documentation/commands/stream-reque
 from collections.abc import Callable
 from typing import Final
 
-from dcp.errors import BucketError, SourceError
+from dcp.errors import BucketError, RemoteProtocolError, SourceError
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import STREAM_END_ON_CLOSE
-from dcp.protocol.negotiation import STREAM_WINDOW
+from dcp.protocol.negotiation import STREAM_END_ON_CLOSE, STREAM_WINDOW
 from dcp.protocol.refusals import ROLE_CURE, describe_refusal, privilege_cure
-from dcp.protocol.responses import PendingRequest, opcode_name
-from dcp.protocol.state import ConnectionState
+from dcp.protocol.state import ConnectionState, PendingRequest
 from dcp.protocol.stream import Stream
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.frame import Frame
-from dcp.wire.vocabulary import Opcode, Status
+from dcp.wire.vocabulary import Opcode, Status, opcode_name
 
 _MAP_MARK: Final = b"vBucketServerMap"
 """A cluster map has this member, and an error context does not."""
@@ -42,7 +40,7 @@ def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Even
     Raises RemoteProtocolError for an answer without a request, or a malformed one. Raises
     SourceError for a refusal that the connection cannot work with.
     """
-    request = state.pending.take(frame)
+    request = _take_request(state.pending, frame)
     if not state.bootstrap.is_done:
         # Until the bootstrap is done, every answer belongs to it.
         return _continue_bootstrap(state, frame, now)
@@ -54,6 +52,22 @@ def take_answer(state: ConnectionState, frame: Frame, now: float) -> list[e.Even
         decode(frame)
         return []
     return handler(state, request, frame)
+
+
+def _take_request(pending: dict[int, PendingRequest], answer: Frame) -> PendingRequest:
+    """Return the request of ``answer``, which waits no longer.
+
+    Raises RemoteProtocolError for an answer that no request expects: afterwards nobody could match
+    answers to requests.
+    """
+    request = pending.get(answer.opaque)
+    if request is None or request.opcode != answer.opcode:
+        expected = opcode_name(request.opcode) if request else "no answer with this opaque"
+        raise RemoteProtocolError(
+            f"answer with opaque {answer.opaque:#x}: found {opcode_name(answer.opcode)} "
+            f"status {answer.status:#04x}, expected {expected}"
+        )
+    return pending.pop(answer.opaque)
 
 
 def ask_next(state: ConnectionState) -> None:
@@ -122,7 +136,7 @@ def _close_answer(state: ConnectionState, request: PendingRequest, frame: Frame)
     if stream is not None and request.stream is not None:
         # A server sends STREAM_END after the answer if we asked for it by CONTROL and it had
         # accepted the stream.
-        promised = STREAM_END_ON_CLOSE.name in state.bootstrap.accepted_controls
+        promised = STREAM_END_ON_CLOSE in state.bootstrap.accepted_controls
         follows = promised and frame.status == Status.SUCCESS and stream.failover_log is not None
         state.put(request.stream, stream.closed(end_follows=follows))
         if not follows:

@@ -27,6 +27,7 @@ from dcp.protocol.negotiation import (
     FEATURES,
     GROUP_TAG,
     MAKES_UP_METADATA,
+    STREAM_END_ON_CLOSE,
     STREAM_WINDOW,
     Release,
 )
@@ -54,33 +55,6 @@ METADATA_OPEN_FLAGS: Final = (
 Servers older than `MAKES_UP_METADATA` get NO_VALUE instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class DcpControlRequest:
-    name: str
-    value: str
-    optional: bool = True
-    """The connection works if the server refuses this control."""
-    since: Release = (0, 0)
-    """Older servers do not get this control: they would log a warning about it."""
-
-
-def control_request(name: str, value: str) -> DcpControlRequest:
-    """Return a control of the negotiation table, with ``value`` from the settings."""
-    term = CONTROL_TERMS[name]
-    return DcpControlRequest(name, value, not term.is_required, term.since)
-
-
-STREAM_END_ON_CLOSE: Final = control_request("send_stream_end_on_client_close_stream", "true")
-CONTROLS: Final = (
-    control_request("enable_expiry_opcode", "true"),
-    control_request("supports_cursor_dropping_vulcan", "true"),
-    STREAM_END_ON_CLOSE,
-    control_request("max_marker_version", "2.2"),
-    control_request("backfill_order", "sequential"),
-)
-"""The bootstrap sends them after NOOP and flow control (``required_controls``)."""
-
-
 _KEYS_AND_DATATYPES: Final = OpenFlag.NO_VALUE_WITH_UNDERLYING_DATATYPE
 _CONNECTION_ID_BYTES: Final = 33
 """kv_engine ``daemon/connection.h``, MaxSavedConnectionId. Of the agent it keeps 32 bytes."""
@@ -91,33 +65,6 @@ def agent_text(product: str, connection_name: str) -> str:
     # The end of a connection's name is the part that differs between connections.
     known_as = {"a": f"{product}/{__version__}", "i": connection_name[-_CONNECTION_ID_BYTES:]}
     return json.dumps(known_as)
-
-
-@dataclass(frozen=True, slots=True)
-class BootstrapSettings:
-    """The settings of a connection's set-up."""
-
-    bucket: str
-    connection_name: str
-    """Must be unique: a server closes an older connection of the same name."""
-    agent: str | None = None
-    """The whole key of HELLO; None: `agent_text` of the connection."""
-    features: tuple[int, ...] = FEATURES
-    open_flags: int = OPEN_FLAGS
-    controls: tuple[DcpControlRequest, ...] = CONTROLS
-    open_dcp: bool = True
-    """False: an ordinary connection, which can ask for cluster maps and seqnos but has no streams.
-    """
-
-    def __post_init__(self) -> None:
-        name_bytes = len(self.connection_name.encode())
-        if not 1 <= name_bytes <= MAX_CONNECTION_NAME_BYTES:
-            raise ConfigError(
-                f"connection_name: found {name_bytes} bytes, "
-                f"expected 1 to {MAX_CONNECTION_NAME_BYTES}"
-            )
-        if not self.bucket:
-            raise ConfigError("bucket: found an empty name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +103,80 @@ class BootstrapStep:
         kind = self.refusals.get(frame.status) or _ANY_REFUSAL.get(frame.status, SourceError)
         cure = privilege_cure(frame.value) or _cure(kind, bootstrap)
         raise kind(f"{self.name}: found {describe_refusal(frame)}, {cure}")
+
+
+_NO_RELAY: Final[dict[int, type[SourceError]]] = {
+    Status.EINVAL: NoRelayError,
+    Status.NOT_SUPPORTED: NoRelayError,
+}
+
+
+def control_step(
+    name: str, value: str, *, is_optional: bool = True, since: Release = (0, 0)
+) -> BootstrapStep:
+    """Return the step of a DCP_CONTROL. Servers older than ``since`` do not get it.
+
+    The connection works if the server refuses an optional one.
+    """
+
+    def accepted(bootstrap: "Bootstrap", _: m.Body, __: int) -> "Bootstrap":
+        return replace(bootstrap, accepted_controls=bootstrap.accepted_controls | {name})
+
+    def refused(bootstrap: "Bootstrap") -> "Bootstrap":
+        return replace(bootstrap, refused_controls=(*bootstrap.refused_controls, name))
+
+    return BootstrapStep(
+        f"DCP_CONTROL {name}={value}",
+        Opcode.DCP_CONTROL,
+        lambda _: m.DcpControl(name.encode(), value.encode()),
+        accepted,
+        _NO_RELAY if name == GROUP_TAG else {},
+        applies=lambda bootstrap: not (0, 0) < bootstrap.server_release < since,
+        refused=refused if is_optional else None,
+    )
+
+
+def listed_control(name: str, value: str) -> BootstrapStep:
+    """Return the step of a control of the negotiation table, with ``value`` from the settings."""
+    term = CONTROL_TERMS[name]
+    return control_step(name, value, is_optional=not term.is_required, since=term.since)
+
+
+OPTIONAL_CONTROLS: Final = (
+    listed_control("enable_expiry_opcode", "true"),
+    listed_control("supports_cursor_dropping_vulcan", "true"),
+    listed_control(STREAM_END_ON_CLOSE, "true"),
+    listed_control("max_marker_version", "2.2"),
+    listed_control("backfill_order", "sequential"),
+)
+"""The bootstrap sends them after NOOP and flow control (``required_controls``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapSettings:
+    """The settings of a connection's set-up."""
+
+    bucket: str
+    connection_name: str
+    """Must be unique: a server closes an older connection of the same name."""
+    agent: str | None = None
+    """The whole key of HELLO; None: `agent_text` of the connection."""
+    features: tuple[int, ...] = FEATURES
+    open_flags: int = OPEN_FLAGS
+    controls: tuple[BootstrapStep, ...] = OPTIONAL_CONTROLS
+    open_dcp: bool = True
+    """False: an ordinary connection, which can ask for cluster maps and seqnos but has no streams.
+    """
+
+    def __post_init__(self) -> None:
+        name_bytes = len(self.connection_name.encode())
+        if not 1 <= name_bytes <= MAX_CONNECTION_NAME_BYTES:
+            raise ConfigError(
+                f"connection_name: found {name_bytes} bytes, "
+                f"expected 1 to {MAX_CONNECTION_NAME_BYTES}"
+            )
+        if not self.bucket:
+            raise ConfigError("bucket: found an empty name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +269,6 @@ _NO_BUCKET: Final[dict[int, type[SourceError]]] = {
 
 
 _RELEASE: Final = re.compile(rb"([0-9]{1,3})\.([0-9]{1,3})\b")
-_NO_RELAY: Final[dict[int, type[SourceError]]] = {
-    Status.EINVAL: NoRelayError,
-    Status.NOT_SUPPORTED: NoRelayError,
-}
 
 
 def _cure(kind: type[SourceError], bootstrap: Bootstrap) -> str:
@@ -395,39 +412,19 @@ DCP_OPEN: Final = BootstrapStep(
 )
 
 
-def control_step(control: DcpControlRequest) -> BootstrapStep:
-    def accepted(bootstrap: Bootstrap, _: m.Body, __: int) -> Bootstrap:
-        return replace(bootstrap, accepted_controls=bootstrap.accepted_controls | {control.name})
-
-    def refused(bootstrap: Bootstrap) -> Bootstrap:
-        return replace(bootstrap, refused_controls=(*bootstrap.refused_controls, control.name))
-
-    return BootstrapStep(
-        f"DCP_CONTROL {control.name}={control.value}",
-        Opcode.DCP_CONTROL,
-        lambda _: m.DcpControl(control.name.encode(), control.value.encode()),
-        accepted,
-        _NO_RELAY if control.name == GROUP_TAG else {},
-        applies=lambda bootstrap: not (0, 0) < bootstrap.server_release < control.since,
-        refused=refused if control.optional else None,
-    )
-
-
-def required_controls(
-    flow: FlowSettings, liveness: LivenessSettings
-) -> tuple[DcpControlRequest, ...]:
+def required_controls(flow: FlowSettings, liveness: LivenessSettings) -> tuple[BootstrapStep, ...]:
     """Return the controls without which a connection would stall or never notice a dead peer.
 
     A server may refuse only the windows of streams: then the connection's window limits alone.
     """
     controls = [
-        control_request("enable_noop", "true"),
-        control_request("set_noop_interval", liveness.interval_text),
+        listed_control("enable_noop", "true"),
+        listed_control("set_noop_interval", liveness.interval_text),
     ]
     if flow.window_bytes:
-        controls.append(control_request(CONNECTION_WINDOW, str(flow.window_bytes)))
+        controls.append(listed_control(CONNECTION_WINDOW, str(flow.window_bytes)))
     if flow.stream_window_bytes:
-        controls.append(control_request(STREAM_WINDOW, str(flow.stream_window_bytes)))
+        controls.append(listed_control(STREAM_WINDOW, str(flow.stream_window_bytes)))
     return tuple(controls)
 
 
@@ -441,4 +438,4 @@ def steps_for(
     # Controls come after DCP_OPEN, which makes this a DCP connection, and before the first stream:
     # flow control counts from the moment that the server accepts it.
     controls = (*required_controls(flow, liveness), *settings.controls)
-    return (*steps, VERSION, DCP_OPEN, *(control_step(control) for control in controls))
+    return (*steps, VERSION, DCP_OPEN, *controls)

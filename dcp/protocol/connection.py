@@ -22,7 +22,7 @@ from dcp.types import END_OF_TIME, U32_MAX, FailoverLog, require_unsigned
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameBlock
-from dcp.wire.vocabulary import HelloFeature, Opcode, StreamFlag, VbucketState
+from dcp.wire.vocabulary import HelloFeature, Opcode, StreamFlag, VbucketState, opcode_name
 
 
 class ConsumerConnection:
@@ -319,14 +319,16 @@ class ConsumerConnection:
         return None if stream is None else stream.vbucket
 
     def awaits(self, opcode: Opcode, vbucket: int = 0) -> bool:
-        return self._state.pending.has(opcode, vbucket)
+        pending = self._state.pending.values()
+        return any(each.opcode == opcode and each.vbucket == vbucket for each in pending)
 
     @property
     def waiting_for(self) -> str:
         """The answer that the connection waits for, for a message to people."""
         if not self.is_ready:
             return f"the answer to {self._state.bootstrap.step.name}"
-        return f"answers to: {self._state.pending.describe()}"
+        opcodes = {opcode_name(each.opcode) for each in self._state.pending.values()}
+        return f"answers to: {', '.join(sorted(opcodes)) or 'nothing'}"
 
     @property
     def set_up_step(self) -> str:

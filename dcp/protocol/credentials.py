@@ -1,10 +1,11 @@
 """User name, password, and the SASL mechanisms that may carry them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import pbkdf2_hmac
 from hmac import compare_digest
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 PLAIN: Final = "PLAIN"
 SCRAM_MECHANISMS: Final = ("SCRAM-SHA512", "SCRAM-SHA256", "SCRAM-SHA1")
@@ -44,12 +45,9 @@ class Secret:
     __hash__ = None  # type: ignore[assignment]  # nothing should key a table by a secret
 
 
-class Salting(Protocol):
-    """Returns SCRAM's salted password (``Hi`` in RFC 5802)."""
-
-    def __call__(
-        self, hash_name: str, password: bytes, salt: bytes, iterations: int, /
-    ) -> bytes: ...
+Salting = Callable[[str, bytes, bytes, int], bytes]
+"""Returns SCRAM's salted password (``Hi`` in RFC 5802) from a hash's name, password, salt and
+iterations."""
 
 
 def _salting() -> Salting:

@@ -35,7 +35,7 @@ from dcp.protocol.flow_strategy import (
 
 _MOST_SHOWN: Final = 200
 _MOST_DIGITS: Final = 19
-_BY_NAME: Final = {each.value: each for each in FlowStrategy if each is not FlowStrategy.UNICAST}
+_BY_NAME: Final = {each.value: each for each in FlowStrategy}
 _OPTIONS: Final = {
     FlowStrategy.MAX: ("rrwm:",),
     FlowStrategy.MIN: ("g:", "t:", "rrwm:"),

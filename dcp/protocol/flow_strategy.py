@@ -1,7 +1,6 @@
 """A sender's flow-control strategy and its numbers, as Aeron's ``fc=`` parameter expresses them.
 
     strategy   group tag   group size, timeout   rrwm
-    unicast    none        the defaults          1 to 2147483647
     max        none        the defaults          1 to 2147483647
     min        none        any                   1 to 2147483647
     tagged     64 bits     any                   1 to 2147483647
@@ -29,8 +28,6 @@ _TAG: Final = re.compile(r"-?[0-9]{1,19}")
 class FlowStrategy(StrEnum):
     """The rule that computes a sender's limit from its receivers' positions."""
 
-    UNICAST = "unicast"
-    """The limit of the only receiver; no parameter selects it."""
     MAX = "max"
     """The limit of the fastest receiver."""
     MIN = "min"
@@ -45,9 +42,7 @@ GROUP_STRATEGIES: Final = frozenset({FlowStrategy.MIN, FlowStrategy.TAGGED})
 
 @dataclass(frozen=True, slots=True)
 class FlowSpec:
-    """One flow-control parameter. Except for ``unicast``, parsing its ``str`` gives an equal
-    value.
-    """
+    """One flow-control parameter. Parsing its ``str`` gives an equal value."""
 
     strategy: FlowStrategy = FlowStrategy.MAX
     group_tag: int | None = None

@@ -14,7 +14,6 @@ from dcp.errors import FrameError, RemoteProtocolError
 from dcp.protocol import events as e
 from dcp.protocol.answers import take_answer
 from dcp.protocol.negotiation import OUT_OF_ORDER
-from dcp.protocol.responses import opcode_name
 from dcp.protocol.rows import BlockRows, RowRun
 from dcp.protocol.state import ConnectionState
 from dcp.protocol.stream import Stream
@@ -34,6 +33,7 @@ from dcp.wire.vocabulary import (
     SnapshotFlag,
     StreamFlag,
     SystemEventKind,
+    opcode_name,
 )
 
 _BYTE: Final = np.arange(256)

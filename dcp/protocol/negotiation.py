@@ -97,6 +97,8 @@ FEATURES: Final = tuple(term.feature for term in FEATURE_TERMS)
 
 STREAM_WINDOW: Final = "stream_buffer_size"
 """kv_engine's document describes this control; no data server has it."""
+STREAM_END_ON_CLOSE: Final = "send_stream_end_on_client_close_stream"
+"""STREAM_END follows the answer to CLOSE_STREAM."""
 CHANGE_STREAMS: Final = "change_streams"
 """All versions of documents, for buckets that retain history."""
 OUT_OF_ORDER: Final = "enable_out_of_order_snapshots"
@@ -144,7 +146,7 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
         "a node that is short of memory may continue a slow consumer's stream from disk",
         "the node keeps items in memory until a slow consumer has read them",
     ),
-    "send_stream_end_on_client_close_stream": ControlTerm(
+    STREAM_END_ON_CLOSE: ControlTerm(
         "true",
         ALWAYS,
         "a closed stream ends with a message after its last item",

@@ -3,10 +3,10 @@
 A receiver's *edge* is the position that it has consumed plus its window. Limits are positions in
 bytes; times are nanoseconds of one monotonic clock.
 
-    strategy       receivers tracked   limit on a status message   limit on idle
-    unicast, max   none                max(limit, edge)            unchanged
-    min            all                 max(limit, smallest edge)   smallest edge
-    tagged         with the tag        as min, of the group        as min
+    strategy   receivers tracked   limit on a status message   limit on idle
+    max        none                max(limit, edge)            unchanged
+    min        all                 max(limit, smallest edge)   smallest edge
+    tagged     with the tag        as min, of the group        as min
 
 Source: Aeron ``AbstractMinMulticastFlowControl`` (Java), ``aeron_min_flow_control.c`` (C). If two
 receivers leave in one pass, Java may lose a live one; this module does as C does.
@@ -102,7 +102,7 @@ class ReceiverGroup:
         return not self.is_tracking or len(self._receivers) >= self.spec.group_min_size
 
     @property
-    def gating_receiver(self) -> Receiver | None:
+    def slowest_receiver(self) -> Receiver | None:
         """The receiver with the smallest edge, of several the first; None if the group is empty."""
         found = self._lowest.receiver_id
         return None if found is None else self._receivers[found]

@@ -3,16 +3,11 @@
 Rows are grouped by opaque and checked together, as arrays, never one by one.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dcp.errors import RemoteProtocolError
-from dcp.wire.columns import DataColumns
-
-Column = NDArray[Any]
+from dcp.wire.columns import Column, DataColumns
 
 
 class RowRun:
@@ -63,14 +58,6 @@ class RowRun:
             )
 
 
-@dataclass(slots=True)
-class _Group:
-    """The grouped rows of one stream; those below ``start`` are taken."""
-
-    start: int
-    end: int
-
-
 class BlockRows:
     """All data rows of a block, run by run."""
 
@@ -81,10 +68,10 @@ class BlockRows:
         order, starts = _by_opaque(columns.opaque)
         ends = np.append(starts[1:], len(order))[: len(starts)]
         streams = columns.opaque[order[starts]].tolist()
-        self._groups = {
-            stream: _Group(start, end)
-            for stream, start, end in zip(streams, starts.tolist(), ends.tolist(), strict=True)
-        }
+        self._left = dict(
+            zip(streams, zip(starts.tolist(), ends.tolist(), strict=True), strict=True)
+        )
+        """By stream: the bounds of its grouped rows that are not taken yet."""
         self._rows = order
         self._frames = frames[order]
         self._seqnos = columns.seqno[order]
@@ -93,15 +80,13 @@ class BlockRows:
 
     def take_before(self, opaque: int, frame: int | None) -> RowRun | None:
         """Return the stream's next run, up to frame number ``frame``; None: up to the end."""
-        group = self._groups.get(opaque)
-        if group is None:
-            return None
-        start, end = group.start, group.end
+        start, last = self._left.get(opaque, (0, 0))
+        end = last
         if frame is not None:
             end = start + int(np.searchsorted(self._frames[start:end], frame))
         if end == start:
             return None
-        group.start = end
+        self._left[opaque] = end, last
         part = slice(start, end)
         return RowRun(
             self._rows[part],
@@ -113,7 +98,7 @@ class BlockRows:
 
     @property
     def opaques(self) -> list[int]:
-        return list(self._groups)
+        return list(self._left)
 
     def drop(self, run: RowRun) -> int:
         """Leave these rows out of ``kept``; return their number."""

@@ -7,7 +7,6 @@ from dcp.protocol.bootstrap import Bootstrap
 from dcp.protocol.liveness import Liveness
 from dcp.protocol.negotiation import STREAM_WINDOW
 from dcp.protocol.position import Position
-from dcp.protocol.responses import PendingRequest, PendingRequests
 from dcp.protocol.stream import Stream, StreamPhase
 from dcp.protocol.window import FlowControl
 from dcp.protocol.window_resize import CONNECTION_WINDOW, WindowResize
@@ -20,6 +19,16 @@ from dcp.wire.vocabulary import Magic, Opcode
 
 StreamKey = tuple[int, int | None]
 """(vbucket, stream id). The id is None unless the connection uses stream ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRequest:
+    """A request that waits for its answer."""
+
+    opcode: int
+    vbucket: int = 0
+    stream: int | None = None
+    """The opaque of the stream that the request concerns, if any."""
 
 
 @dataclass(slots=True)
@@ -38,7 +47,8 @@ class ConnectionState:
     resize: WindowResize
     hands_out_frames: bool = False
     """Items become frames (``ItemFrames``), not columns."""
-    pending: PendingRequests = field(default_factory=PendingRequests)
+    pending: dict[int, PendingRequest] = field(default_factory=dict)
+    """By opaque. A BUFFER_ACK has no answer."""
     streams: dict[int, Stream] = field(default_factory=dict)
     """By opaque."""
     opaques: dict[StreamKey, int] = field(default_factory=dict)
@@ -73,10 +83,14 @@ class ConnectionState:
 
         ``stream`` is the opaque of the stream that the request concerns, if any. ``stream_id`` goes
         into the framing extras.
+
+        Raises LocalProtocolError if another request with the next opaque is unanswered.
         """
         opaque = self.next_opaque
         # Opaque 0 belongs to messages about the connection itself.
         self.next_opaque = opaque % U32_MAX + 1
+        if opaque in self.pending:
+            raise LocalProtocolError(f"request: found opaque {opaque:#x} in use")
         self.say(
             encode(
                 body,
@@ -87,7 +101,7 @@ class ConnectionState:
                 framing_extras=b"" if stream_id is None else stream_id_info(stream_id),
             )
         )
-        self.pending.add(opaque, PendingRequest(opcode, vbucket, stream))
+        self.pending[opaque] = PendingRequest(opcode, vbucket, stream)
         return opaque
 
     def resize_window(self, now: float) -> None:

@@ -16,11 +16,10 @@ Each consumer gets at least lo (except with ``ratio``), so their sum has no boun
 """
 
 import struct
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from dcp.errors import LocalProtocolError
 from dcp.setting_keys import Section, key, key_of
@@ -182,67 +181,6 @@ def _clamped(settings: WindowPolicySettings, size: float) -> int:
     return min(int(size), settings.most_bytes)
 
 
-K = TypeVar("K", bound=Hashable)
-
-
-@dataclass(slots=True)
-class WindowPolicies(Generic[K]):
-    """The windows of all consumers. Methods return the windows that they changed, by consumer.
-
-    A consumer is any key that its caller chooses, such as a name.
-    """
-
-    settings: WindowPolicySettings
-    quota_bytes: int
-    _sizes: dict[K, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require_unsigned("quota_bytes", self.quota_bytes, U64_MAX)
-
-    @property
-    def sizes(self) -> Mapping[K, int]:
-        """The window of each connected consumer in bytes; 0: no flow control."""
-        return MappingProxyType(self._sizes)
-
-    @property
-    def total_bytes(self) -> int:
-        return sum(self._sizes.values())
-
-    def connect(self, consumer: K) -> dict[K, int]:
-        """Give a new consumer its window.
-
-        Raises LocalProtocolError if it is connected already.
-        """
-        if consumer in self._sizes:
-            raise LocalProtocolError(f"connect: found {consumer!r} connected, expected a new one")
-        consumers, others_bytes = len(self._sizes) + 1, self.total_bytes
-        size_bytes = _window_of_last(self.settings, self.quota_bytes, consumers, others_bytes)
-        changed = self._share(size_bytes) if self.settings.policy in _SHARED else {}
-        self._sizes[consumer] = size_bytes
-        return {**changed, consumer: size_bytes}
-
-    def disconnect(self, consumer: K) -> dict[K, int]:
-        """Forget a consumer that has left.
-
-        Raises LocalProtocolError if it is not connected.
-        """
-        if self._sizes.pop(consumer, None) is None:
-            raise LocalProtocolError(
-                f"disconnect: found no {consumer!r}, expected a connected consumer"
-            )
-        return self._share_anew() if self.settings.policy in _SHARED else {}
-
-    def _share_anew(self) -> dict[K, int]:
-        if not self._sizes:
-            return {}
-        return self._share(window_of_each(self.settings, self.quota_bytes, len(self._sizes)))
-
-    def _share(self, size_bytes: int) -> dict[K, int]:
-        changed = {each: size_bytes for each, now in self._sizes.items() if now != size_bytes}
-        self._sizes.update(changed)
-        return changed
-
-
 Resize = Callable[[int], None]
 """Gives a connection a window of another size."""
 
@@ -251,20 +189,39 @@ class SharedWindows:
     """Connections that share a quota. A new one may change the windows of the others."""
 
     def __init__(self, settings: WindowPolicySettings, quota_bytes: int) -> None:
-        self._policies: WindowPolicies[Resize] = WindowPolicies(settings, quota_bytes)
+        require_unsigned("quota_bytes", quota_bytes, U64_MAX)
+        self.settings = settings
+        self.quota_bytes = quota_bytes
+        self._sizes: dict[Resize, int] = {}
 
     def join(self, resize: Resize) -> int:
-        """Return the window of a new connection, and resize the others."""
-        sizes = self._policies.connect(resize)
-        own_bytes = sizes.pop(resize)
-        _tell(sizes)
-        return own_bytes
+        """Return the window of a new connection, 0 for no flow control, and resize the others.
+
+        Raises LocalProtocolError if the connection has joined already.
+        """
+        if resize in self._sizes:
+            raise LocalProtocolError("join: found a connection that has joined, expected a new one")
+        consumers, others_bytes = len(self._sizes) + 1, sum(self._sizes.values())
+        size_bytes = _window_of_last(self.settings, self.quota_bytes, consumers, others_bytes)
+        self._sizes[resize] = size_bytes
+        if self.settings.policy in _SHARED:
+            self._share(size_bytes)
+        return size_bytes
 
     def leave(self, resize: Resize) -> None:
-        """Forget a connection that is over, and resize the others."""
-        _tell(self._policies.disconnect(resize))
+        """Forget a connection that is over, and resize the others.
 
+        Raises LocalProtocolError if the connection has not joined.
+        """
+        if self._sizes.pop(resize, None) is None:
+            raise LocalProtocolError("leave: found an unknown connection, expected one that joined")
+        if self.settings.policy in _SHARED and self._sizes:
+            self._share(window_of_each(self.settings, self.quota_bytes, len(self._sizes)))
 
-def _tell(sizes: Mapping[Resize, int]) -> None:
-    for resize, window_bytes in sizes.items():
-        resize(window_bytes)
+    def _share(self, size_bytes: int) -> None:
+        changed = [
+            resize for resize, known_bytes in self._sizes.items() if known_bytes != size_bytes
+        ]
+        self._sizes.update(dict.fromkeys(changed, size_bytes))
+        for resize in changed:
+            resize(size_bytes)

@@ -38,7 +38,7 @@ relay_group_lacks_receivers groups[group=number].lacks_receivers
     1 while receivers lack, so that there is no stream.
 relay_group_unconsumed_bytes groups[group=number].unconsumed_bytes
     Bytes of these vbuckets received and not acknowledged.
-relay_group_gating     groups[group=number].waits_for[consumer]
+relay_group_waits_for  groups[group=number].waits_for[consumer]
     1 for the consumer that a group waits for most.
 
 relay_upstream_is_ready           upstream[node=node].is_ready
@@ -54,7 +54,7 @@ relay_upstream_acks_total         upstream[node=node].acks          Acknowledgem
 relay_upstream_acked_bytes_total  upstream[node=node].acked_bytes   Bytes acknowledged.
 relay_upstream_full_seconds_total upstream[node=node].full_seconds
     Seconds for which the windows were full.
-relay_upstream_gating             upstream[node=node].waits_for[consumer]
+relay_upstream_waits_for          upstream[node=node].waits_for[consumer]
     1 for the consumer that most of the window waits for.
 """,
 )

@@ -84,16 +84,18 @@ def _link(link: UpstreamLink, regulator: Regulator) -> UpstreamFigures:
 
 def waited_for(link: UpstreamLink, regulator: Regulator) -> str:
     """Return the consumer that most of a connection's window waits for; empty if none."""
-    return _gating(regulator, () if link.connection is None else link.connection.streams.by_vbucket)
+    return _waited_for(
+        regulator, () if link.connection is None else link.connection.streams.by_vbucket
+    )
 
 
-def _gating(regulator: Regulator, vbuckets: Iterable[int]) -> str:
+def _waited_for(regulator: Regulator, vbuckets: Iterable[int]) -> str:
     """Return the consumer that most bytes of these vbuckets wait for; empty if none."""
     waiting: Counter[int] = Counter()
     for vbucket in vbuckets:
         flow_control = regulator.flow_controls[vbucket]
-        if (gating := flow_control.gating_receiver) is not None:
-            waiting[gating] += flow_control.positions.unconsumed_bytes
+        if (slowest := flow_control.slowest_receiver) is not None:
+            waiting[slowest] += flow_control.positions.unconsumed_bytes
     if not waiting:
         return ""
     number, _ = waiting.most_common(1)[0]
@@ -108,7 +110,7 @@ def _groups(regulator: Regulator) -> Iterator[GroupFigures]:
     for number, ((receivers, lacking), vbuckets) in enumerate(sorted(found.items())):
         positions = (regulator.flow_controls[v].positions for v in vbuckets)
         unconsumed = sum(each.unconsumed_bytes for each in positions)
-        waits_for = _gating(regulator, vbuckets)
+        waits_for = _waited_for(regulator, vbuckets)
         yield GroupFigures(
             number_ranges(vbuckets), receivers, required, lacking, unconsumed, waits_for, number
         )

@@ -90,10 +90,12 @@ class VbucketFlowControl:
         return frozenset(self._members.keys() | self._waiting)
 
     @property
-    def gating_receiver(self) -> int | None:
+    def slowest_receiver(self) -> int | None:
         """The consumer that the vbucket waits for; None if all bytes are consumed."""
-        gating = self.group.gating_receiver
-        return None if gating is None or not self.positions.unconsumed_bytes else gating.receiver_id
+        slowest = self.group.slowest_receiver
+        if slowest is None or not self.positions.unconsumed_bytes:
+            return None
+        return slowest.receiver_id
 
     def stream_deferred(self, consumer: int) -> None:
         self._waiting.add(consumer)
@@ -152,13 +154,13 @@ class VbucketFlowControl:
     ) -> dict[Hashable, int]:
         """Return the streams that count for the position: all but new ones far behind."""
         before = _NO_STREAMS if member is None else member.streams
-        gating = self.group.gating_receiver
-        if gating is None or (member is not None and not before):
+        slowest = self.group.slowest_receiver
+        if slowest is None or (member is not None and not before):
             return dict(streams)
         found = {
             each: at
             for each, at in streams.items()
-            if each in before or not self._is_far_behind(self._edge(at), gating.edge)
+            if each in before or not self._is_far_behind(self._edge(at), slowest.edge)
         }
         return found or dict(streams)
 
@@ -169,8 +171,8 @@ class VbucketFlowControl:
         return edge < other_edge - self._window_bytes
 
     def _drop_far_behind(self, consumer: int, member: _Member) -> None:
-        gating, consumed_bytes = self.group.gating_receiver, self.positions.consumed_bytes
-        if gating is None or gating.edge >= consumed_bytes or self.group.tracks(consumer):
+        slowest, consumed_bytes = self.group.slowest_receiver, self.positions.consumed_bytes
+        if slowest is None or slowest.edge >= consumed_bytes or self.group.tracks(consumer):
             return
         if not self.group.counts(member.tag):
             return

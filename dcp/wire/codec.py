@@ -16,7 +16,7 @@ from dcp.wire import messages as m
 from dcp.wire.frame import Frame
 from dcp.wire.value_layouts import (
     FAILOVER_LOG,
-    FEATURES,
+    FEATURE_CODES,
     MARKER_V2,
     OBSERVE_SEQNO,
     RAW,
@@ -120,8 +120,8 @@ TABLE: Final[dict[tuple[Magic, int], CodecRow]] = {
     (Magic.RESPONSE, Opcode.VERSION): _TEXT,
     (Magic.REQUEST, Opcode.STAT): CodecRow(m.Stat, key="group", value=RAW),
     (Magic.RESPONSE, Opcode.STAT): CodecRow(m.StatAnswer, key="key", value=RAW),
-    (Magic.REQUEST, Opcode.HELLO): CodecRow(m.Hello, key="agent", value=FEATURES),
-    (Magic.RESPONSE, Opcode.HELLO): CodecRow(m.HelloAnswer, value=FEATURES),
+    (Magic.REQUEST, Opcode.HELLO): CodecRow(m.Hello, key="agent", value=FEATURE_CODES),
+    (Magic.RESPONSE, Opcode.HELLO): CodecRow(m.HelloAnswer, value=FEATURE_CODES),
     (Magic.REQUEST, Opcode.SASL_LIST_MECHS): _EMPTY,
     (Magic.RESPONSE, Opcode.SASL_LIST_MECHS): _TEXT,
     (Magic.REQUEST, Opcode.SASL_AUTH): _SASL,

@@ -81,10 +81,6 @@ class _Expected(Enum):
     MORE = "a comma, an end"
 
 
-class _NoJsonError(Exception):
-    pass
-
-
 def is_json(value: bytes) -> bool:
     """Return the same as ``is_json_text``; faster for short texts."""
     if len(value) > _SHORT_BYTES:
@@ -125,7 +121,7 @@ def json_steps(text: bytes) -> Generator[None, None, bool]:
             yield
         decoder.decode(b"", final=True)
         yield from _Reader(text).steps()
-    except (UnicodeDecodeError, _NoJsonError):
+    except ValueError:  # UnicodeDecodeError is one
         return False
     return True
 
@@ -142,7 +138,7 @@ class _Reader:
     def steps(self) -> Generator[None, None, None]:
         """Read the text to its end; yields after some tokens.
 
-        Raises _NoJsonError if the text is not JSON.
+        Raises ValueError if the text is not JSON.
         """
         self._skip(_SPACE)
         tokens, begun_at = 0, self._at
@@ -237,4 +233,4 @@ class _Reader:
     @staticmethod
     def _require(is_right: bool) -> None:
         if not is_right:
-            raise _NoJsonError
+            raise ValueError("JSON: found another text")

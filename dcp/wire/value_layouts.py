@@ -74,7 +74,7 @@ def _rows_layout(
     return ValueLayout(read, write)
 
 
-FEATURES: Final = _rows_layout("H", "features", int, lambda feature: (feature,))
+FEATURE_CODES: Final = _rows_layout("H", "features", int, lambda feature: (feature,))
 FAILOVER_LOG: Final = _rows_layout(
     "QQ", "entries", FailoverEntry, lambda entry: (entry.vb_uuid, entry.seqno)
 )

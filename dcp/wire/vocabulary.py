@@ -93,6 +93,13 @@ class Opcode(IntEnum):
     GET_ERROR_MAP = 0xFE
 
 
+def opcode_name(opcode: int) -> str:
+    try:
+        return Opcode(opcode).name
+    except ValueError:
+        return f"opcode {opcode:#04x}"
+
+
 class ServerOpcode(IntEnum):
     """Commands that a server sends to a client (magics 0x82, 0x83)."""
 

@@ -34,15 +34,6 @@ _IS_PLAIN: Final = np.isin(np.arange(256), sorted({*range(0x20, 0x7F)} - {*b'"\\
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SplitValues:
-    """Bodies, and xattrs as one JSON object per value; both are null if the value was not split."""
-
-    bodies: pa.BinaryArray
-    xattrs: pa.StringArray
-    """Also null if the section has only hidden xattrs and the caller wants none."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Pairs:
     """At most one pair per value, in the order of the values."""
 
@@ -69,17 +60,20 @@ class _Pairs:
         )
 
 
-def split_column(values: pa.BinaryArray, *, system_xattrs: bool = True) -> SplitValues:
-    """Split values that all begin with an xattr section.
+def split_column(
+    values: pa.BinaryArray, *, system_xattrs: bool = True
+) -> tuple[pa.BinaryArray, pa.StringArray]:
+    """Split values that all begin with an xattr section: into bodies, and xattrs as JSON objects.
 
-    Without ``system_xattrs`` the result leaves out hidden ones (`dcp.wire.xattr.is_hidden`).
+    Both are null if the value was not split. Without ``system_xattrs`` the objects lack hidden
+    xattrs (`dcp.wire.xattr.is_hidden`), and an object that only has such is null.
     """
     sections = _Sections(values)
     pairs = sections.read()
     if not system_xattrs:
         pairs = [each.of(~each.are_hidden) for each in pairs]
     texts = sections.texts(pairs)
-    return SplitValues(sections.bodies(), texts)
+    return sections.bodies(), texts
 
 
 class _Sections:

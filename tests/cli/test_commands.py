@@ -13,7 +13,7 @@ import pytest
 
 from dcp.cli.main import COMMANDS, main
 from dcp.errors import ConfigError
-from dcp.lake.query.answers import answer, first_rows
+from dcp.lake.query.answers import answer, head
 from dcp.lake.store.lock import locked
 from tests.cli.conftest import World, world_in
 from tests.lake.versions import table_at
@@ -167,7 +167,7 @@ def test_sql_that_spark_does_not_understand_is_said_without_a_stack(
         ("SELECT interval 1 month", "cast it to STRING"),
     ):
         with pytest.raises(ConfigError, match=rf"^SQL: .*{named}.*") as refused:
-            first_rows(answer(spark, question), 1)
+            head(answer(spark, question), 1)
         assert "\n" not in str(refused.value)
 
     question = (

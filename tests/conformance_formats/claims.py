@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dcp.errors import RemoteProtocolError
-from dcp.protocol.responses import opcode_name
 from dcp.wire import messages as m
 from dcp.wire.codec import TABLE, decode, encode
 from dcp.wire.columns import DATA_OPCODES
@@ -23,6 +22,7 @@ from dcp.wire.vocabulary import (
     OsoFlag,
     Status,
     VbucketState,
+    opcode_name,
 )
 
 OF_STREAMS = frozenset(

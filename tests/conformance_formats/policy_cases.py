@@ -16,15 +16,16 @@ from typing import Any, Final
 from dcp.protocol.window import CONNECTION, Window
 from dcp.protocol.window_policies import (
     FlowSettings,
-    WindowPolicies,
     WindowPolicy,
     WindowPolicySettings,
     as_float32,
+    window_of_each,
 )
 from dcp.server.model.send_window import SendWindow
 from dcp.types import U32_MAX
 from tests.conformance_formats.aeron_cases import Case, Compared, result_of, run_sections
 from tests.conformance_formats.case_file import CaseFile, CaseResult
+from tests.protocol.named_windows import NamedWindows
 
 
 class PolicyCases:
@@ -58,10 +59,8 @@ _NAMES: Final = {
 """Our names for the settings of a case."""
 
 
-class _ConfiguredPolicies(WindowPolicies[str]):
-    """Policies whose quota and numbers change; those of the product's processes are fixed."""
-
-    __slots__ = ()
+class _ConfiguredWindows(NamedWindows):
+    """Windows whose quota and numbers change; those of the product's processes are fixed."""
 
     def set_quota(self, quota_bytes: int) -> dict[str, int]:
         self.quota_bytes = quota_bytes
@@ -74,14 +73,16 @@ class _ConfiguredPolicies(WindowPolicies[str]):
         return self._reread()
 
     def _reread(self) -> dict[str, int]:
-        return self._share_anew() if self.settings.policy is WindowPolicy.RATIO else {}
+        if self.settings.policy is WindowPolicy.RATIO and self._sizes:
+            self._share(window_of_each(self.settings, self.quota_bytes, len(self._sizes)))
+        return self.taken_changes()
 
 
 @dataclass(slots=True)
 class _Consumers:
     """A bucket's consumers, each with its receive window, on a clock that the case moves."""
 
-    policies: _ConfiguredPolicies
+    policies: _ConfiguredWindows
     ack: FlowSettings
     windows: dict[str, Window] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -140,7 +141,7 @@ def _consumers_of(case: Case) -> _Consumers:
     server = str(case.get("executed_on", "")), str(case.get("versions", ""))
     is_capped = any(each.startswith("master") for each in server)
     settings = WindowPolicySettings(policy=policy, is_capped=is_capped, **given)
-    policies = _ConfiguredPolicies(settings, case["bucket_quota"])
+    policies = _ConfiguredWindows(settings, case["bucket_quota"])
     return _Consumers(
         policies, FlowSettings(window_bytes=0, ack_fraction=ack_fraction, ack_seconds=ack_seconds)
     )

@@ -90,8 +90,7 @@ def step_of(
             name = body.name.decode()
             return b.DCP_OPEN, _knowing(progress, connection_name=name, open_flags=body.flags)
         case Opcode.DCP_CONTROL, m.DcpControl():
-            control = b.DcpControlRequest(body.name.decode(), body.value.decode())
-            return b.control_step(control), progress
+            return b.control_step(body.name.decode(), body.value.decode()), progress
     return None, progress
 
 

@@ -25,8 +25,7 @@ from dcp.protocol import bootstrap as b
 from dcp.protocol import events as e
 from dcp.protocol.inbound import read_block
 from dcp.protocol.liveness import Liveness, LivenessSettings
-from dcp.protocol.responses import PendingRequest, opcode_name
-from dcp.protocol.state import ConnectionState, stream_request
+from dcp.protocol.state import ConnectionState, PendingRequest, stream_request
 from dcp.protocol.stream import Stream
 from dcp.protocol.window import FlowControl
 from dcp.protocol.window_policies import FlowSettings
@@ -37,7 +36,7 @@ from dcp.wire.columns import DATA_OPCODES
 from dcp.wire.frame import Frame, parse_frame
 from dcp.wire.frame_info import stream_id_info, stream_id_of
 from dcp.wire.framing import FrameBlock, FrameSplitter
-from dcp.wire.vocabulary import Magic, Opcode, Status
+from dcp.wire.vocabulary import Magic, Opcode, Status, opcode_name
 from tests.conformance_formats.claims import (
     OF_STREAMS,
     Claims,
@@ -353,9 +352,9 @@ class ConnectionReplay:
         asked.understand(frame)
 
     def _feed_answer(self, request: Frame, answer: Frame, stream: int | None = None) -> None:
-        self._state.pending.add(
-            request.opaque, PendingRequest(request.opcode, request.vbucket, stream)
-        )
+        asked = PendingRequest(request.opcode, request.vbucket, stream)
+        if self._state.pending.setdefault(request.opaque, asked) is not asked:
+            raise LocalProtocolError(f"request: found opaque {request.opaque:#x} in use")
         self._feed(answer)
 
     def _take_message(self, frame: Frame, body: m.Body) -> None:

@@ -1,14 +1,10 @@
 """A replica that is fed by hand: its passive stream on a connection whose peer a test plays."""
 
-from dcp.protocol.bootstrap import (
-    CONTROLS,
-    STREAM_END_ON_CLOSE,
-    BootstrapSettings,
-    DcpControlRequest,
-)
+from dcp.protocol.bootstrap import OPTIONAL_CONTROLS, BootstrapSettings, BootstrapStep, control_step
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import ALL_MECHANISMS, Credentials, Secret
 from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.negotiation import STREAM_END_ON_CLOSE
 from dcp.protocol.window_policies import FlowSettings
 from dcp.server.replication.passive_stream import PassiveStream
 from dcp.server.replication.passive_streams import PassiveStreams
@@ -43,12 +39,12 @@ class FedReplica:
         """
         self.replica = replica
         self.has_room = True
-        controls: tuple[DcpControlRequest, ...] = (
-            *CONTROLS,
-            DcpControlRequest("enable_sync_writes", "true"),
+        controls: tuple[BootstrapStep, ...] = (
+            *OPTIONAL_CONTROLS,
+            control_step("enable_sync_writes", "true"),
         )
         if not ends_are_told:
-            controls = tuple(each for each in controls if each is not STREAM_END_ON_CLOSE)
+            controls = tuple(each for each in controls if STREAM_END_ON_CLOSE not in each.name)
         self.asked: list[m.StreamRequest] = []
         server = self._server = ScriptedServer(mechanisms=b"PLAIN")
         server.overrides = {Opcode.DCP_STREAM_REQ: lambda *_: None}

@@ -10,11 +10,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from dcp.protocol.responses import opcode_name
 from dcp.wire.frame import Frame
 from dcp.wire.frame_info import stream_id_of
 from dcp.wire.framing import FrameSplitter
-from dcp.wire.vocabulary import Magic, Opcode
+from dcp.wire.vocabulary import Magic, Opcode, opcode_name
 from tests.conformance_formats.transcripts import FrameLine, MarkLine
 from tests.producer_conformance.client_part import ClientPart
 from tests.producer_conformance.played_line import Line

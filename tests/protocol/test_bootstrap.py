@@ -18,10 +18,10 @@ from dcp.errors import (
 )
 from dcp.protocol import events as e
 from dcp.protocol.bootstrap import (
-    CONTROLS,
     METADATA_OPEN_FLAGS,
+    OPTIONAL_CONTROLS,
     BootstrapSettings,
-    control_request,
+    listed_control,
 )
 from dcp.protocol.credentials import ALL_MECHANISMS, PLAIN, Credentials, Secret
 from dcp.protocol.negotiation import CHANGE_STREAMS, FEATURES
@@ -166,10 +166,10 @@ def test_controls_are_asked_of_servers_that_know_them(
         server.overrides[Opcode.VERSION] = refusing(Status.UNKNOWN_COMMAND)
     else:
         server.overrides[Opcode.VERSION] = lambda frame, _: answer_to(frame, m.Text(version))
-    asked = (*CONTROLS, control_request(CHANGE_STREAMS, "true"))
+    asked = (*OPTIONAL_CONTROLS, listed_control(CHANGE_STREAMS, "true"))
     (ready,) = bootstrap(server, settings=BootstrapSettings("travel", "a-lake", controls=asked))
     assert isinstance(ready, e.Ready)
-    all_controls = {control.name.encode() for control in asked}
+    all_controls = {step.name.split()[1].partition("=")[0].encode() for step in asked}
     assert all_controls - set(server.names_of(Opcode.DCP_CONTROL)) == unasked
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dcp.errors import RemoteProtocolError
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, DcpControlRequest
+from dcp.protocol.bootstrap import OPTIONAL_CONTROLS, BootstrapSettings, control_step
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.position import Position
 from dcp.types import SnapshotRange
@@ -75,7 +75,7 @@ def test_streams_of_several_vbuckets_are_kept_apart_in_one_block() -> None:
 
 
 def test_several_streams_of_one_vbucket_by_stream_id() -> None:
-    controls = (*CONTROLS, DcpControlRequest("enable_stream_id", "true"))
+    controls = (*OPTIONAL_CONTROLS, control_step("enable_stream_id", "true"))
     settings = BootstrapSettings("travel", "ids", controls=controls)
     connection, server = ready_connection(settings=settings)
     opaques = []

@@ -4,7 +4,7 @@ import pytest
 
 from dcp.errors import LocalProtocolError, RemoteProtocolError
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, DcpControlRequest
+from dcp.protocol.bootstrap import OPTIONAL_CONTROLS, BootstrapSettings, control_step
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.position import Position
 from dcp.types import SnapshotRange
@@ -22,8 +22,8 @@ from tests.protocol.scripted import (
     ready_connection,
 )
 
-SYNC_WRITES = DcpControlRequest("enable_sync_writes", "true")
-SETTINGS = BootstrapSettings("travel", "frames", controls=(*CONTROLS, SYNC_WRITES))
+SYNC_WRITES = control_step("enable_sync_writes", "true")
+SETTINGS = BootstrapSettings("travel", "frames", controls=(*OPTIONAL_CONTROLS, SYNC_WRITES))
 
 
 def opened(

@@ -3,7 +3,7 @@
 import pytest
 
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import BootstrapSettings, DcpControlRequest
+from dcp.protocol.bootstrap import BootstrapSettings, control_step
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.window import CONNECTION
 from dcp.types import U32_MAX
@@ -386,7 +386,7 @@ def test_prepares_may_be_charged_as_servers_do(extra_bytes: int) -> None:
         stream_window_bytes=KIB,
         prepare_extra_bytes=extra_bytes,
         settings=BootstrapSettings(
-            "b", "n", controls=(DcpControlRequest("enable_sync_writes", "true"),)
+            "b", "n", controls=(control_step("enable_sync_writes", "true"),)
         ),
     )
     opaque = open_stream(connection, server)

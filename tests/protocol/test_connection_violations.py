@@ -6,7 +6,7 @@ import pytest
 
 from dcp.errors import LocalProtocolError, RemoteProtocolError
 from dcp.protocol import events as e
-from dcp.protocol.bootstrap import CONTROLS, BootstrapSettings, DcpControlRequest
+from dcp.protocol.bootstrap import OPTIONAL_CONTROLS, BootstrapSettings, control_step
 from dcp.protocol.position import Position
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -159,7 +159,7 @@ def test_a_message_that_cannot_be_read_names_its_vbucket() -> None:
 def test_a_key_that_no_server_stores_is_a_violation(
     kind: Callable[..., Frame], key: bytes, problem: str
 ) -> None:
-    controls = (*CONTROLS, DcpControlRequest("enable_sync_writes", "true"))
+    controls = (*OPTIONAL_CONTROLS, control_step("enable_sync_writes", "true"))
     settings = BootstrapSettings("travel", "all", controls=controls)
     connection, server = ready_connection(settings=settings)
     opaque = open_stream(connection, server)
@@ -178,9 +178,9 @@ def test_a_key_that_no_server_stores_is_a_violation(
 
 def test_what_was_asked_for_is_let_through() -> None:
     controls = (
-        *CONTROLS,
-        DcpControlRequest("enable_out_of_order_snapshots", "true"),
-        DcpControlRequest("enable_sync_writes", "true"),
+        *OPTIONAL_CONTROLS,
+        control_step("enable_out_of_order_snapshots", "true"),
+        control_step("enable_sync_writes", "true"),
     )
     settings = BootstrapSettings("travel", "all", controls=controls)
     connection, server = ready_connection(settings=settings)

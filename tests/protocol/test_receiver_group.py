@@ -1,4 +1,4 @@
-"""Receiver groups: who gates, who was dropped and why, and what holds whatever comes."""
+"""Receiver groups: who is the slowest, who was dropped and why, and what holds whatever comes."""
 
 import pytest
 from hypothesis import given
@@ -12,19 +12,19 @@ def group_of(text: str) -> ReceiverGroup:
     return ReceiverGroup(parse_flow_spec(text))
 
 
-def test_the_receiver_with_the_smallest_edge_gates() -> None:
-    group, gating = group_of("min"), []
+def test_the_receiver_with_the_smallest_edge_is_the_slowest() -> None:
+    group, slowest = group_of("min"), []
     for message in (
         StatusMessage(1, 2000, 1000),
         StatusMessage(2, 1500, 1000),
-        StatusMessage(3, 1000, 1500),  # as far: of several the first gates
+        StatusMessage(3, 1000, 1500),  # as far: of several the first counts
         StatusMessage(2, 3000, 1000),
     ):
         group.on_status_message(message, 0, 0)
-        gates = group.gating_receiver
-        gating.append(gates and (gates.receiver_id, gates.edge))
-    assert gating == [(1, 3000), (2, 2500), (2, 2500), (3, 2500)]
-    assert group_of("min").gating_receiver is None
+        found = group.slowest_receiver
+        slowest.append(found and (found.receiver_id, found.edge))
+    assert slowest == [(1, 3000), (2, 2500), (2, 2500), (3, 2500)]
+    assert group_of("min").slowest_receiver is None
 
 
 def test_silent_receivers_are_counted_apart_from_those_that_end_and_from_refused_ones() -> None:
@@ -53,7 +53,7 @@ def test_the_end_is_forgiven_to_a_receiver_that_speaks_again() -> None:
 def test_max_never_tracks() -> None:
     group = group_of("max")
     assert group.on_status_message(StatusMessage(1, 100, 10), 500, 0) == 500
-    assert (group.receiver_count, group.has_required, group.gating_receiver) == (0, True, None)
+    assert (group.receiver_count, group.has_required, group.slowest_receiver) == (0, True, None)
 
 
 messages = st.builds(

@@ -8,19 +8,20 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError, LocalProtocolError
 from dcp.protocol.window_policies import (
-    WindowPolicies,
+    SharedWindows,
     WindowPolicy,
     WindowPolicySettings,
     as_float32,
     window_of_each,
 )
 from dcp.types import U32_MAX
+from tests.protocol.named_windows import NamedWindows
 
 MIB = 1024 * 1024
 
 
-def policies(policy: WindowPolicy, quota_bytes: int = 100 * MIB) -> WindowPolicies[str]:
-    return WindowPolicies(WindowPolicySettings(policy), quota_bytes)
+def policies(policy: WindowPolicy, quota_bytes: int = 100 * MIB) -> NamedWindows:
+    return NamedWindows(WindowPolicySettings(policy), quota_bytes)
 
 
 def test_the_defaults_are_those_of_the_server() -> None:
@@ -42,13 +43,13 @@ def test_a_resize_to_the_same_size_is_none() -> None:
     assert windows.connect("b") == {"b": 10 * MIB}
 
 
-def test_names_are_connected_once() -> None:
-    windows = policies(WindowPolicy.STATIC)
-    windows.connect("a")
-    with pytest.raises(LocalProtocolError, match="found 'a' connected"):
-        windows.connect("a")
-    with pytest.raises(LocalProtocolError, match="found no 'b'"):
-        windows.disconnect("b")
+def test_a_connection_joins_once_and_leaves_once() -> None:
+    windows = SharedWindows(WindowPolicySettings(WindowPolicy.STATIC), 100 * MIB)
+    with pytest.raises(LocalProtocolError, match="found an unknown connection"):
+        windows.leave(print)
+    windows.join(print)
+    with pytest.raises(LocalProtocolError, match="found a connection that has joined"):
+        windows.join(print)
 
 
 @pytest.mark.parametrize(("quota_bytes", "size"), [(40 * 100, 50), (49 * 100, 50), (60 * 100, 10)])
@@ -58,7 +59,7 @@ def test_a_least_window_above_the_largest_is_what_the_engine_makes_of_it(
     settings = WindowPolicySettings(
         WindowPolicy.DYNAMIC, size_bytes=50, most_bytes=10, threshold_percent=100
     )
-    assert WindowPolicies[str](settings, quota_bytes).connect("a") == {"a": size}
+    assert NamedWindows(settings, quota_bytes).connect("a") == {"a": size}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_numbers_that_are_no_share_are_refused(wrong: dict[str, float], named: s
 @pytest.mark.parametrize("quota", [-1, 2**64, 1.0, True])
 def test_a_quota_that_is_no_amount_is_refused(quota: int) -> None:
     with pytest.raises(ValueError, match="quota_bytes: found"):
-        WindowPolicies(WindowPolicySettings(), quota)
+        SharedWindows(WindowPolicySettings(), quota)
 
 
 changes = st.lists(
@@ -139,7 +140,7 @@ def test_the_window_of_each_is_what_the_last_of_so_many_gets(
     policy: WindowPolicy, quota: int, consumers: int, numbers: dict[str, Any]
 ) -> None:
     settings = WindowPolicySettings(policy, **numbers)
-    windows = WindowPolicies[str](settings, quota)
+    windows = NamedWindows(settings, quota)
     for number in range(consumers):
         windows.connect(str(number))
     found = window_of_each(settings, quota, consumers)

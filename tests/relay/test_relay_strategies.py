@@ -255,7 +255,7 @@ def test_tags_by_control(make_cluster: MakeCluster, make_relay: MakeRelay) -> No
         assert refused.status == Status.EINVAL
 
 
-def test_metrics_say_who_gates(
+def test_metrics_say_who_is_waited_for(
     make_cluster: MakeCluster,
     make_relay: MakeRelay,
     make_lake: MakeLake,
@@ -274,7 +274,7 @@ def test_metrics_say_who_gates(
     lines = [line for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
     told = {series: float(value) for series, value in (line.rsplit(" ", 1) for line in lines)}
     name, node = _waits_for(relay), cluster.seeds[0]
-    assert told[f'relay_group_gating{{consumer="{name}",group="0"}}'] == 1
+    assert told[f'relay_group_waits_for{{consumer="{name}",group="0"}}'] == 1
     assert told['relay_group_info{group="0",vbuckets="0-1"}'] == 1
     assert told['relay_group_receivers{group="0"}'] == 2
     assert told['relay_group_required{group="0"}'] == 1
@@ -290,7 +290,7 @@ def test_metrics_say_who_gates(
     bound_bytes = told["relay_memory_bound_bytes"]
     assert most_bytes - longest * len(keys) < bound_bytes <= most_bytes
     scraped, figures = (_scraped(relay, path, user) for path in ("metrics", "figures.json"))
-    assert f'relay_group_gating{{consumer="{name}",group="0"}} 1.0' in scraped.splitlines()
+    assert f'relay_group_waits_for{{consumer="{name}",group="0"}} 1.0' in scraped.splitlines()
     assert f'dcp_producer_streams{{connection="{name}"}} 2.0' in scraped.splitlines()
     assert json.loads(figures)["relay"]["groups"][0]["waits_for"] == name
     names = [each["name"] for each in json.loads(figures)["connections"]]
@@ -301,7 +301,7 @@ def test_metrics_say_who_gates(
         capsys.readouterr().out,
         re.MULTILINE,
     )
-    assert told[f'relay_upstream_gating{{consumer="{name}",node="{node}"}}'] == 1
+    assert told[f'relay_upstream_waits_for{{consumer="{name}",node="{node}"}}'] == 1
     assert told[f'relay_upstream_window_bytes{{node="{node}"}}'] == WINDOW_BYTES
     assert told[f'relay_upstream_unacked_bytes{{node="{node}"}}'] >= WINDOW_BYTES
     assert told[f'dcp_producer_outstanding_bytes{{connection="{name}"}}'] >= 10_000

@@ -57,7 +57,7 @@ def test_who_was_silent_is_waited_for_no_more() -> None:
     assert flow_control.on_idle(0) == 100
     _report(flow_control, 2, 600, None, 5 * SECOND)
     assert flow_control.on_idle(5 * SECOND) == 0
-    assert flow_control.gating_receiver == 1
+    assert flow_control.slowest_receiver == 1
     assert flow_control.on_idle(5 * SECOND + 1) == 500
     _report(flow_control, 1, 100, None, 6 * SECOND)
     assert flow_control.newcomers_refused == 0  # it is within one window
@@ -179,7 +179,7 @@ def test_who_is_counted_may_go_back_within_its_stream() -> None:
     flow_control = _level()
     flow_control.positions.receive(31, 400)
     _report(flow_control, 1, 2700, 7, 1, "first")
-    assert (flow_control.on_idle(1), flow_control.gating_receiver) == (0, 1)
+    assert (flow_control.on_idle(1), flow_control.slowest_receiver) == (0, 1)
     _report(flow_control, 1, 3300, 7, 2, "first")
     _report(flow_control, 2, 3400, 7, 2, "first")
     assert flow_control.on_idle(2) == 300

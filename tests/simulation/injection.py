@@ -21,7 +21,7 @@ from uuid import UUID
 import scramp.core
 from scramp import ScramMechanism
 
-import dcp.client.answers
+import dcp.client.awaited
 import dcp.client.connection
 import dcp.client.connection_names
 import dcp.client.consumer
@@ -192,7 +192,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         (dcp.protocol.credentials, "pbkdf2_hmac", _derived),
         (dcp.client.connection, "Reader", type("Reader", (SteppedReader,), {"network": network})),
         (dcp.client.reader, "Future", waits.Future),
-        (dcp.client.answers, "Future", waits.Future),
+        (dcp.client.awaited, "Future", waits.Future),
         (dcp.client.delivery, "threading", threads),
         (dcp.client.probe, "ThreadPoolExecutor", OneAfterAnother),
         (dcp.client.consumer, "Random", lambda: Random(random.getrandbits(64))),

@@ -79,7 +79,7 @@ def _ask(
     settings: "Settings", question: str, limit: int, *, as_json: bool, may_write: bool
 ) -> None:
     from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.query.answers import answer, first_rows, refuse_writing
+    from dcp.lake.query.answers import answer, head, refuse_writing
     from dcp.lake.query.plain_names import show_for_queries
 
     # A request may be written while a driver holds the lock.
@@ -92,7 +92,7 @@ def _ask(
         if not may_write:
             refuse_writing(lake.spark, question)
         found = answer(lake.spark, question)
-        rows = first_rows(found, limit + 1)
+        rows = head(found, limit + 1)
     shown = rows[:limit]
     if as_json:
         for row in shown:

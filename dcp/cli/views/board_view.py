@@ -144,9 +144,10 @@ def _stages(samples: Sequence[TaskStats]) -> str:
             rows.append(_stage(sample, f"{stage.name} {node}".strip(), stage))
         stages = {stage.name for each in sample.connections for stage in each.stages}
         stages |= {stage.name for stage in sample.stages}
-        for gate in sorted(set(sample.gate_seconds) - stages):  # what is freed waits in no stage
-            waited = share_text(sample.gate_seconds[gate], sample.seconds)
-            rows.append((sample.label, gate, "-", "-", waited))
+        # What is freed waits in no stage.
+        for bottleneck in sorted(set(sample.bottleneck_seconds) - stages):
+            waited = share_text(sample.bottleneck_seconds[bottleneck], sample.seconds)
+            rows.append((sample.label, bottleneck, "-", "-", waited))
     return table(heads, rows)
 
 
@@ -154,7 +155,7 @@ def _stage(sample: TaskStats, name: str, stage: StageStats) -> Sequence[object]:
     def amount(number: int) -> str:
         return size_text(number) if stage.kind == "bytes" else str(number)
 
-    waited = sample.gate_seconds.get(stage.name, 0.0)
+    waited = sample.bottleneck_seconds.get(stage.name, 0.0)
     return (
         sample.label,
         name,

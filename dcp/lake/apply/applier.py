@@ -14,9 +14,9 @@ from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.merge_plan import EMPTY_ROUNDS, ROW_BUDGET, MergePlan, RowBudget
 from dcp.lake.apply.merge_planner import plan_erasure, plan_merge
-from dcp.lake.apply.quiet_tables import QuietTables
 from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.apply.typed_plan import ContractBook
+from dcp.lake.apply.up_to_date_tables import UpToDateTables
 from dcp.lake.change_log.applied import replica_status, shown_stale
 from dcp.lake.change_log.changes import round_time
 from dcp.lake.change_log.erase_request import Erasure
@@ -118,7 +118,7 @@ class Applier:
         # The round of each table that ``may_publish`` refused.
         self._withheld: dict[str, int] = {}
         self._small_files = SmallFiles()
-        self._quiet = QuietTables()
+        self._up_to_date = UpToDateTables()
         self._waiting: deque[ReplicaTable] = deque()
         # Guards writes of `_newest`. Readers need no lock: a write replaces the whole mapping.
         self._lock = threading.Lock()
@@ -173,10 +173,10 @@ class Applier:
                 self._guard.look_at(replica, self._lakes[0])
             if self._rule.when == ApplyWhen.NEVER:
                 return []
-            self._quiet.begin_pass(self.replicas)
-            # In one step: if `_is_quiet` fails, no table gets into the queue twice.
+            self._up_to_date.begin_pass(self.replicas)
+            # In one step: if `_is_up_to_date` fails, no table gets into the queue twice.
             self._waiting.extend(
-                [each for each in self.replicas if not self._is_quiet(each, to_round)]
+                [each for each in self.replicas if not self._is_up_to_date(each, to_round)]
             )
             lakes = self._lakes[: len(self._waiting)]
             if not lakes:
@@ -219,24 +219,24 @@ class Applier:
                 made.append(version)
         return made
 
-    def _is_quiet(self, replica: ReplicaTable, to_round: int) -> bool:
+    def _is_up_to_date(self, replica: ReplicaTable, to_round: int) -> bool:
         # The quality gate has judged this round; its answer would be the same.
         if self._withheld.get(replica.name) == to_round:
             return True
-        return self._rounds_behind(replica, to_round) < EMPTY_ROUNDS and self._quiet.is_quiet(
-            self._lakes[0], replica, to_round
-        )
+        if self._rounds_behind(replica, to_round) >= EMPTY_ROUNDS:
+            return False
+        return self._up_to_date.is_up_to_date(self._lakes[0], replica, to_round)
 
     def _rounds_behind(self, replica: ReplicaTable, to_round: int) -> int:
         newest = self._newest.get(replica.name)
         return to_round - (0 if newest is None else newest.to_round)
 
-    def _note_quiet(
+    def _note_up_to_date(
         self, lake: LakeTables, replica: ReplicaTable, to_round: int, version: int
     ) -> None:
         newest = self._newest.get(replica.name)
         if newest is None or not newest.stale:
-            self._quiet.note(lake, replica, to_round, version)
+            self._up_to_date.note(lake, replica, to_round, version)
 
     def _apply(
         self,
@@ -257,12 +257,12 @@ class Applier:
                 if not is_apply_due(self._rule, pending):
                     return None
             elif self._rounds_behind(replica, to_round) < EMPTY_ROUNDS:
-                self._note_quiet(lake, replica, to_round, seen_version)
+                self._note_up_to_date(lake, replica, to_round, seen_version)
                 return None
         contract = self._contracts.contract_of(lake, replica)
         plan = plan_merge(lake, replica, to_round, budget, contract)
         if plan is None:
-            self._note_quiet(lake, replica, to_round, seen_version)
+            self._note_up_to_date(lake, replica, to_round, seen_version)
             return None
         self._contracts.refuse_loss(plan.current.table, plan.typed)
         self._contracts.tell_without_columns(contract, plan.typed)

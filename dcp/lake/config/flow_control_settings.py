@@ -77,7 +77,7 @@ class FlowControlSettings(FlowSettings):
         2.0, "How long rows may wait for their batch to fill.", unit="seconds", least=0.01, most=60
     )
 
-    live_folder: str = key(
+    stats_folder: str = key(
         "",
         "Folder of the tasks' samples for `dcplake top` and `dcplake status`. On a cluster, "
         "executors and operators must share it. Empty: each machine's folder for temporary files, "

@@ -69,14 +69,14 @@ def answer(spark: SparkSession, question: str) -> DataFrame:
 
     Raises:
         ConfigError: Spark does not understand it; the message is Spark's own, on one line, without
-            its stack. Most errors in values appear only in `first_rows`.
+            its stack. Most errors in values appear only in `head`.
         DcplakeError: Spark failed for a reason outside the statement.
     """
     with errors_on_one_line():
         return spark.sql(question)
 
 
-def first_rows(found: DataFrame, count: int) -> list[Row]:
+def head(found: DataFrame, count: int) -> list[Row]:
     """Compute an answer, and return its first rows.
 
     Times and dates, at any depth, are texts as ``2026-01-31T10:00:00.25+00:00``: in UTC, and of any

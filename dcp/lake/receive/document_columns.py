@@ -77,9 +77,10 @@ def stored_documents(columns: DataColumns, *, system_xattrs: bool = True) -> Sto
         is_odd |= mask_of(value.is_null())
     has_xattrs = is_filled & ~is_odd & (datatype & _XATTR > 0)
     if has_xattrs.any():
-        split = split_column(_chosen(value, has_xattrs), system_xattrs=system_xattrs)
-        value = _replaced(value, has_xattrs, split.bodies)
-        xattrs = _replaced(nothing, has_xattrs, split.xattrs)
+        chosen = _chosen(value, has_xattrs)
+        bodies, objects = split_column(chosen, system_xattrs=system_xattrs)
+        value = _replaced(value, has_xattrs, bodies)
+        xattrs = _replaced(nothing, has_xattrs, objects)
         is_odd |= mask_of(value.is_null())
     datatype = np.where(is_odd, datatype, datatype & _JSON)
     stored = StoredDocuments(replace(columns, datatype=datatype, value=value), xattrs, nothing)

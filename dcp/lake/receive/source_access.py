@@ -10,8 +10,8 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.probe import ClusterView, SeedAnswer, ask_seed, first_answer, probe_nodes
+from dcp.client.reader import SetUpStep
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
-from dcp.client.set_up import SetUpStep
 from dcp.client.settings import ConnectionSettings, ConsumerSettings
 from dcp.errors import NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.lake.config.flow_control_settings import FlowControlSettings

@@ -136,7 +136,8 @@ class TaskReceiver:
                 yield from self._consume()
                 sample = watcher.stats()
                 for result in self.results.values():
-                    result.window_full, result.gate = sample.window_full_share, sample.top_gate
+                    result.window_full = sample.window_full_share
+                    result.bottleneck = sample.top_bottleneck
         finally:
             self._consumer.close()
 

@@ -45,10 +45,10 @@ class RoundReport(Record, Shown):
         return round(sum(window_full_shares(self.vbuckets).values()), 3)
 
     @property
-    def gate(self) -> Annotated[str, "gate"]:
+    def bottleneck(self) -> Annotated[str, "bottleneck"]:
         """The stage that full windows waited for most; empty if unknown."""
         shares = window_full_shares(self.vbuckets)
-        return max(filter(None, shares), key=lambda gate: shares[gate], default="")
+        return max(filter(None, shares), key=lambda stage: shares[stage], default="")
 
     @property
     def incomplete(self) -> tuple[LeftOut, ...]:
@@ -88,7 +88,7 @@ class RoundReport(Record, Shown):
         if self.undecodable_values:
             lines.append(f"  {self.undecodable_values:,} {UNDECODABLE}")
         if self.window_full >= _WORTH_A_LINE:
-            lines.append(f"  {flow_control_text(self.window_full, self.gate)}")
+            lines.append(f"  {flow_control_text(self.window_full, self.bottleneck)}")
         return "\n".join(lines)
 
 
@@ -100,5 +100,5 @@ def window_full_shares(reports: Sequence[VbucketReport]) -> dict[str, float]:
     shares: dict[str, float] = {}
     for report in reports:
         share = report.window_full / len(reports)
-        shares[report.gate] = shares.get(report.gate, 0.0) + share
+        shares[report.bottleneck] = shares.get(report.bottleneck, 0.0) + share
     return shares

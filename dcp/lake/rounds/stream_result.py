@@ -33,7 +33,7 @@ class StreamResult:
     """The ids of dropped collections."""
     window_full: float = 0.0
     """The share of the task's time in which a full window kept the node from sending."""
-    gate: str = ""
+    bottleneck: str = ""
     """The stage that the full window waited for most of that time."""
     order: RollbackOrder | None = None
     outcome: Outcome | None = None
@@ -78,6 +78,6 @@ class StreamResult:
             reason=self.reason,
             detail=self.detail,
             window_full=round(self.window_full, 3) if is_told else 0.0,
-            gate=self.gate if is_told else "",
+            bottleneck=self.bottleneck if is_told else "",
             rollback_seqno=None if self.order is None else self.order.to_seqno,
         )

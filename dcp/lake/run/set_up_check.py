@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.certificates import certificate_names, common_names
-from dcp.client.set_up import TCP, TLS, SetUpStep
+from dcp.client.reader import SetUpStep
+from dcp.client.transport import TCP, TLS
 from dcp.errors import DcplakeError
 from dcp.protocol import bootstrap
 from dcp.protocol.negotiation import refused_features
@@ -167,15 +168,13 @@ def _describe(line: str, step: SetUpStep, node: NodeAddress, finding: Finding) -
 
 
 def _describe_tls(step: SetUpStep, finding: Finding) -> None:
-    assert step.line is not None
-    certificate = step.line.certificate
+    certificate = step.certificate
     names = certificate_names(certificate)
     issuer = ", ".join(common_names(certificate.get("issuer", ()))) or "(no name)"
     ends = ssl.cert_time_to_seconds(certificate["notAfter"])
     days = int((ends - time.time()) // _SECONDS_A_DAY)
     finding.say(
-        f"{step.line.tls_version}, certificate of {', '.join(names)}, by {issuer}, {days} days "
-        "left",
+        f"{step.tls_version}, certificate of {', '.join(names)}, by {issuer}, {days} days left",
         names=names,
         issuer=issuer,
         days_left=days,

@@ -58,7 +58,7 @@ class VbucketReport(Record):
     escaped_keys: int = 0
     undecodable_values: int = 0
     window_full: float = 0.0
-    gate: str = ""
+    bottleneck: str = ""
     rollback_seqno: int | None = None
     """The seqno of the node's rollback order; None without an order."""
 

@@ -44,7 +44,7 @@ class TaskWatcher:
         self._rows = 0
         self._taken_bytes = 0
         self._bytes_of: dict[str, int] = {}
-        self._gate_seconds: dict[str, float] = {}
+        self._bottleneck_seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def stats(self) -> TaskStats:
@@ -55,8 +55,9 @@ class TaskWatcher:
     def _stats(self) -> TaskStats:
         told, now = self._told(), monotonic()
         seconds = max(1e-6, now - self._seen_at)
-        for gate in {each.gate for each in told.connections if each.gate}:
-            self._gate_seconds[gate] = self._gate_seconds.get(gate, 0.0) + seconds
+        for bottleneck in {each.bottleneck for each in told.connections if each.bottleneck}:
+            before = self._bottleneck_seconds.get(bottleneck, 0.0)
+            self._bottleneck_seconds[bottleneck] = before + seconds
         connections = tuple(
             replace(
                 each,
@@ -73,7 +74,7 @@ class TaskWatcher:
             rows_per_second=new_rows / seconds,
             bytes_per_second=new_bytes / seconds,
             connections=connections,
-            gate_seconds=dict(self._gate_seconds),
+            bottleneck_seconds=dict(self._bottleneck_seconds),
         )
 
 

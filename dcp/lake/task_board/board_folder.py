@@ -2,7 +2,7 @@
 
 By default it is on the machine where the task runs, below the system's folder for temporary files
 and readable by its user only. A cluster names a folder that its executors and the operator share
-(``flow_control.live_folder``), and says by its permissions who may read it.
+(``flow_control.stats_folder``), and says by its permissions who may read it.
 """
 
 import os
@@ -30,14 +30,14 @@ class BoardFolder:
             root = str(Path(root).expanduser().resolve())
         kind = "schema" if settings.lake.schema else "root"
         name = sha256(f"{kind}:{root}".encode()).hexdigest()[:16]
-        return cls(name, settings.flow_control.live_folder)
+        return cls(name, settings.flow_control.stats_folder)
 
     @property
     def folder(self) -> Path:
         """The folder, which need not exist."""
         if self.shared:
-            return Path(self.shared).expanduser() / f"dcplake-live-{self.lake}"
-        return Path(tempfile.gettempdir()) / f"dcplake-live-{os.getuid()}" / self.lake
+            return Path(self.shared).expanduser() / f"dcplake-stats-{self.lake}"
+        return Path(tempfile.gettempdir()) / f"dcplake-stats-{os.getuid()}" / self.lake
 
     def make(self) -> Path:
         """Return the folder; makes a missing one.

@@ -35,9 +35,9 @@ credit_limit connections[node=node].stages[stage=name,kind=kind].size
     What a stage may hold; then the stage before waits.
 credit_limit stages[stage=name,kind=kind].size
     What a stage may hold; then the stage before waits.
-fc_gating    connections[node=node].gate[stage]
+fc_bottleneck connections[node=node].bottleneck[stage]
     1 for the stage, or acknowledgement, that a full window waits for.
-fc_gating_seconds_total gate_seconds[stage]  How long full windows waited for a stage.
+fc_bottleneck_seconds_total bottleneck_seconds[stage]  How long full windows waited for a stage.
 
 window_policy       windows.policy[policy]
     1 for the policy that sizes the windows of the executor.

@@ -1,4 +1,4 @@
-"""A sample of one receiving task: its connections, its stages, and the stage that gates them.
+"""A sample of one receiving task: its connections, its stages, and their bottleneck.
 
 What a connection waits for is the first of these that holds:
 
@@ -12,7 +12,7 @@ What a connection waits for is the first of these that holds:
     the end of a snapshot           a vbucket stands inside one, and nothing comes
     new changes                     the producer has nothing for us
 
-The stage that gates is the last one that holds bytes, seen from the socket: what is behind it waits
+The bottleneck is the last stage that holds bytes, seen from the socket: what is behind it waits
 for work, what is before it waits for it.
 """
 
@@ -40,12 +40,12 @@ WAITED_FOR: Final[Mapping[str, str]] = {
     "handover": "Python",
     "acknowledgement": "an acknowledgement to leave",
 }
-"""Readable names of the stages that gate, from the last stage to the first."""
+"""Readable names of the stages that may be the bottleneck, from the last to the first."""
 
 
-def flow_control_text(full_share: float, gate: str) -> str:
+def flow_control_text(full_share: float, bottleneck: str) -> str:
     """Return ``flow control: buffer full 12 % of the time (waiting for Spark)``."""
-    stage = f" (waiting for {WAITED_FOR[gate]})" if gate in WAITED_FOR else ""
+    stage = f" (waiting for {WAITED_FOR[bottleneck]})" if bottleneck in WAITED_FOR else ""
     return f"flow control: buffer full {full_share * 100:.0f} % of the time{stage}"
 
 
@@ -54,7 +54,7 @@ class Connection:
     node: str
     name: str
     waits_for: str
-    gate: str = ""
+    bottleneck: str = ""
     window: WindowStats | None = None
     """None without flow control, or before there is a window."""
     stages: tuple[StageStats, ...] = ()
@@ -90,7 +90,7 @@ class TaskStats(Record):
     bytes_per_second: float = 0.0
     connections: tuple[Connection, ...] = ()
     stages: tuple[StageStats, ...] = ()
-    gate_seconds: Mapping[str, float] = field(default_factory=dict)
+    bottleneck_seconds: Mapping[str, float] = field(default_factory=dict)
     """By stage: how long, in all, full windows waited for it."""
     windows: WindowPlan = field(kw_only=True)
     """The driver planned these for the executor."""
@@ -109,9 +109,10 @@ class TaskStats(Record):
         return "-".join(part for part in parts if not _OF_ONE_RUN.fullmatch(part)) or self.task
 
     @property
-    def top_gate(self) -> str:
+    def top_bottleneck(self) -> str:
         """The stage that full windows waited for most; empty if none waited."""
-        return max(self.gate_seconds, key=lambda gate: self.gate_seconds[gate], default="")
+        seconds = self.bottleneck_seconds
+        return max(seconds, key=lambda stage: seconds[stage], default="")
 
     @property
     def window_full_share(self) -> float:
@@ -159,14 +160,14 @@ def connection_of(
         StageStats("spark", batch_bytes, stats.given_bytes - stats.released_bytes),
     )
     stages = (*own, *behind)
-    gate = ""
+    bottleneck = ""
     if stats.full_stream_windows or (stats.window is not None and stats.window.is_full):
-        gate = gating_stage(stages)
+        bottleneck = bottleneck_of(stages)
     return Connection(
         node=str(stats.node),
         name=stats.name,
-        waits_for=_waits_for(stats, gate, streams)[:_LONGEST_TEXT],
-        gate=gate,
+        waits_for=_waits_for(stats, bottleneck, streams)[:_LONGEST_TEXT],
+        bottleneck=bottleneck,
         window=stats.window,
         stages=own if stats.name else (),
         received_bytes=stats.received_bytes,
@@ -179,24 +180,24 @@ def connection_of(
     )
 
 
-def gating_stage(stages: Iterable[StageStats]) -> str:
+def bottleneck_of(stages: Iterable[StageStats]) -> str:
     """Return the last stage that holds anything: the others wait for it."""
     used = {stage.name for stage in stages if stage.in_use}
     if "batches" in used:  # perhaps one of another connection, or without bytes
         return "spark"
-    return next((gate for gate in WAITED_FOR if gate in used), "acknowledgement")
+    return next((stage for stage in WAITED_FOR if stage in used), "acknowledgement")
 
 
-def _waits_for(stats: ConnectionStats, gate: str, streams: NodeStreams) -> str:
+def _waits_for(stats: ConnectionStats, bottleneck: str, streams: NodeStreams) -> str:
     if not stats.name:
         return f"reconnecting: {stats.error or 'not tried yet'}"
     if not stats.is_ready:
         after = f" (before: {stats.error})" if stats.error else ""
         return f"bootstrap: {stats.waits_for}{after}"
-    if gate and (stats.window is None or not stats.window.is_full):
-        return f"{WAITED_FOR[gate]} (buffers of {stats.full_stream_windows} streams full)"
-    if gate:
-        return f"{WAITED_FOR[gate]} (buffer full)"
+    if bottleneck and (stats.window is None or not stats.window.is_full):
+        return f"{WAITED_FOR[bottleneck]} (buffers of {stats.full_stream_windows} streams full)"
+    if bottleneck:
+        return f"{WAITED_FOR[bottleneck]} (buffer full)"
     if stats.quiet_seconds is not None and stats.quiet_seconds < READING_SECONDS:
         return "reading"
     if not streams.streaming:

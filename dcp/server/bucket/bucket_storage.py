@@ -50,7 +50,7 @@ class BucketStorage:
         self._is_new = found is None
         self._record = _first_record(settings, random) if found is None else found
         self._manifests = ManifestTable(self._record.manifests)
-        self._names = LogNames(self._record.logs, self._record.copy_logs, self._folder.logs())
+        self._names = LogNames(self._record.logs, self._record.replica_logs, self._folder.logs())
         self._saved_numbers = _numbers_of(self._record)
         # Removing a large file can take as long as writing it; a failover must not wait for that.
         self._removals = ThreadPoolExecutor(1, "dcp-producer-removals")
@@ -144,7 +144,7 @@ class BucketStorage:
                     vbucket.recover()
             found = self._record
             # A new revision, so that clients with the old map take this one.
-            map_.reopen(found.owners, found.members, found.copies, found.map_rev + 1)
+            map_.reopen(found.owners, found.members, found.replicas, found.map_rev + 1)
         starts, record = self._record.starts + 1, self._record_of(map_, self._record.manifest)
         self._save(replace(record, starts=starts, ended_at=None))
 
@@ -177,9 +177,9 @@ class BucketStorage:
             map_rev=map_.rev,
             owners=map_.owners,
             members=map_.members,
-            copies=map_.rows,
+            replicas=map_.rows,
             logs=self._names.names,
-            copy_logs=self._names.replicas,
+            replica_logs=self._names.replicas,
             manifest=manifest_number,
             manifests=self._manifests.rows,
         )
@@ -251,9 +251,9 @@ def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:
         map_rev=fresh.rev,
         owners=fresh.owners,
         members=fresh.members,
-        copies=fresh.rows,
+        replicas=fresh.rows,
         logs=first_names(settings.vbuckets),
-        copy_logs=[[] for _ in range(settings.vbuckets)],
+        replica_logs=[[] for _ in range(settings.vbuckets)],
         manifest=0,
         manifests=[],
     )

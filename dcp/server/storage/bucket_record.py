@@ -25,7 +25,7 @@ from dcp.server.model.manifest_table import Row
 from dcp.server.storage.log_names import is_log_name
 from dcp.wire.json_tree import json_tree
 
-FOLDER_VERSION: Final = 3
+FOLDER_VERSION: Final = 4
 _MOST_SHOWN: Final = 60
 """Error messages show at most so many characters of a wrong value."""
 _NUMBERS: Final = is_list_of(is_number)
@@ -55,9 +55,9 @@ _EXPECTED: Final[dict[str, tuple[Check, str]]] = {
     "map_rev": (is_number, "a number"),
     "owners": (_NUMBERS, "a list of numbers"),
     "members": (is_list_of(is_flag), "a list of true and false"),
-    "copies": (is_list_of(_NODES), "a list of lists of numbers from -1 on"),
+    "replicas": (is_list_of(_NODES), "a list of lists of numbers from -1 on"),
     "logs": (is_list_of(is_log_name), "a list of names of logs"),
-    "copy_logs": (
+    "replica_logs": (
         is_list_of(is_list_of(is_row_of(is_number, is_log_name))),
         "a list of lists of nodes and names of logs",
     ),
@@ -84,11 +84,11 @@ class BucketRecord:
     """By vbucket: the node that has it active."""
     members: Sequence[bool]
     """By node: True if the node is part of the cluster."""
-    copies: Sequence[Sequence[int]]
+    replicas: Sequence[Sequence[int]]
     """By vbucket: the nodes of its replicas, as the vbucket map names them."""
     logs: Sequence[str]
     """By vbucket: the name of its log file."""
-    copy_logs: Sequence[Sequence[tuple[int, str]]]
+    replica_logs: Sequence[Sequence[tuple[int, str]]]
     """By vbucket: node and log file of each replica."""
     manifest: int
     """The number of the bucket's current manifest among ``manifests``."""
@@ -131,17 +131,17 @@ class BucketRecord:
         for name, column in (
             ("first_uuids", self.first_uuids),
             ("owners", self.owners),
-            ("copies", self.copies),
+            ("replicas", self.replicas),
             ("logs", self.logs),
-            ("copy_logs", self.copy_logs),
+            ("replica_logs", self.replica_logs),
             ("ended_at", self.ended_at),
         ):
             if column is not None and len(column) != self.vbuckets:
                 raise ConfigError(f"{name}: found {len(column)}, expected {self.vbuckets}")
-        names = [*self.logs, *(name for row in self.copy_logs for _, name in row)]
+        names = [*self.logs, *(name for row in self.replica_logs for _, name in row)]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"logs: found {twice[0]} twice, expected each once")
-        rows = [("owners", self.owners), *(("copies", row) for row in self.copies)]
+        rows = [("owners", self.owners), *(("replicas", row) for row in self.replicas)]
         for name, row in rows:
             if row and max(row) >= len(self.members):
                 raise ConfigError(

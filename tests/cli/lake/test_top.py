@@ -340,9 +340,9 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
     reader = threading.Thread(target=lambda: lines.extend(run.stdout or ()))
     reader.start()
     try:
-        tasks = _until_gated(world, run, lines, capsys)
+        tasks = _until_stalled(world, run, lines, capsys)
         # Two of the task's connections may wait at once: what stands still is the task.
-        connection = next(each for each in _gated(tasks[0]) if each["gate"] == "spark")
+        connection = next(each for each in _stalled(tasks[0]) if each["bottleneck"] == "spark")
         assert connection["waits_for"] == "Spark (buffer full)"
         assert main(["top", *options, "--once"]) == 0
         text = capsys.readouterr().out
@@ -362,7 +362,7 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
         metrics = capsys.readouterr().out
         label = tasks[0]["task"].split("-")[-1].split(".")[0]
         node = connection["node"]
-        assert f'fc_gating{{node="{node}",stage="spark",task="{label}"}} 1.0' in metrics
+        assert f'fc_bottleneck{{node="{node}",stage="spark",task="{label}"}} 1.0' in metrics
         assert f'dcp_window_bytes{{node="{node}",task="{label}"}} 20000.0' in metrics
         assert SECRET not in json.dumps(tasks) + text + status + metrics
     finally:
@@ -386,7 +386,7 @@ def _go_on(run: subprocess.Popen[str], pause: Path) -> int:
     return run.wait()
 
 
-def _until_gated(
+def _until_stalled(
     world: World,
     run: subprocess.Popen[str],
     lines: list[str],
@@ -402,13 +402,13 @@ def _until_gated(
         tasks: list[dict[str, Any]] = look_json(capsys.readouterr().out)["tasks"]
         # The other task may be gated in passing; this one stays.
         still = len(tasks) == 1 and tasks[0]["seconds"] > 5
-        if still and any(each["gate"] == "spark" for each in _gated(tasks[0])):
+        if still and any(each["bottleneck"] == "spark" for each in _stalled(tasks[0])):
             return tasks
         sleep(0.2)
 
 
-def _gated(task: dict[str, Any]) -> list[dict[str, Any]]:
-    return [each for each in task["connections"] if each["gate"]]
+def _stalled(task: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in task["connections"] if each["bottleneck"]]
 
 
 def test_a_board_of_tasks_without_flow_control_is_shown_too() -> None:

@@ -72,7 +72,7 @@ relay_streams 4.0
 relay_group_info{group="0",vbuckets="0-1"} 1.0
 relay_group_receivers{group="0"} 2.0
 relay_group_lacks_receivers{group="0"} 0.0
-relay_group_gating{consumer="lake",group="0"} 1.0
+relay_group_waits_for{consumer="lake",group="0"} 1.0
 relay_upstream_is_ready{node="node:1"} 1.0
 relay_upstream_full_seconds_total{node="node:1"} 1.5
 """

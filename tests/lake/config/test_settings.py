@@ -61,7 +61,7 @@ PATHS = (
     "source.tls_cert_file",
     "source.tls_key_file",
     "privacy.hash_key_file",
-    "flow_control.live_folder",
+    "flow_control.stats_folder",
     "lake.root",
     "apply.contracts_folder",
     "quality.gate",

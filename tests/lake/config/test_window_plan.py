@@ -18,9 +18,9 @@ from dcp.lake.config.memory import MEBIBYTE, worker_bytes
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
-from dcp.protocol.window_policies import WindowPolicies
 from tests.lake.memory_bound import memory_bound
 from tests.lake.rounds.test_round_planner import cluster, lake
+from tests.protocol.named_windows import NamedWindows
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference" / "memory.md"
 MIB = MEBIBYTE
@@ -86,7 +86,7 @@ def test_no_plan_has_more_in_its_windows_than_policy_and_formula_say(
         batch_bytes=2048,
     )
     plan = WindowPlan.of(flow, tasks * nodes)
-    policies = WindowPolicies[str](flow.policy_settings, quota)
+    policies = NamedWindows(flow.policy_settings, quota)
     for number in range(tasks * nodes):
         policies.connect(str(number))
     assert plan.window_bytes <= max(LEAST_WINDOW_BYTES, *policies.sizes.values())

@@ -118,7 +118,7 @@ def test_each_error_is_one_line(
     spark: "SparkSession", capfd: pytest.CaptureFixture[str], question: str, told: str
 ) -> None:
     with pytest.raises(ConfigError, match=told) as raised:
-        query.first_rows(query.answer(spark, question), 1)
+        query.head(query.answer(spark, question), 1)
     assert "\n" not in str(raised.value)
     assert capfd.readouterr().err == ""
     assert not logging.getLogger("SQLQueryContextLogger").disabled, "others may want it"
@@ -132,7 +132,7 @@ def test_a_file_that_is_gone_is_no_error_of_the_statement(
     for file in (tmp_path / "gone").glob("*.parquet"):
         file.unlink()
     with pytest.raises(DcplakeError, match=r"damaged or gone") as raised:
-        query.first_rows(found, 5)
+        query.head(found, 5)
     assert raised.value.exit_code == 7
     assert "\n" not in str(raised.value)
 

@@ -15,7 +15,7 @@ from dcp.cli.main import main
 from dcp.cli.terminal.table import table
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, load_contracts, steps_of
-from dcp.lake.query.answers import answer, first_rows
+from dcp.lake.query.answers import answer, head
 from dcp.lake.query.infer import infer_contract
 from dcp.lake.query.plain_names import show_for_queries
 from dcp.lake.query.views_sql import documents_typed_sql, elements_sql
@@ -89,7 +89,7 @@ def test_it_is_printed(command: str, lake: LakeTables) -> None:
     else:
         assert name == "sql"
         found = answer(lake.spark, words[-1])
-        printed = table(found.columns, [tuple(row) for row in first_rows(found, 100)])
+        printed = table(found.columns, [tuple(row) for row in head(found, 100)])
     assert [line.rstrip() for line in printed.splitlines()] == COMMANDS[command].splitlines()
 
 

@@ -44,7 +44,7 @@ BATCH_BYTES = 512 * 1024
 
 def _settings(source: Source, folder: Path) -> Settings:
     flow = FlowControlSettings(
-        window_bytes=WINDOW_BYTES, batch_bytes=BATCH_BYTES, live_folder=str(folder / "live")
+        window_bytes=WINDOW_BYTES, batch_bytes=BATCH_BYTES, stats_folder=str(folder / "stats")
     )
     return replace(settings_of(source, folder), flow_control=flow)
 
@@ -125,10 +125,10 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
         def all_is_here(each: TaskStats) -> bool:
             (connection,) = each.connections
             unacked = connection.received_bytes - connection.acknowledged_bytes
-            return connection.gate != "" and unacked == stopped["unacked_bytes"]
+            return connection.bottleneck != "" and unacked == stopped["unacked_bytes"]
 
         sample = _look(place, all_is_here)
-        assert sample.connections[0].gate == "spark"
+        assert sample.connections[0].bottleneck == "spark"
         assert sample.connections[0].waits_for == "Spark (buffer full)"
         ours, before = psutil.Process(), psutil.Process().memory_full_info().uss
         for _ in range(10):
@@ -148,7 +148,7 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
         assert connection.window is not None
         assert connection.window.in_use == stopped["unacked_bytes"]
         assert connection.window.full_seconds > 1.0
-        assert later.top_gate == "spark"
+        assert later.top_bottleneck == "spark"
         for number, batch in enumerate(batches):  # the sink goes on: nothing is lost
             rows += batch.num_rows
             if number % 20 == 0 and (now := read_board(place)):
@@ -220,7 +220,7 @@ def test_nothing_is_held_whatever_way_a_task_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    flow = {"window_bytes": 40_000, "batch_bytes": 8_000, "live_folder": str(tmp_path / "live")}
+    flow = {"window_bytes": 40_000, "batch_bytes": 8_000, "stats_folder": str(tmp_path / "stats")}
     rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=flow))
     if exit == "budget":
         rounds.with_budget(100_000)

@@ -78,7 +78,7 @@ def test_what_a_connection_waits_for(
 
 
 @pytest.mark.parametrize(
-    ("released", "given", "taken", "offered", "gate"),
+    ("released", "given", "taken", "offered", "bottleneck"),
     [
         (3900, 4200, 4400, 1, "spark"),
         (3900, 3901, 4400, 0, "spark"),
@@ -88,13 +88,13 @@ def test_what_a_connection_waits_for(
         (5000, 5000, 5000, 0, "acknowledgement"),
     ],
 )
-def test_the_last_stage_that_holds_anything_gates(
-    released: int, given: int, taken: int, offered: int, gate: str
+def test_the_last_stage_that_holds_anything_is_the_bottleneck(
+    released: int, given: int, taken: int, offered: int, bottleneck: str
 ) -> None:
     stats = replace(READY, released_bytes=released, given_bytes=given, taken_bytes=taken)
     stages = [StageStats("buffers", 4, 3), StageStats("batches", 1, offered)]
     found = connection_of(stats, stages, NodeStreams(), batch_bytes=500)
-    assert found.gate == gate
+    assert found.bottleneck == bottleneck
     assert [(stage.name, stage.size, stage.in_use) for stage in found.stages] == [
         ("frame", 9000, 0),
         ("handover", 2000, 5000 - taken),
@@ -129,7 +129,7 @@ def watcher(
 def test_a_look_is_read_as_it_was_written() -> None:
     stats = watcher([READY, ConnectionStats(NODE, error="gone")]).stats()
     assert TaskStats.from_json(json.loads(json.dumps(stats.to_json()))) == stats
-    assert (stats.label, stats.top_gate, stats.rows) == ("t2", "spark", 120)
+    assert (stats.label, stats.top_bottleneck, stats.rows) == ("t2", "spark", 120)
     assert stats.connections[0].bytes_per_second > 0
 
 
@@ -286,7 +286,7 @@ def test_the_machines_own_folder_is_private(machine: Path) -> None:
     place = BoardFolder("lake")
     assert read_board(place) == []
     folder = place.make()
-    assert folder == machine / f"dcplake-live-{os.getuid()}" / "lake"
+    assert folder == machine / f"dcplake-stats-{os.getuid()}" / "lake"
     assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700, 0o700]
     folder.parent.chmod(0o777)
     for attempt in (place.make, lambda: read_board(place)):
@@ -296,7 +296,7 @@ def test_the_machines_own_folder_is_private(machine: Path) -> None:
 
 def test_a_folder_that_another_user_linked_is_refused(machine: Path) -> None:
     (machine / "theirs").mkdir(mode=0o700)
-    (machine / f"dcplake-live-{os.getuid()}").symlink_to(machine / "theirs")
+    (machine / f"dcplake-stats-{os.getuid()}").symlink_to(machine / "theirs")
     with pytest.raises(ConfigError, match="expected our own"):
         BoardFolder("lake").make()
 
@@ -305,7 +305,7 @@ def test_each_lake_has_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
 
     def of(root: str = "lake", schema: str = "") -> BoardFolder:
-        flow = FlowControlSettings(live_folder="/shared")
+        flow = FlowControlSettings(stats_folder="/shared")
         return BoardFolder.of(
             Settings(lake=LakeSettings(root=root, schema=schema), flow_control=flow)
         )
@@ -318,7 +318,7 @@ def test_each_lake_has_a_place_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
         of(schema="s3a://b/lake"),
     ]
     assert len({each.lake for each in others}) == 4
-    assert str(others[0].folder).startswith("/shared/dcplake-live-")
+    assert str(others[0].folder).startswith("/shared/dcplake-stats-")
 
 
 METRICS = """\
@@ -336,7 +336,7 @@ credit_limit{task="t2",node="node.example:11210",stage="spark",kind="bytes"} 500
 credit_used{task="t2",node="node.example:11210",stage="handover",kind="bytes"} 600
 credit_limit{task="t2",stage="batches",kind="batches"} 1
 credit_used{task="t2",stage="buffers",kind="buffers"} 3
-fc_gating{task="t2",node="node.example:11210",stage="spark"} 1
+fc_bottleneck{task="t2",node="node.example:11210",stage="spark"} 1
 window_policy{task="t2",policy="aggressive"} 1
 window_quota_bytes{task="t2"} 1200000000
 window_connections{task="t2"} 7
@@ -383,12 +383,12 @@ def test_a_window_that_waits_for_its_acknowledgement_is_shown_as_any_other() -> 
     looked = TaskWatcher(
         lambda: TaskStats("dcplake-0a1b2c3d-r7-t2.0", 7, connections=(waits,), windows=SHARED)
     ).stats()
-    stats = replace(looked, seconds=10.0, gate_seconds={"acknowledgement": 4.0})
-    assert [each.gate for each in stats.connections] == ["acknowledgement"]
+    stats = replace(looked, seconds=10.0, bottleneck_seconds={"acknowledgement": 4.0})
+    assert [each.bottleneck for each in stats.connections] == ["acknowledgement"]
     text = task_exposition([stats])
     labels = 'node="node.example:11210",stage="acknowledgement",task="t2"'
-    assert f"fc_gating{{{labels}}} 1.0\n" in text
-    assert 'fc_gating_seconds_total{stage="acknowledgement",task="t2"} 4.0\n' in text
+    assert f"fc_bottleneck{{{labels}}} 1.0\n" in text
+    assert 'fc_bottleneck_seconds_total{stage="acknowledgement",task="t2"} 4.0\n' in text
     assert ["t2", "acknowledgement", "-", "-", "40%"] in [
         line.split() for line in board_text([stats]).splitlines()
     ]
@@ -425,7 +425,7 @@ def test_two_that_look_at_once_count_the_time_once() -> None:
         thread.join()
     assert not together.is_set()
     last = max(all_stats, key=lambda stats: stats.seconds)
-    assert last.gate_seconds["spark"] == pytest.approx(last.seconds)
+    assert last.bottleneck_seconds["spark"] == pytest.approx(last.seconds)
     assert last.bytes == 9000, "what the task says that it took"
 
 

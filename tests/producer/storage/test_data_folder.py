@@ -247,8 +247,8 @@ def _forget_bucket(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "kind", "message"),
     [
-        (_change(version=7), ConfigError, "format version: found 7, expected 3"),
-        (_change(version=...), ConfigError, "format version: found None, expected 3"),
+        (_change(version=7), ConfigError, "format version: found 7, expected 4"),
+        (_change(version=...), ConfigError, "format version: found None, expected 4"),
         (
             _write_record("{"),
             ConfigError,
@@ -261,9 +261,13 @@ def _forget_bucket(folder: Path) -> None:
         (_change(owners="00"), ConfigError, "owners: found '00', expected a list of numbers"),
         (_change(owners=[0]), ConfigError, "owners: found 1, expected 2"),
         (_change(owners=[0, 1]), ConfigError, "owners: found node 1, expected less than 1"),
-        (_change(copies=[[], [-2]]), ConfigError, r"copies: found .*, expected a list of lists"),
-        (_change(copies=[[]]), ConfigError, "copies: found 1, expected 2"),
-        (_change(copies=[[], [1]]), ConfigError, "copies: found node 1, expected less than 1"),
+        (
+            _change(replicas=[[], [-2]]),
+            ConfigError,
+            r"replicas: found .*, expected a list of lists",
+        ),
+        (_change(replicas=[[]]), ConfigError, "replicas: found 1, expected 2"),
+        (_change(replicas=[[], [1]]), ConfigError, "replicas: found node 1, expected less than 1"),
         (_change(members=[1]), ConfigError, r"members: found \[1\], expected a list of true"),
         (_change(map_rev=True), ConfigError, "map_rev: found True, expected a number"),
         (_change(first_uuids=[1, 1 << 64]), ConfigError, "first_uuids: found .*a list of numbers"),

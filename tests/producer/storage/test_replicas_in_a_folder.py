@@ -39,7 +39,7 @@ def kept(tmp_path: Path) -> dict[str, Any]:
 def _logs(folder: Path) -> list[int]:
     """How many logs there are of vbuckets, and of replicas: those that are named, and no other."""
     record = json.loads((folder / "bucket.json").read_text())
-    replicas = [name for row in record["copy_logs"] for _, name in row]
+    replicas = [name for row in record["replica_logs"] for _, name in row]
     assert {path.name for path in folder.glob("vb_*")} == {*record["logs"], *replicas}
     return [len(record["logs"]), len(replicas)]
 

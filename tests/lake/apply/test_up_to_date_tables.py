@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from dcp.errors import ForeignWriteError, LakeError
-from dcp.lake.apply import quiet_tables
+from dcp.lake.apply import up_to_date_tables
 from dcp.lake.apply.applier import pending_of
 from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.config.settings import ApplySettings
@@ -100,7 +100,7 @@ def test_only_tables_with_changes_are_looked_at(
         assert scene.apply() == {a}
         assert scene.planned == [a]
         assert scene.apply() == set()
-        assert scene.planned in ([a], [])  # once, to learn that it is quiet, too
+        assert scene.planned in ([a], [])  # once, to learn that it is up to date, too
     scene.write(b)
     scene.receive()
     assert scene.apply() == {b}
@@ -112,7 +112,7 @@ def test_only_tables_with_changes_are_looked_at(
     assert scene.apply() == {*scene.ids, scene.empty}  # so that the log need not be kept for them
 
 
-def test_where_applies_wait_a_quiet_table_is_asked_about_once(
+def test_where_applies_wait_a_table_without_pending_rows_is_asked_about_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -124,7 +124,7 @@ def test_where_applies_wait_a_quiet_table_is_asked_about_once(
     monkeypatch.setattr("dcp.lake.apply.applier.pending_of", noted)
     applier = scene.driver._applier
     monkeypatch.setattr(applier, "_rule", ApplySettings(when="age", age_seconds=3600))
-    monkeypatch.setattr(applier, "_quiet", quiet_tables.QuietTables())
+    monkeypatch.setattr(applier, "_up_to_date", up_to_date_tables.UpToDateTables())
     a = [*scene.ids][1]
     scene.write(a)
     scene.receive()
@@ -167,11 +167,11 @@ def test_rows_that_wait_for_the_end_of_a_snapshot_are_somebodys(
         0: SimpleNamespace(first_pending_round=None),
         1: SimpleNamespace(first_pending_round=7),
     }
-    monkeypatch.setattr(quiet_tables, "states_at", lambda *_: pending)
+    monkeypatch.setattr(up_to_date_tables, "states_at", lambda *_: pending)
     lake: Any = None  # not asked: the table is not noted
-    tables, replica = quiet_tables.QuietTables(), ReplicaTable("docs", 0)
+    tables, replica = up_to_date_tables.UpToDateTables(), ReplicaTable("docs", 0)
     tables.note(lake, replica, 7, version=3)
-    assert not tables.is_quiet(lake, replica, 7)
+    assert not tables.is_up_to_date(lake, replica, 7)
 
 
 def test_a_look_asks_of_a_bounded_number_of_tables_whether_somebody_changed_them(
@@ -183,19 +183,19 @@ def test_a_look_asks_of_a_bounded_number_of_tables_whether_somebody_changed_them
         asked.append(table)
         return [SimpleNamespace(version=4 if table == "docs3" else 3)][:limit]
 
-    monkeypatch.setattr(quiet_tables, "states_at", lambda *_: {})
-    monkeypatch.setattr(quiet_tables, "history", newest)
-    monkeypatch.setattr(quiet_tables, "ASKED_AT_ONCE", 2)
+    monkeypatch.setattr(up_to_date_tables, "states_at", lambda *_: {})
+    monkeypatch.setattr(up_to_date_tables, "history", newest)
+    monkeypatch.setattr(up_to_date_tables, "ASKED_AT_ONCE", 2)
     lake: Any = SimpleNamespace(table=str)
     replicas = [ReplicaTable(f"docs{number}", number) for number in range(5)]
-    tables = quiet_tables.QuietTables()
+    tables = up_to_date_tables.UpToDateTables()
     for each in replicas:
         tables.note(lake, each, 7, version=3)
     changed = []
     for turn in (["docs0", "docs1"], ["docs2", "docs3"], ["docs4"], ["docs0", "docs1"]):
         asked.clear()
         tables.begin_pass(replicas)
-        changed.append([each.name for each in replicas if not tables.is_quiet(lake, each, 7)])
+        changed.append([each.name for each in replicas if not tables.is_up_to_date(lake, each, 7)])
         assert asked == turn
     assert changed == [[], ["docs3"], [], []]
 

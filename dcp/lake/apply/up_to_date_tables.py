@@ -16,7 +16,7 @@ ASKED_AT_ONCE: Final = 50
 """The most tables that one pass checks for foreign writes: each check is a request."""
 
 
-class QuietTables:
+class UpToDateTables:
     """The replicas that are known to have nothing pending, for one driver. Its threads share it.
 
     A pass checks up to `ASKED_AT_ONCE` tables for foreign writes. If a lake has more, they take
@@ -50,7 +50,7 @@ class QuietTables:
         if all(state.first_pending_round is None for state in states):
             self._seen[replica.name] = version, round_number
 
-    def is_quiet(self, lake: LakeTables, replica: ReplicaTable, to_round: int) -> bool:
+    def is_up_to_date(self, lake: LakeTables, replica: ReplicaTable, to_round: int) -> bool:
         if replica.name not in self._seen:
             return False
         version, seen_round = self._seen[replica.name]
