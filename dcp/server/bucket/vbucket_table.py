@@ -90,7 +90,9 @@ class VbucketTable:
         home = None if self._storage is None else self._storage.replica_home(node, vbucket)
         return self._vbucket(vbucket, home, VbucketState.REPLICA)
 
-    def _vbucket(self, number: int, home: VbucketHome | None, state: VbucketState | None) -> Vbucket:
+    def _vbucket(
+        self, number: int, home: VbucketHome | None, state: VbucketState | None
+    ) -> Vbucket:
         return Vbucket(number, self._fresh_uuid, self._settings, home, state)
 
     def _fresh_uuid(self) -> int:

@@ -60,9 +60,7 @@ class Replica:
 
         Raises LocalProtocolError if the event is impossible in the present state.
         """
-        self._undo_promotion = self.vbucket.begin_change(
-            event, is_first=not self.has_failover_log
-        )
+        self._undo_promotion = self.vbucket.begin_change(event, is_first=not self.has_failover_log)
 
     def undo_preparation(self) -> None:
         """Return to the state before ``prepare``; the disk may still have the new state."""
