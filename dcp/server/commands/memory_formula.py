@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from dcp.server.bucket.client_load import FIRST_BATCH_BYTES, UNSENT_QUOTA_BYTES
 from dcp.server.bucket.flusher import MOST_SHARE, REFUSED_SHARE
-from dcp.server.bucket.unsent_bytes import FIRST_BATCH_BYTES, UNSENT_QUOTA_BYTES
 from dcp.server.model.cluster_settings import OUTBOX_BYTES
 from dcp.server.model.versions import OVERHEAD_BYTES
 from dcp.server.vbucket.key_index import KeyIndex
