@@ -247,13 +247,12 @@ class AcceptedConnection:
         work = self.session.work
         if work is None:
             return 1
-        is_over = work.step()
-        while not is_over and self._loop.time() < end:
-            is_over = work.step()
-        if is_over:
-            with self._bucket.lock:
-                self.session.end_work()
-            self.wake()
+        for _step in work:
+            if self._loop.time() >= end:
+                return 1
+        with self._bucket.lock:
+            self.session.end_work()
+        self.wake()
         return 1
 
     async def _write(self) -> None:
