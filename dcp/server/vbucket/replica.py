@@ -42,7 +42,7 @@ class Replica:
         self._has_unstored = False
         self.lost_cursors: tuple[str, ...] = ()
         """Names of client streams that must return to the disk."""
-        found = vbucket.data.newest.keys.versions
+        found = vbucket.data.newest.versions
         prepares = (each.seqno for each in found if each.opcode == Opcode.DCP_PREPARE)
         self._acknowledgements = Acknowledgements(max(prepares, default=0))
 

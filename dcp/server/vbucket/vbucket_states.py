@@ -90,7 +90,7 @@ class Vbucket:
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
         data.disk.restore_high_seqnos(self.documents.collections.high_seqnos)
         # After a crash items may be newer than the saved clock, and CAS values must not repeat.
-        for version in data.newest.keys.versions:
+        for version in data.newest.versions:
             self.documents.clock.raise_floor(version.cas)
 
     def _manifest(self, home: VbucketHome, number: int) -> Manifest:
