@@ -157,7 +157,7 @@ class Bucket:
         """
         try:
             if self._storage is not None and self._storage.is_open:
-                self._storage.close(self.vbuckets, self.replicas.all_vbuckets())
+                self._storage.close(self.vbuckets, self.table.all())
         finally:
             if self.writes.flusher is not None:
                 self.writes.flusher.close()

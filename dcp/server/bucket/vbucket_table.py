@@ -59,13 +59,18 @@ class VbucketTable:
             self._limit_waiting_writes(vbucket)
             origin.begin(vbucket)
         quota_bytes = max(1, settings.checkpoint_quota_bytes // settings.nodes)
-        own = origin.own_replicas(self.vbuckets, known_manifest, quota_bytes)
-        self.replicas = (
-            Replicas(self._new_replica, self._drop_replica, known_manifest, quota_bytes)
-            if own is None
-            else own
+        own_node = origin.replica_node
+        self.replicas = Replicas(
+            self._new_replica if own_node is None else lambda _, number: self.vbuckets[number],
+            self._drop_replica,
+            known_manifest,
+            quota_bytes,
         )
-        self.replicas.follow(cluster_map)
+        if own_node is None:
+            self.replicas.follow(cluster_map)
+        else:
+            for vbucket in self.vbuckets:
+                self.replicas.add(own_node, vbucket.id)
         if storage is not None:
             storage.keep_replicas(self._logged_replicas())
 
@@ -124,7 +129,9 @@ class VbucketTable:
     # --- who holds what
 
     def all(self) -> list[Vbucket]:
-        return [*self.vbuckets, *self.replicas.all_vbuckets()]
+        """Return all vbuckets, then the replicas that are no vbuckets of the bucket."""
+        replicas = self.replicas.all_vbuckets()
+        return [*self.vbuckets, *(each for each in replicas if each is not self.vbuckets[each.id])]
 
     def of_key(self, key: bytes) -> Vbucket:
         return self.vbuckets[vbucket_of(key, len(self.vbuckets))]
