@@ -24,7 +24,7 @@ _PART_OF_TAKEN: Final = 4
 
 
 class ClientLoad:
-    """What the clients of a process take.
+    """The connections of clients, and the memory that they take.
 
     Only the loop's thread changes it; any thread may read ``connections``.
     """
