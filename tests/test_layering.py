@@ -254,8 +254,7 @@ SERVER_EDGE: dict[str, str] = {
     "threads that write and read the disk": """bucket_storage compactor disk_scan flusher
         pending_write parallel_writes""",
     "a lock, fresh numbers and the clock, for all behind it": """admin_client auth bucket_assembly
-        cluster cluster_settings kv_client
-        vbucket_maker vbucket_table""",
+        cluster cluster_settings kv_client vbucket_table""",
     "names of the standard library, no I/O": "http_endpoints http_messages",
 }
 

@@ -1,6 +1,6 @@
 """A cluster of producer nodes that run in a thread of their own."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import sleep
 from typing import Final
@@ -28,7 +28,7 @@ from dcp.server.model.manifest import DEFAULT_ID, Manifest
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.versions import Version
 from dcp.server.node.cluster_nodes import ClusterNodes
-from dcp.server.node.serving import Serving
+from dcp.server.node.serving import Serving, Work
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Status, VbucketState
 
@@ -51,7 +51,7 @@ class ProducerCluster(Serving):
         bucket = ProducerBucket(settings or ClusterSettings())
         nodes = ClusterNodes(bucket, commands)
         self.members = ClusterMembers(nodes, bucket)
-        super().__init__(nodes, self.members)
+        super().__init__(nodes)
 
     # --- documents
 
@@ -512,3 +512,11 @@ class ProducerCluster(Serving):
     def faults(self) -> Faults:
         """The faults that are still to come; hold ``batch()`` while you read them."""
         return self.bucket.faults
+
+    # --- in the loop
+
+    def _opened(self) -> Mapping[str, Work]:
+        return self.members.opened()
+
+    async def _ending(self) -> None:
+        await self.members.ending()

@@ -24,9 +24,9 @@ _LOGGER = logging.getLogger(__name__)
 class ClusterMembers:
     """The members of one bucket's cluster. ``ProducerCluster`` documents the orders.
 
-    The loop calls ``opening``, ``opened``, ``ending`` and ``follow_map``; any thread may call the
-    rest. Calls from other threads return when the work is done. An order over one of a node's own
-    connections cannot wait: its work runs after the answer is sent.
+    The loop calls ``opened``, ``ending`` and ``follow_map``; any thread may call the rest. Calls
+    from other threads return when the work is done. An order over one of a node's own connections
+    cannot wait: its work runs after the answer is sent.
     """
 
     def __init__(self, nodes: ClusterNodes, bucket: ProducerBucket) -> None:
@@ -41,8 +41,6 @@ class ClusterMembers:
         return self._nodes.at(node).awake
 
     # --- beside the nodes, in the loop
-
-    async def opening(self) -> None: ...
 
     def opened(self) -> dict[str, Work]:
         self._replication.start()

@@ -56,16 +56,8 @@ class Request(NamedTuple):
 
 _Batch = dict[bytes, Request]
 """Requests by key, in their order."""
-
-
-class _Sent(NamedTuple):
-    """A batch that was sent."""
-
-    batch: _Batch
-    indices: Mapping[tuple[str, int], Sequence[int]]
-    """The requests that each node got, by index in the batch, in order."""
-
-
+_Sent = tuple[_Batch, Mapping[tuple[str, int], Sequence[int]]]
+"""A batch that was sent, and the requests that each node got: indices in the batch, in order."""
 _Answered = tuple[Request, Frame]
 
 
@@ -160,7 +152,7 @@ class KvClient:
                 while under_way and (
                     not batch
                     or len(under_way) >= most_ahead
-                    or any(not batch.keys().isdisjoint(sent.batch) for sent in under_way)
+                    or any(not batch.keys().isdisjoint(sent) for sent, _ in under_way)
                 ):
                     yield from _checked(self._answers(under_way), expected)
                 if batch:
@@ -208,14 +200,15 @@ class KvClient:
         # One write per node for the whole batch.
         for address, of_node in frames.items():
             self._connection(address).send(of_node)
-        return _Sent(batch, indices)
+        return batch, indices
 
     def _receive(self, sent: _Sent) -> list[_Answered]:
+        batch, of_nodes = sent
         answers: dict[int, Frame] = {}
-        for address, indices in sent.indices.items():
+        for address, indices in of_nodes.items():
             received = self._connection(address).receive(len(indices))
             answers.update(zip(indices, received, strict=True))
-        return [(request, answers[index]) for index, request in enumerate(sent.batch.values())]
+        return [(request, answers[index]) for index, request in enumerate(batch.values())]
 
     def _connection(self, address: tuple[str, int]) -> KvConnection:
         if address not in self._connections:

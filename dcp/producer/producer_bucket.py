@@ -4,7 +4,7 @@ Changes of state are in ``bucket_states.py``, ``promotion.py`` and ``failover.py
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import cast
 
@@ -17,7 +17,6 @@ from dcp.producer.writes.sync_write_board import SyncWriteBoard
 from dcp.server.bucket.bucket_assembly import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.manifest import Manifest
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Version
 from dcp.server.streams.active_stream import ActiveStream
@@ -32,6 +31,7 @@ class ClientOrigin:
     """The ``BucketOrigin`` of a bucket that clients write to."""
 
     opened_state = None
+    replica_node = None
 
     def __init__(self, bucket: "ProducerBucket") -> None:
         self._bucket = bucket
@@ -42,9 +42,6 @@ class ClientOrigin:
 
     def begin(self, vbucket: Vbucket) -> None:
         """Do nothing: clients see the vbucket as it was saved."""
-
-    def own_replicas(self, _: Sequence[Vbucket], __: Callable[[], Manifest], ___: int) -> None:
-        """Return None."""
 
     def stream_moved(self, vbucket: int) -> None:
         """Do nothing."""

@@ -4,7 +4,7 @@ GET is here, too: in a bucket that clients write to, a read expires the document
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from dcp.producer.producer_bucket import bucket_of
 from dcp.producer.writes.document_writer import (
@@ -25,14 +25,11 @@ from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 _SHORT_VALUE_BYTES: Final = 16 * 1024
 _CAS_ALONE: Final = m.MutationAnswer()
 
+_Command = Callable[[DocumentWriter, bytes, int, int], Version]
+"""Changes the document of a key in a collection, and returns the new version.
 
-class _Command(Protocol):
-    """Changes the document of a key in a collection."""
-
-    def __call__(
-        self, documents: DocumentWriter, key: bytes, collection: int, level: int, /
-    ) -> Version:
-        """Return the new version; with a durability ``level`` other than 0 it is a prepare."""
+The last argument is the durability level; other than 0, the version is a prepare.
+"""
 
 
 def get(session: Session, frame: Frame, _: m.Body, __: float) -> None:

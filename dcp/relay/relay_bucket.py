@@ -4,15 +4,13 @@ On disk the vbuckets are replicas, so no restart begins a branch: all branches c
 cluster. Clients see them as active, because the relay is their only node.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from dcp.errors import ConfigError
 from dcp.relay.relay_figures import RelayFigures
 from dcp.server.bucket.bucket_assembly import Bucket
-from dcp.server.bucket.replicas import NodeVbucket, Replicas
-from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners
 from dcp.server.model.manifest import Manifest
@@ -29,21 +27,12 @@ NODE: Final = 0
 """Index of the relay's only node."""
 
 
-class _OwnReplicas(Replicas):
-    """Replicas that are the bucket's own vbuckets, so no map change adds or removes one."""
-
-    def all_vbuckets(self) -> list[Vbucket]:
-        return []
-
-    def follow(self, _: ServedClusterMap) -> list[NodeVbucket]:
-        return []
-
-
 class UpstreamOrigin:
     """The ``BucketOrigin`` of a relay."""
 
     send_hook = None
     opened_state = VbucketState.REPLICA
+    replica_node = NODE
 
     def __init__(self) -> None:
         self.on_stream_moved: Listeners[[int]] = Listeners()
@@ -51,22 +40,6 @@ class UpstreamOrigin:
 
     def begin(self, vbucket: Vbucket) -> None:
         vbucket.show_as(VbucketState.ACTIVE)
-
-    def own_replicas(
-        self,
-        vbuckets: Sequence[Vbucket],
-        known_manifest: Callable[[], Manifest],
-        quota_bytes: int,
-    ) -> Replicas:
-        replicas = _OwnReplicas(
-            lambda _, vbucket: vbuckets[vbucket],
-            lambda _, __: None,
-            known_manifest,
-            quota_bytes,
-        )
-        for vbucket in range(len(vbuckets)):
-            replicas.add(NODE, vbucket)
-        return replicas
 
     def stream_moved(self, vbucket: int) -> None:
         self.on_stream_moved(vbucket)

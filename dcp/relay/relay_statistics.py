@@ -53,7 +53,7 @@ def relay_figures(bucket: RelayBucket, upstream: Upstream, settings: RelaySettin
 
 def _load(bucket: RelayBucket) -> Load:
     connections = bucket.dcp_connections.values()
-    keys, key_bytes = keys_of([vbucket.data.newest.keys for vbucket in bucket.vbuckets])
+    keys, key_bytes = keys_of([vbucket.data.newest for vbucket in bucket.vbuckets])
     streams = sum(len(each.streams) for each in connections)
     return Load(keys, key_bytes, len(connections), streams)
 

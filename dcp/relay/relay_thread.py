@@ -1,11 +1,14 @@
-"""Runs a relay in its own thread: its bucket, its links to the cluster, and its node.
+"""Runs a relay in its own thread: its bucket, its links to the cluster, its node and its log.
 
 Any thread may call ``start``, ``stop`` and ``figures``. ``upstream`` belongs to the event loop and
 needs the bucket's lock. Clients can connect once all failover logs are known, or after a time
 limit; until a log is known, the relay answers requests about it with ETMPFAIL.
 """
 
+import asyncio
 import logging
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,17 +18,21 @@ from dcp.relay.commands import relay_commands
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.relay_figures import RelayFigures
 from dcp.relay.relay_settings import RelaySettings
-from dcp.relay.relay_statistics import relay_figures
-from dcp.relay.relay_tasks import RelayTasks
+from dcp.relay.relay_statistics import log_figures, relay_figures
 from dcp.relay.upstream import Upstream
 from dcp.server.node.cluster_nodes import ClusterNodes
-from dcp.server.node.serving import Serving
+from dcp.server.node.serving import Serving, Work
+from dcp.server.replication.background import keep_running
 from dcp.server.storage.bucket_record import BucketRecord
 
 _LOGGER = logging.getLogger(__name__)
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::")  # noqa: S104  (the operator says where to listen)
 _SAME_HOST: Final = "$HOST"
 """Host name in the map that clients replace by the host which sent the map, so they return here."""
+_INFORMED_SECONDS: Final = 10.0
+"""Clients cannot connect for so long at most, while failover logs and high seqnos are unknown."""
+_LOG_SECONDS: Final = 60.0
+_FIRST_LOG_SECONDS: Final = 2.0
 
 
 class Relay(Serving):
@@ -50,11 +57,38 @@ class Relay(Serving):
         )
         bucket.tell_figures = self.figures
         regulator.follow(lambda: nodes.at(NODE).clients)
-        super().__init__(nodes, RelayTasks(self.upstream, bucket.lock, self.figures))
+        self._following: asyncio.Task[None] | None = None
+        super().__init__(nodes)
 
     def figures(self) -> RelayFigures:
         with self.relay_bucket.lock:
             return relay_figures(self.relay_bucket, self.upstream, self.relay_settings)
+
+    # --- in the loop
+
+    async def _opening(self) -> None:
+        """Connect; return when failover logs and high seqnos are known, or after 10 seconds."""
+        with self.bucket.lock:
+            self.upstream.start()
+        self._following = asyncio.ensure_future(keep_running("upstream", self.upstream.run))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_INFORMED_SECONDS):
+                await self.upstream.is_informed.wait()
+
+    def _opened(self) -> Mapping[str, Work]:
+        return {"regulator": self.upstream.regulator.run, "relay watch": self._watch}
+
+    async def _ending(self) -> None:
+        await self.upstream.stop()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        await asyncio.sleep(_FIRST_LOG_SECONDS)
+        while True:
+            log_figures(self.figures())
+            await asyncio.sleep(_LOG_SECONDS)
 
 
 def _uuid_and_vbuckets(settings: RelaySettings) -> tuple[str, int]:

@@ -24,7 +24,7 @@ def all_told(cluster: ProducerCluster) -> list[object]:
         told.append((dict(collections.high_seqnos), collections.max_visible_seqno))
         told.append((collections.manifest, list(collections.steps)))
         purged = range(data.disk.purge_seqno + 1)
-        newest = [v for v in data.newest.keys.versions if not v.is_deleted or v.seqno not in purged]
+        newest = [v for v in data.newest.versions if not v.is_deleted or v.seqno not in purged]
         told.append(sorted((v.seqno, *v.wire(STORED_FLAVOUR)) for v in newest))
     return told
 

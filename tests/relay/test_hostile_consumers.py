@@ -15,7 +15,7 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.relay.relay_thread import Relay
-from dcp.server.bucket.unsent_bytes import LARGEST_BATCH_BYTES
+from dcp.server.bucket.client_load import LARGEST_BATCH_BYTES
 from dcp.server.model.cluster_settings import OUTBOX_BYTES
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
@@ -89,7 +89,7 @@ def test_a_stream_that_nobody_reads(
         cluster.set(b"large-%d" % number, b"x" * MEGABYTE)
     wait_until_level(cluster, relay)
     both = 2  # consumers: the good one may be about to get a large document too
-    assert relay.bucket.clients.unsent.total_bytes <= both * (LARGEST_BATCH_BYTES + MEGABYTE + 100)
+    assert relay.bucket.clients.unsent_bytes <= both * (LARGEST_BATCH_BYTES + MEGABYTE + 100)
 
 
 def test_a_flood_of_stream_requests_also_for_vbuckets_that_are_none(

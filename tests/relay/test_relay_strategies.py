@@ -282,7 +282,7 @@ def test_metrics_say_who_is_waited_for(
     assert told["relay_waits_for_disk"] == 0
     assert told["relay_resident_bytes"] > 20 * 2**20
     with relay.bucket.lock:
-        indexes = [relay.bucket.vbuckets[vbucket].data.newest.keys for vbucket in range(2)]
+        indexes = [relay.bucket.vbuckets[vbucket].data.newest for vbucket in range(2)]
         keys = [each.key for index in indexes for each in index.versions]
         longest = max(map(len, keys))
     load = Load(len(keys), key_bytes=longest, connections=2, streams=4)

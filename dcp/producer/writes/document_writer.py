@@ -64,7 +64,7 @@ class DocumentWriter:
     def rewind(self) -> None:
         """Rebuild the expiry queue after the history was cut."""
         self.expiries = ExpiryQueue()
-        for version in self.data.newest.keys.versions:
+        for version in self.data.newest.versions:
             if version.is_live:
                 self._note_expiry(version)
 
@@ -186,7 +186,7 @@ class DocumentWriter:
 
     def _is_free(self, collection: int, key: bytes) -> bool:
         """Return False while a sync write on the key is pending: its document cannot change."""
-        return self.data.newest.keys.pending_prepare(key, collection) is None
+        return self.data.newest.pending_prepare(key, collection) is None
 
     def _require_free(self, collection: int, key: bytes) -> None:
         if not self._is_free(collection, key):
@@ -258,7 +258,7 @@ class DocumentWriter:
             content,
             seqno=self.data.high_seqno + 1,
             # The revisions of a key must never repeat, not even after a purge of its tombstone.
-            rev=(self.data.newest.keys.forgotten_rev if older is None else older.rev) + 1,
+            rev=(self.data.newest.forgotten_rev if older is None else older.rev) + 1,
             cas=self.documents.clock.next(now),
             collection=collection,
         )

@@ -124,7 +124,7 @@ class SyncWrites:
                 self._results.append((write.answer, Status.SYNC_WRITE_AMBIGUOUS))
         self._writer = writer
         state = NEXT[WriteState.PENDING, WriteEvent.RECOVERED]
-        pending = writer.data.newest.keys.pending_prepares() if commits_prepares else []
+        pending = writer.data.newest.pending_prepares() if commits_prepares else []
         self._writes = [_Write(prepare, inf, None, state) for prepare in pending]
         writer.hold_back(write.key for write in self._writes)
 
@@ -151,8 +151,8 @@ class SyncWrites:
         self, write: _Write, acknowledged: int, chain: Chain, now: float
     ) -> WriteEvent | None:
         prepare = write.prepare
-        keys = self._writer.data.newest.keys
-        if keys.pending_prepare(prepare.key, prepare.collection) is not prepare:
+        newest = self._writer.data.newest
+        if newest.pending_prepare(prepare.key, prepare.collection) is not prepare:
             return WriteEvent.GONE
         if prepare.seqno <= acknowledged:
             return WriteEvent.ACKNOWLEDGED

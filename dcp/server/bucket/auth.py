@@ -2,7 +2,6 @@
 
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
 from secrets import token_bytes, token_hex
 from typing import Any, Final
 
@@ -28,23 +27,9 @@ def _node_credentials() -> Credentials:
     return Credentials(REPLICATION_USER, Secret(token_hex(16)), SCRAM_MECHANISMS[:1])
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The user proved the password."""
-
-    user: str
-    payload: bytes = b""
-    """The server's final SCRAM message; empty for PLAIN."""
-
-
-@dataclass(frozen=True, slots=True)
-class Challenge:
-    """The client must answer ``payload`` with a SASL_STEP."""
-
-    payload: bytes
-
-
-Outcome = Accepted | Challenge
+Outcome = tuple[str | None, bytes]
+"""The user who proved the password, and the payload of the answer: SCRAM's final message, or
+nothing after PLAIN. Without a user the client must answer the payload with a SASL_STEP."""
 
 
 class UserStore:
@@ -129,7 +114,7 @@ class SaslConversation:
     def start(self, mechanism: bytes, payload: bytes) -> Outcome:
         self._server = None
         if mechanism == b"PLAIN":
-            return Accepted(self._users.check_plain(payload))
+            return self._users.check_plain(payload), b""
         if mechanism not in _SCRAM:
             name = mechanism.decode("utf-8", "replace")
             text = f'Requested mechanism "{name}" is not supported'
@@ -139,7 +124,7 @@ class SaslConversation:
         try:
             server.set_client_first(payload.decode())
             self._server = server
-            return Challenge(server.get_server_first().encode())
+            return None, server.get_server_first().encode()
         except (ScramException, UnicodeDecodeError, ValueError):
             text = "SCRAM: the first message is malformed"
             raise RefusedError(Status.EINVAL, text) from None
@@ -152,7 +137,7 @@ class SaslConversation:
             raise RefusedError(Status.AUTH_ERROR, text)
         try:
             server.set_client_final(payload.decode())
-            return Accepted(self._user, server.get_server_final().encode())
+            return self._user, server.get_server_final().encode()
         except (ScramException, UnicodeDecodeError, ValueError):
             raise RefusedError(Status.AUTH_ERROR, "SCRAM") from None
 

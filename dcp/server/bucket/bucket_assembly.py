@@ -23,11 +23,9 @@ from dcp.server.bucket.bucket_storage import BucketStorage
 from dcp.server.bucket.client_load import ClientLoad
 from dcp.server.bucket.dcp_connection import SharedByConnections
 from dcp.server.bucket.dcp_connections import DcpConnections
-from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.node_figures import ProcessFigures
 from dcp.server.bucket.persistence_waits import PersistenceWaits
 from dcp.server.bucket.replicas import Replicas
-from dcp.server.bucket.vbucket_maker import VbucketMaker
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.bucket.write_path import WritePath
 from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
@@ -77,10 +75,10 @@ class Bucket:
         self.collections = BucketManifest(
             FIRST if self._storage is None else self._storage.manifest, self._save
         )
-        flusher = None if self._storage is None else _flusher_of(settings, self.lock)
         self.table = VbucketTable(
-            VbucketMaker(settings, random, self._storage),
-            flusher,
+            settings,
+            random,
+            self._storage,
             self.map,
             lambda: self.manifest,
             origin,
@@ -93,9 +91,7 @@ class Bucket:
             self.map,
             self.changes,
         )
-        self.writes = WritePath(
-            settings, self.table, flusher, memory, self.dcp_connections, self.changes
-        )
+        self.writes = WritePath(settings, self.table, memory, self.dcp_connections, self.changes)
         self.persistence_waits = PersistenceWaits(self.table, settings)
         self.save()
 
@@ -161,7 +157,7 @@ class Bucket:
         """
         try:
             if self._storage is not None and self._storage.is_open:
-                self._storage.close(self.vbuckets, self.replicas.all_vbuckets())
+                self._storage.close(self.vbuckets, self.table.all())
         finally:
             if self.writes.flusher is not None:
                 self.writes.flusher.close()
@@ -171,8 +167,3 @@ def _uuid_of(settings: ClusterSettings, storage: BucketStorage | None, random: R
     if storage is not None:
         return storage.bucket_uuid
     return settings.bucket_uuid or f"{random.getrandbits(128):032x}"
-
-
-def _flusher_of(settings: ClusterSettings, lock: RLock) -> Flusher:
-    quota_bytes = settings.checkpoint_quota_bytes
-    return Flusher(lock, settings.flush_seconds, quota_bytes, settings.clock)

@@ -4,11 +4,8 @@ Clients write to a producer's bucket (``ClientOrigin`` in ``dcp/producer/produce
 Another cluster fills a relay's bucket (``UpstreamOrigin`` in ``dcp/relay/relay_bucket.py``).
 """
 
-from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dcp.server.bucket.replicas import Replicas
-from dcp.server.model.manifest import Manifest
 from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import DcpClient
 from dcp.server.vbucket.vbucket_states import Vbucket
@@ -41,19 +38,15 @@ class BucketOrigin(Protocol):
     def opened_state(self) -> VbucketState | None:
         """State of all vbuckets after opening; None keeps the saved state of each."""
 
-    def begin(self, vbucket: Vbucket) -> None:
-        """Prepare a vbucket that was just opened for its clients."""
-
-    def own_replicas(
-        self,
-        vbuckets: Sequence[Vbucket],
-        known_manifest: Callable[[], Manifest],
-        quota_bytes: int,
-    ) -> Replicas | None:
-        """Return a table in which the vbuckets themselves are the filled replicas.
+    @property
+    def replica_node(self) -> int | None:
+        """The node whose replicas are the bucket's own vbuckets.
 
         None: replicas are separate vbuckets, placed by the cluster map.
         """
+
+    def begin(self, vbucket: Vbucket) -> None:
+        """Prepare a vbucket that was just opened for its clients."""
 
     def stream_moved(self, vbucket: int) -> None:
         """Take notice that a client's stream of ``vbucket`` sent items or ran dry, began or ended.

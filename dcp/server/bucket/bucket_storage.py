@@ -191,8 +191,10 @@ class BucketStorage:
         named = wanted.union(*(vbucket.named_manifests for vbucket in vbuckets))
         self._manifests.keep(named | {number for number in given if number is not None})
 
-    def close(self, vbuckets: list[Vbucket], replicas: list[Vbucket]) -> None:
+    def close(self, vbuckets: list[Vbucket], with_replicas: list[Vbucket]) -> None:
         """Write all pending data, record a clean stop, and unlock the folder.
+
+        ``with_replicas`` has the vbuckets, and all replicas with logs of their own.
 
         Raises:
             OSError: the folder cannot be written; the next start recovers as after a crash.
@@ -200,7 +202,7 @@ class BucketStorage:
         self.is_open = False
         failures = []
         try:
-            for vbucket in (*vbuckets, *replicas):
+            for vbucket in with_replicas:
                 try:
                     vbucket.data.persistence.flush(vbucket.data.high_seqno)
                     if vbucket.data.disk.saved_state:
@@ -211,7 +213,7 @@ class BucketStorage:
             if failures:
                 raise failures[0]
             ended_at = [vbucket.data.high_seqno for vbucket in vbuckets]
-            self._forget_manifests({self._record.manifest}, (*vbuckets, *replicas))
+            self._forget_manifests({self._record.manifest}, with_replicas)
             rows = self._manifests.rows
             self._folder.save(replace(self._record, manifests=rows, ended_at=ended_at))
         finally:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from threading import RLock
 from typing import Final
@@ -32,13 +31,6 @@ MOST_SHARE: Final = 1 / 4
 REFUSED_SHARE: Final = 3 / 8
 """Share of the quota, pending for failing logs, at which all writes are refused."""
 _LONGEST_RETRY_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    why: str
-    tried_at: float
-    """Seconds of a monotonic clock."""
 
 
 class Flusher:
@@ -68,7 +60,8 @@ class Flusher:
         self.on_written: Listeners[[Vbucket]] = Listeners()
         """Called with each vbucket that was written, under the lock, in any thread."""
         self._is_stuck = False
-        self._failing: dict[Vbucket, _Failure] = {}
+        self._failing: dict[Vbucket, tuple[str, float]] = {}
+        """The last error of each vbucket that cannot be written, and the monotonic time of it."""
         self._writing: Vbucket | None = None
         """The vbucket being written in the background; None if it was forgotten meanwhile."""
         self._hurry: Callable[[], object] = lambda: None
@@ -93,7 +86,7 @@ class Flusher:
     @property
     def failures(self) -> dict[int, str]:
         """Last error of each vbucket that cannot be written, by number."""
-        return {vbucket.id: failure.why for vbucket, failure in self._failing.items()}
+        return {vbucket.id: why for vbucket, (why, _) in self._failing.items()}
 
     @property
     def _broken_pending_bytes(self) -> int:
@@ -133,13 +126,12 @@ class Flusher:
         if self.pending_bytes < self._most_bytes:
             return
         self.make_room()
-        failure = self._failing.get(vbucket)
+        fails = vbucket in self._failing
         # A vbucket with a healthy log is refused later than one whose log fails.
-        most_bytes = self._refused_bytes if failure is None else self._most_bytes
-        if self._broken_pending_bytes < most_bytes:
+        if self._broken_pending_bytes < (self._most_bytes if fails else self._refused_bytes):
             return
-        broken = vbucket if failure is not None else next(iter(self._failing))
-        why = self._failing[broken].why
+        broken = vbucket if fails else next(iter(self._failing))
+        why, _ = self._failing[broken]
         if not self._is_stuck:  # one log line for many refused writes
             text = "vbucket %d: cannot write to disk, writes to vbucket %d are refused: %s"
             _LOGGER.warning(text, broken.id, vbucket.id, why)
@@ -148,10 +140,11 @@ class Flusher:
 
     def _try(self, vbucket: Vbucket) -> None:
         retry_seconds = min(self._seconds, _LONGEST_RETRY_SECONDS)
-        before = self._failing.get(vbucket)
         # Every write comes here while the disk fails; a failing log is tried only at intervals.
-        if before is not None and self._monotonic() - before.tried_at < retry_seconds:
-            return
+        if vbucket in self._failing:
+            _, tried_at = self._failing[vbucket]
+            if self._monotonic() - tried_at < retry_seconds:
+                return
         try:
             vbucket.data.persistence.flush()
         except OSError as error:
@@ -211,7 +204,7 @@ class Flusher:
             text = "vbucket %d: cannot write to disk; the flusher tries again: %s"
             is_known = isinstance(failure, OSError)
             _LOGGER.warning(text, vbucket.id, failure, exc_info=None if is_known else failure)
-        self._failing[vbucket] = _Failure(str(failure), self._monotonic())
+        self._failing[vbucket] = str(failure), self._monotonic()
 
     def close(self) -> None:
         self._thread.shutdown()

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from random import Random
 from threading import Condition, RLock
 
 from dcp.server.bucket.bucket_origin import BucketOrigin
+from dcp.server.bucket.bucket_storage import BucketStorage
 from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.replicas import Replicas
-from dcp.server.bucket.vbucket_maker import VbucketMaker
 from dcp.server.model.cluster_map import ServedClusterMap
+from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.failover_log import fresh_uuid
 from dcp.server.model.manifest import Manifest
+from dcp.server.storage.saved_vbucket import VbucketHome
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import vbucket_of
 from dcp.wire.vocabulary import VbucketState
@@ -23,8 +27,9 @@ class VbucketTable:
 
     def __init__(
         self,
-        maker: VbucketMaker,
-        flusher: Flusher | None,
+        settings: ClusterSettings,
+        random: Random,
+        storage: BucketStorage | None,
         cluster_map: ServedClusterMap,
         known_manifest: Callable[[], Manifest],
         origin: BucketOrigin,
@@ -32,29 +37,71 @@ class VbucketTable:
     ) -> None:
         """Open the vbuckets and replicas that the map names; ``lock`` is the bucket's.
 
-        ``flusher`` is None for a bucket in memory.
+        ``random`` makes the uuids of branches; ``storage`` is None for a bucket in memory. If a
+        vbucket cannot be opened, the data folder is unlocked.
 
         Raises:
             OSError: a file cannot be read or written.
         """
-        self._maker, self._flusher, self._map = maker, flusher, cluster_map
-        settings = maker.settings
+        self._settings, self._random, self._storage = settings, random, storage
+        self._map = cluster_map
+        self.flusher: Flusher | None = None
+        """Writes the vbuckets to the data folder, if there is one."""
+        if storage is not None:
+            self.flusher = Flusher(
+                lock, settings.flush_seconds, settings.checkpoint_quota_bytes, settings.clock
+            )
         self._moving: frozenset[int] = frozenset()
         self.replicas_moved = Condition(lock)
         """Notified when a replica received data, or a rebalance or replication took a step."""
-        self.vbuckets: list[Vbucket] = maker.opened(cluster_map, origin.opened_state)
+        self.vbuckets = self._opened(origin.opened_state)
         for vbucket in self.vbuckets:
             self._limit_waiting_writes(vbucket)
             origin.begin(vbucket)
         quota_bytes = max(1, settings.checkpoint_quota_bytes // settings.nodes)
-        own = origin.own_replicas(self.vbuckets, known_manifest, quota_bytes)
-        self.replicas = (
-            Replicas(maker.replica_of, self._drop_replica, known_manifest, quota_bytes)
-            if own is None
-            else own
+        own_node = origin.replica_node
+        self.replicas = Replicas(
+            self._new_replica if own_node is None else lambda _, number: self.vbuckets[number],
+            self._drop_replica,
+            known_manifest,
+            quota_bytes,
         )
-        self.replicas.follow(cluster_map)
-        maker.keep_replicas(self._logged_replicas())
+        if own_node is None:
+            self.replicas.follow(cluster_map)
+        else:
+            for vbucket in self.vbuckets:
+                self.replicas.add(own_node, vbucket.id)
+        if storage is not None:
+            storage.keep_replicas(self._logged_replicas())
+
+    def _opened(self, state: VbucketState | None) -> list[Vbucket]:
+        """Create all vbuckets, or open those of the data folder together with its map.
+
+        Each gets ``state``, or with None the state that was saved.
+        """
+        storage = self._storage
+        numbers = range(self._settings.vbuckets)
+        if storage is None:
+            return [self._vbucket(number, None, state) for number in numbers]
+        try:
+            vbuckets = [self._vbucket(number, storage.home(number), state) for number in numbers]
+            storage.begin(self._map, vbuckets)
+        except BaseException:
+            storage.abandon()
+            raise
+        return vbuckets
+
+    def _new_replica(self, node: int, vbucket: int) -> Vbucket:
+        home = None if self._storage is None else self._storage.replica_home(node, vbucket)
+        return self._vbucket(vbucket, home, VbucketState.REPLICA)
+
+    def _vbucket(
+        self, number: int, home: VbucketHome | None, state: VbucketState | None
+    ) -> Vbucket:
+        return Vbucket(number, self._fresh_uuid, self._settings, home, state)
+
+    def _fresh_uuid(self) -> int:
+        return fresh_uuid(self._random.randint)
 
     def _logged_replicas(self) -> list[tuple[int, int]]:
         """Return node and vbucket of the replicas that have logs of their own."""
@@ -66,22 +113,25 @@ class VbucketTable:
         ]
 
     def _limit_waiting_writes(self, vbucket: Vbucket) -> None:
-        if self._flusher is not None:
-            vbucket.data.check_room_with(partial(self._flusher.require_room, vbucket))
+        if self.flusher is not None:
+            vbucket.data.check_room_with(partial(self.flusher.require_room, vbucket))
 
     def _drop_replica(self, node: int, replica: Vbucket) -> None:
-        self._maker.drop_replica(node, replica.id)
+        if self._storage is not None:
+            self._storage.drop_replica(node, replica.id)
         self._end(replica)
 
     def _end(self, vbucket: Vbucket) -> None:
-        if self._flusher is not None:
-            self._flusher.forget(vbucket)
+        if self.flusher is not None:
+            self.flusher.forget(vbucket)
         vbucket.remove()
 
     # --- who holds what
 
     def all(self) -> list[Vbucket]:
-        return [*self.vbuckets, *self.replicas.all_vbuckets()]
+        """Return all vbuckets, then the replicas that are no vbuckets of the bucket."""
+        replicas = self.replicas.all_vbuckets()
+        return [*self.vbuckets, *(each for each in replicas if each is not self.vbuckets[each.id])]
 
     def of_key(self, key: bytes) -> Vbucket:
         return self.vbuckets[vbucket_of(key, len(self.vbuckets))]

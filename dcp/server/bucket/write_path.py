@@ -5,7 +5,6 @@ from contextlib import contextmanager
 
 from dcp.server.bucket.compactor import compact
 from dcp.server.bucket.dcp_connections import DcpConnections
-from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -27,15 +26,15 @@ class WritePath:
         self,
         settings: ClusterSettings,
         table: VbucketTable,
-        flusher: Flusher | None,
         memory: CheckpointAccount,
         connections: DcpConnections,
         changes: ChangedVbuckets,
     ) -> None:
-        """``flusher`` is None for a bucket in memory; ``memory`` counts vbuckets' checkpoints."""
+        """``memory`` counts vbuckets' checkpoints."""
         self._settings, self._table, self._memory = settings, table, memory
         self._connections, self._changes = connections, changes
-        self.flusher = flusher
+        self.flusher = flusher = table.flusher
+        """None for a bucket in memory."""
         self._written: set[int] = set()
         self._unflushed: set[int] = set()
         """Vbuckets in memory with batches that ``flush`` must still write."""

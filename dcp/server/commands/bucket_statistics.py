@@ -66,7 +66,7 @@ def _bound_bytes(bucket: Bucket, node: int) -> int:
     log_bytes = sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
     unwritten_bytes = sum(vbucket.data.persistence.unwritten_bytes for vbucket in vbuckets)
     load = Load(
-        *keys_of([vbucket.data.newest.keys for vbucket in vbuckets]),
+        *keys_of([vbucket.data.newest for vbucket in vbuckets]),
         connections=max(1, bucket.clients.connections),
         streams=sum(len(each.streams) for each in connections),
     )

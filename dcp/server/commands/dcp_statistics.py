@@ -42,14 +42,10 @@ class _Streams(Enum):
     SKIP = "skip"
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    streams: _Streams = _Streams.LEGACY
-    user: str | None = None
+def _options_of(value: bytes) -> tuple[_Streams, str | None]:
+    """Return the format of streams, and the user whose connections are wanted; None: all.
 
-
-def _options_of(value: bytes) -> _Options:
-    """Parse the request's JSON; malformed JSON means no options (kv_engine ``DcpStatsOptions``).
+    They are the request's JSON; malformed JSON means no options (kv_engine ``DcpStatsOptions``).
 
     Raises RefusedError EINVAL if the JSON is too long.
     """
@@ -61,21 +57,21 @@ def _options_of(value: bytes) -> _Options:
     try:
         tree = json_tree(value, MOST_REQUEST_JSON_BYTES) if value else {}
     except ValueError:
-        return _Options()
+        return _Streams.LEGACY, None
     if not isinstance(tree, dict):
-        return _Options()
+        return _Streams.LEGACY, None
     options, chosen = tree.get("filter", {}), tree.get("stream_format", "legacy")
     if not isinstance(options, dict) or chosen not in [each.value for each in _Streams]:
-        return _Options()
+        return _Streams.LEGACY, None
     user = options.get("user")
-    return _Options(_Streams(chosen), user if isinstance(user, str) else None)
+    return _Streams(chosen), user if isinstance(user, str) else None
 
 
 def connections(question: StatisticsRequest) -> Iterator[Statistic]:
-    bucket, options = question.bucket, _options_of(question.value)
+    bucket, (streams, user) = question.bucket, _options_of(question.value)
     found = _connections_at(bucket, question.node)
-    selected = [each for each in found if options.user in (None, each.client.user)]
-    return _connections(bucket, found, selected, options.streams)
+    selected = [each for each in found if user in (None, each.client.user)]
+    return _connections(bucket, found, selected, streams)
 
 
 def _connections_at(bucket: Bucket, node: int) -> list[DcpConnection]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from dcp.server.bucket.client_load import FIRST_BATCH_BYTES, UNSENT_QUOTA_BYTES
 from dcp.server.bucket.flusher import MOST_SHARE, REFUSED_SHARE
-from dcp.server.bucket.unsent_bytes import FIRST_BATCH_BYTES, UNSENT_QUOTA_BYTES
 from dcp.server.model.cluster_settings import OUTBOX_BYTES
 from dcp.server.model.versions import OVERHEAD_BYTES
-from dcp.server.vbucket.key_index import KeyIndex
+from dcp.server.vbucket.newest_versions import NewestVersions
 
 MEBIBYTE: Final = 1024 * 1024
 DOCUMENT_BYTES: Final = 20 * MEBIBYTE
@@ -48,10 +48,10 @@ class Load:
     """Size of the largest document."""
 
 
-def keys_of(indexes: Sequence[KeyIndex]) -> tuple[int, int]:
-    """Return the number of keys, and their average length estimated from a few of each index."""
-    some = [len(each.key) for index in indexes for each in islice(index.versions, _SAMPLE_KEYS)]
-    return sum(map(len, indexes)), -(-sum(some) // max(1, len(some)))
+def keys_of(vbuckets: Sequence[NewestVersions]) -> tuple[int, int]:
+    """Return the number of keys, and their average length estimated from a few of each vbucket."""
+    some = [len(each.key) for newest in vbuckets for each in islice(newest.versions, _SAMPLE_KEYS)]
+    return sum(map(len, vbuckets)), -(-sum(some) // max(1, len(some)))
 
 
 def documents_bytes(load: Load) -> int:

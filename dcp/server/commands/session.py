@@ -7,16 +7,15 @@ next_deadline(now)    when to call output() even though nothing happened
 
 import json
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from dcp.errors import FrameError
 from dcp.server.bucket.bucket_assembly import Bucket
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.commands.header_checks import header_fault
 from dcp.server.commands.login import Login
-from dcp.server.commands.long_work import LongWork
 from dcp.server.commands.map_notifier import MapNotifier
 from dcp.server.commands.outbox import Outbox
 from dcp.server.model.refused_error import RefusedError
@@ -86,8 +85,9 @@ class Session:
         """True until the last request is answered; ``feed`` must not be called meanwhile."""
         self.requirement: DurabilityRequirement | None = None
         """Durability that the current request asks for."""
-        self.work: LongWork[Any] | None = None
+        self.work: Iterator[None] | None = None
         """Steps that the current request still needs; the socket's side does them, one by one."""
+        self._after_work: Callable[[], None] | None = None
         self._outbox = Outbox()
         self._opened_at = now
         self.map_notifier = MapNotifier(bucket.map)
@@ -162,17 +162,23 @@ class Session:
         The socket's side runs the steps between other connections' turns, without the bucket's
         lock. Without a socket they run in this call.
         """
-        work = LongWork(steps, lambda found: self._guarded(frame, then, found))
+
+        def work() -> Iterator[None]:
+            found = yield from steps
+            self._after_work = lambda: self._guarded(frame, then, found)
+
+        self.work, self.is_waiting = work(), True
         if self._wake is None:
-            work.finish_at_once()
-        else:
-            self.work, self.is_waiting = work, True
+            for _ in self.work:
+                pass
+            self.end_work()
 
     def end_work(self) -> None:
         """Resume requests after ``work`` is done; under the bucket's lock."""
-        work, self.work, self.is_waiting = self.work, None, False
-        if work is not None and not self.is_closing:
-            work.finish()
+        then, self._after_work = self._after_work, None
+        self.work, self.is_waiting = None, False
+        if then is not None and not self.is_closing:
+            then()
 
     def _feed_answer(self, frame: Frame) -> None:
         if self.dcp is None:

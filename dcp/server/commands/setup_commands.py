@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Final, cast
 
-from dcp.server.bucket.auth import MECHANISMS, Accepted, Challenge, Outcome
+from dcp.server.bucket.auth import MECHANISMS, Outcome
 from dcp.server.commands.error_map import error_map
 from dcp.server.commands.refusals import answer_refusal
 from dcp.server.commands.session import Access, CommandHandler, Handler, Session
@@ -81,16 +81,15 @@ def _converse(
 ) -> None:
     request = cast("m.Sasl", body)
     try:
-        outcome = answer_of(request.mechanism, request.payload)
+        user, payload = answer_of(request.mechanism, request.payload)
     except RefusedError as refused:
         session.refuse(frame, refused.status, str(refused))
         return
-    match outcome:
-        case Accepted(user, payload):
-            session.login.authenticated(user)
-            session.reply(frame, m.SaslAnswer(payload))
-        case Challenge(payload):
-            session.reply(frame, m.SaslAnswer(payload), status=Status.AUTH_CONTINUE)
+    if user is None:
+        session.reply(frame, m.SaslAnswer(payload), status=Status.AUTH_CONTINUE)
+    else:
+        session.login.authenticated(user)
+        session.reply(frame, m.SaslAnswer(payload))
 
 
 def _without_certificate(handler: Handler) -> Handler:

@@ -1,5 +1,4 @@
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -11,12 +10,6 @@ Row = dict[str, Any]
 they were given, or not given, in that step."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    manifest: Manifest
-    row: Row
-
-
 class ManifestTable:
     """Numbers the manifests of a bucket; vbuckets save numbers instead of whole manifests.
 
@@ -26,7 +19,9 @@ class ManifestTable:
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         """Restore a table from its ``rows``."""
-        self._known = {0: _Known(FIRST, {})}
+        # By number, ascending. The first manifest has no row.
+        self._manifests = {0: FIRST}
+        self._rows: dict[int, Row] = {}
         self._numbers = {id(FIRST): 0}
         self._by_uid: dict[int, list[int]] = {FIRST.uid: [0]}
         before = FIRST
@@ -36,18 +31,18 @@ class ManifestTable:
 
     def __getitem__(self, number: int) -> Manifest:
         """Return a manifest by its number; raise KeyError if no manifest has it."""
-        return self._known[number].manifest
+        return self._manifests[number]
 
     def __contains__(self, number: int) -> bool:
-        return number in self._known
+        return number in self._manifests
 
     @property
     def rows(self) -> list[Row]:
-        return [known.row for number, known in self._known.items() if number]
+        return list(self._rows.values())
 
     @property
     def _last(self) -> int:
-        return next(reversed(self._known))
+        return next(reversed(self._manifests))
 
     def add(self, manifest: Manifest) -> None:
         """Give a manifest a number, unless an equal one has one."""
@@ -58,23 +53,24 @@ class ManifestTable:
     def _add(self, number: int, manifest: Manifest, row: Row) -> None:
         self._numbers[id(manifest)] = number
         self._by_uid.setdefault(manifest.uid, []).append(number)
-        self._known[number] = _Known(manifest, row)  # the reference keeps ``id`` from being reused
+        self._manifests[number] = manifest  # the reference keeps ``id`` from being reused
+        self._rows[number] = row
 
     def keep(self, numbers: Set[int]) -> None:
         """Forget all manifests but these numbers, the first and the last one."""
         # The last one stays, so its number is not given again.
-        gone = self._known.keys() - numbers - {0, self._last}
+        gone = self._manifests.keys() - numbers - {0, self._last}
         for number in gone:
-            manifest = self._known.pop(number).manifest
+            manifest = self._manifests.pop(number)
+            del self._rows[number]
             del self._numbers[id(manifest)]
             self._by_uid[manifest.uid].remove(number)
             if not self._by_uid[manifest.uid]:
                 del self._by_uid[manifest.uid]
         before = 0
-        for number in list(self._known)[1:]:  # a row after a forgotten one needs a new difference
+        for number in self._rows:  # a row after a forgotten one needs a new difference
             if not gone.isdisjoint(range(before + 1, number)):
-                manifest = self[number]
-                self._known[number] = _Known(manifest, _row(number, self[before], manifest))
+                self._rows[number] = _row(number, self[before], self[number])
             before = number
 
     def number_given(self, manifest: Manifest) -> int | None:

@@ -4,7 +4,7 @@ Limits keep a client from taking memory or time from others:
 
 - Requests are handled in turns, shared with all connections (``turns.py``).
 - Requests wait while more than ``OUTBOX_BYTES`` of answers wait for the client.
-- A batch is encoded once the socket has taken the last one (``unsent_bytes.py``).
+- A batch is encoded once the socket has taken the last one (``client_load.py``).
 - A large frame is read once there is room for it (``large_frames.py``).
 """
 
@@ -247,13 +247,12 @@ class AcceptedConnection:
         work = self.session.work
         if work is None:
             return 1
-        is_over = work.step()
-        while not is_over and self._loop.time() < end:
-            is_over = work.step()
-        if is_over:
-            with self._bucket.lock:
-                self.session.end_work()
-            self.wake()
+        for _step in work:
+            if self._loop.time() >= end:
+                return 1
+        with self._bucket.lock:
+            self.session.end_work()
+        self.wake()
         return 1
 
     async def _write(self) -> None:
@@ -283,12 +282,8 @@ class AcceptedConnection:
         if batch is None:
             return False
         # While the socket takes the batch, it is in memory once and counts as unsent.
-        unsent, batch_bytes = self._bucket.clients.unsent, len(batch)
-        unsent.add(batch_bytes)
-        try:
+        with self._bucket.clients.sending(len(batch)):
             await self._channel.send(batch)
-        finally:
-            unsent.remove(batch_bytes)
         return True
 
     async def _next_part(self) -> bytes | bytearray | None:
@@ -305,7 +300,7 @@ class AcceptedConnection:
 
     def _next_batch(self, most_made: int | None = None) -> bytes | bytearray | None:
         """Return bytes to send; empty while the disk is searched for them, None without any."""
-        most_bytes = self._bucket.clients.unsent.batch_bytes(self._channel.drained_bytes)
+        most_bytes = self._bucket.clients.batch_bytes(self._channel.drained_bytes)
         with self._bucket.lock:
             now = self._loop.time()
             end = now + ITERATION_SECONDS

@@ -1,14 +1,16 @@
 """Starts and stops a bucket and its nodes, for a producer cluster and a relay.
 
-start   companion.opening   nodes.open    companion.opened   works begin
-stop    companion.ending    works end     nodes.close        bucket.close
+start   _opening   nodes.open    _opened       works begin
+stop    _ending    works end     nodes.close   bucket.close
+
+A cluster and a relay override ``_opening``, ``_opened`` and ``_ending``.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from dcp.errors import LocalProtocolError, SetupError
 from dcp.server.bucket.compactor import keep_compacting
@@ -19,27 +21,13 @@ from dcp.server.replication.background import ended, keep_running
 Work = Callable[[], Awaitable[None]]
 
 
-class Companion(Protocol):
-    """Tasks beside the nodes, in which a cluster and a relay differ; called in the loop."""
-
-    async def opening(self) -> None:
-        """Start the tasks that must run before clients can connect."""
-
-    def opened(self) -> Mapping[str, Work]:
-        """Return the tasks that need listening nodes, by their names in the log."""
-
-    async def ending(self) -> None:
-        """End all tasks, even if the nodes could not open."""
-
-
 class Serving:
     """A running bucket: use it as a context manager, or call ``start`` and ``stop``."""
 
-    def __init__(self, nodes: ClusterNodes, companion: Companion) -> None:
+    def __init__(self, nodes: ClusterNodes) -> None:
         self.nodes = nodes
         self.bucket = nodes.bucket
         self.settings = nodes.bucket.settings
-        self._companion = companion
         self._works: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -120,13 +108,23 @@ class Serving:
 
     # --- in the loop
 
+    async def _opening(self) -> None:
+        """Start the tasks that must run before clients can connect."""
+
+    def _opened(self) -> Mapping[str, Work]:
+        """Return the tasks that need listening nodes, by their names in the log."""
+        return {}
+
+    async def _ending(self) -> None:
+        """End all tasks, even if the nodes could not open."""
+
     async def _open(self) -> None:
         try:
-            await self._companion.opening()
+            await self._opening()
             await self.nodes.open()
-            others = self._companion.opened()
+            others = self._opened()
         except BaseException:  # a start that took too long is cancelled
-            await self._companion.ending()
+            await self._ending()
             raise
         self._begin_works(others)
 
@@ -152,7 +150,7 @@ class Serving:
             self._works.append(asyncio.ensure_future(keep_running(name, work)))
 
     async def _close(self) -> None:
-        await self._companion.ending()
+        await self._ending()
         for task in self._works:
             task.cancel()
         await ended("background of the producer", *self._works)

@@ -7,8 +7,9 @@ complete or absent.
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import IO, Final, Protocol
 
@@ -16,18 +17,12 @@ Data = bytes | bytearray | memoryview
 """Bytes; a memoryview must have items of one byte."""
 Extent = tuple[int, int]
 """Offset and length in bytes."""
+ReadEach = Callable[[Sequence[Extent]], list[Data]]
+"""Reads several extents of a file."""
 
 _COALESCED_BYTES: Final = 64 * 1024
 """``MemoryFile`` joins smaller parts, so that it holds few objects."""
 _OWNER_ONLY: Final = 0o600
-
-
-class PinnedFile(Protocol):
-    """The file's content at one time; it stays readable after the file was replaced."""
-
-    def read_each(self, extents: Sequence[Extent]) -> list[Data]: ...
-
-    def close(self) -> None: ...
 
 
 class DiskFile(Protocol):
@@ -66,8 +61,8 @@ class DiskFile(Protocol):
         """
         ...
 
-    def pin(self) -> PinnedFile:
-        """Return the present content, which stays readable whatever happens to the file."""
+    def pinned(self) -> AbstractContextManager[ReadEach]:
+        """Yield what reads the present content, whatever happens to the file meanwhile."""
         ...
 
 
@@ -95,7 +90,7 @@ class OsFile:
 
     def read_each(self, extents: Sequence[Extent]) -> list[Data]:
         with _naming(self._path), self._path.open("rb", buffering=0) as file:
-            return [_read(file, offset, size) for offset, size in extents]
+            return _read_each(file, extents)
 
     def append(self, offset: int, parts: Iterable[Data]) -> None:
         with _naming(self._path), self._path.open("r+b") as file:
@@ -139,20 +134,15 @@ class OsFile:
         with _naming(self._path):
             self._path.unlink(missing_ok=True)
 
-    def pin(self) -> PinnedFile:
+    @contextmanager
+    def pinned(self) -> Iterator[ReadEach]:
         """Keep the file open: it stays readable after a replacement of its name."""
-        return _OpenFile(self._path.open("rb", buffering=0))
+        with self._path.open("rb", buffering=0) as file:
+            yield partial(_read_each, file)
 
 
-class _OpenFile:
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read_each(self, extents: Sequence[Extent]) -> list[Data]:
-        return [_read(self._file, offset, size) for offset, size in extents]
-
-    def close(self) -> None:
-        self._file.close()
+def _read_each(file: IO[bytes], extents: Sequence[Extent]) -> list[Data]:
+    return [_read(file, offset, size) for offset, size in extents]
 
 
 def _read(file: IO[bytes], offset: int, size: int) -> bytes:
@@ -249,10 +239,8 @@ class MemoryFile:
         self._starts, self._parts = fresh._starts, fresh._parts
         self.size_bytes = fresh.size_bytes
 
-    def pin(self) -> PinnedFile:
+    def pinned(self) -> AbstractContextManager[ReadEach]:
         pinned = MemoryFile()
         pinned._starts, pinned._parts = list(self._starts), list(self._parts)
         pinned.size_bytes = self.size_bytes
-        return pinned
-
-    def close(self) -> None: ...
+        return nullcontext(pinned.read_each)

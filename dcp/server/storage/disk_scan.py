@@ -7,6 +7,7 @@ open for the remaining scans.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
@@ -16,7 +17,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from dcp.server.storage.disk_file import Data, DiskFile, Extent, PinnedFile
+from dcp.server.storage.disk_file import Data, DiskFile, Extent, ReadEach
 from dcp.server.storage.disk_index import Columns, find
 from dcp.server.storage.disk_ranges import U64s
 
@@ -49,7 +50,8 @@ class ScannedFile:
 
     def __init__(self, file: DiskFile) -> None:
         self._file = file
-        self._pinned: PinnedFile | None = None
+        self._read_pinned: ReadEach | None = None
+        self._pins = ExitStack()
         self._scans = 0
         self._lock = Lock()
 
@@ -58,7 +60,7 @@ class ScannedFile:
         return self.read_each([(offset, size)])[0]
 
     def read_each(self, extents: Sequence[Extent]) -> list[Data]:
-        return (self._pinned or self._file).read_each(extents)
+        return (self._read_pinned or self._file.read_each)(extents)
 
     def read_run(self, rows: Columns) -> Data:
         """Return the frames of consecutive rows, at least one.
@@ -112,15 +114,15 @@ class ScannedFile:
         with self._lock:
             self._scans -= 1
             is_last = not self._scans
-        if is_last and self._pinned is not None:
-            self._pinned.close()
+        if is_last:
             # If the compaction failed, the next scan reads the file itself again.
-            self._pinned = None
+            self._read_pinned = None
+            self._pins.close()
 
     def retire(self) -> None:
         """Pin the file for open scans; call it before the file is replaced or given away."""
         if self._scans:
-            self._pinned = self._file.pin()
+            self._read_pinned = self._pins.enter_context(self._file.pinned())
 
 
 class Scan:

@@ -43,7 +43,7 @@ class DocumentStore:
 
         The clock is not reset: CAS values must keep growing.
         """
-        self.collections.cut(self.data.high_seqno, list(self.data.newest.keys.versions))
+        self.collections.cut(self.data.high_seqno, list(self.data.newest.versions))
         self.begin_at_base()
 
     # --- collections

@@ -105,14 +105,14 @@ class Persistence:
         if is_compacted:
             self._forget_what_went()
         # Only now can the values be read from disk.
-        self._newest.keys.leave_values(written)
+        self._newest.leave_values(written)
         for version in written:
             self._disk.note_stored(version)
         persisted = self._disk.persisted_seqno
         self._memory.note_persisted(persisted)
         gone = self._memory.checkpoints.gone_seqno
         # Snapshots ask for durability seqnos at the persisted seqno, or at a seqno in memory.
-        self._newest.keys.durability.forget(min(persisted, gone))
+        self._newest.durability.forget(min(persisted, gone))
 
     # --- the vbucket's state
 

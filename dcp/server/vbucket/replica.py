@@ -14,7 +14,7 @@ from dcp.server.model.manifest import Manifest
 from dcp.server.model.state_changes import StateEvent
 from dcp.server.model.versions import Version
 from dcp.server.vbucket.acknowledgements import Acknowledgements
-from dcp.server.vbucket.vbucket_states import PreviousState, Vbucket
+from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import FailoverLog, SnapshotRange
 from dcp.wire.vocabulary import Opcode, SnapshotFlag
 
@@ -34,15 +34,15 @@ class Replica:
         """The passive stream that fills the replica. Events of all others are ignored."""
         self.is_taking_over = False
         """True while a takeover stream fills the replica, which then becomes the active."""
-        self._before_promotion: PreviousState | None = None
-        """The state before ``prepare``, while a promotion is under way."""
+        self._undo_promotion: Callable[[], None] | None = None
+        """Undoes ``prepare`` while a promotion is under way."""
         self._known_manifest = known_manifest
         self._first_disk_end: int | None = None
         """Where the first snapshot ends, until all of it is here; None if it comes from memory."""
         self._has_unstored = False
         self.lost_cursors: tuple[str, ...] = ()
         """Names of client streams that must return to the disk."""
-        found = vbucket.data.newest.keys.versions
+        found = vbucket.data.newest.versions
         prepares = (each.seqno for each in found if each.opcode == Opcode.DCP_PREPARE)
         self._acknowledgements = Acknowledgements(max(prepares, default=0))
 
@@ -53,22 +53,20 @@ class Replica:
 
     @property
     def is_prepared(self) -> bool:
-        return self._before_promotion is not None
+        return self._undo_promotion is not None
 
     def prepare(self, event: StateEvent) -> None:
         """Enter the state after ``event`` in memory; the caller saves it before the promotion.
 
         Raises LocalProtocolError if the event is impossible in the present state.
         """
-        self._before_promotion = self.vbucket.begin_change(
-            event, is_first=not self.has_failover_log
-        )
+        self._undo_promotion = self.vbucket.begin_change(event, is_first=not self.has_failover_log)
 
     def undo_preparation(self) -> None:
         """Return to the state before ``prepare``; the disk may still have the new state."""
-        if self._before_promotion is not None:
-            self.vbucket.undo_change(self._before_promotion)
-            self._before_promotion = None
+        if self._undo_promotion is not None:
+            self._undo_promotion()
+            self._undo_promotion = None
 
     # --- its passive stream
 

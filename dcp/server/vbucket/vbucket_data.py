@@ -115,7 +115,7 @@ class VbucketData:
 
     def durability_at(self, end_seqno: int) -> Durability:
         """Return the durability seqnos at the persisted seqno, or at one in memory."""
-        return self.newest.keys.durability.at(end_seqno, self.base_seqno)
+        return self.newest.durability.at(end_seqno, self.base_seqno)
 
     # --- start and restart
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from dcp.errors import LocalProtocolError
 from dcp.server.checkpoints.checkpoint_memory import limits_for
@@ -32,13 +31,6 @@ from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class PreviousState(NamedTuple):
-    """The state to restore if a change fails."""
-
-    state: VbucketState
-    failover_log: FailoverLog
 
 
 class Vbucket:
@@ -98,7 +90,7 @@ class Vbucket:
         self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
         data.disk.restore_high_seqnos(self.documents.collections.high_seqnos)
         # After a crash items may be newer than the saved clock, and CAS values must not repeat.
-        for version in data.newest.keys.versions:
+        for version in data.newest.versions:
             self.documents.clock.raise_floor(version.cas)
 
     def _manifest(self, home: VbucketHome, number: int) -> Manifest:
@@ -256,28 +248,28 @@ class Vbucket:
         Raises LocalProtocolError if the event is impossible in this state, and OSError if the state
         cannot be saved; nothing has changed then.
         """
-        before = self.begin_change(event, is_first=is_first)
+        undo = self.begin_change(event, is_first=is_first)
         try:
             self.save()
         except BaseException:
-            self.undo_change(before)
+            undo()
             raise
 
-    def begin_change(self, event: StateEvent, *, is_first: bool = False) -> PreviousState:
+    def begin_change(self, event: StateEvent, *, is_first: bool = False) -> Callable[[], None]:
         """Enter the state after an event, in memory only, with its new branch if it begins one.
 
-        ``save`` it, and call ``undo_change`` after an error. Raises
-        LocalProtocolError if the event is impossible in this state.
+        ``save`` it. Return what undoes the change after an error; the disk may still have the new
+        state then. Raises LocalProtocolError if the event is impossible in this state.
         """
-        before = PreviousState(self._state, self.failover_log)
+        before = self._state, self.failover_log
+
+        def undo() -> None:
+            self._state, self.failover_log = before
+
         self._state, begins_branch = next_state(self._state, event)
         if begins_branch:
             self.failover_log = self._forked(self.data.high_seqno, is_first=is_first)
-        return before
-
-    def undo_change(self, before: PreviousState) -> None:
-        """Restore state and failover log; the disk may still have the new ones."""
-        self._state, self.failover_log = before
+        return undo
 
     def hand_over(self, *, is_move: bool) -> None:
         """Become dead, because the client of a takeover stream becomes the active.

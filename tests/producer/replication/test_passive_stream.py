@@ -250,7 +250,7 @@ def test_rolling_back_to_a_whole_snapshot(rollback_seqno: int, left: int) -> Non
     assert again.stream.take_rollback()
     assert [each.start for each in again.asked] == [9, left]
     assert (replica.high_seqno, replica.complete_seqno) == (left, left)
-    newest = {version.key: version.seqno for version in replica.vbucket.data.newest.keys.versions}
+    newest = {version.key: version.seqno for version in replica.vbucket.data.newest.versions}
     expected = {b"k%d" % (seqno % 2): seqno for seqno in range(1, left + 1)}
     assert newest == expected
 
@@ -370,13 +370,11 @@ def test_a_replica_is_what_a_naive_model_says(data: st.DataObject) -> None:
             ends = [each for each in ends if each <= expected]
             received = told = expected
         assert (replica.high_seqno, replica.complete_seqno) == (received, ends[-1])
-        newest = {
-            version.key: version.seqno for version in replica.vbucket.data.newest.keys.versions
-        }
+        newest = {version.key: version.seqno for version in replica.vbucket.data.newest.versions}
         if received == ends[-1]:
             assert newest == active.state(received)
         assert all(active.keys[seqno - 1] == key for key, seqno in newest.items())
     replica.drop_part()
-    newest = {version.key: version.seqno for version in replica.vbucket.data.newest.keys.versions}
+    newest = {version.key: version.seqno for version in replica.vbucket.data.newest.versions}
     assert newest == active.state(ends[-1])
     assert replica.high_seqno == ends[-1]

@@ -17,7 +17,7 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.bucket import dcp_connection
-from dcp.server.bucket.unsent_bytes import LARGEST_BATCH_BYTES
+from dcp.server.bucket.client_load import LARGEST_BATCH_BYTES
 from dcp.server.commands.outbox import LONG_ANSWER_BYTES
 from dcp.server.model.cluster_settings import OUTBOX_BYTES
 from dcp.types import U32_MAX
@@ -108,7 +108,7 @@ def test_a_stream_that_nobody_reads(
         cluster.set(b"large-%d" % number, b"x" * 1_000_000)
     message_bytes = 1_000_100
     both = 2  # clients: the good one may be about to get a large document too
-    assert cluster.bucket.clients.unsent.total_bytes <= both * (LARGEST_BATCH_BYTES + message_bytes)
+    assert cluster.bucket.clients.unsent_bytes <= both * (LARGEST_BATCH_BYTES + message_bytes)
     if window:
         flow = cluster.counters().connections[0, "bad"]
         assert flow.peak_bytes < window + message_bytes

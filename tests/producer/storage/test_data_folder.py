@@ -149,7 +149,7 @@ def test_each_batch_of_writes_stays_a_state_to_go_back_to(open_cluster: Open, fo
     assert [data.disk.batch_end_at(seqno) for seqno in range(7)] == ends
     again.crash_restart(0, lost_seqnos=2)
     assert again.high_seqno(0) == 2
-    assert {v.key: v.seqno for v in data.newest.keys.versions} == {b"a": 1, b"b": 2}
+    assert {v.key: v.seqno for v in data.newest.versions} == {b"a": 1, b"b": 2}
 
 
 def test_a_vbucket_saves_what_changed(open_cluster: Open, folder: Path) -> None:

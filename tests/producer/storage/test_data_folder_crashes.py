@@ -108,7 +108,7 @@ def test_a_torn_tail_is_a_crash_at_the_batch_before(open_cluster: Open, folder: 
             file.truncate(size)
         whole = sum(end <= size for end in ends) - 1
         again = open_cluster(torn)
-        held = {v.key: v.seqno for v in again.bucket.vbuckets[0].data.newest.keys.versions}
+        held = {v.key: v.seqno for v in again.bucket.vbuckets[0].data.newest.versions}
         high = 2 * whole
         expected = {b"k%d" % n: 2 * n + 2 for n in range(whole)} | (
             {b"a": high - 1} if whole else {}
@@ -184,7 +184,7 @@ def test_any_way_through_stops_and_crashes(
                 model.write(keys)
         data = cluster.bucket.vbuckets[0].data
         assert (data.high_seqno, data.disk.persisted_seqno) == (model.high, model.persisted)
-        assert {v.key: v.seqno for v in data.newest.keys.versions} == model.held[-1]
+        assert {v.key: v.seqno for v in data.newest.versions} == model.held[-1]
         assert [e.seqno for e in reversed(cluster.failover_log(0).entries)] == branches
     cluster.stop()
 

@@ -171,7 +171,7 @@ def test_what_stalled_streams_wait_for_is_counted() -> None:
         streams.append(_stream(data, EVERYTHING, f"client {number}"))
         while (batch := streams[-1].next_batch(1, 1, 1)) is not None and len(batch.seqnos) < 1:
             pass
-    newest = {id(each) for each in data.newest.keys.versions}
+    newest = {id(each) for each in data.newest.versions}
     alive = [each for each in gc.get_objects() if type(each) is Version and each.value == value]
     older_bytes = sum(each.size_bytes for each in alive if id(each) not in newest)
     assert older_bytes <= data.checkpoints.memory_bytes

@@ -183,7 +183,7 @@ def test_an_endless_age_purges_nothing(make_cluster: MakeCluster, clock: Clock) 
     cluster.set(b"k1", b"{}")
     clock.now += 1e9
     assert cluster.remove_stale() > 0
-    assert (cluster.purge_seqno(0), cluster.bucket.vbuckets[0].data.newest.keys.forgotten_rev) == (
+    assert (cluster.purge_seqno(0), cluster.bucket.vbuckets[0].data.newest.forgotten_rev) == (
         0,
         0,
     )
@@ -352,7 +352,7 @@ def test_any_way_through_it(steps: list[tuple[str, int]], age: int) -> None:
         vbucket.data.flush_batch()
         assert vbucket.data.high_seqno == vbucket.data.disk.persisted_seqno == len(model.versions)
         assert vbucket.data.disk.purge_seqno == max(model.purged, default=0)
-        assert {v.seqno for v in vbucket.data.newest.keys.versions} == set(model.shown(0))
+        assert {v.seqno for v in vbucket.data.newest.versions} == set(model.shown(0))
         assert [seqno for seqno, _ in read_all(vbucket.data.disk.scan(0))] == model.shown(0)
 
 

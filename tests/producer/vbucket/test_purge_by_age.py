@@ -61,7 +61,7 @@ def _deletions(cluster: ProducerCluster, clock: Clock) -> None:
 
 
 def _held(cluster: ProducerCluster) -> dict[bytes, int]:
-    return {v.key: v.seqno for v in cluster.bucket.vbuckets[0].data.newest.keys.versions}
+    return {v.key: v.seqno for v in cluster.bucket.vbuckets[0].data.newest.versions}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.server.model import durability
 from dcp.server.model.durability import Durability
 from dcp.server.model.versions import Content, SyncWrite, Version
-from dcp.server.vbucket.key_index import KeyIndex
+from dcp.server.storage.disk_file import MemoryFile
+from dcp.server.storage.disk_store import VbucketStore
+from dcp.server.vbucket.newest_versions import NewestVersions
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status
 from tests.producer.raw_client import FEATURES, PLAIN_FEATURES, RawClient
@@ -202,12 +204,12 @@ def test_durability_follows_a_naive_model(
         elif step != "x":
             visible = seqno
         expected.append(Durability(visible, completed, prepared))
-    keys = KeyIndex()
+    newest = NewestVersions(0, VbucketStore(MemoryFile(), 0), keeps_values=True)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(durability, "_LEAST_TRIMMED", 1)
         for version in _versions(history)[floor:]:
-            keys.note(version)
-            keys.durability.forget(min(version.seqno, forgotten))
+            newest.note(version)
+            newest.durability.forget(min(version.seqno, forgotten))
     for seqno, wanted in enumerate(expected, floor + 1):
         if seqno >= forgotten:
-            assert keys.durability.at(seqno, floor) == wanted
+            assert newest.durability.at(seqno, floor) == wanted

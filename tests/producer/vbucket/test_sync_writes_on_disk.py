@@ -92,7 +92,7 @@ class Driven:
 
     def check(self) -> None:
         assert self.data.high_seqno == len(self.written)
-        pending = [version.seqno for version in self.data.newest.keys.pending_prepares()]
+        pending = [version.seqno for version in self.data.newest.pending_prepares()]
         assert pending == sorted(version.seqno for version in self.pending().values())
         for key in KEYS:
             held = [v for v in self.written if v.key == key and v.is_document]

@@ -31,7 +31,7 @@ CHOSEN: Final[dict[str, Any]] = {"vbuckets": 1, "keeps_values": False, "record_b
 
 
 def _without_values(cluster: ProducerCluster) -> set[bytes]:
-    versions = cluster.bucket.vbuckets[0].data.newest.keys.versions
+    versions = cluster.bucket.vbuckets[0].data.newest.versions
     return {version.key for version in versions if isinstance(version, StoredVersion)}
 
 
@@ -126,7 +126,7 @@ def test_nobody_notices(steps: list[tuple[str, int]]) -> None:
                 del states[vbucket.data.high_seqno + 1 :]
         vbucket.data.flush_batch()
         assert vbucket.data.high_seqno == len(states) - 1
-        newest = vbucket.data.newest.keys.versions
+        newest = vbucket.data.newest.versions
         assert all(isinstance(each, StoredVersion) for each in newest if each.is_live)
     for key, value in states[-1].items():
         assert vbucket.documents.get(key, now=1.0).value == value

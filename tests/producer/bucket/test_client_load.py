@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,7 +15,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.bucket.unsent_bytes import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, UnsentBytes
+from dcp.server.bucket.client_load import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, ClientLoad
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Version
@@ -105,14 +106,14 @@ def silent_clients(bucket: ProducerBucket, count: int, reads_bytes: int) -> Sile
         async with asyncio.timeout(60.0):
             for channel in channels:
                 await channel.is_stuck.wait()
-        total_bytes = bucket.clients.unsent.total_bytes
+        total_bytes = bucket.clients.unsent_bytes
         for task in served:
             task.cancel()
         await asyncio.gather(*served, return_exceptions=True)
         for client in clients:
             client.close()
         batches = [channel.batches for channel in channels]
-        return Silent(batches, total_bytes, bucket.clients.unsent.total_bytes)
+        return Silent(batches, total_bytes, bucket.clients.unsent_bytes)
 
     return asyncio.run(serve())
 
@@ -134,7 +135,7 @@ def test_all_silent_clients_share_a_quota(
 ) -> None:
     """Beyond it each has its first batch: it goes on, and no client waits for another."""
     quota_bytes = 300_000
-    monkeypatch.setattr(bucket.clients, "unsent", UnsentBytes(quota_bytes))
+    monkeypatch.setattr(bucket, "clients", ClientLoad(10.0, quota_bytes))
     found = silent_clients(bucket, 12, 1_000_000)
     shares = 12 * (FIRST_BATCH_BYTES + MESSAGE_BYTES)
     assert quota_bytes / 2 < found.total_bytes <= quota_bytes + shares
@@ -147,18 +148,20 @@ def test_all_silent_clients_share_a_quota(
 )
 def test_what_is_unsent_is_bounded(quota_bytes: int, steps: list[tuple[int, int, bool]]) -> None:
     """Whatever clients took, and however long they then keep their batches."""
-    unsent, held = UnsentBytes(quota_bytes), dict[int, int]()
+    load, held, sending = ClientLoad(10.0, quota_bytes), dict[int, int](), dict[int, ExitStack]()
     for client, drained_bytes, is_taken in steps:
         if client in held:
             if is_taken:
-                unsent.remove(held.pop(client))
+                del held[client]
+                sending.pop(client).close()
             continue
-        held[client] = unsent.batch_bytes(drained_bytes)
+        held[client] = load.batch_bytes(drained_bytes)
         assert FIRST_BATCH_BYTES <= held[client] <= LARGEST_BATCH_BYTES
         assert held[client] <= max(FIRST_BATCH_BYTES, drained_bytes)
-        unsent.add(held[client])
-        assert unsent.total_bytes == sum(held.values())
-        assert unsent.total_bytes <= quota_bytes + len(held) * FIRST_BATCH_BYTES
+        sending[client] = ExitStack()
+        sending[client].enter_context(load.sending(held[client]))
+        assert load.unsent_bytes == sum(held.values())
+        assert load.unsent_bytes <= quota_bytes + len(held) * FIRST_BATCH_BYTES
 
 
 @pytest.fixture
@@ -186,7 +189,7 @@ def test_memory_comes_back_when_silent_clients_close(
     silent = [connect(cluster).log_in().open_dcp(b"silent-%d" % n) for n in range(5)]
     for client in silent:
         assert client.request_stream(0).status == 0
-    while cluster.bucket.clients.unsent.total_bytes < 5 * 1_000_000:
+    while cluster.bucket.clients.unsent_bytes < 5 * 1_000_000:
         watch.ok(m.Empty(), Opcode.NOOP)
     for client in silent:
         if is_polite:
@@ -196,5 +199,5 @@ def test_memory_comes_back_when_silent_clients_close(
     while cluster.bucket.dcp_connections:
         watch.ok(m.Empty(), Opcode.NOOP)
     watch.ok(m.Empty(), Opcode.NOOP)
-    assert cluster.bucket.clients.unsent.total_bytes < 1_000  # the answer to the NOOP, perhaps
+    assert cluster.bucket.clients.unsent_bytes < 1_000  # the answer to the NOOP, perhaps
     assert open_connections() == before
