@@ -214,6 +214,9 @@ DOCUMENT_STATE: Final = column_type(DocumentState)
 AUDIT: Final = pa.schema(columns_of(UndoneKey))
 """The table ``undone``: one row for each key in each replica that a rollback took back."""
 
+IDENTIFYING_COLUMNS: Final = ("vbucket", "key", "seqno")
+"""Samples of a replica's rows have these columns."""
+
 QUALITY: Final = pa.schema(
     [
         ("run", pa.string()),  # identifies one check of one table
@@ -233,10 +236,7 @@ QUALITY: Final = pa.schema(
         ("severity", pa.string()),
         ("success", pa.bool_()),
         ("failed", pa.int64()),  # rows; null if the expectation counts none
-        (
-            "samples",
-            pa.list_(pa.struct([("vbucket", pa.int32()), ("key", pa.string()), ("seqno", U64)])),
-        ),
+        ("samples", pa.list_(pa.struct(list(map(REPLICA.field, IDENTIFYING_COLUMNS))))),
         ("found", pa.string()),  # if it counts none: the observed value, or why it could not run
     ]
 )
