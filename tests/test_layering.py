@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "wire": frozenset({"types", "errors"}),
     "protocol": frozenset({"types", "errors", "printable", "setting_keys", "wire"}),
     "client": frozenset(
-        {"types", "errors", "seeds", "setting_keys", "tls_settings", "wire", "protocol"}
+        {"types", "errors", "records", "seeds", "setting_keys", "tls_settings", "wire", "protocol"}
     ),
     "server": frozenset(
         {

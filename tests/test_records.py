@@ -20,7 +20,6 @@ from dcp.lake.change_log.applied import (
 )
 from dcp.lake.config.flow_control_settings import WindowPlan
 from dcp.lake.query.cuts import Cut
-from dcp.lake.query.rollbacks import DocumentState
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.store.log_slice import LogSlice, Undo
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
@@ -28,6 +27,7 @@ from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import HEARTBEAT, METADATA_KEY, TableCommit, metadata_json
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import columns_of
+from dcp.lake.tables.undone_key import DocumentState
 from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
 from dcp.lake.task_board.task_stats import TaskStats
 from dcp.lake.verify.stream import StreamEnding

@@ -4,8 +4,10 @@ Text has IPv6 hosts in brackets (``[::1]:11210``); values have them without.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from dcp.errors import ConfigError
+from dcp.records import UNSTORED
 from dcp.seeds import check_address, parse_seed
 
 
@@ -13,8 +15,13 @@ from dcp.seeds import check_address, parse_seed
 class NodeAddress:
     """Host name or address of a data node, and its port for memcached's binary protocol."""
 
-    host: str
-    port: int
+    host: Annotated[str, UNSTORED]
+    port: Annotated[int, UNSTORED]
+
+    @property
+    def text(self) -> Annotated[str, "node"]:
+        """Records store it as this text."""
+        return str(self)
 
     def __post_init__(self) -> None:
         check_address(self.host, self.port)

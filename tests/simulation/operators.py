@@ -71,7 +71,7 @@ class Operators:
         if actions:
             chosen = self._random.choice([each for each in actions if each.is_open] or actions)
             Control(self._open()).write(
-                Action(chosen.id, CANCEL, None, None, "operator@host"), ActionState.REQUESTED
+                Action(id=chosen.id, action=CANCEL, who="operator@host"), ActionState.REQUESTED
             )
 
     def _write(self, action: Action) -> None:

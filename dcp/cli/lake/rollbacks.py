@@ -9,7 +9,7 @@ from dcp.cli.terminal.output import say, say_json
 from dcp.cli.terminal.table import table
 
 if TYPE_CHECKING:
-    from dcp.lake.query.rollbacks import DocumentState, UndoneKey
+    from dcp.lake.tables.undone_key import DocumentState, UndoneKey
 
 _SHOWN_CHARACTERS: Final = 32
 

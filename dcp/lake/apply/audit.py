@@ -98,7 +98,7 @@ def _append(
 ) -> None:
     current, log_slice, touched = decided
     read_seqnos = _read_seqnos(lake, current, log_slice.replaced)
-    table = ensure_ledger(lake, AUDIT_TABLE)
+    table = ensure_ledger(lake, AUDIT_TABLE, AUDIT)
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
     for is_last in (False, True):
         try:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dcp.errors import LakeError
 from dcp.lake.tables.lake_tables import CONTROL_TABLE, LakeTables, ensure_ledger
-from dcp.lake.tables.schema import CONTROL
+from dcp.lake.tables.schema import TIME, columns_of
 from dcp.records import UNSTORED, plain
 
 BACKFILL: Final = "backfill"
@@ -51,32 +51,42 @@ _OPEN: Final = frozenset({ActionState.REQUESTED, ActionState.BEGUN})
 _ANSWERS: Final = frozenset(map(str, ActionState)) - {"requested"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
+    """A request, with the driver's newest answer. Each row of ``control`` tells a part of it."""
+
     id: str
-    action: str
-    vbuckets: str | None
-    options: Annotated[str | None, UNSTORED]
-    """Those of an erasure may name documents."""
+    time: Annotated[datetime | None, UNSTORED, TIME] = None
     who: str = ""
-    time: Annotated[datetime | None, UNSTORED] = None
+    action: str
+    """backfill, erase, pause, resume, resync, cancel"""
+    vbuckets: str | None = None
+    """As 0-63, 70; None: all."""
+    options: Annotated[str | None, UNSTORED, pa.string()] = None
+    """A JSON object. Those of an erasure may name documents."""
     state: ActionState = ActionState.REQUESTED
+    """In a row: null or requested; from a driver: begun, done, incomplete…"""
+    round: Annotated[int, UNSTORED, pa.int64()] = 0
+    """The newest round when a driver began it. In a row: when the driver answered."""
     detail: str = ""
     is_to_be_cancelled: Annotated[bool, UNSTORED] = False
     """A cancel request for it has no answer. If it has ended, the driver refuses that cancel."""
-    begun_round: Annotated[int, UNSTORED] = 0
-    """The newest round at the time when a driver began it."""
     begun_detail: Annotated[str, UNSTORED] = ""
     """The driver's note at the time when it began it."""
 
     @classmethod
     def requested(cls, action: str, vbuckets: str | None, options: Mapping[str, Any]) -> "Action":
         told = json.dumps(options) if options else None
-        return cls(uuid4().hex[:12], action, vbuckets, told, who=_user())
+        named = uuid4().hex[:12]
+        return cls(id=named, who=_user(), action=action, vbuckets=vbuckets, options=told)
 
     @property
     def is_open(self) -> bool:
         return self.state in _OPEN
+
+
+CONTROL: Final = pa.schema(columns_of(Action))
+"""The columns of ``control``."""
 
 
 def _user() -> str:
@@ -129,7 +139,7 @@ class Control:
             "detail": detail or None,
         }
         lake = self._lake
-        table = ensure_ledger(lake, CONTROL_TABLE)
+        table = ensure_ledger(lake, CONTROL_TABLE, CONTROL)
         ours = {"lake": lake.identity.lake_id, "control": action.id}
         asked = pa.Table.from_pylist([row], schema=CONTROL)
         table.append(asked, ours)
@@ -151,12 +161,12 @@ def actions_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
 def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
     asked = next((row for row in rows if row["action"] != CANCEL), rows[0])
     action = Action(
-        asked["id"],
-        asked["action"] or "",
-        asked["vbuckets"],
-        asked["options"],
-        asked["who"] or _NOBODY,
-        asked["time"],
+        id=asked["id"],
+        time=asked["time"],
+        who=asked["who"] or _NOBODY,
+        action=asked["action"] or "",
+        vbuckets=asked["vbuckets"],
+        options=asked["options"],
     )
     is_cancel, cancels = action.action == CANCEL, 0
     for row in rows:
@@ -170,9 +180,7 @@ def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
         if row["state"] == ActionState.BEGUN:
             if action.state is ActionState.REQUESTED:
                 number = int(row["round"] or 0)
-                action = replace(
-                    action, state=ActionState.BEGUN, begun_round=number, begun_detail=detail
-                )
+                action = replace(action, state=ActionState.BEGUN, round=number, begun_detail=detail)
             else:
                 action = replace(action, detail=detail)  # why it waits
         else:

@@ -6,7 +6,6 @@ wrong. For tables that only grow it keeps Delta's default, a week.
 
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 from typing import Final
 
@@ -21,6 +20,7 @@ from dcp.lake.maintain.work import (
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, HOUR_SECONDS, Horizon
 from dcp.lake.tables.lake_tables import LEDGERS, LakeTables
+from dcp.records import plain
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def _optimize(work: MaintenanceWork, table: str) -> StepReport:
         return optimize_table(work.lake, table)
     size = work.lake.table(table).size()
     told = f"would look at {size.files:,} files, {size.bytes:,} bytes"
-    return StepReport("optimize", table, told, figures=asdict(size))
+    return StepReport("optimize", table, told, figures=plain(size))
 
 
 def optimize_table(lake: LakeTables, table: str, largest_bytes: int = 0) -> StepReport:

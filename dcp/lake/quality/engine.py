@@ -26,8 +26,8 @@ from dcp.errors import SetupError
 from dcp.lake.quality.report import ExpectationResult, QualityReport
 from dcp.lake.quality.suite import ExpectationSpec, QualitySuite, Severity, Subject
 from dcp.lake.store.sql import quoted
+from dcp.lake.tables.schema import IDENTIFYING_COLUMNS
 
-IDENTIFYING_COLUMNS: Final = ("vbucket", "key", "seqno")
 SAMPLES_AT_MOST: Final = 5
 
 _SEVERITIES: Final = {Severity.ERROR: "critical", Severity.WARNING: "warning"}

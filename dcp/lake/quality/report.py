@@ -10,8 +10,10 @@ from typing import Annotated, Any, Final
 import pyarrow as pa
 
 from dcp.lake.quality.suite import QualitySuite, Severity
+from dcp.lake.tables.applied_version import Version
 from dcp.lake.tables.lake_tables import QUALITY_TABLE, LakeTables, ensure_ledger
-from dcp.lake.tables.schema import QUALITY
+from dcp.lake.tables.schema import QUALITY, columns_of
+from dcp.lake.tables.vbucket_state import Round
 from dcp.records import UNSTORED, Record, plain
 
 
@@ -118,19 +120,19 @@ class QualityReport(Record):
         )
 
 
-_PASSED: Final = pa.schema([QUALITY.field(name) for name in ("version", "round", "table_rows")])
-
-
 @dataclass(frozen=True, slots=True)
 class PassedCheck:
-    version: int
-    round: int
+    version: Version
+    round: Round
     """The version had this round."""
-    table_rows: int
+    table_rows: Annotated[int, pa.int64()]
+
+
+_PASSED: Final = pa.schema(columns_of(PassedCheck))
 
 
 def write_results(lake: LakeTables, report: QualityReport) -> None:
-    table = ensure_ledger(lake, QUALITY_TABLE)
+    table = ensure_ledger(lake, QUALITY_TABLE, QUALITY)
     metadata = {"lake": lake.identity.lake_id, "quality": report.run, "table": report.table}
     rows = results_table(report, lake.table(report.table).table_id())
     table.append(rows, metadata)

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from dcp.lake.change_log.epochs import rollback_rows
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables
+from dcp.lake.tables.undone_key import UndoneKey
 from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.records import Record, read
 
@@ -34,30 +34,6 @@ class Epoch(Record):
             f"{told}; it had read up to {self.from_seqno} of branch {self.from_vb_uuid:016x}, the "
             f"producer ordered it back to {self.to_seqno}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentState:
-    seqno: int
-    vb_uuid: int
-    value: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class UndoneKey(Record):
-    table: str
-    version: int
-    restored_version: int
-    """The version that its row comes from; 0: the empty table, -1: the vbucket was replaced."""
-    round: int
-    time: datetime
-    vbucket: int
-    fork_seqno: int
-    key: str
-    before: DocumentState | None
-    """None if the key had no document."""
-    after: DocumentState | None
-    """None if the key has no document."""
 
 
 def newest_epochs(lake: LakeTables, count: int = NEWEST) -> list[Epoch]:

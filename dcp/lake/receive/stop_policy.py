@@ -163,7 +163,7 @@ class StopPolicy:
             reason = detail = ""
             if trouble := consumer.trouble(vbucket):
                 reason, detail = "no stream", trouble
-            elif result.position.seqno == result.plan.state.position.seqno:
+            elif result.position.seqno == result.plan.position.seqno:
                 is_silent = self._silent_seconds(vbucket) >= self._ask_after_seconds
                 rounds = round_number - (result.plan.state.last_data_round or 0)
                 if is_silent or rounds > _SHORT_ROUNDS or self._waits_for_turn(result):

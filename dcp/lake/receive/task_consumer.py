@@ -43,7 +43,7 @@ def stream_start(stream: StreamPlan) -> StreamStart:
     return StreamStart(
         stream.vbucket,
         stream.node,
-        stream.state.position,
+        stream.position,
         stream.state.failover_log,
         purge_seqno=stream.state.purge_seqno,
     )

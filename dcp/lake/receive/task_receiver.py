@@ -100,7 +100,7 @@ class TaskReceiver:
         )
         branches = self._batches.branches
         for stream in plan.streams:
-            branches.set_epoch(stream.vbucket, stream.state.epoch)
+            branches.set_epoch(stream.vbucket, stream.epoch)
             if stream.state.failover_log is not None:
                 branches.set_failover_log(stream.vbucket, stream.state.failover_log)
         self._wanted = WantedRows(plan.document_filter, plan.streams)
@@ -119,7 +119,7 @@ class TaskReceiver:
     def done(self) -> StreamProgress:
         """The sum of the seqnos by which its vbuckets advanced, and the received bytes."""
         results = self.results.values()
-        seqnos = sum(each.position.seqno - each.plan.state.position.seqno for each in results)
+        seqnos = sum(each.position.seqno - each.plan.position.seqno for each in results)
         return StreamProgress(seqnos, int(self._batches.counts.frame_bytes.sum()))
 
     def stream(self) -> Iterator[pa.RecordBatch]:

@@ -47,7 +47,7 @@ class WantedRows:
         ``U64_MAX`` until that is known.
         """
         for stream in streams:
-            position = stream.state.position
+            position = stream.position
             if not position.complete_seqno:
                 self._first_end[stream.vbucket] = position.snap_end if position.seqno else U64_MAX
 

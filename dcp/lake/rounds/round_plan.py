@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import WindowPlan
 from dcp.lake.config.settings import RollbackPolicy
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
-from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
 from dcp.printable import Shown, number_ranges, printable
-from dcp.records import SPREAD, UNSTORED, plain
+from dcp.protocol.position import Position
+from dcp.records import SPREAD, UNSTORED, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +75,30 @@ class BackfillNodes:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    state: VbucketProgress
+    state: Annotated[VbucketProgress, UNSTORED]
     node: NodeAddress
     target_seqno: int
     """The least seqno to reach. If it is reached, the stream only asks whether the node agrees."""
-    restart: Restart | None = None
+    restart: Annotated[Restart | None, UNSTORED] = None
     """The round begins a new epoch with this restart; ``state`` includes it."""
     is_backfill: bool = False
     """A backfill reads it. The target is its own node's high seqno, which may lag."""
 
     @property
-    def vbucket(self) -> int:
+    def vbucket(self) -> Annotated[int, "vbucket"]:
         return self.state.vbucket
+
+    @property
+    def epoch(self) -> Annotated[int, "epoch"]:
+        return self.state.epoch
+
+    @property
+    def position(self) -> Annotated[Position, SPREAD]:
+        return self.state.position
+
+    @property
+    def restart_reason(self) -> Annotated[RestartReason | None, "restart"]:
+        return None if self.restart is None else self.restart.reason
 
     @property
     def least_complete_seqno(self) -> int:
@@ -99,7 +112,7 @@ class StreamPlan:
     @property
     def backlog(self) -> int:
         """The seqnos between position and target: the most rows that the lake can lack."""
-        return max(0, self.target_seqno - self.state.position.seqno)
+        return max(0, self.target_seqno - self.position.seqno)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +121,27 @@ class TaskPlan:
 
     index: int
     streams: tuple[StreamPlan, ...]
-    carried: tuple[VbucketProgress, ...]
+    carried: Annotated[tuple[VbucketProgress, ...], UNSTORED]
     """States of vbuckets that no task streams; the task writes them to the log."""
     windows: WindowPlan
-    left_out: "tuple[LeftOut, ...]" = ()
+    left_out: Annotated["tuple[LeftOut, ...]", UNSTORED] = ()
     """The carried vbuckets that should have been streamed."""
-    applied: tuple[AppliedVersion, ...] = ()
+    applied: Annotated[tuple[AppliedVersion, ...], UNSTORED] = ()
     """Replica versions that the log does not list; the task writes them."""
     backfill: BackfillNodes | None = None
     """Set if all its streams belong to a backfill; its rate is this task's part."""
-    seeds: tuple[NodeAddress, ...] = ()
+    seeds: Annotated[tuple[NodeAddress, ...], UNSTORED] = ()
     """The cluster's nodes when the round was planned. The task may ask them for a newer map."""
-    document_filter: DocumentFilter = EVERYTHING
+    document_filter: Annotated[DocumentFilter, UNSTORED] = EVERYTHING
     """The lake gets only documents that pass this filter."""
 
     @property
-    def nodes(self) -> tuple[NodeAddress, ...]:
+    def nodes(self) -> Annotated[tuple[NodeAddress, ...], "nodes"]:
         return tuple(sorted({stream.node for stream in self.streams}))
+
+    @property
+    def carried_count(self) -> Annotated[int, "carried"]:
+        return len(self.carried)
 
     @property
     def backlog(self) -> int:
@@ -141,12 +158,12 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundPlan(Shown):
+class RoundPlan(Record, Shown):
     """One round. Its tasks write the position of every vbucket, streamed or carried."""
 
     lake_id: Annotated[str, "lake"]
     round: int
-    tasks: Annotated[tuple[TaskPlan, ...], UNSTORED]
+    tasks: tuple[TaskPlan, ...]
     left_out: tuple[LeftOut, ...]
     target_bytes: int
     target_seconds: float
@@ -167,33 +184,6 @@ class RoundPlan(Shown):
         tasks = (replace(task, applied=tuple(applied[task.index :: count])) for task in self.tasks)
         return replace(self, tasks=tuple(tasks))
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **plain(self),
-            "tasks": [
-                {
-                    "index": task.index,
-                    "nodes": [str(node) for node in task.nodes],
-                    "carried": len(task.carried),
-                    "window_bytes": task.windows.window_bytes,
-                    "backfill": plain(task.backfill),
-                    "streams": [
-                        {
-                            "vbucket": stream.vbucket,
-                            "node": str(stream.node),
-                            "epoch": stream.state.epoch,
-                            **plain(stream.state.position),
-                            "vb_uuid": f"{stream.state.position.vb_uuid:016x}",
-                            "target_seqno": stream.target_seqno,
-                            "restart": plain(stream.restart and stream.restart.reason),
-                        }
-                        for stream in task.streams
-                    ],
-                }
-                for task in self.tasks
-            ],
-        }
-
     def __str__(self) -> str:
         head = (
             f"round {self.round}: {len(self.streams)} vbuckets, {self.backlog:,} seqnos behind, "
@@ -208,7 +198,7 @@ class RoundPlan(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Idle(Shown):
+class Idle(Record, Shown):
     """No stream is needed, or none is possible, so that there is no round."""
 
     lake_id: Annotated[str, "lake"]
@@ -217,9 +207,8 @@ class Idle(Shown):
     outlook: Annotated[Outlook | None, SPREAD] = None
     delayed: Annotated[frozenset[int], UNSTORED] = frozenset()
     """Vbuckets that are behind but may wait (`dcp.lake.rounds.delayed_vbuckets`)."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {**plain(self), "round": None}
+    round: None = None
+    """In JSON, this tells it from a plan."""
 
     def __str__(self) -> str:
         lines = [f"no round: after round {self.latest_round} "]
@@ -238,8 +227,8 @@ def _epoch_lines(streams: Sequence[StreamPlan]) -> list[str]:
     begins: dict[str, list[int]] = {}
     for stream in streams:
         if stream.restart is not None:
-            position = stream.state.position
-            text = f"epoch {stream.state.epoch} begins at seqno {position.seqno}"
+            position = stream.position
+            text = f"epoch {stream.epoch} begins at seqno {position.seqno}"
             text += f" (branch {position.vb_uuid:016x})" if position.seqno else ""
             text += f": {stream.restart.reason}"
             begins.setdefault(text, []).append(stream.vbucket)

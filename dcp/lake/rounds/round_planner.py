@@ -185,7 +185,7 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
 def _may_wait(stream: StreamPlan, lake_state: LakeState, cluster: "ClusterView") -> bool:
     """Return whether a stream alone starts no round: its vbucket waits, and only has new seqnos."""
     asks_more = stream.restart or stream.is_backfill or is_elsewhere(stream.state, cluster)
-    is_complete = stream.state.position.is_complete
+    is_complete = stream.position.is_complete
     return stream.vbucket in lake_state.delayed and is_complete and not asks_more
 
 

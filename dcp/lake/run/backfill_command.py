@@ -124,7 +124,7 @@ def cancel_backfill(settings: Settings) -> Action:
             raise ConfigError(
                 f"{lake.location}: found no backfill that is open, expected one to cancel"
             )
-        control.write(Action(action.id, CANCEL, None, None), ActionState.REQUESTED)
+        control.write(Action(id=action.id, action=CANCEL), ActionState.REQUESTED)
         return action
 
 

@@ -83,7 +83,7 @@ class BoundedRun:
             if stream.is_backfill or vbucket in not_asked:
                 continue
             if stream.restart is not None:
-                self._begun[vbucket] += stream.restart.reason is RestartReason.ROLLBACK
+                self._begun[vbucket] += stream.restart_reason is RestartReason.ROLLBACK
             elif stream.target_seqno <= stream.state.complete_seqno:
                 self._agreed[vbucket] += 1
             detail = ""
@@ -105,7 +105,7 @@ def _progress(plan: RoundPlan, report: "RoundReport") -> dict[int, bool]:
     A rollback counts as progress: each goes further back, or the plan gives the vbucket up
     (`dcp.lake.rounds.rollback_plan`).
     """
-    before = {each.vbucket: each.state.position.seqno for each in plan.streams}
+    before = {each.vbucket: each.position.seqno for each in plan.streams}
     return {
         each.vbucket: each.seqno > before[each.vbucket]
         or each.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP, Outcome.ROLLBACK)

@@ -155,7 +155,7 @@ def resyncs_of(actions: Iterable[Action], newest: int, vbucket_count: int) -> di
     begun: dict[int, int] = {}  # of several requests for a vbucket the one that was begun last
     for action in actions:
         if action.action == RESYNC and action.is_open and not action.is_to_be_cancelled:
-            number = action.begun_round if action.state is ActionState.BEGUN else newest
+            number = action.round if action.state is ActionState.BEGUN else newest
             with suppress(ConfigError):
                 _refuse_wrong(action)
                 for vbucket in vbuckets_of(action.vbuckets, vbucket_count):

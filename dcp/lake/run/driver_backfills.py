@@ -213,7 +213,7 @@ def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
         ) from None
     vbuckets = vbuckets_of(action.vbuckets, vbucket_count)
     nodes = _nodes_of(action.options)
-    return BackfillRequest(action.id, vbuckets, nodes, action.begun_round, new)
+    return BackfillRequest(action.id, vbuckets, nodes, action.round, new)
 
 
 def progress_of(

@@ -92,7 +92,7 @@ class DriverErasures:
         if action is None:
             return False
         newest = latest_round(self._lake)
-        is_seen = action.id == self._before_last_round or action.begun_round < newest
+        is_seen = action.id == self._before_last_round or action.round < newest
         return is_seen and self._tried != (action.id, newest)
 
     def carry_out(self, apply_received: Callable[[], object]) -> bool:

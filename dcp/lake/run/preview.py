@@ -70,9 +70,9 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
     Vbuckets whose node does not answer within `round.node_deadline_seconds` are logged.
     """
     starts = [
-        replace(stream_start(stream), end_seqno=stream.state.position.seqno)
+        replace(stream_start(stream), end_seqno=stream.position.seqno)
         for stream in plan.streams
-        if stream.state.position.seqno and stream.restart is None
+        if stream.position.seqno and stream.restart is None
     ]
     if not starts:
         return {}

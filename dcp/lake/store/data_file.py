@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from decimal import Decimal
 from types import TracebackType
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.store.table_location import TableLocation
+from dcp.records import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class DataFile:
     """JSON as in the Delta protocol, "Per-file Statistics"."""
 
     def to_batch(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([asdict(self)], schema=DATA_FILE)
+        return pa.RecordBatch.from_pylist([plain(self)], schema=DATA_FILE)
 
 
 _TYPES: Final[Mapping[object, pa.DataType]] = {str: pa.string(), int: pa.int64()}

@@ -23,12 +23,9 @@ from dcp.lake.store.table import Table
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.round_record import RoundRecord
 from dcp.lake.tables.schema import (
-    AUDIT,
     CHANGES,
     CHANGES_STATISTICS,
-    CONTROL,
     FORMAT_VERSION,
-    QUALITY,
     REPLICA,
     REPLICA_CLUSTERING,
     REPLICA_STATISTICS,
@@ -114,11 +111,12 @@ CONTROL_TABLE: Final = "control"
 QUALITY_TABLE: Final = "quality"
 """The results of data quality checks, see `dcp.lake.quality.report`."""
 
-_LEDGERS: Final[Mapping[str, tuple[pa.Schema, Sequence[str]]]] = {
-    AUDIT_TABLE: (AUDIT, REPLICA_CLUSTERING),
-    CONTROL_TABLE: (CONTROL, ()),
-    QUALITY_TABLE: (QUALITY, ("time",)),
+_LEDGERS: Final[Mapping[str, Sequence[str]]] = {
+    AUDIT_TABLE: REPLICA_CLUSTERING,
+    CONTROL_TABLE: (),
+    QUALITY_TABLE: ("time",),
 }
+"""By table, the columns that it is clustered by."""
 LEDGERS: Final = tuple(_LEDGERS)
 """Tables that are made on demand and only grow."""
 
@@ -364,15 +362,14 @@ def ensure_replicas(
     _list_replicas(lake, replicas)
 
 
-def ensure_ledger(lake: LakeTables, name: str) -> Table:
+def ensure_ledger(lake: LakeTables, name: str, columns: pa.Schema) -> Table:
     """Return a table of `LEDGERS`, and make it if it is missing. Any Delta writer may append.
 
     Raises:
         LakeError: a table of that name belongs to another lake.
     """
     table, properties = lake.table(name), {"dcplake.lake": lake.identity.lake_id}
-    columns, cluster_by = _LEDGERS[name]
-    table.create(columns, cluster_by, properties)
+    table.create(columns, _LEDGERS[name], properties)
     found = table.properties()
     if found.get("dcplake.lake") != lake.identity.lake_id:
         raise LakeError(

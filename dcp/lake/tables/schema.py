@@ -11,15 +11,17 @@ them: bit 2 is SNAPPY, bit 4 is XATTR. ``xattrs`` is null, and ``detail`` in ``c
 """
 
 from dataclasses import is_dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
 from dcp.lake.store.sql import quoted, string_list
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.undone_key import DocumentState, UndoneKey
 from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
-from dcp.records import SPREAD, bare, marked, stored_fields
+from dcp.records import SPREAD, UNSTORED, bare, marked
 
 FORMAT_VERSION: Final = 9
 """The format of lakes: columns, kinds of rows, metadata of commits. Other lakes are refused."""
@@ -88,7 +90,15 @@ def is_kind(*kinds: RowKind) -> str:
 
 U64: Final = pa.decimal128(20, 0)
 
-_COLUMN_TYPES: Final = {int: U64, str: pa.string(), bool: pa.bool_(), bytes: pa.binary()}
+TIME: Final = pa.timestamp("us", tz="UTC")
+
+_COLUMN_TYPES: Final = {
+    bool: pa.bool_(),
+    int: U64,
+    str: pa.string(),
+    bytes: pa.binary(),
+    datetime: TIME,
+}
 
 
 def column_type(annotation: Any) -> pa.DataType:
@@ -102,18 +112,23 @@ def column_type(annotation: Any) -> pa.DataType:
     if (told := marked(annotation, pa.DataType)) is not None:
         return told
     if not is_dataclass(kind):
-        return _COLUMN_TYPES[kind]
+        return next(told for each, told in _COLUMN_TYPES.items() if issubclass(kind, each))
     columns = columns_of(kind)
     return pa.struct(columns) if len(columns) > 1 else columns[0].type
 
 
 def columns_of(kind: Any) -> list[pa.Field]:
+    """Return the columns of a record's rows.
+
+    A field that is not stored in JSON is a column if its annotation has an Arrow type.
+    """
     columns: list[pa.Field] = []
-    for _, name, annotation in stored_fields(kind):
-        if name == SPREAD:
+    for name, annotation in get_type_hints(kind, include_extras=True).items():
+        mark = marked(annotation, str)
+        if mark == SPREAD:
             columns += columns_of(bare(annotation)[0])
-        else:
-            columns.append(pa.field(name, column_type(annotation)))
+        elif mark != UNSTORED or marked(annotation, pa.DataType) is not None:
+            columns.append(pa.field(mark or name, column_type(annotation)))
     return columns
 
 
@@ -161,7 +176,7 @@ REPLICA: Final = pa.schema(
     [
         *map(CHANGES.field, ("vbucket", "key", "key_bytes", "seqno", "vb_uuid", "epoch", "cas")),
         *map(CHANGES.field, ("rev", "flags", "expiry", "datatype", "xattrs", "value")),
-        ("modified_at", pa.timestamp("us", tz="UTC")),
+        ("modified_at", TIME),
     ]
 )
 """One row per live document. ``modified_at`` is the time in the CAS (its upper 48 bits, in ns)."""
@@ -194,46 +209,18 @@ REPLICA_STATISTICS: Final = ("vbucket", "key", "seqno", "modified_at", "datatype
 REPLICA_CLUSTERING: Final = ("vbucket", "key")
 """Delta stores rows with near values of these columns together."""
 
-DOCUMENT_STATE: Final = pa.struct(
-    [REPLICA.field(name) for name in ("seqno", "vb_uuid", "epoch", "cas", "value")]
-)
+DOCUMENT_STATE: Final = column_type(DocumentState)
 
-AUDIT: Final = pa.schema(
-    [
-        ("table", pa.string()),
-        ("version", pa.int64()),  # of the apply that took the key back
-        ("restored_version", pa.int64()),  # of the table; 0: the empty table, -1: replaced whole
-        ("round", pa.int64()),
-        ("time", pa.timestamp("us", tz="UTC")),
-        ("vbucket", pa.int32()),
-        ("fork_seqno", U64),  # rows above it are undone
-        ("key", pa.string()),
-        ("key_bytes", pa.binary()),
-        ("before", DOCUMENT_STATE),  # null: the key was deleted on the dead branch
-        ("after", DOCUMENT_STATE),  # null: the key is not on the live history
-    ]
-)
+AUDIT: Final = pa.schema(columns_of(UndoneKey))
 """The table ``undone``: one row for each key in each replica that a rollback took back."""
 
-CONTROL: Final = pa.schema(
-    [
-        ("id", pa.string()),
-        ("time", pa.timestamp("us", tz="UTC")),
-        ("who", pa.string()),
-        ("action", pa.string()),  # backfill, erase, pause, resume, resync, cancel
-        ("vbuckets", pa.string()),  # as 0-63, 70; null: all
-        ("options", pa.string()),  # a JSON object, or null
-        ("state", pa.string()),  # null or requested; from a driver: begun, done, incomplete…
-        ("round", pa.int64()),  # the newest round when the driver answered
-        ("detail", pa.string()),
-    ]
-)
-"""The table ``control``: requests to the lake's driver, and the driver's answers."""
+IDENTIFYING_COLUMNS: Final = ("vbucket", "key", "seqno")
+"""Samples of a replica's rows have these columns."""
 
 QUALITY: Final = pa.schema(
     [
         ("run", pa.string()),  # identifies one check of one table
-        ("time", pa.timestamp("us", tz="UTC")),
+        ("time", TIME),
         ("table", pa.string()),
         ("table_id", pa.string()),  # Delta's id: a table that is created again gets another
         ("version", pa.int64()),  # of the table
@@ -249,10 +236,7 @@ QUALITY: Final = pa.schema(
         ("severity", pa.string()),
         ("success", pa.bool_()),
         ("failed", pa.int64()),  # rows; null if the expectation counts none
-        (
-            "samples",
-            pa.list_(pa.struct([("vbucket", pa.int32()), ("key", pa.string()), ("seqno", U64)])),
-        ),
+        ("samples", pa.list_(pa.struct(list(map(REPLICA.field, IDENTIFYING_COLUMNS))))),
         ("found", pa.string()),  # if it counts none: the observed value, or why it could not run
     ]
 )
@@ -275,7 +259,7 @@ _SPARK_TYPES: Final = {
     pa.string(): "STRING",
     pa.binary(): "BINARY",
     pa.date32(): "DATE",
-    pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+    TIME: "TIMESTAMP",
 }
 
 

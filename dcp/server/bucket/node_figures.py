@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
 from dcp.prometheus import Metrics, exposition, metrics
-from dcp.records import Record
 
 CONNECTION_METRICS: Final = metrics(
     {"connection": "name"},
@@ -48,11 +47,9 @@ class ProcessFigures(Protocol):
 
     metrics: ClassVar[Metrics]
 
-    def to_json(self) -> dict[str, object]: ...
-
 
 @dataclass(frozen=True, slots=True)
-class ProducerFigures(Record):
+class ProducerFigures:
     metrics: ClassVar[Metrics] = metrics(
         {},
         """

@@ -126,8 +126,7 @@ def _metrics(bucket: Bucket, node: int, _user: str) -> HttpResponse:
 def _figures(bucket: Bucket, node: int, _user: str) -> HttpResponse:
     found = _process(bucket, node)
     kind = "producer" if isinstance(found, ProducerFigures) else "relay"
-    connections = plain(connection_figures(bucket, node))
-    return _json({"connections": connections, kind: found.to_json()})
+    return _json(plain({"connections": connection_figures(bucket, node), kind: found}))
 
 
 def _process(bucket: Bucket, node: int) -> ProcessFigures:

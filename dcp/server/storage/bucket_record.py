@@ -5,11 +5,12 @@ A person's editor or a bad disk may have changed the file, so ``decode`` checks 
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from dcp.errors import ConfigError
+from dcp.records import plain
 from dcp.server.model.cluster_map import ABSENT
 from dcp.server.model.json_checks import (
     Check,
@@ -99,7 +100,7 @@ class BucketRecord:
     """By vbucket: the high seqno at a clean stop; None while a process runs or after a crash."""
 
     def encode(self) -> bytes:
-        return json.dumps({"version": FOLDER_VERSION, **asdict(self)}).encode()
+        return json.dumps({"version": FOLDER_VERSION, **plain(self)}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "BucketRecord":

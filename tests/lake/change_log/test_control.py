@@ -9,10 +9,10 @@ import pytest
 
 from dcp.lake.adapters.opening import refuse_to_start
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.change_log.control import Action, ActionState, Control, actions_of
+from dcp.lake.change_log.control import CONTROL, Action, ActionState, Control, actions_of
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import CONTROL_TABLE
-from dcp.lake.tables.schema import CONTROL, spark_ddl
+from dcp.lake.tables.schema import spark_ddl
 from tests.lake.conftest import NewLake
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,7 +37,7 @@ def rows(*states: tuple[str, str | None]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("states", "state", "begun_round", "is_to_be_cancelled"),
+    ("states", "state", "round_number", "is_to_be_cancelled"),
     [
         ([("backfill", None)], "requested", 0, False),
         ([("backfill", "requested")], "requested", 0, False),
@@ -70,12 +70,12 @@ def rows(*states: tuple[str, str | None]) -> list[dict[str, Any]]:
     ],
 )
 def test_the_rows_of_a_request(
-    states: list[tuple[str, str | None]], state: str, begun_round: int, is_to_be_cancelled: bool
+    states: list[tuple[str, str | None]], state: str, round_number: int, is_to_be_cancelled: bool
 ) -> None:
     written = rows(*states)
     [action] = actions_of(reversed(written))
     assert action.state is ActionState(state)
-    assert (action.begun_round, action.is_to_be_cancelled) == (begun_round, is_to_be_cancelled)
+    assert (action.round, action.is_to_be_cancelled) == (round_number, is_to_be_cancelled)
     assert (action.action, action.vbuckets, action.who) == ("backfill", "0-3", "ann")
     assert action.is_open is (state in {"requested", "begun"})
 

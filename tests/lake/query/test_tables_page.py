@@ -7,9 +7,10 @@ from typing import Final
 
 import pytest
 
+from dcp.lake.change_log.control import CONTROL
 from dcp.lake.query.views import register_views
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.lake.tables.schema import AUDIT, CHANGES, CONTROL, QUALITY, REPLICA, spark_types
+from dcp.lake.tables.schema import AUDIT, CHANGES, QUALITY, REPLICA, spark_types
 from tests.lake.conftest import NewLake
 
 DOCS: Final = Path(__file__).parents[3] / "docs"

@@ -15,7 +15,16 @@ import pytest
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.change_log.applied import applied_of
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import CANCEL, PAUSE, RESUME, RESYNC, Action, ActionState, Control
+from dcp.lake.change_log.control import (
+    CANCEL,
+    CONTROL,
+    PAUSE,
+    RESUME,
+    RESYNC,
+    Action,
+    ActionState,
+    Control,
+)
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.rounds.observer import Observer
@@ -25,7 +34,6 @@ from dcp.lake.run.preview import preview_backfill
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import CONTROL_TABLE, DOCS
-from dcp.lake.tables.schema import CONTROL
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost
@@ -268,7 +276,7 @@ def test_a_backfill_that_is_cancelled_before_it_begins_tells_no_documents_of_ano
         run(settings, once=True)
         control = Control(lake_of(settings))
         first, second = (BackfillWish(None, REPLICAS).action() for _ in range(2))
-        for asked in (first, second, Action(second.id, CANCEL, None, None)):
+        for asked in (first, second, Action(id=second.id, action=CANCEL)):
             control.write(asked, ActionState.REQUESTED)
         run(settings, once=True)
         details = [control.action(each.id).detail for each in (first, second)]

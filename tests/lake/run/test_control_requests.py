@@ -70,7 +70,7 @@ def test_a_driver_that_was_overtaken_repairs_nothing() -> None:
 
 
 def test_a_request_that_will_be_cancelled_neither_pauses_nor_resumes() -> None:
-    pause, resume = (Action(name, name, None, None) for name in (PAUSE, RESUME))
+    pause, resume = (Action(id=name, action=name) for name in (PAUSE, RESUME))
     assert pause_of([replace(pause, is_to_be_cancelled=True)]) is None
     assert pause_of([pause, replace(resume, is_to_be_cancelled=True)]) is pause
     done = replace(pause, state=ActionState.DONE, is_to_be_cancelled=True)

@@ -450,7 +450,7 @@ def test_a_pause_stops_a_run_only_before_a_round_that_it_still_needs(
     outcomes = iter([(Outcome.REACHED, 10), (Outcome.ROLLBACK, 0), (Outcome.REACHED, 10)])
     driver = Scripted(lambda *_: next(outcomes))
     asked = 0
-    pause = Action("id", PAUSE, None, None, "ann", datetime.now(UTC))
+    pause = Action(id="id", action=PAUSE, who="ann", time=datetime.now(UTC))
 
     def carry_out() -> Action | None:
         nonlocal asked

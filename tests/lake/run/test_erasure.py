@@ -320,7 +320,7 @@ def test_no_file_of_a_lake_has_an_erased_document(
     run(settings, once=True, spark=spark)
     samples = [{"vbucket": 0, "key": key, "seqno": Decimal(1)} for key in ("key-7", "key-8")]
     checked = {"table": DOCS.name, "success": True, "samples": samples}
-    quality = ensure_ledger(lake_of(settings, spark), QUALITY_TABLE)
+    quality = ensure_ledger(lake_of(settings, spark), QUALITY_TABLE, QUALITY)
     quality.append(pa.Table.from_pylist([checked], schema=QUALITY), {})
     documents, action = ask_erasure(settings, erasure("key-7"))
     assert documents.rows[AUDIT_TABLE] == 1

@@ -9,13 +9,12 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import BACKFILL, RESYNC, Action, ActionState, Control
+from dcp.lake.change_log.control import BACKFILL, CONTROL, RESYNC, Action, ActionState, Control
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run import driver as driver_module
 from dcp.lake.run.control_requests import Requests
 from dcp.lake.tables.lake_tables import CONTROL_TABLE, ensure_ledger
-from dcp.lake.tables.schema import CONTROL
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.memory_rounds import MemoryRounds
@@ -83,7 +82,7 @@ def test_a_later_request_is_done_though_its_time_is_earlier(
     [vbucket, *_] = [vb for vb in range(VBUCKETS) if cluster.vbucket_owner(vb) == 0]
     before = epoch_of(rounds, vbucket)
     row = {"id": "later", "time": time, "action": RESYNC, "vbuckets": str(vbucket)}
-    table = ensure_ledger(lake, CONTROL_TABLE)
+    table = ensure_ledger(lake, CONTROL_TABLE, CONTROL)
     table.append(pa.Table.from_pylist([row | {"state": "requested"}], schema=CONTROL), {})
     begin(rounds)
     rounds.until_idle()

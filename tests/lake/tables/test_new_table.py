@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.change_log.control import CONTROL
 from dcp.lake.store.folder_location import FolderLocation
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.new_table import commit_table
 from dcp.lake.store.properties import are_plain, commit_properties
-from dcp.lake.tables.schema import CHANGES, CONTROL, QUALITY, REPLICA, REPLICA_CLUSTERING
+from dcp.lake.tables.schema import CHANGES, QUALITY, REPLICA, REPLICA_CLUSTERING
 from tests.lake.tables_at import by_spark
 
 if TYPE_CHECKING:
