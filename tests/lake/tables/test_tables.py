@@ -115,7 +115,7 @@ def test_names_that_spark_would_not_show_are_found(spark: "SparkSession", tmp_pa
     urls = replica_of("shop", "urls", 8)
     ensure_replicas(lake, [urls])
     assert replicas_in(lake) == (urls,)
-    assert [each.name for each in collections_in(lake).all] == ["_default", "urls"]
+    assert [each.collection for each in collections_in(lake).all] == [DOCS.collection, "shop.urls"]
     assert collections_in(lake).names >= {"shop", "shop.urls"}
 
 
