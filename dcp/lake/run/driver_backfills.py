@@ -5,10 +5,10 @@ run one at a time, the oldest first.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
@@ -241,9 +241,13 @@ def copies_of(
     }
 
 
-def backfill_options(nodes: str, megabytes_per_second: float | None) -> dict[str, Any]:
+def requested_backfill(
+    vbuckets: Collection[int] | None, nodes: str, megabytes_per_second: float | None = None
+) -> Action:
+    """Return a new request: of all vbuckets, without a limit, if these are None."""
+    ranges = None if vbuckets is None else number_ranges(vbuckets)
     rate = {} if megabytes_per_second is None else {_RATE: megabytes_per_second}
-    return {_NODES_KEY: nodes, **rate}
+    return Action.requested(BACKFILL, ranges, {_NODES_KEY: nodes, **rate})
 
 
 def _nodes_of(options: str | None) -> BackfillNodes:
