@@ -1,6 +1,6 @@
 """Decides which failures a run survives, and for how long."""
 
-from enum import Enum, auto
+from math import inf
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -25,20 +25,13 @@ replaced one after the other: a process that has read an old and a new one keeps
 """
 
 
-class _Time(Enum):
+class _Patience(NamedTuple):
     """The time for which a run survives errors that follow each other."""
 
-    NONE = auto()
-    REFUSED = auto()
-    """`REFUSED_SECONDS`."""
-    ENDLESS = auto()
-
-
-class _Patience(NamedTuple):
     kinds: tuple[type[DcplakeError], ...]
-    bounded: _Time
-    """Of a run with an end."""
-    endless: _Time
+    bounded_seconds: float
+    """Of a run with an end; 0: it ends at once."""
+    endless_seconds: float
     """Of a run without an end."""
     awaited: str
     """What the run waits for, in the words of its log lines."""
@@ -47,18 +40,20 @@ class _Patience(NamedTuple):
 _CLUSTER: Final = (SourceError, RemoteProtocolError)
 
 _PATIENCE: Final = (
-    _Patience((SecretError,), _Time.REFUSED, _Time.REFUSED, "the file of a secret to be replaced"),
+    _Patience(
+        (SecretError,), REFUSED_SECONDS, REFUSED_SECONDS, "the file of a secret to be replaced"
+    ),
     _Patience(
         (AuthenticationError, BucketError),
-        _Time.REFUSED,
-        _Time.REFUSED,
+        REFUSED_SECONDS,
+        REFUSED_SECONDS,
         "the cluster to take user, password and bucket",
     ),
     _Patience(
-        (StoreRefusedError,), _Time.REFUSED, _Time.REFUSED, "the object store to take the keys"
+        (StoreRefusedError,), REFUSED_SECONDS, REFUSED_SECONDS, "the object store to take the keys"
     ),
-    _Patience((StoreUnavailableError,), _Time.REFUSED, _Time.ENDLESS, "the object store"),
-    _Patience(_CLUSTER, _Time.NONE, _Time.ENDLESS, "the cluster"),
+    _Patience((StoreUnavailableError,), REFUSED_SECONDS, inf, "the object store"),
+    _Patience(_CLUSTER, 0.0, inf, "the cluster"),
 )
 """The first entry with an error's kind counts: an `AuthenticationError` is a `SourceError`, too."""
 
@@ -89,20 +84,20 @@ class Outages:
         error = failure if isinstance(failure, DcplakeError) else known_error(failure)
         for each in _PATIENCE:
             if isinstance(error, each.kinds):
-                time = each.endless if is_endless else each.bounded
-                if time is _Time.NONE:
+                seconds = each.endless_seconds if is_endless else each.bounded_seconds
+                if not seconds:
                     break
-                self._count(error, time)
+                self._count(error, seconds)
                 return f"{each.awaited}: {error}"
         raise failure
 
-    def _count(self, error: DcplakeError, time: _Time) -> None:
+    def _count(self, error: DcplakeError, most_seconds: float) -> None:
         now = monotonic()
         failed_at, refused_seconds = self._refused or (now, 0.0)
-        if time is _Time.REFUSED:
+        if most_seconds < inf:
             # An outage in between does not count. Work that succeeded may have taken long.
-            refused_seconds += min(now - failed_at, REFUSED_SECONDS / 2)
-            if refused_seconds >= REFUSED_SECONDS:
+            refused_seconds += min(now - failed_at, most_seconds / 2)
+            if refused_seconds >= most_seconds:
                 raise error
         self._refused = now, refused_seconds
         if not isinstance(error, _CLUSTER):
