@@ -115,7 +115,8 @@ def vacuum(work: MaintenanceWork) -> Iterator[StepReport]:
 
 def _vacuum(work: MaintenanceWork, table: str, kept: Horizon | None) -> StepReport:
     hours = None if kept is None else int(-(-kept.seconds // HOUR_SECONDS))
-    files = work.lake.table(table).vacuum(work.metadata("vacuum"), hours, dry_run=work.dry_run)
+    metadata = maintenance_metadata(work.lake, "vacuum")
+    files = work.lake.table(table).vacuum(metadata, hours, dry_run=work.dry_run)
     figures = {"files": files}
     if work.dry_run:
         return StepReport("vacuum", table, f"would delete {files:,} files", figures=figures)
