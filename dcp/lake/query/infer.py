@@ -252,7 +252,7 @@ def _comment_on_mixed(path: str, seen: Seen) -> str | None:
         examples.setdefault(name, seen.examples[kind])
     if len(counts) < 2:
         return None
-    told = []
+    told: list[str] = []
     for kind, number in counts.most_common():
         key, *steps = examples[kind]
         where = f" ({toml_value(''.join(steps))} of the document {toml_value(key)})" if told else ""
