@@ -1,8 +1,9 @@
 """Decides which failures a run survives, and for how long."""
 
+from collections.abc import Mapping
 from math import inf
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from dcp.errors import (
     AuthenticationError,
@@ -25,37 +26,29 @@ replaced one after the other: a process that has read an old and a new one keeps
 """
 
 
-class _Patience(NamedTuple):
-    """The time for which a run survives errors that follow each other."""
-
-    kinds: tuple[type[DcplakeError], ...]
-    bounded_seconds: float
-    """Of a run with an end; 0: it ends at once."""
-    endless_seconds: float
-    """Of a run without an end."""
-    awaited: str
-    """What the run waits for, in the words of its log lines."""
-
-
 _CLUSTER: Final = (SourceError, RemoteProtocolError)
+_REFUSALS: Final = (SecretError, AuthenticationError, BucketError, StoreRefusedError)
 
-_PATIENCE: Final = (
-    _Patience(
-        (SecretError,), REFUSED_SECONDS, REFUSED_SECONDS, "the file of a secret to be replaced"
-    ),
-    _Patience(
-        (AuthenticationError, BucketError),
-        REFUSED_SECONDS,
-        REFUSED_SECONDS,
-        "the cluster to take user, password and bucket",
-    ),
-    _Patience(
-        (StoreRefusedError,), REFUSED_SECONDS, REFUSED_SECONDS, "the object store to take the keys"
-    ),
-    _Patience((StoreUnavailableError,), REFUSED_SECONDS, inf, "the object store"),
-    _Patience(_CLUSTER, 0.0, inf, "the cluster"),
-)
-"""The first entry with an error's kind counts: an `AuthenticationError` is a `SourceError`, too."""
+_AWAITED: Final[Mapping[tuple[type[DcplakeError], ...], str]] = {
+    (SecretError,): "the file of a secret to be replaced",
+    (AuthenticationError, BucketError): "the cluster to take user, password and bucket",
+    (StoreRefusedError,): "the object store to take the keys",
+    (StoreUnavailableError,): "the object store",
+    _CLUSTER: "the cluster",
+}
+"""By kinds of errors, what the run waits for, in the words of its log lines.
+
+The first entry with an error's kind counts: an `AuthenticationError` is a `SourceError`, too.
+"""
+
+
+def _most_seconds(error: DcplakeError, *, is_endless: bool) -> float:
+    """Return for how long a run survives such errors that follow each other."""
+    if isinstance(error, _REFUSALS):
+        return REFUSED_SECONDS
+    if is_endless:
+        return inf
+    return REFUSED_SECONDS if isinstance(error, StoreUnavailableError) else 0.0
 
 
 class Outages:
@@ -82,13 +75,12 @@ class Outages:
             Exception: the failure, if it is of another kind.
         """
         error = failure if isinstance(failure, DcplakeError) else known_error(failure)
-        for each in _PATIENCE:
-            if isinstance(error, each.kinds):
-                seconds = each.endless_seconds if is_endless else each.bounded_seconds
-                if not seconds:
-                    break
-                self._count(error, seconds)
-                return f"{each.awaited}: {error}"
+        for kinds, awaited in _AWAITED.items():
+            if isinstance(error, kinds):
+                if most_seconds := _most_seconds(error, is_endless=is_endless):
+                    self._count(error, most_seconds)
+                    return f"{awaited}: {error}"
+                break
         raise failure
 
     def _count(self, error: DcplakeError, most_seconds: float) -> None:
