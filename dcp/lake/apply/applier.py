@@ -24,7 +24,7 @@ from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.touched_keys import count_rows
 from dcp.lake.config.settings import ApplySettings, ApplyWhen
-from dcp.lake.maintain.compaction import COMMITS, compact_small_files
+from dcp.lake.maintain.compaction import compact_small_files
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.rounds.lake_state import stale_vbuckets
 from dcp.lake.rounds.observer import Observer
@@ -311,8 +311,8 @@ class Applier:
 
     def _compact(self, lake: LakeTables, table: str) -> None:
         with lake.store.pool("apply"):
-            due = self._compact_from.get(table, COMMITS)
-            self._compact_from[table] = compact_small_files(lake, table, due)
+            due = compact_small_files(lake, table, self._compact_from.get(table))
+            self._compact_from[table] = due
 
     def _note(self, version: AppliedVersion) -> None:
         with self._lock:

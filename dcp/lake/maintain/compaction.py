@@ -34,13 +34,13 @@ _LOOK_BACK: Final = (COMMITS // 2, COMMITS, 4 * COMMITS)
 """Numbers of newest commits to search for an OPTIMIZE, one after the other."""
 
 
-def compact_small_files(lake: LakeTables, table: str, due: int) -> int:
+def compact_small_files(lake: LakeTables, table: str, due: int | None) -> int:
     """Compact a table of a running driver from version ``due`` on; return the next such version.
 
     Each round and each apply adds small files. A MERGE reads more with each file, and Delta's own
-    log grows. Another driver's simultaneous commit wins.
+    log grows. Another driver's simultaneous commit wins. ``due`` is None at first.
     """
-    newest = history(lake.table(table), 1)[0].version
+    newest, due = history(lake.table(table), 1)[0].version, COMMITS if due is None else due
     if newest < due:
         return due
     last = next(
