@@ -30,7 +30,6 @@ from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import StepTimes, line, session, settings_for
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.receive.task_receiver import TaskReceiver, receive_function
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import RoundPlan
@@ -117,10 +116,9 @@ def plan_for(settings: Settings, slots: int) -> RoundPlan:
 
 
 def _batches(settings: Settings, plan: RoundPlan, index: int) -> Iterator[pa.RecordBatch]:
-    budget = TaskBudget(plan.target_bytes, plan.target_seconds)
     name = f"benchmark-{index}-{monotonic()}"
     return TaskReceiver(
-        plan.tasks[index], plan.round, budget, source_access(settings), name
+        plan.tasks[index], plan.round, plan.budget, source_access(settings), name
     ).batches()
 
 

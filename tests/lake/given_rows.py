@@ -7,18 +7,18 @@ from dcp.lake.adapters.task_files import TaskFiles
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.store.data_file import DataFileWriter, FileContents
 from dcp.lake.store.file_commit import Operation
-from dcp.lake.store.lake_store import NewRows
+from dcp.lake.store.lake_store import Append
 from dcp.lake.store.table_location import TableLocation
 from dcp.lake.tables.lake_tables import CHANGES_TABLE, LakeTables
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS
 
 
-def given_rows(lake: LakeTables, rows: pa.Table) -> NewRows:
-    """Return the rows for `append_round`: in files of the log, if it takes them."""
+def given_rows(lake: LakeTables, rows: pa.Table) -> Append:
+    """Return the append for `append_round`: in files of the log, if it takes them."""
     if isinstance(lake.store, SparkStore):
         location = lake.store.location_of_files(CHANGES_TABLE)
         if location is not None:
-            return OwnFiles(location, rows)
+            return OwnFiles(location, rows).append
     batches = rows.to_batches()
     return lake.store.new_changes(1, lambda _: iter(batches))
 

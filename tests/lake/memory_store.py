@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -15,7 +16,7 @@ from datafusion import SessionConfig, SessionContext
 
 from dcp.errors import LakeError
 from dcp.lake.store.cached_reads import CachedReads
-from dcp.lake.store.lake_store import BatchFunction
+from dcp.lake.store.lake_store import Append, BatchFunction
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Transaction
@@ -129,9 +130,9 @@ class MemoryStore:
     def pool(self, _: str) -> Iterator[None]:
         yield
 
-    def first_rows(self, table: str, merge: Merge) -> "FirstRows":
-        """Return the rows of a merge, as the first ones of a table."""
-        return FirstRows(self.table(table), merge)
+    def first_rows(self, table: str, merge: Merge) -> Append:
+        """Return the append of a merge's rows, as the first ones of a table."""
+        return partial(append_first_rows, self.table(table), merge)
 
     def map_written(
         self, table: str, merge: Merge, make: BatchFunction, schema: pa.Schema
@@ -148,9 +149,9 @@ class MemoryStore:
         receive: BatchFunction,
         *,
         are_few: bool = False,  # all are
-    ) -> "MemoryRows":
-        """Return the rows of ``changes`` that so many tasks make."""
-        return MemoryRows(self, tasks, receive)
+    ) -> Append:
+        """Return the append of the rows of ``changes`` that so many tasks make."""
+        return MemoryRows(self, tasks, receive).append
 
     def beside(self) -> Self:
         """Return this: no statement is fenced by a session."""
@@ -209,19 +210,17 @@ class MemoryRows:
         changes.append_on(version, self._made, transaction, metadata)
 
 
-class FirstRows:
-    """The rows of a merge into an empty table."""
-
-    def __init__(self, table: MemoryTable, merge: Merge) -> None:
-        self._table, self._merge = table, merge
-
-    def append(
-        self, read_version: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
-    ) -> None:
-        """Commit the rows, if no other commit came behind the one of ``read_version``."""
-        rows, version = self._table.written(self._merge), read_version()
-        self._table.store.between(self._table.name)
-        self._table.append_on(version, rows, transaction, metadata, "MERGE")
+def append_first_rows(
+    table: MemoryTable,
+    merge: Merge,
+    read_version: Callable[[], int],
+    transaction: Transaction,
+    metadata: Mapping[str, Any],
+) -> None:
+    """Commit a merge's rows, if no other commit came behind the one of ``read_version``."""
+    rows, version = table.written(merge), read_version()
+    table.store.between(table.name)
+    table.append_on(version, rows, transaction, metadata, "MERGE")
 
 
 def run_task(number: int, receive: BatchFunction) -> list[pa.RecordBatch]:

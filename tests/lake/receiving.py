@@ -10,7 +10,6 @@ import pyarrow as pa
 from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.config.settings import SECTIONS, Settings, SourceSettings
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
-from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.lake_state import LakeState
@@ -150,9 +149,10 @@ class RoundsInProcess:
         """Run one round; return its rows. Its positions are checked for being whole."""
         plan = plan or self.plan()
         assert plan is not None, "found nothing to do, expected a round"
-        budget = TaskBudget(plan.target_bytes, plan.target_seconds)
         name = f"test-r{plan.round}"
-        tasks = [TaskReceiver(each, plan.round, budget, self.access, name) for each in plan.tasks]
+        tasks = [
+            TaskReceiver(each, plan.round, plan.budget, self.access, name) for each in plan.tasks
+        ]
         return self.keep(plan, [batch for task in tasks for batch in task.batches()])
 
     def keep(self, plan: RoundPlan, batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
@@ -165,8 +165,7 @@ class RoundsInProcess:
         return rows
 
     def receiver(self, plan: RoundPlan, task: TaskPlan) -> TaskReceiver:
-        budget = TaskBudget(plan.target_bytes, plan.target_seconds)
-        return TaskReceiver(task, plan.round, budget, self.access, f"test-r{plan.round}")
+        return TaskReceiver(task, plan.round, plan.budget, self.access, f"test-r{plan.round}")
 
     def with_budget(self, target_bytes: int) -> None:
         rounds = replace(self.settings.round, target_bytes=target_bytes)

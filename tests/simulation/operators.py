@@ -17,7 +17,7 @@ from dcp.lake.change_log.control import (
 )
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.rounds.backfill_plan import NODE_CHOICES
-from dcp.lake.run.driver_backfills import backfill_options
+from dcp.lake.run.driver_backfills import requested_backfill
 from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.printable import number_ranges
 from tests.lake.watched_lake import WatchedLake
@@ -52,19 +52,21 @@ class Operators:
         options: dict[str, Any] = {}
         vbuckets = self._some_vbuckets() if action in (RESYNC, BACKFILL) else None
         if action == BACKFILL:
-            options = backfill_options(self._random.choice(NODE_CHOICES), None)
+            self._write(requested_backfill(vbuckets, self._random.choice(NODE_CHOICES)))
+            return
         if action == ERASE:
             keys = self._random.choices(
                 [f"key-{n}" for n in range(self._options.keys)], k=self._random.randint(1, 2)
             )
             keeps_out = self._random.random() < 0.3
             options = Erasure(DOCS.collection, frozenset(map(key_hash, keys)), keeps_out).options()
-        self._write(Action.requested(action, vbuckets, options))
+        ranges = None if vbuckets is None else number_ranges(vbuckets)
+        self._write(Action.requested(action, ranges, options))
 
-    def _some_vbuckets(self) -> str | None:
+    def _some_vbuckets(self) -> list[int] | None:
         every = range(self._options.vbuckets)
         chosen = [vbucket for vbucket in every if self._random.random() < 0.5]
-        return number_ranges(chosen) if chosen else None
+        return chosen or None
 
     def _cancel(self) -> None:
         actions = Control(self._open()).actions()

@@ -28,7 +28,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     json: Annotated[bool, Option("--json", help="one JSON object per step")] = False,
 ) -> int:
     """Ask for the backfill, and see it done."""
-    from dcp.lake.run.backfill_command import BackfillWish, backfill, cancel_backfill
+    from dcp.lake.run.backfill_command import backfill, cancel_backfill
 
     settings = settings_from(config, lake, overrides)
     if cancel:
@@ -36,8 +36,8 @@ def run(  # noqa: PLR0913  (an argument for each option)
         event, fields = "cancelling", {"id": ended.id}
         text = f"backfill {ended.id}: whoever drives the lake next ends it before another round"
     else:
-        wish = BackfillWish(vbuckets, nodes, rate)
-        ended = backfill(settings, wish, observer=JsonObserver() if json else PlainObserver())
+        observer = JsonObserver() if json else PlainObserver()
+        ended = backfill(settings, vbuckets, nodes, rate, observer=observer)
         event, fields = str(ended.state), {"id": ended.id, "detail": ended.detail}
         text = f"backfill {ended.id}: {ended.state}, {ended.detail}"
     if json:

@@ -25,15 +25,13 @@ def run(  # noqa: PLR0913  (an argument for each option)
     json: Annotated[bool, Option("--json", help="the plan as one JSON object")] = False,
 ) -> int:
     """Plan and print."""
-    from dcp.lake.run.backfill_command import BackfillWish
     from dcp.lake.run.preview import preview, preview_backfill
 
     chosen = (vbuckets, rate) != (None, None) or nodes != REPLICAS
     if chosen and not backfill:
         raise BadParameter("found options of a backfill without --backfill, expected it with them")
     settings = settings_from(config, lake, overrides)
-    wish = BackfillWish(vbuckets, nodes, rate)
-    plan = preview_backfill(settings, wish) if backfill else preview(settings)
+    plan = preview_backfill(settings, vbuckets, nodes, rate) if backfill else preview(settings)
     if json:
         say_json(plan.to_json())
     else:

@@ -32,7 +32,7 @@ from dcp.lake.store.at_once import at_once
 from dcp.lake.store.cached_reads import CachedReads
 from dcp.lake.store.data_file import FileContents
 from dcp.lake.store.file_commit import Operation, takes_files
-from dcp.lake.store.lake_store import BatchFunction, NewRows
+from dcp.lake.store.lake_store import Append, BatchFunction
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.remembered_table import RememberedTables
@@ -233,17 +233,18 @@ class SparkStore:
                 "nothing was committed there; start again with the table that you mean"
             )
 
-    def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> NewRows:
+    def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> Append:
         spark, settings = self.spark, FEW_ROWS if are_few else {}
         each_task = spark.range(0, tasks, 1, tasks)
         # That costs a fraction of passing rows to Spark's JVM, and the commit needs no Spark.
         if (location := self.location_of_files(_CHANGES)) is not None:
             read_delta_log = self.table(_CHANGES).read_delta_log
-            return TaskFiles(each_task, receive, location, _FILES, settings, read_delta_log)
+            files = TaskFiles(each_task, receive, location, _FILES, settings, read_delta_log)
+            return files.append
         frame = each_task.mapInArrow(receive, spark_ddl(CHANGES))
-        return SparkRows(frame, self.table(_CHANGES), settings)
+        return partial(append_frame, frame, self.table(_CHANGES), settings)
 
-    def first_rows(self, table: str, merge: Merge) -> TaskFiles | None:
+    def first_rows(self, table: str, merge: Merge) -> Append | None:
         if (location := self.location_of_files(table)) is None:
             return None
         made = merge.made
@@ -259,7 +260,8 @@ class SparkStore:
         with written_rows(self.spark, table_sql, replace(merge, made=None)) as query:
             found = self.spark.sql(f"SELECT * FROM {query}")
         settings = arrow_settings(merge.largest_bytes)
-        return TaskFiles(found, rows, location, contents, settings, operation=Operation.MERGE)
+        files = TaskFiles(found, rows, location, contents, settings, operation=Operation.MERGE)
+        return files.append
 
     def map_written(
         self, table: str, merge: Merge, make: BatchFunction, schema: pa.Schema
@@ -278,21 +280,16 @@ class SparkStore:
             end_sessions_beside(self.spark, begun)
 
 
-@dataclass(frozen=True, slots=True)
-class SparkRows:
-    """Rows of ``changes`` that Spark appends. Each attempt makes them again."""
-
-    frame: "DataFrame"
-    table: SparkTable
-    settings: Mapping[str, str]
-
-    def append(
-        self,
-        read_version: Callable[[], int],  # unused: Delta finds the version itself
-        transaction: Transaction,
-        metadata: Mapping[str, Any],
-    ) -> None:
-        self.frame.createOrReplaceTempView(_RECEIVED)
-        # Delta looks the newest transaction id up, for which it reads the table's whole state.
-        with session_settings_for_a_while(self.frame.sparkSession, {**FEW_JOBS, **self.settings}):
-            self.table.append_found(f"SELECT * FROM {_RECEIVED}", {}, transaction, metadata)
+def append_frame(
+    frame: "DataFrame",
+    table: SparkTable,
+    settings: Mapping[str, str],
+    _: Callable[[], int],  # Delta finds the version itself
+    transaction: Transaction,
+    metadata: Mapping[str, Any],
+) -> None:
+    """Let Spark append rows of ``changes`` (`Append`). Each attempt makes them again."""
+    frame.createOrReplaceTempView(_RECEIVED)
+    # Delta looks the newest transaction id up, for which it reads the table's whole state.
+    with session_settings_for_a_while(frame.sparkSession, {**FEW_JOBS, **settings}):
+        table.append_found(f"SELECT * FROM {_RECEIVED}", {}, transaction, metadata)

@@ -40,7 +40,7 @@ def _told_errors() -> Iterator[None]:
 
 
 class TaskFiles:
-    """The data files of one statement. A Spark job writes them at their first use."""
+    """The data files of one append. A Spark job writes them at their first use."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.touched_keys import count_rows
 from dcp.lake.config.settings import ApplySettings, ApplyWhen
-from dcp.lake.maintain.compaction import SmallFiles
+from dcp.lake.maintain.compaction import compact_small_files
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.rounds.lake_state import stale_vbuckets
 from dcp.lake.rounds.observer import Observer
@@ -117,7 +117,8 @@ class Applier:
         self._may_publish = may_publish
         # The round of each table that ``may_publish`` refused.
         self._withheld: dict[str, int] = {}
-        self._small_files = SmallFiles()
+        self._compact_from: dict[str, int] = {}
+        """By table, the version from which on it may be time to compact it."""
         self._up_to_date = UpToDateTables()
         self._waiting: deque[ReplicaTable] = deque()
         # Guards writes of `_newest`. Readers need no lock: a write replaces the whole mapping.
@@ -310,7 +311,8 @@ class Applier:
 
     def _compact(self, lake: LakeTables, table: str) -> None:
         with lake.store.pool("apply"):
-            self._small_files.compact(lake, table)
+            due = compact_small_files(lake, table, self._compact_from.get(table))
+            self._compact_from[table] = due
 
     def _note(self, version: AppliedVersion) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from dcp.lake.apply.merge_plan import MergePlan
 from dcp.lake.apply.typed_plan import ColumnChange
 from dcp.lake.change_log.applied import applied_of, conclusive_history
 from dcp.lake.change_log.stop_points import reached
-from dcp.lake.store.lake_store import NewRows
+from dcp.lake.store.lake_store import Append
 from dcp.lake.store.merge import LogRows
 from dcp.lake.store.table import CommitConflictError, Table
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -74,8 +74,8 @@ def _add_columns(table: Table, columns: TypedColumns) -> None:
         )
 
 
-def first_rows(lake: LakeTables, plan: MergePlan) -> NewRows | None:
-    """Return the rows of a plan for its empty table; None if the plan needs a MERGE.
+def first_rows(lake: LakeTables, plan: MergePlan) -> Append | None:
+    """Return the append of a plan's rows to its empty table; None if the plan needs a MERGE.
 
     Spark selects the rows, and its tasks write the table's data files themselves. A plan whose few
     rows are in the driver is merged. So is one whose fields the table lacks, since adding files
@@ -108,7 +108,7 @@ def _checked_history(lake: LakeTables, plan: MergePlan) -> CommitHistory:
 
 
 def _commit(
-    lake: LakeTables, plan: MergePlan, writer_id: str, first: NewRows | None
+    lake: LakeTables, plan: MergePlan, writer_id: str, append: Append | None
 ) -> Exception | None:
     """Commit, and return the error, if any. The commit may have succeeded in spite of an error."""
     metadata = plain(plan.current.after(plan.log_slice))
@@ -121,10 +121,10 @@ def _commit(
     # driver whose plan is outdated, and a table restored to an older apply goes on from there.
     transaction = f"{lake.identity.lake_id}:{plan.current.table}", plan.since_version + 1
     try:
-        if first is None:
+        if append is None:
             lake.table(plan.current.table).merge(plan.merge(), transaction, metadata)
         else:
-            first.append(lambda: plan.current.version, transaction, metadata)
+            append(lambda: plan.current.version, transaction, metadata)
         reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: `_read_back` decides
         return error

@@ -13,7 +13,7 @@ from dcp.errors import DcplakeError, FencedError, LakeError, StoreUnavailableErr
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.tampering import is_conclusive, refuse_tampering
 from dcp.lake.spark.failures import known_error
-from dcp.lake.store.lake_store import NewRows
+from dcp.lake.store.lake_store import Append
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import (
     READ_VERSION,
@@ -106,13 +106,13 @@ def commits_of_driver(lake: LakeTables, writer_id: str) -> Sequence[TableCommit]
 
 def append_round(
     lake: LakeTables,
-    rows: NewRows,
+    append: Append,
     round_number: int,
     writer_id: str,
     *,
     verify: bool = True,
 ) -> TableCommit:
-    """Commit a round, with its rows and positions, in one append that only one driver can win.
+    """Commit a round, with its rows and positions, by an ``append`` that only one driver can win.
 
     ``writer_id`` is the random id of this driver. With ``verify``, the round must be the next one
     of an undamaged log.
@@ -150,7 +150,7 @@ def append_round(
         failure = None
         try:
             with lake.store.cached_reads.committing():
-                rows.append(read_version, transaction, metadata)
+                append(read_version, transaction, metadata)
             reached("round.committed")
         except Exception as error:  # Spark's own class, or the bridge's: `_read_back` decides
             failure = error
@@ -176,8 +176,8 @@ def append_states(
     Raises: see `append_round`.
     """
     rows = [states_to_batch(states, round_number, restarts)]
-    new_rows = lake.store.new_changes(1, lambda _: iter(rows), are_few=True)
-    return append_round(lake, new_rows, round_number, writer_id, verify=verify)
+    append = lake.store.new_changes(1, lambda _: iter(rows), are_few=True)
+    return append_round(lake, append, round_number, writer_id, verify=verify)
 
 
 def refuse_wrong_round(

@@ -203,20 +203,11 @@ def _contract(file: Path) -> Contract:
             f"{file}: columns: found {'none' if columns == {} else repr(columns)}, expected a "
             "table of JSON paths and types"
         )
-    entries = _entries(columns, str(file))
+    entries = [_entry(path, told, str(file)) for path, told in columns.items()]
     document, arrays = _document(entries, str(file)), _arrays(entries, str(file))
     if mode != ContractMode.EVOLVE:  # else documents may bring what an array has
         _refuse_alone([each for each in entries if each.view is not None], entries, str(file))
     return Contract(collection, ContractMode(mode), document, str(file), arrays)
-
-
-def document_type(columns: Mapping[str, Any], where: str) -> pa.StructType:
-    """Return the type of documents with these paths (`Contract.document`).
-
-    Raises:
-        ConfigError: a path, a type or an alias is invalid, or two of them contradict each other.
-    """
-    return _document(_entries(columns, where), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +281,6 @@ def _to_field(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     """Return the part of a path that ends with its last field."""
     end = max(at for at, step in enumerate(steps, 1) if isinstance(step, FieldName))
     return steps[:end]
-
-
-def _entries(columns: Mapping[str, Any], where: str) -> list[_Entry]:
-    return [_entry(path, told, where) for path, told in columns.items()]
 
 
 def _entry(path: str, told: Any, where: str) -> _Entry:

@@ -21,7 +21,12 @@ from datetime import datetime
 
 from dcp.lake.change_log.applied import applied_of_version, indexed_applied
 from dcp.lake.change_log.round_queries import count_changes, round_records, rounds_left
-from dcp.lake.maintain.work import MaintenanceWork, StepReport, unless_driver_writes
+from dcp.lake.maintain.work import (
+    MaintenanceWork,
+    StepReport,
+    maintenance_metadata,
+    unless_driver_writes,
+)
 from dcp.lake.store.sql import integer_list, u64
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
@@ -175,7 +180,10 @@ def _remove(work: MaintenanceWork, plan: CleaningPlan) -> StepReport:
     # First the note, then the deed: a rebuild must never take a log for whole that is not.
     record_cleaned_round(lake, plan.replicas, plan.to_round)
     read_version = history(lake.changes, 1)[0].version
-    metadata = work.metadata("clean") | {CLEANING: plan.to_round, READ_VERSION: read_version}
+    metadata = maintenance_metadata(lake, "clean") | {
+        CLEANING: plan.to_round,
+        READ_VERSION: read_version,
+    }
     rows = lake.changes.delete(plan.condition_sql(), metadata)
     told = f"removed {rows:,} rows up to round {plan.to_round}"
     figures = {"rows": rows, "to_round": plan.to_round}

@@ -25,6 +25,7 @@ from dcp.records import plain
 _LOGGER = logging.getLogger(__name__)
 
 COMMITS: Final = 64
+"""A running driver compacts a table after so many commits."""
 
 MOST_BYTES: Final = 256 * MEBIBYTE
 """A larger table that was never sorted waits for `dcplake maintain`: OPTIMIZE rewrites it whole."""
@@ -33,45 +34,40 @@ _LOOK_BACK: Final = (COMMITS // 2, COMMITS, 4 * COMMITS)
 """Numbers of newest commits to search for an OPTIMIZE, one after the other."""
 
 
-class SmallFiles:
-    """Compacts tables while a driver runs: each round and each apply adds small files.
+def compact_small_files(lake: LakeTables, table: str, due: int | None) -> int:
+    """Compact a table of a running driver from version ``due`` on; return the next such version.
 
-    A MERGE reads more with each file, and Delta's own log grows.
+    Each round and each apply adds small files. A MERGE reads more with each file, and Delta's own
+    log grows. Another driver's simultaneous commit wins. ``due`` is None at first.
     """
-
-    def __init__(self) -> None:
-        self._due: dict[str, int] = {}  # by table, the version from which on it may be time
-
-    def compact(self, lake: LakeTables, table: str) -> None:
-        """Compact a table if it is due; another driver's simultaneous commit wins."""
-        newest = history(lake.table(table), 1)[0].version
-        if newest < self._due.get(table, COMMITS):
-            return
-        last = next(
-            (
-                commit
-                for limit in _LOOK_BACK
-                for commit in history(lake.table(table), limit)
-                if commit.is_optimize
-            ),
-            None,
+    newest, due = history(lake.table(table), 1)[0].version, COMMITS if due is None else due
+    if newest < due:
+        return due
+    last = next(
+        (
+            commit
+            for limit in _LOOK_BACK
+            for commit in history(lake.table(table), limit)
+            if commit.is_optimize
+        ),
+        None,
+    )
+    due = COMMITS if last is None else last.version + COMMITS
+    if newest < due:
+        return due
+    if last is not None or lake.table(table).size().bytes <= MOST_BYTES:
+        # The driver's memory is for documents of any size: docs/reference/memory.md.
+        step = partial(optimize_table, lake, table, DOCUMENT_BYTES)
+        _LOGGER.debug("%s", unless_driver_writes("optimize", table, step))
+    else:
+        _LOGGER.warning(
+            "table %s: found %d commits, more than %d MiB, and files never put in order; "
+            "runs keep them few after one `dcplake maintain`, which rewrites it whole",
+            table,
+            newest,
+            MOST_BYTES // MEBIBYTE,
         )
-        due = COMMITS if last is None else last.version + COMMITS
-        if newest >= due:
-            due = newest + 1 + COMMITS
-            if last is not None or lake.table(table).size().bytes <= MOST_BYTES:
-                # The driver's memory is for documents of any size: docs/reference/memory.md.
-                step = partial(optimize_table, lake, table, DOCUMENT_BYTES)
-                _LOGGER.debug("%s", unless_driver_writes("optimize", table, step))
-            else:
-                _LOGGER.warning(
-                    "table %s: found %d commits, more than %d MiB, and files never put in order; "
-                    "runs keep them few after one `dcplake maintain`, which rewrites it whole",
-                    table,
-                    newest,
-                    MOST_BYTES // MEBIBYTE,
-                )
-        self._due[table] = due
+    return newest + 1 + COMMITS
 
 
 _MANY_FILES: Final = 64
@@ -119,7 +115,8 @@ def vacuum(work: MaintenanceWork) -> Iterator[StepReport]:
 
 def _vacuum(work: MaintenanceWork, table: str, kept: Horizon | None) -> StepReport:
     hours = None if kept is None else int(-(-kept.seconds // HOUR_SECONDS))
-    files = work.lake.table(table).vacuum(work.metadata("vacuum"), hours, dry_run=work.dry_run)
+    metadata = maintenance_metadata(work.lake, "vacuum")
+    files = work.lake.table(table).vacuum(metadata, hours, dry_run=work.dry_run)
     figures = {"files": files}
     if work.dry_run:
         return StepReport("vacuum", table, f"would delete {files:,} files", figures=figures)

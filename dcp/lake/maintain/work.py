@@ -36,9 +36,6 @@ class MaintenanceWork:
     def commits(self, replica: ReplicaTable) -> list[TableCommit]:
         return history(self.lake.table(replica.name), WHOLE)
 
-    def metadata(self, step: str) -> dict[str, Any]:
-        return maintenance_metadata(self.lake, step)
-
 
 def maintenance_metadata(lake: LakeTables, step: str) -> dict[str, Any]:
     """Return the metadata of a maintenance commit. Only commits of rounds and applies name their

@@ -101,34 +101,13 @@ def _toml(entry: str | dict[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class MixedKinds:
-    """A path whose values have several kinds, as numbers and texts."""
-
-    path: str
-    counts: Mapping[str, int]
-    """By kind, the number of values, the most frequent first."""
-    examples: Mapping[str, ValuePath]
-    """By kind, the path of the first value."""
-
-    def __str__(self) -> str:
-        most, *others = (
-            f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in self.counts.items()
-        )
-        where = [self.examples[kind] for kind in self.counts][1:]
-        told = ", ".join(
-            f"{each} ({toml_value(''.join(steps))} of the document {toml_value(key)})"
-            for each, (key, *steps) in zip(others, where, strict=True)
-        )
-        return f"# {toml_value(self.path)} has values of several kinds: {most}, {told}"
-
-
-@dataclass(frozen=True, slots=True)
 class ProposedContract:
     collection: str
     documents: int
     others: int
     columns: tuple[ProposedColumn, ...]
-    mixed: tuple[MixedKinds, ...]
+    mixed: tuple[str, ...]
+    """A comment on each path whose values have several kinds, as numbers and texts."""
 
     def __str__(self) -> str:
         mode = "quarantine" if self.columns else "evolve"
@@ -137,7 +116,7 @@ class ProposedContract:
         ]
         lines += [f"collection = {toml_value(self.collection)}", f'mode = "{mode}"', ""]
         lines += ["[columns]", *map(str, self.columns)]
-        lines += map(str, self.mixed)
+        lines += self.mixed
         return "\n".join(lines)
 
 
@@ -218,13 +197,13 @@ def _is_map(seen: Seen) -> bool:
 
 def _proposed(
     seen: Seen, steps: tuple[Step, ...], alias: str
-) -> tuple[list[ProposedColumn], list[MixedKinds]]:
-    """Return the columns for the values at a path and below, and the paths with mixed values.
+) -> tuple[list[ProposedColumn], list[str]]:
+    """Return the columns for the values at a path and below, and comments on mixed values.
 
     ``alias`` belongs to the path's last field.
     """
     total, path = seen.kinds.total(), path_text(steps)
-    own = _mixed(path, seen)
+    own = _comment_on_mixed(path, seen)
     columns: list[ProposedColumn] = []
     mixed = [] if own is None else [own]
     below = [*_below(seen, total, is_top=not steps)]
@@ -261,7 +240,8 @@ def _of_texts(seen: Seen) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield "string", ("date", "timestamp", "string", PARTIAL_DATE, *numeric)
 
 
-def _mixed(path: str, seen: Seen) -> MixedKinds | None:
+def _comment_on_mixed(path: str, seen: Seen) -> str | None:
+    """Return the comment if the values have several kinds, the most frequent kind first."""
     counts: Counter[str] = Counter()
     examples: dict[str, ValuePath] = {}
     has_dates = "date" in seen.kinds or PARTIAL_DATE in seen.kinds
@@ -270,7 +250,14 @@ def _mixed(path: str, seen: Seen) -> MixedKinds | None:
         name = names.get(kind, "text")
         counts[name] += number
         examples.setdefault(name, seen.examples[kind])
-    return MixedKinds(path, dict(counts.most_common()), examples) if len(counts) > 1 else None
+    if len(counts) < 2:
+        return None
+    told: list[str] = []
+    for kind, number in counts.most_common():
+        key, *steps = examples[kind]
+        where = f" ({toml_value(''.join(steps))} of the document {toml_value(key)})" if told else ""
+        told.append(f"{number:,} {kind}{'' if number == 1 else 's'}{where}")
+    return f"# {toml_value(path)} has values of several kinds: {', '.join(told)}"
 
 
 def _below(seen: Seen, total: int, *, is_top: bool) -> Iterator[tuple[Step, Seen, str]]:

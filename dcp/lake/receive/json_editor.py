@@ -47,27 +47,26 @@ class _EditNode:
         return self.values
 
 
-class JsonEditor:
-    """Edits JSON texts by fixed paths. An edit of a whole value covers edits of its parts."""
+def text_editor(edits: Mapping[tuple[Step, ...], Edit]) -> Callable[[bytes], bytes | None]:
+    """Return the function that edits a JSON text by these paths; it returns None to drop the text.
 
-    def __init__(self, edits: Mapping[tuple[Step, ...], Edit]) -> None:
-        self._root = _EditNode()
-        for steps, edit in edits.items():
-            node = self._root
-            for step in steps:
-                node = node.at(step)
-            node.edit = edit
+    An edit of a whole value covers edits of its parts. The function raises ValueError if the text
+    is no JSON, or nested deeper than the parser goes.
+    """
+    root = _EditNode()
+    for steps, edit in edits.items():
+        node = root
+        for step in steps:
+            node = node.at(step)
+        node.edit = edit
 
-    def edited(self, text: bytes) -> bytes | None:
-        """Return the edited text; None if all of it is dropped.
-
-        Raises:
-            ValueError: the text is no JSON, or nested deeper than the parser goes.
-        """
+    def edited(text: bytes) -> bytes | None:
         try:
-            return _edited(text, [self._root])
+            return _edited(text, [root])
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"found no JSON that can be read ({error})") from None
+
+    return edited
 
 
 def _edited(text: bytes | msgspec.Raw, nodes: list[_EditNode]) -> bytes | None:

@@ -28,7 +28,7 @@ from dcp.lake.config.privacy_settings import (
 from dcp.lake.receive.arrow_columns import Mask, mask_of
 from dcp.lake.receive.column_editor import ColumnEditor
 from dcp.lake.receive.document_columns import StoredDocuments
-from dcp.lake.receive.json_editor import Edit, JsonEditor, drop
+from dcp.lake.receive.json_editor import Edit, drop, text_editor
 from dcp.lake.receive.keys import key_columns, matching
 from dcp.wire.columns import DataColumns
 from dcp.wire.vocabulary import Datatype
@@ -55,7 +55,7 @@ class _TextEdit:
     def of(cls, edits: Mapping[tuple[Step, ...], Edit]) -> "_TextEdit":
         if edits.get(()) is drop:  # it needs no parser
             return cls(_drop)
-        return cls(JsonEditor(edits).edited, ColumnEditor.of(edits))
+        return cls(text_editor(edits), ColumnEditor.of(edits))
 
 
 @dataclass(frozen=True, slots=True)

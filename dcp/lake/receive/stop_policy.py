@@ -31,6 +31,7 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
+from dcp.lake.rounds.round_plan import TaskBudget
 from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.tables.round_record import Outcome
 from dcp.wire.vocabulary import SnapshotFlag
@@ -41,12 +42,6 @@ LONGEST_WAIT_SECONDS: Final = 0.25
 
 _SHORT_ROUNDS: Final = 3
 """After this many rounds without news a vbucket is named, however short they were."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskBudget:
-    target_bytes: int
-    target_seconds: float
 
 
 UNLIMITED: Final = TaskBudget(target_bytes=2**62, target_seconds=7 * 86400.0)

@@ -28,12 +28,12 @@ from dcp.lake.receive.batches import BatchBuilder
 from dcp.lake.receive.dropped_policies import collection_of
 from dcp.lake.receive.private_values import PrivateValues
 from dcp.lake.receive.source_access import SourceAccess
-from dcp.lake.receive.stop_policy import LONGEST_WAIT_SECONDS, StopPolicy, TaskBudget, VbucketStop
+from dcp.lake.receive.stop_policy import LONGEST_WAIT_SECONDS, StopPolicy, VbucketStop
 from dcp.lake.receive.task_consumer import task_consumer
 from dcp.lake.receive.wanted_rows import WantedRows
 from dcp.lake.rounds.observer import RoundProgress, StreamProgress
 from dcp.lake.rounds.rollback_plan import start_seqno_on
-from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
+from dcp.lake.rounds.round_plan import RoundPlan, TaskBudget, TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.spark.task_errors import carried_errors
 from dcp.lake.store.lake_store import BatchFunction
@@ -397,10 +397,9 @@ with documents of 20 MiB takes 40 MiB more.
 def receive_function(
     plan: RoundPlan, access: SourceAccess, progress: RoundProgress | None = None
 ) -> BatchFunction:
-    budget = TaskBudget(plan.target_bytes, plan.target_seconds)
     name = f"dcplake-{plan.lake_id[:8]}-r{plan.round}"
     rows_of = TaskReceiver.batches
-    return task_function(plan.tasks, plan.round, budget, access, name, rows_of, progress)
+    return task_function(plan.tasks, plan.round, plan.budget, access, name, rows_of, progress)
 
 
 def task_function(

@@ -116,7 +116,8 @@ def _not_begun_since(lake: LakeTables, rounds: Mapping[int, int], newest: int) -
 def ordered_restarts(
     lake: LakeTables, ordered: Collection[VbucketProgress], newest: int, policy: RollbackPolicy
 ) -> list[Restart | LeftOut]:
-    bounds = {state.vbucket: rollback_target(state, policy).seqno for state in ordered}
+    targets = ((state.vbucket, rollback_target(state, policy)) for state in ordered)
+    bounds = {vbucket: most_seqno for vbucket, (most_seqno, _) in targets}
     complete = live_complete_seqnos(lake, ordered, bounds, newest)
     return [plan_rollback(state, complete.get(state.vbucket, 0), policy) for state in ordered]
 

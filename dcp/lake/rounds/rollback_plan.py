@@ -9,7 +9,6 @@ nearly always share history. The first retry is therefore at their newest common
 uuid. (kv_engine's own replication does the same, ``dcp/passive_stream.cc``.)
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from dcp.lake.config.settings import RollbackPolicy
@@ -19,17 +18,6 @@ from dcp.types import FailoverEntry, FailoverLog
 
 FRUITLESS_MOST: Final = 2
 """So many rollbacks in a row to the request that the node refused mean no progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class RollbackTarget:
-    """The target of a rollback: a complete seqno of at most ``seqno``, on a branch of
-    ``failover_log``.
-    """
-
-    seqno: int = 0
-    failover_log: FailoverLog | None = None
-    """Shows which branch holds a seqno."""
 
 
 def plan_rollback(
@@ -49,9 +37,9 @@ def plan_rollback(
             f"{order}; policy.rollback is fail: set it to rewrite or resync, or run "
             f"dcplake resync --vbuckets {state.vbucket} (dcplake plan shows how much that reads)",
         )
-    target = rollback_target(state, policy)
-    seqno = max(state.started_below(target.seqno), complete_seqno)
-    vb_uuid = target.failover_log.uuid_at(seqno) if seqno and target.failover_log is not None else 0
+    most_seqno, branches = rollback_target(state, policy)
+    seqno = max(state.started_below(most_seqno), complete_seqno)
+    vb_uuid = branches.uuid_at(seqno) if seqno and branches is not None else 0
     is_refused_again = (vb_uuid, seqno) == (order.from_vb_uuid, order.from_seqno)
     # A producer that has purged tombstones orders a rollback to 0 if a consumer resumes below the
     # newest purged one. If the next round ends below it again, the producer repeats the order. So a
@@ -68,18 +56,26 @@ def plan_rollback(
     return Restart(state.vbucket, RestartReason.ROLLBACK, seqno, vb_uuid, is_fruitless)
 
 
-def rollback_target(state: VbucketProgress, policy: RollbackPolicy) -> RollbackTarget:
+def rollback_target(
+    state: VbucketProgress, policy: RollbackPolicy
+) -> tuple[int, FailoverLog | None]:
+    """Return the highest seqno to go back to, and the failover log that tells its branch.
+
+    The vbucket goes back to a complete seqno at or below it.
+    """
     order = state.order
     assert order is not None
     ours, theirs = state.failover_log, order.failover_log
     if policy is RollbackPolicy.RESYNC or ours is None:
-        return RollbackTarget()
+        return 0, None
     if order.to_seqno == 0 and order.is_for_unknown_branch and theirs is not None:
         return common_history(ours, theirs, state.position.seqno)
-    return RollbackTarget(order.to_seqno, ours)
+    return order.to_seqno, ours
 
 
-def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> RollbackTarget:
+def common_history(
+    ours: FailoverLog, theirs: FailoverLog, our_seqno: int
+) -> tuple[int, FailoverLog | None]:
     """Return the end of the history that two failover logs share, and the shared branches of ours.
 
     In a failover log, a branch ends at the start of the next newer one; our newest ends at
@@ -99,7 +95,7 @@ def common_history(ours: FailoverLog, theirs: FailoverLog, our_seqno: int) -> Ro
                 seqno = our_end if their_end is None else min(our_end, their_end)
             shared.append(entry)
         our_end = min(our_seqno, entry.seqno)
-    return RollbackTarget(seqno, FailoverLog(tuple(shared))) if shared else RollbackTarget()
+    return (seqno, FailoverLog(tuple(shared))) if shared else (0, None)
 
 
 def start_seqno_on(state: VbucketProgress, failover_log: FailoverLog) -> int | None:
@@ -111,4 +107,5 @@ def start_seqno_on(state: VbucketProgress, failover_log: FailoverLog) -> int | N
     ours, start_seqno = state.failover_log, state.start_seqno
     if ours is None or not start_seqno:
         return start_seqno
-    return common_history(ours, failover_log, start_seqno).seqno
+    common_seqno, _ = common_history(ours, failover_log, start_seqno)
+    return common_seqno

@@ -158,6 +158,14 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskBudget:
+    """The limits at which a task ends its streams."""
+
+    target_bytes: int
+    target_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RoundPlan(Record, Shown):
     """One round. Its tasks write the position of every vbucket, streamed or carried."""
 
@@ -165,8 +173,8 @@ class RoundPlan(Record, Shown):
     round: int
     tasks: tuple[TaskPlan, ...]
     left_out: tuple[LeftOut, ...]
-    target_bytes: int
-    target_seconds: float
+    budget: Annotated[TaskBudget, SPREAD]
+    """The budget of each task."""
     outlook: Annotated[Outlook | None, SPREAD] = None
     """Set if the caller asked for it (`dcp.lake.run.preview`)."""
 
@@ -187,8 +195,8 @@ class RoundPlan(Record, Shown):
     def __str__(self) -> str:
         head = (
             f"round {self.round}: {len(self.streams)} vbuckets, {self.backlog:,} seqnos behind, "
-            f"{len(self.tasks)} tasks of at most {self.target_bytes:,} bytes "
-            f"and {self.target_seconds:g} s each"
+            f"{len(self.tasks)} tasks of at most {self.budget.target_bytes:,} bytes "
+            f"and {self.budget.target_seconds:g} s each"
         )
         windows = dict.fromkeys(f"  {task.windows}" for task in self.tasks)
         lines = [head, *windows, *map(_task_text, self.tasks), *_epoch_lines(self.streams)]

@@ -16,7 +16,7 @@ from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.backfill_plan import BACKFILL_ROUND_SECONDS
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.restarts import restarts_of
-from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskPlan
+from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskBudget, TaskPlan
 from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def plan_round(
         round=lake_state.latest_round + 1,
         tasks=_tasks(lake_state, cluster, shares, left_out, flow),
         left_out=tuple(left_out),
-        target_bytes=settings.target_bytes,
-        target_seconds=min(settings.target_seconds, most_seconds),
+        budget=TaskBudget(settings.target_bytes, min(settings.target_seconds, most_seconds)),
     )
 
 

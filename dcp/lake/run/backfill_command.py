@@ -6,9 +6,9 @@ can be called again: it goes on with the open backfill.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from dcp.client.probe import ClusterView
@@ -21,45 +21,39 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.backfill_plan import BackfillReport
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillNodes
-from dcp.lake.run.driver_backfills import backfill_options, progress_of, request_of
+from dcp.lake.run.driver_backfills import progress_of, request_of, requested_backfill
 from dcp.lake.run.replicate import driving, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.store.lock import LakeLockedError
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.printable import number_ranges
 
 _LOOK_SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class BackfillWish:
-    vbuckets: frozenset[int] | None
-    """None: all."""
-    nodes: str
-    megabytes_per_second: float | None = None
-    """None: no limit."""
-
-    def is_large(self, high_seqnos: Mapping[int, int]) -> bool:
-        """Return whether it reads so many changes that Java's best compiler pays
-        (`jvm_options`).
-        """
-        chosen = high_seqnos if self.vbuckets is None else self.vbuckets
-        return sum(high_seqnos.get(vbucket, 0) for vbucket in chosen) >= MANY_CHANGES
-
-    def action(self) -> Action:
-        ranges = None if self.vbuckets is None else number_ranges(self.vbuckets)
-        options = backfill_options(self.nodes, self.megabytes_per_second)
-        return Action.requested(BACKFILL, ranges, options)
+def is_large_backfill(vbuckets: Collection[int] | None, high_seqnos: Mapping[int, int]) -> bool:
+    """Return whether it reads so many changes that Java's best compiler pays (`jvm_options`)."""
+    chosen = high_seqnos if vbuckets is None else vbuckets
+    return sum(high_seqnos.get(vbucket, 0) for vbucket in chosen) >= MANY_CHANGES
 
 
 def backfill(
     settings: Settings,
-    wish: BackfillWish,
+    vbuckets: Collection[int] | None,
+    nodes: str,
+    megabytes_per_second: float | None = None,
     *,
     observer: Observer | None = None,
     stop: threading.Event | None = None,
 ) -> Action:
     """Rebuild vbuckets, or go on with the open backfill, and return its outcome.
+
+    Args:
+        settings: all sections.
+        vbuckets: the vbuckets to rebuild; None means all.
+        nodes: one of `NODE_CHOICES`.
+        megabytes_per_second: the most that all tasks read together; None means no limit.
+        observer: it sees the progress.
+        stop: ends the command; the backfill stays open.
 
     Raises:
         ConfigError: another backfill is open; or the driver refused the request.
@@ -68,25 +62,26 @@ def backfill(
             it.
     """
     told = observer or Observer()
+    wanted = requested_backfill(vbuckets, nodes, megabytes_per_second)
+    is_long = partial(is_large_backfill, vbuckets)
 
     def check(cluster: ClusterView) -> None:
-        request_of(wish.action(), cluster.map.vbucket_count)
+        request_of(wanted, cluster.map.vbucket_count)
 
     def drive() -> Action:
-        long = wish.is_large
-        with driving(settings, "dcplake backfill", told, stopped, long, check=check) as (
+        with driving(settings, "dcplake backfill", told, stopped, is_long, check=check) as (
             driver,
             cluster,
         ):
             control = Control(driver.lake)
-            action = _own(driver.lake, control, wish)
+            action = _own(driver.lake, control, wanted)
             driver.once(cluster, stopped, is_enough=lambda: not control.action(action.id).is_open)
             return control.action(action.id)
 
     def wait_for_driver() -> Action:
         with opened_lake(settings) as lake:
             control = Control(lake)
-            action = _own(lake, control, wish)
+            action = _own(lake, control, wanted)
             while action.is_open:
                 if action.state is ActionState.BEGUN:
                     told.backfill(_seen(lake, action))
@@ -128,8 +123,8 @@ def cancel_backfill(settings: Settings) -> Action:
         return action
 
 
-def _own(lake: LakeTables, control: Control, wish: BackfillWish) -> Action:
-    wanted, found = wish.action(), _open_backfill(control)
+def _own(lake: LakeTables, control: Control, wanted: Action) -> Action:
+    found = _open_backfill(control)
     if found is None:
         control.write(wanted, ActionState.REQUESTED)
         return wanted

@@ -8,7 +8,6 @@ store (`dcp.lake.run.store_check`). It starts Spark only if nothing else can rea
 
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -71,20 +70,13 @@ def open_dcp(opened: NodeConnection, tell: Tell) -> None:
         set_up.finding.warnings.extend(costs_of(refused))
 
 
-@dataclass(frozen=True, slots=True)
-class WantedStream:
-    vbucket: int
-    high_seqno: int
-    node: str
-    deadline: float
-    """In the time of ``time.monotonic``."""
-
-    def __str__(self) -> str:
-        return f"vbucket {self.vbucket} at {self.node}"
-
-
 def try_stream(
-    connection: NodeConnection, wanted: WantedStream, cure: str, finding: Finding
+    connection: NodeConnection,
+    vbucket: int,
+    high_seqno: int,
+    deadline_seconds: float,
+    cure: str,
+    finding: Finding,
 ) -> None:
     """Stream a vbucket from its beginning until it brings a row or proves empty.
 
@@ -93,32 +85,33 @@ def try_stream(
         SourceError: the node refuses the stream, or ends it.
         NodeUnavailableError: nothing comes until the deadline, or the connection is lost.
     """
-    connection.open_stream(wanted.vbucket, Position.beginning())
+    stream, deadline = f"vbucket {vbucket} at {connection.address}", monotonic() + deadline_seconds
+    connection.open_stream(vbucket, Position.beginning())
     told: list[str] = []
     while True:
-        delivery = connection.next(max(0.0, wanted.deadline - monotonic()))
+        delivery = connection.next(max(0.0, deadline - monotonic()))
         if delivery is None:
             raise NodeUnavailableError(
-                f"{wanted}: found no rows in time, expected those of a snapshot up to seqno "
-                f"{wanted.high_seqno}; look at the node (of a relay: is its group complete?), or "
+                f"{stream}: found no rows in time, expected those of a snapshot up to seqno "
+                f"{high_seqno}; look at the node (of a relay: is its group complete?), or "
                 "give it longer (round.node_deadline_seconds)"
             )
         delivery.release()
         for event in delivery.events:
-            if (error := _refusal(event, wanted, cure)) is not None:
+            if (error := _refusal(event, stream, cure)) is not None:
                 raise error
             match event:
                 case e.StreamOpened(failover_log=failover_log):
                     branches = [
                         [f"{each.vb_uuid:016x}", each.seqno] for each in failover_log.entries
                     ]
-                    told.append(f"{wanted}, high seqno {wanted.high_seqno}")
+                    told.append(f"{stream}, high seqno {high_seqno}")
                     told.append(f"branch {branches[0][0]} of {len(branches)}")
-                    finding.facts.update(vbucket=wanted.vbucket, failover_log=branches)
-                    finding.facts["high_seqno"] = wanted.high_seqno
+                    finding.facts.update(vbucket=vbucket, failover_log=branches)
+                    finding.facts["high_seqno"] = high_seqno
                 case e.SnapshotStarted(snapshot=snapshot):
                     told.append(f"first snapshot {snapshot.start}-{snapshot.end}")
-        is_idle = bool(told) and not wanted.high_seqno
+        is_idle = bool(told) and not high_seqno
         if is_idle or any(isinstance(event, _PROGRESS) for event in delivery.events):
             finding.say(", ".join([*told, *(["idle"] if is_idle else [])]))
             return
@@ -128,15 +121,15 @@ _PROGRESS: Final = (e.Items, e.SystemEventReceived, e.SnapshotCompleted, e.Strea
 """These events prove that the stream works."""
 
 
-def _refusal(event: e.Event, wanted: WantedStream, cure: str) -> SourceError | None:
+def _refusal(event: e.Event, stream: str, cure: str) -> SourceError | None:
     match event:
         case e.StreamRejected():
-            return SourceError(f"{wanted}: {event.detail}")
+            return SourceError(f"{stream}: {event.detail}")
         case e.StreamEnded():
             reason = end_reason_name(event.reason)
-            return SourceError(f"{wanted}: found the stream ended: {reason}, expected its rows")
+            return SourceError(f"{stream}: found the stream ended: {reason}, expected its rows")
         case e.StreamRefused():
-            told = f"{wanted}: DCP_STREAM_REQ: found {describe_status(event.status)}"
+            told = f"{stream}: DCP_STREAM_REQ: found {describe_status(event.status)}"
             if REFUSALS.get(event.status) is Reaction.FAIL_BUCKET:
                 return BucketError(f"{told}, {cure}")
             return SourceError(f"{told}, expected success")
@@ -183,9 +176,14 @@ def check_source(settings: Settings, tell: Tell) -> ClusterView:
     try:
         open_dcp(opened, tell)
         with checking("stream", tell) as finding:
-            deadline = monotonic() + settings.round.node_deadline_seconds
-            wanted = WantedStream(vbucket, cluster.high_seqnos[vbucket], str(node), deadline)
-            try_stream(opened, wanted, bucket_cure(found.bucket, credentials), finding)
+            try_stream(
+                opened,
+                vbucket,
+                cluster.high_seqnos[vbucket],
+                settings.round.node_deadline_seconds,
+                bucket_cure(found.bucket, credentials),
+                finding,
+            )
     finally:
         opened.close()
     return cluster

@@ -104,9 +104,9 @@ def run_round(
     access = access.of_bucket(lake.identity.bucket_uuid)
     receive = receive_function(plan, access, progress)
     are_few = plan.backlog < SEQNOS_OF_A_TASK
-    rows = lake.store.new_changes(len(plan.tasks), receive, are_few=are_few)
+    append = lake.store.new_changes(len(plan.tasks), receive, are_few=are_few)
     with spark_errors(f"round {plan.round} failed, nothing of it is committed"):
-        commit = append_round(lake, rows, plan.round, writer_id)
+        commit = append_round(lake, append, plan.round, writer_id)
     reached("round.read_back")
     seconds = round(monotonic() - begin, 3)
     reports = round_record(lake, plan.round).reports

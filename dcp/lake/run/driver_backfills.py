@@ -5,10 +5,10 @@ run one at a time, the oldest first.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
@@ -49,28 +49,6 @@ NO_COLLECTIONS: Final = (
 )
 
 
-@dataclass(slots=True)
-class _Counts:
-    """Counts of a backfill in this process, and its progress at the last change."""
-
-    began_at: float
-    moved_at: float
-    standing: tuple[int, ...] = ()
-    documents: int = 0
-    frame_bytes: int = 0
-    seqnos: int = 0
-    failures: dict[int, LeftOut] = field(default_factory=dict)
-
-    @classmethod
-    def begun_now(cls) -> "_Counts":
-        now = monotonic()
-        return cls(now, now)
-
-    def note(self, *standing: int) -> None:
-        if standing != self.standing:
-            self.standing, self.moved_at = standing, monotonic()
-
-
 class DriverBackfills:
     def __init__(
         self, lake: LakeTables, control: Control, access: SourceAccess, observer: Observer
@@ -79,8 +57,20 @@ class DriverBackfills:
         self._lake = lake
         self._access = access
         self._observer = observer
-        self._request: BackfillRequest | None = None
-        self._counts = _Counts.begun_now()
+        self._begin(None)
+
+    def _begin(self, request: BackfillRequest | None) -> None:
+        """Work on a request, or on none; all counts begin anew."""
+        self._request = request
+        self._report = (
+            BackfillReport("", 0, 0)
+            if request is None
+            else BackfillReport(request.id, len(request.vbuckets), 0)
+        )
+        self._failures: dict[int, LeftOut] = {}
+        self._begun_at = self._moved_at = monotonic()
+        self._standing: tuple[int, ...] = ()
+        """The progress at `_moved_at`, its last change."""
 
     @property
     def is_open(self) -> bool:
@@ -93,8 +83,7 @@ class DriverBackfills:
             if action.is_to_be_cancelled:
                 self._end(action, ActionState.CANCELLED, newest)
             elif self._request is None or self._request.id != action.id:
-                self._request = self._begun(action, states, newest, cluster)
-                self._counts = _Counts.begun_now()
+                self._begin(self._begun(action, states, newest, cluster))
             if self._request is not None:
                 plan = self._plan(action, self._request, states, newest, cluster)
                 if plan is not None:
@@ -103,16 +92,19 @@ class DriverBackfills:
 
     def learn(self, plan: RoundPlan, report: RoundReport) -> None:
         before = {each.vbucket: each.state for each in plan.streams if each.is_backfill}
-        counts = self._counts
         for each in report.vbuckets:
             if each.vbucket not in before:
                 continue
-            counts.documents += each.rows
-            counts.frame_bytes += each.frame_bytes
-            counts.seqnos += max(0, each.seqno - before[each.vbucket].position.seqno)
-            counts.failures.pop(each.vbucket, None)
+            seqnos = max(0, each.seqno - before[each.vbucket].position.seqno)
+            self._report = replace(
+                self._report,
+                documents=self._report.documents + each.rows,
+                frame_bytes=self._report.frame_bytes + each.frame_bytes,
+                seqnos=self._report.seqnos + seqnos,
+            )
+            self._failures.pop(each.vbucket, None)
             if each.reason:
-                counts.failures[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
+                self._failures[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
 
     def _oldest_open(self) -> Action | None:
         for action in self._control.actions():
@@ -155,10 +147,11 @@ class DriverBackfills:
         reads_replicas = request.nodes.reads_replicas
         copies = copies_of(cluster, self._access, reads_replicas=reads_replicas)
         plan = plan_backfill(request, progress, states, cluster, copies)
-        counts = self._counts
         read = sum(states[vb].position.seqno for vb in progress.reading if vb in states)
-        counts.note(len(progress.done), len(progress.waiting), read)
-        stuck = {**plan.waiting_for, **plan.left_out, **counts.failures}
+        standing = len(progress.done), len(progress.waiting), read
+        if standing != self._standing:
+            self._standing, self._moved_at = standing, monotonic()
+        stuck = {**plan.waiting_for, **plan.left_out, **self._failures}
         left = [stuck[vb] for vb in sorted(stuck) if vb not in progress.done]
         reading = sum(
             max(0, copy.high_seqno - states[vb].position.seqno)
@@ -167,20 +160,16 @@ class DriverBackfills:
         )
         # What waits will be read from its beginning: at most what the lake has.
         waiting = sum(states[vb].complete_seqno for vb in progress.waiting if vb in states)
-        report = BackfillReport(
-            request.id,
-            len(request.vbuckets),
-            len(progress.done),
-            counts.documents,
-            counts.frame_bytes,
-            counts.seqnos,
-            reading + waiting,
-            monotonic() - counts.began_at,
-            tuple(left),
+        self._report = replace(
+            self._report,
+            done=len(progress.done),
+            seqnos_left=reading + waiting,
+            seconds=monotonic() - self._begun_at,
+            waiting_for=tuple(left),
         )
-        self._observer.backfill(report)
+        self._observer.backfill(self._report)
         patience_seconds = self._access.consumer.node_deadline_seconds
-        if monotonic() - counts.moved_at < patience_seconds:
+        if monotonic() - self._moved_at < patience_seconds:
             return plan
         missing = len(progress.waiting) + len(progress.reading)
         detail = (
@@ -194,9 +183,9 @@ class DriverBackfills:
 
     def _end(self, action: Action, state: ActionState, newest: int, detail: str = "") -> None:
         if not detail:
-            detail = f"{self._counts.documents:,} documents by the driver that ended it"
+            detail = f"{self._report.documents:,} documents by the driver that ended it"
         self._control.write(action, state, newest, detail)
-        self._request, self._counts = None, _Counts.begun_now()
+        self._begin(None)
 
 
 def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
@@ -241,9 +230,13 @@ def copies_of(
     }
 
 
-def backfill_options(nodes: str, megabytes_per_second: float | None) -> dict[str, Any]:
+def requested_backfill(
+    vbuckets: Collection[int] | None, nodes: str, megabytes_per_second: float | None = None
+) -> Action:
+    """Return a new request: of all vbuckets, without a limit, if these are None."""
+    ranges = None if vbuckets is None else number_ranges(vbuckets)
     rate = {} if megabytes_per_second is None else {_RATE: megabytes_per_second}
-    return {_NODES_KEY: nodes, **rate}
+    return Action.requested(BACKFILL, ranges, {_NODES_KEY: nodes, **rate})
 
 
 def _nodes_of(options: str | None) -> BackfillNodes:

@@ -1,8 +1,9 @@
 """Decides which failures a run survives, and for how long."""
 
-from enum import Enum, auto
+from collections.abc import Mapping
+from math import inf
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 from dcp.errors import (
     AuthenticationError,
@@ -25,42 +26,29 @@ replaced one after the other: a process that has read an old and a new one keeps
 """
 
 
-class _Time(Enum):
-    """The time for which a run survives errors that follow each other."""
-
-    NONE = auto()
-    REFUSED = auto()
-    """`REFUSED_SECONDS`."""
-    ENDLESS = auto()
-
-
-class _Patience(NamedTuple):
-    kinds: tuple[type[DcplakeError], ...]
-    bounded: _Time
-    """Of a run with an end."""
-    endless: _Time
-    """Of a run without an end."""
-    awaited: str
-    """What the run waits for, in the words of its log lines."""
-
-
 _CLUSTER: Final = (SourceError, RemoteProtocolError)
+_REFUSALS: Final = (SecretError, AuthenticationError, BucketError, StoreRefusedError)
 
-_PATIENCE: Final = (
-    _Patience((SecretError,), _Time.REFUSED, _Time.REFUSED, "the file of a secret to be replaced"),
-    _Patience(
-        (AuthenticationError, BucketError),
-        _Time.REFUSED,
-        _Time.REFUSED,
-        "the cluster to take user, password and bucket",
-    ),
-    _Patience(
-        (StoreRefusedError,), _Time.REFUSED, _Time.REFUSED, "the object store to take the keys"
-    ),
-    _Patience((StoreUnavailableError,), _Time.REFUSED, _Time.ENDLESS, "the object store"),
-    _Patience(_CLUSTER, _Time.NONE, _Time.ENDLESS, "the cluster"),
-)
-"""The first entry with an error's kind counts: an `AuthenticationError` is a `SourceError`, too."""
+_AWAITED: Final[Mapping[tuple[type[DcplakeError], ...], str]] = {
+    (SecretError,): "the file of a secret to be replaced",
+    (AuthenticationError, BucketError): "the cluster to take user, password and bucket",
+    (StoreRefusedError,): "the object store to take the keys",
+    (StoreUnavailableError,): "the object store",
+    _CLUSTER: "the cluster",
+}
+"""By kinds of errors, what the run waits for, in the words of its log lines.
+
+The first entry with an error's kind counts: an `AuthenticationError` is a `SourceError`, too.
+"""
+
+
+def _most_seconds(error: DcplakeError, *, is_endless: bool) -> float:
+    """Return for how long a run survives such errors that follow each other."""
+    if isinstance(error, _REFUSALS):
+        return REFUSED_SECONDS
+    if is_endless:
+        return inf
+    return REFUSED_SECONDS if isinstance(error, StoreUnavailableError) else 0.0
 
 
 class Outages:
@@ -87,22 +75,21 @@ class Outages:
             Exception: the failure, if it is of another kind.
         """
         error = failure if isinstance(failure, DcplakeError) else known_error(failure)
-        for each in _PATIENCE:
-            if isinstance(error, each.kinds):
-                time = each.endless if is_endless else each.bounded
-                if time is _Time.NONE:
-                    break
-                self._count(error, time)
-                return f"{each.awaited}: {error}"
+        for kinds, awaited in _AWAITED.items():
+            if isinstance(error, kinds):
+                if most_seconds := _most_seconds(error, is_endless=is_endless):
+                    self._count(error, most_seconds)
+                    return f"{awaited}: {error}"
+                break
         raise failure
 
-    def _count(self, error: DcplakeError, time: _Time) -> None:
+    def _count(self, error: DcplakeError, most_seconds: float) -> None:
         now = monotonic()
         failed_at, refused_seconds = self._refused or (now, 0.0)
-        if time is _Time.REFUSED:
+        if most_seconds < inf:
             # An outage in between does not count. Work that succeeded may have taken long.
-            refused_seconds += min(now - failed_at, REFUSED_SECONDS / 2)
-            if refused_seconds >= REFUSED_SECONDS:
+            refused_seconds += min(now - failed_at, most_seconds / 2)
+            if refused_seconds >= most_seconds:
                 raise error
         self._refused = now, refused_seconds
         if not isinstance(error, _CLUSTER):

@@ -33,9 +33,8 @@ from dcp.lake.rounds.lake_state import (
 )
 from dcp.lake.rounds.round_plan import Idle, LeftOut, Outlook, ReadAgain, RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
-from dcp.lake.run.backfill_command import BackfillWish
 from dcp.lake.run.control_requests import resyncs_of
-from dcp.lake.run.driver_backfills import copies_of, request_of
+from dcp.lake.run.driver_backfills import copies_of, request_of, requested_backfill
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -275,8 +274,14 @@ def _leaves_out_documents(rules: FilterSettings) -> bool:
     return replace(rules, system_xattrs=False) != FilterSettings()
 
 
-def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate:
-    """Estimate a backfill from the nodes' present seqnos.
+def preview_backfill(
+    settings: Settings,
+    vbuckets: Collection[int] | None,
+    nodes: str,
+    megabytes_per_second: float | None = None,
+) -> BackfillEstimate:
+    """Estimate a backfill (`dcp.lake.run.backfill_command.backfill`) from the nodes' present
+    seqnos.
 
     Raises:
         ConfigError: the bucket lacks a vbucket.
@@ -288,7 +293,8 @@ def preview_backfill(settings: Settings, wish: BackfillWish) -> BackfillEstimate
     documents = None
     with opened_store(settings) as store:
         cluster = query_cluster(access, remembered_nodes(store, settings.source.bucket))
-        request = request_of(wish.action(), cluster.map.vbucket_count)
+        wanted = requested_backfill(vbuckets, nodes, megabytes_per_second)
+        request = request_of(wanted, cluster.map.vbucket_count)
         if (lake := find_lake(store)) is not None:
             require_same_bucket(lake, cluster, settings.source.bucket)
             states = states_at(lake, latest_round(lake))

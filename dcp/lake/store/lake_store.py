@@ -20,25 +20,18 @@ _Done = TypeVar("_Done")
 BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-class NewRows(Protocol):
-    """Rows that Spark's tasks make for a table. One commit appends them all."""
+Append = Callable[[Callable[[], int], Transaction, Mapping[str, Any]], None]
+"""Lets Spark's tasks make the rows of an append, and commits them all at once.
 
-    def append(
-        self, read_version: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
-    ) -> None:
-        """Let the tasks make the rows, and commit them.
+If a first call has committed nothing, a second one need not make the rows again. The arguments:
 
-        If a first call has committed nothing, a second one need not make the rows again.
+- ``read_version`` returns the version that the commit may follow. It is called once the rows are
+  made, but not if Spark appends: Delta then finds the version itself.
+- ``transaction`` fences the commit.
+- ``metadata`` is the commit's (`dcp.lake.tables.history`).
 
-        Args:
-            read_version: returns the version that the commit may follow. It is called once the rows
-                are made, but not if Spark appends: Delta then finds the version itself.
-            transaction: fences the commit.
-            metadata: the commit's metadata (`dcp.lake.tables.history`).
-
-        Raises:
-            CommitConflictError: another commit came first.
-        """
+It raises CommitConflictError if another commit came first.
+"""
 
 
 class LakeStore(Protocol):
@@ -91,15 +84,15 @@ class LakeStore(Protocol):
     def pool(self, name: str) -> AbstractContextManager[None]:
         """Let this thread's Spark jobs share the slots fairly with other pools."""
 
-    def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> NewRows:
-        """Return the rows of ``changes`` that ``tasks`` tasks make.
+    def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> Append:
+        """Return the append of the rows of ``changes`` that ``tasks`` tasks make.
 
         ``receive`` gets the task's number as its input. ``are_few``: so few rows that generated
         code would cost Spark more than it saves, such as 10,000.
         """
 
-    def first_rows(self, table: str, merge: Merge) -> NewRows | None:
-        """Return a merge's rows as the first ones of a replica; None if they need a MERGE.
+    def first_rows(self, table: str, merge: Merge) -> Append | None:
+        """Return the append of a merge's rows to an empty replica; None if they need a MERGE.
 
         Raises:
             LakeError: the table's store overwrites existing files.

@@ -1,4 +1,4 @@
-"""Reads a bucket's collections manifest, and derives its replica tables: one for each collection.
+"""Reads a bucket's collections manifest, and names a replica table for each collection.
 
 Ids are hexadecimal texts in the manifest (kv_engine ``docs/Collections.md``).
 """
@@ -14,30 +14,11 @@ from dcp.wire.json_tree import json_tree
 
 
 @dataclass(frozen=True, slots=True)
-class NamedCollection:
-    """A collection of the bucket, or one that was dropped."""
-
-    scope: str
-    name: str
-    """Without the scope's."""
-    collection_id: int
-
-    @classmethod
-    def of(cls, replica: ReplicaTable) -> "NamedCollection":
-        scope, _, name = replica.collection.partition(".")
-        return cls(scope, name, replica.collection_id)
-
-    @property
-    def setting_names(self) -> tuple[str, str]:
-        """Its names in settings: the scope's, which others share, and ``scope.collection``."""
-        return self.scope, f"{self.scope}.{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
 class Collections:
     scopes: Mapping[int, str]
     """Scope names by id."""
-    all: tuple[NamedCollection, ...]
+    all: tuple[ReplicaTable, ...]
+    """By their tables, which need not exist."""
 
     @property
     def names(self) -> set[str]:
@@ -52,7 +33,7 @@ class Collections:
         )
 
 
-_DEFAULT_ALONE: Final = Collections({0: "_default"}, (NamedCollection.of(DOCS),))
+_DEFAULT_ALONE: Final = Collections({0: "_default"}, (DOCS,))
 
 
 def collections_of(manifest: bytes | None) -> Collections:
@@ -66,7 +47,7 @@ def collections_of(manifest: bytes | None) -> Collections:
     try:
         scopes = _list(json_tree(manifest), "scopes")
         found = [
-            NamedCollection(_name(scope), _name(collection), _id(collection))
+            replica_of(_name(scope), _name(collection), _id(collection))
             for scope in scopes
             for collection in _list(scope, "collections")
         ]
@@ -84,7 +65,7 @@ def collections_of(manifest: bytes | None) -> Collections:
 
 
 def collections_in(lake: LakeTables) -> Collections:
-    return Collections({}, tuple(map(NamedCollection.of, known_replicas(lake))))
+    return Collections({}, known_replicas(lake))
 
 
 def replicas_of(manifest: bytes | None) -> tuple[ReplicaTable, ...]:
@@ -93,9 +74,7 @@ def replicas_of(manifest: bytes | None) -> tuple[ReplicaTable, ...]:
     Raises:
         RemoteProtocolError: the manifest is malformed.
     """
-    found = collections_of(manifest).all
-    replicas = (replica_of(each.scope, each.name, each.collection_id) for each in found)
-    others = (each for each in replicas if each != DOCS)
+    others = (each for each in collections_of(manifest).all if each != DOCS)
     return (DOCS, *sorted(others, key=lambda each: each.collection_id))
 
 

@@ -14,8 +14,8 @@ from typing import Final
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.settings import Settings
-from dcp.lake.tables.collections import Collections, NamedCollection, collections_in, collections_of
-from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.tables.collections import Collections, collections_in, collections_of
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, replica_of
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.protocol.events import SystemEventReceived
 from dcp.wire.system_event import CollectionBegun, ScopeCreated
@@ -61,14 +61,14 @@ class DocumentFilter:
             return replace(self, scopes={**self.scopes, meaning.scope_id: meaning.name.decode()})
         if isinstance(meaning, CollectionBegun) and meaning.scope_id in self.scopes:
             scope, name = self.scopes[meaning.scope_id], meaning.name.decode()
-            names = NamedCollection(scope, name, meaning.collection_id).setting_names
+            names = replica_of(scope, name, meaning.collection_id).setting_names
             if self.names.get(meaning.collection_id) != names:  # each vbucket sends the event
                 return replace(self, names={**self.names, meaning.collection_id: names})
         return self
 
     def has_table(self, replica: ReplicaTable) -> bool:
         """Return whether the lake has this table: ``docs`` always, others if wanted."""
-        return replica == DOCS or self.rules.wants(NamedCollection.of(replica).setting_names)
+        return replica == DOCS or self.rules.wants(replica.setting_names)
 
     def has_read(self, state: VbucketProgress) -> bool:
         """Return whether all rows of a vbucket passed this filter, from its start seqno on."""

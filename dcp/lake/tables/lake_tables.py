@@ -140,6 +140,11 @@ class ReplicaTable:
     collection: str = field(default="", compare=False)
     """``scope.collection``, also after a drop; the table's name may be shortened."""
 
+    @property
+    def setting_names(self) -> tuple[str, str]:
+        """Its names in settings: the scope's, which others share, and ``scope.collection``."""
+        return self.collection.partition(".")[0], self.collection
+
 
 DOCS: Final = ReplicaTable("docs", 0, DEFAULT_COLLECTION)
 

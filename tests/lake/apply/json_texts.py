@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import strategies as st
 
-from dcp.lake.config.contracts import document_type
+from tests.lake.document_types import document_type
 
 PATHS = {
     "$.flag": "boolean",
@@ -32,9 +32,9 @@ PATHS = {
     "$.list[*].born": {"as": "was", "type": "partial_date"},
     "$.list[*]['']": {"as": "empty", "type": "string"},
 }
-DOCUMENT = document_type(PATHS, "a test")
+DOCUMENT = document_type(PATHS)
 WITH_MAP = document_type(
-    PATHS | {"$.map.*.day": {"as": "on", "type": "date"}, "$.maps[*].*": "int"}, "a test"
+    PATHS | {"$.map.*.day": {"as": "on", "type": "date"}, "$.maps[*].*": "int"}
 )
 NAMES = [
     *("flag", "small", "sm\\u0061ll", "whole", "number", "money", "large", "text", "day", "time"),

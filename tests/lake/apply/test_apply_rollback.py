@@ -19,7 +19,7 @@ from dcp.lake.change_log.applied import (
     replica_status,
     unindexed_applied,
 )
-from dcp.lake.config.contracts import Contract, ContractMode, document_type
+from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.history import WHOLE, history
@@ -27,6 +27,7 @@ from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
 from tests.lake.apply.test_audit import NO_ROWS
 from tests.lake.conftest import NewLake
+from tests.lake.document_types import document_type
 from tests.lake.forking_log import ForkingLog
 from tests.lake.log_model import commit_rows, status_row
 from tests.lake.memory_merge import log_rows
@@ -104,7 +105,7 @@ def test_every_version_and_docs_live_are_exact_over_forks(
     log = ForkingLog(seed, vbuckets=6, flush_chance=0.1)
     view(log.tables)
     choice = random.Random(seed)
-    document = document_type({"$.cas": "decimal(20,0)"}, "this test")
+    document = document_type({"$.cas": "decimal(20,0)"})
     contract = Contract("_default._default", ContractMode.QUARANTINE, document, "this test")
     for number in range(1, ROUNDS + 1):
         commit_round(lake, log, fork_chance=0.3, index=choice.random() < 0.8)

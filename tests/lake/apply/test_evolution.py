@@ -12,7 +12,7 @@ from dcp.lake.apply.column_growth import MOST_COLUMNS, grown
 from dcp.lake.apply.json_documents import parse_object
 from dcp.lake.apply.seen_values import Seen
 from dcp.lake.apply.typed_documents import see_documents
-from dcp.lake.config.contracts import Contract, ContractMode, document_type
+from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.tables.typed_columns import (
     TypedColumns,
     document_type_of,
@@ -22,6 +22,7 @@ from dcp.lake.tables.typed_columns import (
 )
 from dcp.wire.vocabulary import Datatype
 from tests.lake.apply.json_texts import WITH_MAP, at_once, documents
+from tests.lake.document_types import document_type
 
 NONE = pa.struct([])
 
@@ -84,10 +85,10 @@ def test_types_for_what_was_seen(
 ) -> None:
     if step == ".*" and known is None:
         return  # a contract says so, or nobody
-    columns = NONE if known is None else document_type({f"$.x[*]{step}": known}, "a test")
+    columns = NONE if known is None else document_type({f"$.x[*]{step}": known})
     one = "[%s]" if step == "[*]" else '{"y": %s}'
     texts = [b'{"x": [%s]}' % (one % value).encode() for value in values.split()]
-    expected = NONE if wanted is None else document_type({f"$.x[*]{step}": wanted}, "a test")
+    expected = NONE if wanted is None else document_type({f"$.x[*]{step}": wanted})
     assert evolved(columns, b"{}", *texts) == expected
 
 
@@ -101,9 +102,9 @@ def test_half_a_surrogate_pair_in_a_name_is_no_character() -> None:
 
 def test_a_document_that_is_no_json_says_nothing_of_the_columns() -> None:
     """The server's flag may be wrong."""
-    known = document_type({"$.n": "int"}, "a test")
+    known = document_type({"$.n": "int"})
     texts = [b'{"n": 1}', b'{"n": 2, "new": true}', b'{"n": ', b"[1]", b"", b'{"n": 3e9, }']
-    assert evolved(known, *texts) == document_type({"$.n": "int", "$.new": "boolean"}, "a test")
+    assert evolved(known, *texts) == document_type({"$.n": "int", "$.new": "boolean"})
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_an_object_whose_names_are_data_leaves_others_their_columns() -> None:
 
 def test_of_names_that_are_data_so_many_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dcp.lake.apply.seen_values.MOST_FIELDS", 10)
-    known = document_type({"$.z": "int", "$.map.*": "int"}, "a test")
+    known = document_type({"$.z": "int", "$.map.*": "int"})
     content = {
         **{f"f{number}": number for number in range(20)},
         "map": {"a": 1, "b": 0.5},
@@ -183,8 +184,7 @@ def test_columns_of_other_names_leave_new_fields_theirs() -> None:
             "$.a b": {"as": "a_b", "type": "int"},
             "$.o": {"as": "in"},
             "$.o.A": {"as": "other", "type": "int"},
-        },
-        "a test",
+        }
     )
     found = evolved(known, b'{"a b": 0.5, "a_b": 1, "A_B": 1, "o": {"A": 1, "a": "x"}, "in": 2}')
     kind = pa.struct([("other", pa.int32()), ("a", pa.string())])

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from dcp.lake.apply import typed_documents
 from dcp.lake.apply.json_documents import MOST_NESTED, parse_object
 from dcp.lake.apply.typed_documents import MOST_VIOLATIONS, Rules, see_documents, typed_arrays
-from dcp.lake.config.contracts import ContractMode, document_type
+from dcp.lake.config.contracts import ContractMode
 from dcp.lake.tables.typed_columns import TypedColumns, table_type
 from dcp.wire.vocabulary import Datatype
 from tests.lake.apply.json_texts import DOCUMENT, NAMES, TOKENS, WITH_MAP, at_once, documents
+from tests.lake.document_types import document_type
 
 FREEZE, QUARANTINE = ContractMode.FREEZE, ContractMode.QUARANTINE
 
@@ -132,7 +133,7 @@ def test_each_kind_of_value_at_each_place() -> None:
     ],
 )
 def test_what_fits_a_type(kind: str, text: str, made: Any) -> None:
-    columns = TypedColumns(document_type({"$.x": kind}, "a test"), "", QUARANTINE)
+    columns = TypedColumns(document_type({"$.x": kind}), "", QUARANTINE)
     [doc], [told] = typed(columns, f'{{"x": {text}}}'.encode())
     assert doc == {"x": made}
     assert (told is None) == (made is not None)
@@ -140,7 +141,7 @@ def test_what_fits_a_type(kind: str, text: str, made: Any) -> None:
 
 def test_what_does_not_fit_takes_nothing_else_along() -> None:
     paths = {"$.list[*].n": "int", "$.map.*.n": "int", "$.o.a": "int", "$.o.b": "string"}
-    columns = TypedColumns(document_type(paths, "a test"), "", FREEZE)
+    columns = TypedColumns(document_type(paths), "", FREEZE)
     text = (
         '{"list": [{"n": 1}, {"n": 1.50}, {"n": "x"}, 7], "o": "here", "more": {"x": [1.0]}, '
         '"map": {"a": {"n": 1}, "b": {"n": [], "m": "y"}, "c": null}, "none": [null, {"x": null}]}'
@@ -163,7 +164,7 @@ def test_what_does_not_fit_takes_nothing_else_along() -> None:
 
 def test_many_documents_stay_in_their_order() -> None:
     """Those that do not fit are read one by one, those that are no JSON not at all."""
-    columns = TypedColumns(document_type({"$.n": "int", "$.day": "date"}, "a test"), "", QUARANTINE)
+    columns = TypedColumns(document_type({"$.n": "int", "$.day": "date"}), "", QUARANTINE)
     flag, deep = int(Datatype.JSON), b'{"n":' + b"[" * MOST_NESTED + b"]" * MOST_NESTED + b"}"
     odd = {
         3: (b"no JSON", flag, "no JSON"),
@@ -185,7 +186,7 @@ def test_many_documents_stay_in_their_order() -> None:
 
 
 def test_levels_are_those_of_objects_and_arrays() -> None:
-    columns = TypedColumns(document_type({"$.n": "int"}, "a test"), "", QUARANTINE)
+    columns = TypedColumns(document_type({"$.n": "int"}), "", QUARANTINE)
     text = b'"' + rb"\\\"[" * MOST_NESTED + rb"\\" + b'"'
     deep = b"[" * (MOST_NESTED - 1) + b"]" * (MOST_NESTED - 1)
     document = b'{"n": 1, "text": %s, "deep": %s}'
@@ -196,7 +197,7 @@ def test_levels_are_those_of_objects_and_arrays() -> None:
 
 
 def test_of_a_document_so_many_violations_are_told() -> None:
-    columns = TypedColumns(document_type({"$.n": "int"}, "a test"), "", FREEZE)
+    columns = TypedColumns(document_type({"$.n": "int"}), "", FREEZE)
     document = json.dumps({f"f{number}": 1 for number in range(MOST_VIOLATIONS + 1)}).encode()
     _, [told] = typed(columns, document)
     assert len({each["path"] for each in told}) == MOST_VIOLATIONS
@@ -227,7 +228,7 @@ def test_what_documents_have_beside_the_columns_is_learnt_from_few(
     read_together = typed_documents._read_together
     monkeypatch.setattr(typed_documents, "parse_object", parse)
     monkeypatch.setattr(typed_documents, "_read_together", read)
-    known = document_type({"$.n": "int", "$.new.x": "double"}, "a test")
+    known = document_type({"$.n": "int", "$.new.x": "double"})
     columns = TypedColumns(known, "", FREEZE)
     several = [document % number for number in range(1024)]
     typed(columns, *several)

@@ -17,7 +17,7 @@ from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_server import RunServer, http_address
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, RoundProgress, StreamProgress
-from dcp.lake.rounds.round_plan import Idle, RoundPlan
+from dcp.lake.rounds.round_plan import Idle, RoundPlan, TaskBudget
 from dcp.lake.store.location import LakeLocation
 
 ROUNDS = RoundSettings(
@@ -93,7 +93,7 @@ def test_a_round_that_brings_more_is_well_however_long_it_takes(
     watch: RunWatch, clock: Clock, tmp_path: Path
 ) -> None:
     progress = RoundProgress(str(tmp_path))
-    plan = RoundPlan("lake-1", 1, (), (), 1, 20.0)
+    plan = RoundPlan("lake-1", 1, (), (), TaskBudget(1, 20.0))
     watch.idle(IDLE)
     watch.planned(plan, progress)
     for frame_bytes in (1000, 2000, 2000):

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from dcp.errors import ConfigError
 from dcp.lake.apply.json_documents import parse_object
 from dcp.lake.apply.typed_documents import Rules
-from dcp.lake.config.contracts import ContractMode, document_type, load_contracts
+from dcp.lake.config.contracts import ContractMode, load_contracts
 from dcp.lake.query.infer import ProposedContract, file_of_new_contract, propose_contract
 from dcp.lake.tables.typed_columns import TypedColumns, has_names_twice, scalars_of, table_type
 from dcp.printable import printable_lines
+from tests.lake.document_types import document_type
 
 DEEP = b'{"a": ' + b"[" * 100_000
 
@@ -116,7 +117,7 @@ def test_each_field_gets_a_column_of_a_name_of_its_own() -> None:
         "$.a_b": "bigint",
         "$.a,b[*][*]": {"as": "a_b_3", "type": "boolean"},
     }
-    kind = document_type({each.path: each.entry for each in found.columns}, "a test")
+    kind = document_type({each.path: each.entry for each in found.columns})
     assert table_type(kind).names == ["field", "key", "Key_2", "seqno_2", "a_b_2", "a_b", "a_b_3"]
 
 
@@ -124,7 +125,7 @@ def test_mixed_kinds_are_told_with_counts_and_an_example() -> None:
     found = contract_of(
         *({"a": [{"p": 1}]} for _ in range(9)), {"a": [{"p": 2}, {"p": "2.50"}, 7, {"p": [1]}]}
     )
-    assert list(map(str, found.mixed)) == [
+    assert list(found.mixed) == [
         '# "$.a[*]" has values of several kinds: 12 objects, 1 number '
         '("$.a[2]" of the document "k9")',
         '# "$.a[*].p" has values of several kinds: 10 numbers, 1 numeric text '
@@ -171,7 +172,7 @@ def test_a_contract_of_any_documents_is_read_from_what_is_printed(
     parsed = tomllib.loads(text)
     columns = {each.path: each.entry for each in found.columns}
     assert parsed["columns"] == columns
-    kind = document_type(columns, "a test")
+    kind = document_type(columns)
     assert not has_names_twice(table_type(kind))
     rules = Rules(TypedColumns(kind, "", ContractMode.QUARANTINE))
     for each in documents:

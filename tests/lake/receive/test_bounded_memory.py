@@ -32,7 +32,6 @@ from dcp.lake.config.memory import (
 from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings, SourceSettings
 from dcp.lake.query.views import register_views
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import RoundPlan
@@ -260,8 +259,7 @@ def test_a_sink_that_is_stopped_for_long_stops_the_producer_at_the_window(
             LakeState("0123456789abcdef", 0), cluster, settings.round, settings.flow_control, 1
         )
         assert isinstance(plan, RoundPlan)
-        budget = TaskBudget(plan.target_bytes, plan.target_seconds)
-        batches = TaskReceiver(plan.tasks[0], 1, budget, access, "stalled-sink").batches()
+        batches = TaskReceiver(plan.tasks[0], 1, plan.budget, access, "stalled-sink").batches()
         rows = sum(next(batches).num_rows for _ in range(5))  # some are taken, then no more
         stopped = _wait_until_silent(source)
         assert 0 < stopped["unacked_bytes"] <= WINDOW_BYTES + MESSAGE_BYTES

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dcp.lake.config.json_paths import FieldName, Step, Wildcard, json_path
 from dcp.lake.receive.column_editor import ColumnEditor
-from dcp.lake.receive.json_editor import Edit, JsonEditor, drop
+from dcp.lake.receive.json_editor import Edit, drop, text_editor
 
 NAMES = ("email", "user", "a b", 'q"', "é", "x\\y", ",", ", ", "]", ":")
 GONE = object()
@@ -38,7 +38,7 @@ def edited_text(edits: Mapping[tuple[Step, ...], Edit], text: bytes) -> bytes | 
             found: bytes = texts[0].as_py()
             return found
         assert texts[0].as_py() == text
-    return JsonEditor(edits).edited(text)
+    return text_editor(edits)(text)
 
 
 def edited(document: Any, edits: Mapping[tuple[Step, ...], Edit]) -> Any:
@@ -92,7 +92,7 @@ def test_an_edit_of_a_text_is_that_of_the_document(
     document: Any, steps: tuple[Step, ...], edit: Edit, dumps: Callable[[Any], str]
 ) -> None:
     text = dumps(document).encode()
-    for found in (edited_text({steps: edit}, text), JsonEditor({steps: edit}).edited(text)):
+    for found in (edited_text({steps: edit}, text), text_editor({steps: edit})(text)):
         assert (GONE if found is None else json.loads(found)) == edited(document, {steps: edit})
 
 
@@ -102,7 +102,7 @@ def test_several_edits_of_a_text(document: Any, paths: list[str]) -> None:
         path(each): (drop, mark)[number % 2] for number, each in enumerate(paths)
     }
     text = json.dumps(document).encode()
-    for found in (edited_text(edits, text), JsonEditor(edits).edited(text)):
+    for found in (edited_text(edits, text), text_editor(edits)(text)):
         assert found is not None
         assert json.loads(found) == edited(document, edits)
 
@@ -204,7 +204,7 @@ def test_a_column_is_edited_as_its_texts_are(
             assert edited_row == row
             continue
         assert not isinstance(text, bytes) or not text
-        by_itself = JsonEditor(edits).edited(row)
+        by_itself = text_editor(edits)(row)
         assert by_itself is not None
         assert json.loads(edited_row) == json.loads(by_itself)
         assert json.loads(edited_row, object_pairs_hook=tuple) == plain(text[0], edits)
@@ -313,7 +313,7 @@ def test_each_value_is_edited_once(paths: list[str], text: bytes) -> None:
 
 
 def test_a_whole_text_is_dropped() -> None:
-    assert JsonEditor({(): drop}).edited(b"[1]") is None
+    assert text_editor({(): drop})(b"[1]") is None
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from dcp.lake.config.memory import DOCUMENT_BYTES, MEBIBYTE
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.batch_flusher import BatchFlusher
 from dcp.lake.receive.source_access import query_cluster, source_access
-from dcp.lake.receive.stop_policy import TaskBudget
 from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import RoundPlan
@@ -114,9 +113,8 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
             1,
         )
         assert isinstance(plan, RoundPlan)
-        budget = TaskBudget(plan.target_bytes, plan.target_seconds)
         held = _Recorded(monkeypatch)
-        receiver = TaskReceiver(plan.tasks[0], 1, budget, access, "dcplake-chain-r1-t0.0")
+        receiver = TaskReceiver(plan.tasks[0], 1, plan.budget, access, "dcplake-chain-r1-t0.0")
         batches = receiver.batches()
         rows = sum(next(batches).num_rows for _ in range(3))  # the sink takes some and then stops
         stopped = _until_still(source)

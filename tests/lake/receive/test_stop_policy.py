@@ -8,8 +8,8 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
-from dcp.lake.receive.stop_policy import LONGEST_WAIT_SECONDS, StopPolicy, TaskBudget, VbucketStop
-from dcp.lake.rounds.round_plan import StreamPlan
+from dcp.lake.receive.stop_policy import LONGEST_WAIT_SECONDS, StopPolicy, VbucketStop
+from dcp.lake.rounds.round_plan import StreamPlan, TaskBudget
 from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.tables.round_record import Outcome
 from dcp.lake.tables.vbucket_state import VbucketProgress

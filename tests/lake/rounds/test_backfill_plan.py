@@ -166,7 +166,7 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     position = LakeState("lake-1", 3, states, backfill=backfill)
     plan = plan_round(position, cluster, RoundSettings(), FlowControlSettings(), slots)
     assert isinstance(plan, RoundPlan)
-    assert plan.target_seconds == BACKFILL_ROUND_SECONDS
+    assert plan.budget.target_seconds == BACKFILL_ROUND_SECONDS
     live = [task for task in plan.tasks if task.backfill is None]
     reading = [task for task in plan.tasks if task.backfill is not None]
     assert {each.vbucket for task in live for each in task.streams} == {4, 5, 6, 7}

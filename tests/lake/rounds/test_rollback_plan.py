@@ -36,8 +36,8 @@ def ordered(
 def planned(
     state: VbucketProgress, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
 ) -> Restart | LeftOut:
-    target = rollback_target(state, policy)
-    newest = max((each for each in complete if each <= target.seqno), default=0)
+    most_seqno, _ = rollback_target(state, policy)
+    newest = max((each for each in complete if each <= most_seqno), default=0)
     return plan_rollback(state, newest, policy)
 
 
@@ -215,12 +215,12 @@ def test_resync_goes_to_the_beginning_and_fail_goes_nowhere() -> None:
 def test_common_history(
     ours: FailoverLog, theirs: FailoverLog, our_seqno: int, expected: int
 ) -> None:
-    assert common_history(ours, theirs, our_seqno).seqno == expected
+    assert common_history(ours, theirs, our_seqno)[0] == expected
 
 
 def test_target_needs_an_accepted_log() -> None:
     state = replace(ordered(100, 80, log((A, 0)), log((B, 80), (A, 0))), failover_log=None)
-    assert rollback_target(state, RollbackPolicy.REWRITE).seqno == 0
+    assert rollback_target(state, RollbackPolicy.REWRITE) == (0, None)
 
 
 def test_an_order_that_leads_forward_cannot_be_made() -> None:

@@ -28,8 +28,9 @@ from dcp.lake.change_log.control import (
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.rounds.observer import Observer
-from dcp.lake.run.backfill_command import BackfillWish, backfill, cancel_backfill
+from dcp.lake.run.backfill_command import backfill, cancel_backfill
 from dcp.lake.run.control_requests import ask
+from dcp.lake.run.driver_backfills import requested_backfill
 from dcp.lake.run.preview import preview_backfill
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import history
@@ -98,10 +99,9 @@ def test_a_new_lake_is_filled_though_an_active_node_is_gone(tmp_path: Path) -> N
         cluster.wait_until_replicated()
         cluster.kill_node(0)
         settings = quick(cluster, tmp_path)
-        estimate = preview_backfill(settings, BackfillWish(None, REPLICAS))
+        estimate = preview_backfill(settings, None, REPLICAS)
         assert (estimate.documents, len(estimate.seqnos), estimate.left_out) == (300, 2, ())
-        wish = BackfillWish(None, REPLICAS)
-        action = backfill(settings, wish)
+        action = backfill(settings, None, REPLICAS)
         assert action.state is ActionState.DONE, action
         lake = lake_of(settings)
         assert table_rows(lake, None) == source(cluster)
@@ -110,7 +110,7 @@ def test_a_new_lake_is_filled_though_an_active_node_is_gone(tmp_path: Path) -> N
         cluster.kill_node(2)
         settings = replace(settings, lake=replace(settings.lake, root=str(tmp_path / "other")))
         with pytest.raises(IncompleteRunError, match=r"left out: vbuckets .*: no replica \("):
-            backfill(settings, wish)
+            backfill(settings, None, REPLICAS)
         expected = {
             vb: rows for vb, rows in source(cluster).items() if cluster.vbucket_owner(vb) != 1
         }
@@ -131,8 +131,7 @@ def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
             run(settings, once=True, spark=spark)
         lake = lake_of(settings, spark)
         before = table_rows(lake, None)
-        wish = BackfillWish(None, REPLICAS, RATE)
-        estimate = preview_backfill(settings, wish)
+        estimate = preview_backfill(settings, None, REPLICAS, RATE)
         assert estimate.documents == 600
         assert estimate.frame_bytes is not None
         assert 600 * 500 < estimate.frame_bytes < 600 * 700
@@ -156,7 +155,7 @@ def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
             host.wait_for(held)
             held.unlink()
             cluster.failover(0)
-            action = backfill(settings, wish, observer=observer)
+            action = backfill(settings, None, REPLICAS, RATE, observer=observer)
             # Unless the run had carried out the one that was begun: then this is another.
             assert action.state is ActionState.DONE
             assert {each.state for each in control.actions()} == {ActionState.DONE}
@@ -214,12 +213,11 @@ def test_a_replica_that_is_behind_or_ahead_of_the_promoted_node(tmp_path: Path) 
         run(settings, once=True)
         held = table_rows(lake, None)
         with pytest.raises(IncompleteRunError, match=r"replica behind \(127.* holds seqnos up to"):
-            backfill(settings, BackfillWish(frozenset({0, 1}), REPLICAS))
+            backfill(settings, {0, 1}, REPLICAS)
         assert table_rows(lake, None) == held == source(cluster)
 
         # From the nodes of the settings the same is possible at once.
-        chosen = BackfillWish(frozenset({0, 1}), SETTINGS)
-        assert backfill(settings, chosen).state is ActionState.DONE
+        assert backfill(settings, {0, 1}, SETTINGS).state is ActionState.DONE
         assert table_rows(lake, None) == held
 
         # The lake is ahead of a node that is promoted: its rows are taken back, then rebuilt.
@@ -227,7 +225,7 @@ def test_a_replica_that_is_behind_or_ahead_of_the_promoted_node(tmp_path: Path) 
         cluster.resume_replication()
         fill(cluster, range(60, 70), b"after the failover")
         cluster.wait_until_replicated()
-        backfill(settings, BackfillWish(None, REPLICAS))
+        backfill(settings, None, REPLICAS)
         run(settings, once=True)
         assert table_rows(lake, None) == source(cluster)
         require_every_version_exact(lake, cluster)
@@ -275,7 +273,7 @@ def test_a_backfill_that_is_cancelled_before_it_begins_tells_no_documents_of_ano
         settings = quick(cluster, tmp_path)
         run(settings, once=True)
         control = Control(lake_of(settings))
-        first, second = (BackfillWish(None, REPLICAS).action() for _ in range(2))
+        first, second = (requested_backfill(None, REPLICAS) for _ in range(2))
         for asked in (first, second, Action(id=second.id, action=CANCEL)):
             control.write(asked, ActionState.REQUESTED)
         run(settings, once=True)
@@ -294,9 +292,8 @@ def test_requests_of_others_are_refused_by_name_and_one_is_cancelled(tmp_path: P
             cancel_backfill(settings)
         stopped = threading.Event()
         stopped.set()
-        wish = BackfillWish(frozenset({3}), REPLICAS)
         with pytest.raises(StoppedError, match="stays open"):
-            backfill(settings, wish, stop=stopped)
+            backfill(settings, {3}, REPLICAS, stop=stopped)
         lake = lake_of(settings)
         control = Control(lake)
         bad = {
@@ -317,7 +314,7 @@ def test_requests_of_others_are_refused_by_name_and_one_is_cancelled(tmp_path: P
             "h": ("pause", None, '{"x": 1}', "options: found '{\"x\": 1}', expected null"),
             "nobody": ("cancel", None, None, "cancel: found no request of id 'nobody' before it"),
         }
-        backfill(settings, wish)  # which makes the table
+        backfill(settings, {3}, REPLICAS)  # which makes the table
 
         def insert(name: str, action: str, vbuckets: str | None, options: str | None) -> None:
             row = {"id": name, "time": datetime.now(UTC), "who": "ann", "action": action}
@@ -332,15 +329,14 @@ def test_requests_of_others_are_refused_by_name_and_one_is_cancelled(tmp_path: P
             assert found[name].state is ActionState.REFUSED
             assert detail in found[name].detail
         insert("sql", "backfill", "3", '{"megabytes_per_second": 20}')
-        same = backfill(settings, BackfillWish(frozenset({3}), REPLICAS, 20.0))
+        same = backfill(settings, {3}, REPLICAS, 20.0)
         assert (same.id, same.state) == ("sql", ActionState.DONE)
-        other = BackfillWish(frozenset({4}), REPLICAS)
         cluster.pause_replication()
         fill(cluster, range(60), b"not replicated")
         run(settings, once=True)
-        control.write(other.action(), ActionState.REQUESTED)
+        control.write(requested_backfill({4}, REPLICAS), ActionState.REQUESTED)
         with pytest.raises(ConfigError, match=r"found the backfill \w+ open \(vbuckets 4"):
-            backfill(settings, wish)
+            backfill(settings, {3}, REPLICAS)
         asked, newest = cancel_backfill(settings), latest_round(lake)
         with pytest.raises(ConfigError, match="found no backfill that is open"):
             cancel_backfill(settings)

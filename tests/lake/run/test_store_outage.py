@@ -31,7 +31,7 @@ from dcp.lake.run.replicate import open_or_create
 from dcp.lake.store import bucket_store
 from dcp.lake.store.data_file import DataFile, DataFileWriter
 from dcp.lake.store.file_commit import commit_files
-from dcp.lake.store.lake_store import BatchFunction
+from dcp.lake.store.lake_store import Append, BatchFunction
 from dcp.lake.store.table import Transaction
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import RowKind, is_kind
@@ -85,10 +85,8 @@ class StoreWithoutSpark(SparkStore):
     def pool(self, name: str) -> Iterator[None]:
         yield
 
-    def new_changes(
-        self, tasks: int, receive: BatchFunction, *, are_few: bool = False
-    ) -> WrittenHere:
-        return WrittenHere(files_of(self.table("changes")), tasks, receive)
+    def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> Append:
+        return WrittenHere(files_of(self.table("changes")), tasks, receive).append
 
 
 def create(

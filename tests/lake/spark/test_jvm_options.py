@@ -10,7 +10,7 @@ import pytest
 from dcp.lake.config.settings import LakeSettings, Settings, SourceSettings
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.run import replicate as running
-from dcp.lake.run.backfill_command import BackfillWish
+from dcp.lake.run.backfill_command import is_large_backfill
 from dcp.lake.run.replicate import is_large_load, run
 from dcp.lake.spark import jvm_options as options
 from dcp.producer.cluster import ProducerCluster
@@ -68,8 +68,7 @@ def test_a_load_is_large_from_a_million_changes_on(
 def test_a_backfill_reads_its_vbuckets_from_their_beginning(
     chosen: set[int] | None, is_large: bool
 ) -> None:
-    wish = BackfillWish(None if chosen is None else frozenset(chosen), "replicas")
-    assert wish.is_large({0: 600_000, 1: 400_000, 2: 399_999}) == is_large
+    assert is_large_backfill(chosen, {0: 600_000, 1: 400_000, 2: 399_999}) == is_large
 
 
 @pytest.mark.parametrize(

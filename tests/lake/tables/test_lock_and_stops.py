@@ -273,12 +273,11 @@ def _commits(name: str, tree: ast.Module) -> dict[str, bool]:
 
 
 def _is_commit(call: ast.Call) -> bool:
-    if isinstance(call.func, ast.Name):
-        return call.func.id == "transaction"
-    # Other methods of these names have fewer arguments: they take no transaction.
-    return isinstance(call.func, ast.Attribute) and (
-        call.func.attr in ("append_found", "renew")
-        or (call.func.attr in ("append", "merge") and len(call.args) > 2)
+    # An `Append` is a function; all else are methods.
+    name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+    # Others of the last two names have fewer arguments: they take no transaction.
+    return name in ("transaction", "append_found", "renew") or (
+        name in ("append", "merge") and len(call.args) > 2
     )
 
 

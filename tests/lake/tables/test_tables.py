@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ import pytest
 from dcp.errors import ConfigError, FencedError, LakeError, StoreUnavailableError
 from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.opening import spark_of
-from dcp.lake.adapters.spark_store import SparkRows, SparkStore
+from dcp.lake.adapters.spark_store import SparkStore, append_frame
 from dcp.lake.adapters.task_files import TaskFiles
 from dcp.lake.change_log.changes import append_round, latest_round, newest_round
 from dcp.lake.change_log.round_queries import states_at
@@ -24,7 +25,7 @@ from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.query.views import register_views
 from dcp.lake.spark.hadoop import log_store_of
 from dcp.lake.store.data_file import FileContents
-from dcp.lake.store.lake_store import NewRows
+from dcp.lake.store.lake_store import Append
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.sql import string
 from dcp.lake.tables.collections import collections_in
@@ -115,7 +116,7 @@ def test_names_that_spark_would_not_show_are_found(spark: "SparkSession", tmp_pa
     urls = replica_of("shop", "urls", 8)
     ensure_replicas(lake, [urls])
     assert replicas_in(lake) == (urls,)
-    assert [each.name for each in collections_in(lake).all] == ["_default", "urls"]
+    assert [each.collection for each in collections_in(lake).all] == [DOCS.collection, "shop.urls"]
     assert collections_in(lake).names >= {"shop", "shop.urls"}
 
 
@@ -219,32 +220,38 @@ def in_files(frame: "DataFrame", lake: LakeTables) -> TaskFiles:
     return TaskFiles(frame, lambda batches: batches, place, contents, {})
 
 
-def by_spark(frame: "DataFrame", lake: LakeTables) -> SparkRows:
+def appended_files(frame: "DataFrame", lake: LakeTables) -> Append:
+    return in_files(frame, lake).append
+
+
+def by_spark(frame: "DataFrame", lake: LakeTables) -> Append:
     """Let Spark append the rows of a frame."""
     table = lake.changes
     assert isinstance(table, FileTable)
-    return SparkRows(frame, table, {})
+    return partial(append_frame, frame, table, {})
 
 
-Rows = Callable[["DataFrame", LakeTables], NewRows]
+Appending = Callable[["DataFrame", LakeTables], Append]
 
-both_ways = pytest.mark.parametrize("rows", [by_spark, in_files], ids=["spark", "files"])
+both_ways = pytest.mark.parametrize("appending", [by_spark, appended_files], ids=["spark", "files"])
 
 
 @both_ways
-def test_one_round_has_one_winner_and_the_loser_stops(new_lake: NewLake, rows: Rows) -> None:
+def test_one_round_has_one_winner_and_the_loser_stops(
+    new_lake: NewLake, appending: Appending
+) -> None:
     lake = new_lake(2)
     model = LogModel(lake, 1)
     first = model.next_round()
     commit = model.commit(first, "writer-1")
     assert (commit.round, commit.writer) == (1, "writer-1")
-    frame = rows(lake.spark.createDataFrame(first), lake)
+    append = appending(lake.spark.createDataFrame(first), lake)
     with pytest.raises(FencedError, match=r"round 1 .* by writer writer-1"):
-        append_round(lake, frame, 1, "the loser")
+        append_round(lake, append, 1, "the loser")
     with pytest.raises(FencedError, match="another driver writes to this lake: found newest"):
-        append_round(lake, frame, 1, "the loser", verify=False)  # as if both had looked at once
+        append_round(lake, append, 1, "the loser", verify=False)  # as if both had looked at once
     with pytest.raises(LakeError, match=r"round 3: found newest round 1"):
-        append_round(lake, frame, 3, "writer-1")
+        append_round(lake, append, 3, "writer-1")
     assert version_in(lake, "changes").num_rows == len(first)
 
 
@@ -326,7 +333,7 @@ def test_a_log_that_got_features_while_rows_came_gets_none_of_them(new_lake: New
     with pytest.raises(
         LakeError, match=r"found the Delta features inCommitTimestamp.*run it again"
     ):
-        append_round(lake, rows, 1, "writer-1")
+        append_round(lake, rows.append, 1, "writer-1")
     assert latest_round(lake) == 0
     model.commit(content)  # by Spark
     assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] > 0
@@ -334,7 +341,7 @@ def test_a_log_that_got_features_while_rows_came_gets_none_of_them(new_lake: New
 
 @both_ways
 def test_maintenance_in_the_moment_of_an_append_costs_an_attempt(
-    new_lake: NewLake, tmp_path: Path, rows: Rows
+    new_lake: NewLake, tmp_path: Path, appending: Appending
 ) -> None:
     """As `maintain` does to a lake without a lock file: Spark evaluates the rows once more."""
     lake = new_lake(1)
@@ -360,12 +367,12 @@ def test_maintenance_in_the_moment_of_an_append_costs_an_attempt(
 
     one_task = lake.spark.createDataFrame(content).coalesce(1)
     waiting = one_task.mapInArrow(wait, spark_ddl(CHANGES))
-    received = rows(waiting, lake)
+    append = appending(waiting, lake)
     with ThreadPoolExecutor(1) as pool:
         altering = pool.submit(alter)
-        commit = append_round(lake, received, 1, "writer-1")
+        commit = append_round(lake, append, 1, "writer-1")
         altering.result()
-    assert evaluated.exists() == isinstance(received, SparkRows), "only Spark's append ran again"
+    assert evaluated.exists() == (appending is by_spark), "only Spark's append ran again"
     assert (commit.version, commit.round) == (2, 1)
     assert lake.spark.sql(f"SELECT count(*) FROM {lake.changes_sql}").collect()[0][0] == len(
         content
