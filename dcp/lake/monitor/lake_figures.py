@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import takewhile
 from typing import Annotated, Any, Final, TypeVar
 
@@ -46,10 +46,10 @@ _REPORTS_READ: Final = 3000
 """A first reading reads about this many reports of vbuckets, in tens of milliseconds."""
 _FEWEST_ROUNDS: Final = 3
 
-UnderWay = tuple[Mapping[int, int], datetime]
-"""What a driver knows: seqnos by vbucket, and the time when it last asked the cluster."""
+UnderWay = tuple[Mapping[int, int], LastContact | None]
+"""What a driver knows: seqnos by vbucket, and its last contact with the cluster."""
 
-NOTHING_UNDER_WAY: Final[UnderWay] = ({}, datetime.min.replace(tzinfo=UTC))
+NOTHING_UNDER_WAY: Final[UnderWay] = ({}, None)
 
 _LOGGER = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
@@ -249,8 +249,8 @@ class FiguresReader:
         with self._lake.read_once():
             reading = self._reading()
             contact = last_contact(self._lake.store, reading.round_at)
-            if contact is not None:
-                contact = replace(contact, time=max(contact.time, under_way[1]))
+            if (asked := under_way[1]) is not None:
+                contact = replace(asked, minutes=() if contact is None else contact.minutes)
             return _figures(self._lake, reading, contact, self._control.actions(), at, under_way)
 
     def _reading(self) -> _Reading:
@@ -365,10 +365,9 @@ def _figures(
     under_way: UnderWay,
 ) -> LakeFigures:
     identity, states = lake.identity, sorted(reading.record.states.items())
-    (targets, asked_at), highs = under_way, _high_seqnos(reading.record)
+    (targets, _), highs = under_way, _high_seqnos(reading.record)
     known = [max(targets.get(vb, 0), highs.get(vb, 0)) for vb in range(identity.vbucket_count)]
     lacking = {table: lag.lacking(known) for table, lag in reading.lags.items()}
-    is_driven = contact is not None and not contact.is_overdue(at)
     pause = pause_of(actions)
     return LakeFigures(
         bucket=identity.bucket,
@@ -384,7 +383,7 @@ def _figures(
         stuck=tuple(each for each in reading.record.reports if each.failed or each.reason),
         rollbacks=sum(state.rollbacks for _, state in states),
         behind=tuple(max(each) for each in zip([0] * len(known), *lacking.values(), strict=True)),
-        replicas=tuple(_replicas(reading, lacking, at, asked_at, is_driven=is_driven)),
+        replicas=tuple(_replicas(reading, lacking, at, contact)),
         tables=reading.tables,
         horizon_seconds=recorded_horizon(lake).seconds,
         warnings=(*reading.warnings, *_short_vacuums(lake, reading, at)),
@@ -397,15 +396,14 @@ def _replicas(
     reading: _Reading,
     lacking: Mapping[str, Sequence[int]],
     at: datetime,
-    asked_at: datetime,
-    *,
-    is_driven: bool,
+    contact: LastContact | None,
 ) -> Iterator[ReplicaFigures]:
+    is_driven = contact is not None and not contact.is_overdue(at)
     for replica, status in reading.statuses.items():
         seqnos = seconds = None
         if (lag := reading.lags.get(replica.name)) is not None:
             seqnos = sum(lacking[replica.name])
-            since = lag.since or (asked_at if seqnos else at)
+            since = lag.since or (contact.time if seqnos and contact else at)
             seconds = max(0.0, (at - since).total_seconds())
         yield ReplicaFigures(
             status,

@@ -21,7 +21,7 @@ dcplake_lag_seconds replicas[table=table].lag_seconds
 dcplake_last_contact_timestamp_seconds last_contact.time
     When a driver last asked the cluster what it holds; it notes that once a minute.
 dcplake_last_contact_behind_seqnos last_contact.behind
-    Seqnos that the lake lacked at that contact.
+    Seqnos that the lake lacked at that contact. No sample if only a newer round shows the contact.
 dcplake_round                        round              The newest committed round.
 dcplake_last_round_timestamp_seconds newest_round.time
     When the newest round was committed.

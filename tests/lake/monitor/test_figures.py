@@ -16,6 +16,7 @@ from dcp.cli.main import main
 from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.opening import lake_location, store_without_spark
 from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.monitor import run_server
 from dcp.lake.monitor.lake_figures import (
@@ -54,6 +55,10 @@ def lag_of(figures: LakeFigures, table: str) -> tuple[int | None, datetime | Non
     if not found.lag_seconds:
         return found.lag_seqnos, None
     return found.lag_seqnos, figures.at - timedelta(seconds=found.lag_seconds)
+
+
+def contact_at(time: datetime) -> LastContact:
+    return LastContact.now(time, RoundSettings(), 3)
 
 
 def unsearched(figures: LakeFigures) -> dict[str, Any]:
@@ -139,7 +144,7 @@ def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
     figures = scene.figures()
     assert figures.behind == (0,) * VBUCKETS
     above = {vb: seqno + 1 for vb, seqno in scene.high_seqnos().items()}
-    assert scene.figures((above, figures.at)).behind == (1,) * VBUCKETS
+    assert scene.figures((above, contact_at(figures.at))).behind == (1,) * VBUCKETS
     assert sum(each.rows for each in figures.rounds) == 50
     assert figures.rounds[0].time == scene.time_of(figures.round)
     for table, documents in (("docs", 40), (scene.table, 10)):
@@ -161,12 +166,12 @@ def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
     assert scene.figures().rounds[0].rows == 6
 
     asked = datetime.now(UTC)
-    ahead = scene.figures(({0: before[0] + 3}, asked), asked + timedelta(seconds=1))
+    ahead = scene.figures(({0: before[0] + 3}, contact_at(asked)), asked + timedelta(seconds=1))
     assert lag_of(ahead, "docs") == (3, asked)
     assert lag_of(ahead, scene.table) == (9, behind[1])
-    assert ahead.last_contact is not None and ahead.last_contact.time == asked, (
-        "the run has just asked"
-    )
+    assert ahead.last_contact is not None and ahead.last_contact.minutes
+    told = ahead.last_contact.time, ahead.last_contact.behind
+    assert told == (asked, 3), "the run has just asked"
 
     [applied] = scene.driver.apply(number, force=True)
     assert scene.lag(scene.table) == (0, None)
@@ -195,7 +200,8 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     scene.receive()
     detail = "127.0.0.1:1: refused"
     stuck = VbucketReport(1, Outcome.LEFT_OUT, reason="node unreachable", detail=detail)
-    figures = replace(scene.figures(), stuck=(stuck, replace(stuck, vbucket=2)))
+    in_run = scene.figures(({}, contact_at(datetime.now(UTC))))
+    figures = replace(in_run, stuck=(stuck, replace(stuck, vbucket=2)))
     assert figures.rollbacks == VBUCKETS
     told = figures.to_json()["stuck"]
     assert told[0].items() >= {"vbucket": 1, "reason": stuck.reason, "detail": detail}.items()
@@ -224,7 +230,7 @@ def test_a_run_serves_the_figures_and_a_report_has_them_in_it(
     watch = RunWatch(Observer(), RoundSettings())
     figures = RunFigures(store_without_spark(scene.settings), watch)
     assert figures.read() == scene.figures(at=figures.read().at)
-    watch.under_way = {0: scene.high_seqnos()[0] + 2}, datetime.now(UTC)
+    watch.under_way = {0: scene.high_seqnos()[0] + 2}, contact_at(datetime.now(UTC))
     monkeypatch.setattr(run_server, "_KEPT_SECONDS", 0.0)
     assert figures.read().behind == (2, 0, 0, 0)
     root = str(scene.settings.lake.root)
