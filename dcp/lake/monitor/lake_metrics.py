@@ -4,13 +4,16 @@ Labels are bounded: bucket, lake, tables, reasons, stages. Metrics give times, n
 metrics may be read late.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from dcp.lake.monitor.lake_figures import LakeFigures
+from dcp.lake.task_board.task_metrics import TASK_METRICS, newest_by_label
 from dcp.prometheus import exposition, metrics
 
+_LABELS: Final = {"bucket": "bucket", "lake": "lake_id"}
 LAKE_METRICS: Final = metrics(
-    {"bucket": "bucket", "lake": "lake_id"},
+    _LABELS,
     """
 dcplake_lag_seqnos replicas[table=table].lag_seqnos
     Seqnos between what a replica table shows and the newest known ones, summed over all vbuckets.
@@ -51,5 +54,11 @@ dcplake_table_files   tables[table=table].size.files  Data files of that version
 )
 
 
+_OF_TASKS: Final = tuple(
+    replace(each, path=f"tasks[task=label].{each.path}", labels=_LABELS) for each in TASK_METRICS
+)
+
+
 def lake_exposition(lake: LakeFigures) -> str:
-    return exposition((LAKE_METRICS, [lake]))
+    shown = replace(lake, tasks=newest_by_label(lake.tasks))
+    return exposition((LAKE_METRICS + _OF_TASKS, [shown]))

@@ -1,16 +1,14 @@
 """Notes a run's progress from its observer's events, for health checks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.monitor.lake_figures import NOTHING_UNDER_WAY
+from dcp.lake.monitor.lake_figures import NOTHING_UNDER_WAY, Health
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, StreamProgress
-from dcp.records import UNSTORED, Record
 
 if TYPE_CHECKING:
     from dcp.lake.rounds.backfill_plan import BackfillReport
@@ -18,20 +16,6 @@ if TYPE_CHECKING:
     from dcp.lake.rounds.round_plan import Idle, RoundPlan
     from dcp.lake.rounds.round_report import RoundReport
     from dcp.lake.tables.applied_version import AppliedVersion
-
-
-@dataclass(frozen=True, slots=True)
-class Health(Record):
-    is_well: Annotated[bool, UNSTORED]
-    reason: str
-    """The run waits for this."""
-    quiet_seconds: float
-    """The time since a round ended, an idle pass, or the running round's last progress."""
-    limit_seconds: float
-
-    @property
-    def status(self) -> Annotated[str, "status"]:
-        return "ok" if self.is_well else "stalled"
 
 
 class RunWatch(Observer):
