@@ -22,9 +22,9 @@ from benchmarks._flow_windows import limit_name
 from benchmarks._producer import PASSWORD, USER
 from benchmarks._served import Served, served
 from benchmarks._sink import Sink, SinkSpec
+from dcp.client.kv.kv_client import KvClient
+from dcp.client.kv.kv_connection import KvConnection
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.producer.kv_client import KvClient
-from dcp.producer.kv_connection import KvConnection
 from dcp.seeds import parse_seed
 
 VBUCKETS: Final = 16

@@ -25,9 +25,9 @@ from time import monotonic
 from benchmarks._documents import value_of
 from benchmarks._producer import PASSWORD, USER
 from benchmarks._served import Served, served
+from dcp.client.kv.kv_client import KvClient
 from dcp.client.protocol_connection import new_protocol_connection
 from dcp.client.settings import MIB, ConnectionSettings
-from dcp.producer.kv_client import KvClient
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from dcp.wire.framing import FrameSplitter

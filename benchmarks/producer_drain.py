@@ -29,8 +29,8 @@ from benchmarks._documents import KEY_BYTES, key_of
 from benchmarks._producer import PASSWORD, USER
 from benchmarks._served import Served, served
 from benchmarks.drain import VBUCKETS, drain
+from dcp.client.kv.admin_client import AdminClient
 from dcp.client.settings import MIB, ConnectionSettings
-from dcp.producer.admin_client import AdminClient
 from dcp.types import vbucket_of
 
 INTEROP = Path(__file__).parent.parent / "tests" / "interop"

@@ -40,6 +40,7 @@ from dcp.lake.tables.lake_tables import (
     LakeTables,
     replicas_in,
 )
+from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.verify.compare import verify
 from dcp.lake.verify.report import DEFAULT_KEYS, VerifyReport
 
@@ -152,7 +153,8 @@ class Lake:
             LakeError: there is no lake.
         """
         with self._opened() as lake:
-            return FiguresReader(lake, searches=False).read(datetime.now(UTC))
+            reader = FiguresReader(lake, BoardFolder.of(self.settings), searches=False)
+            return reader.read(datetime.now(UTC))
 
     def verify(
         self, *, vbuckets: Collection[int] | None = None, keys: int = DEFAULT_KEYS

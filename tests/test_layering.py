@@ -248,13 +248,13 @@ FORBIDDEN: dict[str, frozenset[str]] = {
 # The edge of server and producer: all else takes bytes and time as arguments, and gives bytes.
 SERVER_EDGE: dict[str, str] = {
     "sockets and the loop": """background channels cluster_members cluster_nodes accepted_connection
-        http_connection kv_connection listener loop_thread
+        http_connection listener loop_thread
         reading rebalance rebalance_orders replication server serving stop_signals turns
         wait_watch""",
     "threads that write and read the disk": """bucket_storage compactor disk_scan flusher
         pending_write parallel_writes""",
-    "a lock, fresh numbers and the clock, for all behind it": """admin_client auth bucket_assembly
-        cluster cluster_settings kv_client vbucket_table""",
+    "a lock, fresh numbers and the clock, for all behind it": """auth bucket_assembly cluster
+        cluster_settings vbucket_table""",
     "names of the standard library, no I/O": "http_endpoints http_messages",
 }
 

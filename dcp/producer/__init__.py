@@ -1,1 +1,1 @@
-"""The reference producer: a cluster for tests and `dcplake serve`, with its clients."""
+"""The reference producer: a cluster for tests and `dcplake serve`."""

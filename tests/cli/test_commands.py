@@ -297,7 +297,7 @@ def test_help_waits_for_no_command_and_no_library_that_it_does_not_need() -> Non
 
 def test_what_serves_or_loads_waits_for_no_pandas() -> None:
     """An Arrow array or scalar that is made of a Python value imports it."""
-    modules = "dcp.producer.serve, dcp.relay.process, dcp.producer.loader"
+    modules = "dcp.producer.serve, dcp.relay.process, dcp.client.kv.loader"
     program = f"import sys, {modules}; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
     assert done.stdout.strip() == b"False"

@@ -13,15 +13,14 @@ from typing import Final, NoReturn
 
 import pytest
 
-from dcp.cli.views.server_statistics import signed_in
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.consumer import Consumer
+from dcp.client.kv.kv_connection import KvConnection, signed_in
 from dcp.client.vbucket_track import StreamStart
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.events import Ready
 from dcp.protocol.position import Position
 from dcp.types import vbucket_of

@@ -4,8 +4,10 @@ from datetime import UTC, datetime
 
 from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
 from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.task_board.board_folder import BoardFolder
 
 
 def figures_of(lake: LakeTables) -> LakeFigures:
     """Read them as ``dcplake status`` does."""
-    return FiguresReader(lake, searches=False).read(datetime.now(UTC))
+    board = BoardFolder(lake.identity.lake_id)
+    return FiguresReader(lake, board, searches=False).read(datetime.now(UTC))

@@ -13,7 +13,7 @@ from random import Random
 from time import monotonic
 from typing import Final, Self
 
-from dcp.producer.kv_client import KvClient
+from dcp.client.kv.kv_client import KvClient
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

@@ -22,8 +22,8 @@ from time import monotonic, sleep
 
 import pytest
 
+from dcp.client.kv.kv_client import KvClient
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.kv_client import KvClient
 from dcp.records import read
 from dcp.relay.relay_figures import RelayFigures
 from tests.cli.own_process import port_kept

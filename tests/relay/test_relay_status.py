@@ -177,7 +177,7 @@ def test_the_command_shows_it(
     assert "\n  vbuckets 0-3: 0 of 2 receivers, no stream" in capsys.readouterr().out
     assert main([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["round"] == 0 and told["connections"] == []
+    assert told["round"] == 0 and told["tasks"] == []
     assert told["source"]["relay"]["groups"][0]["required"] == 2
     assert (told["source"]["node"], told["source"]["trouble"]) == (relay.seeds[0], "")
     relay.stop()

@@ -26,9 +26,9 @@ from dcp.cli.views.run_output import replicate_aloud
 from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
+    from dcp.client.kv.kv_client import KvClient
     from dcp.lake.config.settings import Settings
     from dcp.lake.tables.lake_tables import LakeTables
-    from dcp.producer.kv_client import KvClient
 
 _MARKER: Final = ".dcplake-demo"
 _EXPIRY_WAIT_SECONDS: Final = 15.0
@@ -49,12 +49,12 @@ def run(
     seed: Annotated[int, Option(min=0, help="which airports change")] = 1,
 ) -> int:
     """Show it."""
+    from dcp.client.kv.kv_client import KvClient
     from dcp.lake.adapters.opening import opened_lake, session
     from dcp.lake.config.settings import Settings, SparkSettings
     from dcp.lake.query.plain_names import show_for_queries
     from dcp.lake.spark.jars import delta_jars
     from dcp.lake.spark.java import find_java_home
-    from dcp.producer.kv_client import KvClient
 
     find_java_home()
     delta_jars()

@@ -41,8 +41,8 @@ def second_act(
 
     ``source`` has airports as they are stored.
     """
-    from dcp.producer.admin_client import AdminClient
-    from dcp.producer.kv_client import KvClient
+    from dcp.client.kv.admin_client import AdminClient
+    from dcp.client.kv.kv_client import KvClient
 
     account = (producer.seeds, USER, producer.password, producer.bucket)
     with KvClient(*account) as client, AdminClient(*account) as admin:

@@ -70,7 +70,7 @@ def _compare_clocks(settings: "Settings", cluster: "ClusterView", finding: "Find
     Raises:
         SourceError: the node does not tell.
     """
-    from dcp.cli.views.server_statistics import signed_in, stat_number
+    from dcp.client.kv.kv_connection import signed_in, stat_number
     from dcp.lake.receive.source_access import source_access
 
     node = str(cluster.map.addresses[0])

@@ -28,10 +28,12 @@ def run(
     from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.monitor.lake_figures import FiguresReader
     from dcp.lake.monitor.lake_metrics import lake_exposition
+    from dcp.lake.task_board.board_folder import BoardFolder
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables:
-        figures = FiguresReader(tables, searches=True).read(datetime.now(UTC))
+        reader = FiguresReader(tables, BoardFolder.of(settings), searches=True)
+        figures = reader.read(datetime.now(UTC))
     text = lake_exposition(figures)
     if output is None:
         say(text.rstrip("\n"))

@@ -24,10 +24,12 @@ def run(
     from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.monitor.lake_figures import FiguresReader
     from dcp.lake.monitor.page import page_html
+    from dcp.lake.task_board.board_folder import BoardFolder
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables:
-        figures = FiguresReader(tables, searches=True).read(datetime.now(UTC))
+        reader = FiguresReader(tables, BoardFolder.of(settings), searches=True)
+        figures = reader.read(datetime.now(UTC))
     told = figures.to_json()
     if html is None:
         say_json(told)

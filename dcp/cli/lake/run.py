@@ -42,10 +42,12 @@ def run(
     from dcp.lake.adapters.opening import store_without_spark
     from dcp.lake.monitor.run_server import RunServer, http_address
     from dcp.lake.monitor.run_watch import RunWatch
+    from dcp.lake.task_board.board_folder import BoardFolder
 
     address = http_address(http)
     watch = RunWatch(observer, settings.round)
-    with RunServer(address, store_without_spark(settings), watch):
+    store, board = store_without_spark(settings), BoardFolder.of(settings)
+    with RunServer(address, store, board, watch):
         if not json:
             say(f"the run is shown at http://{address}/")
         replicate(settings, once=once, observer=watch)

@@ -21,26 +21,24 @@ def run(
     json: Annotated[bool, Option("--json", help="the status as one JSON object")] = False,
 ) -> int:
     """Read and print."""
-    from dcp.cli.views.board_view import connection_lines, connections_json
+    from dcp.cli.views.board_view import connection_lines
     from dcp.cli.views.relay_view import ask_source
     from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.monitor.lake_figures import FiguresReader
-    from dcp.lake.task_board.board_files import read_board
     from dcp.lake.task_board.board_folder import BoardFolder
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables, tables.read_once():
-        figures = FiguresReader(tables, searches=False).read(datetime.now(UTC))
+        reader = FiguresReader(tables, BoardFolder.of(settings), searches=False)
+        figures = reader.read(datetime.now(UTC))
     source = ask_source(settings)
-    samples = read_board(BoardFolder.of(settings))  # last: it is what changes fastest
     if json:
-        connections = {"connections": connections_json(samples), "source": source.to_json()}
-        say_json(figures.to_json() | connections)
+        say_json(figures.to_json() | {"source": source.to_json()})
     else:
         say(str(figures))
-        if samples:
-            say(f"connections of round {max(sample.round for sample in samples)}:")
-        for line in connection_lines(samples):
+        if figures.tasks:
+            say(f"connections of round {max(task.round for task in figures.tasks)}:")
+        for line in connection_lines(figures.tasks):
             say(f"  {line}")
         for line in source.lines():
             say(line)

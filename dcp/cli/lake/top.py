@@ -5,24 +5,21 @@ is no terminal it shows one look.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from time import sleep
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from typer import Option
 
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.options.setting_options import takes_settings
 from dcp.cli.options.source_options import ProducerAccount
-from dcp.cli.terminal.output import say, say_json
+from dcp.cli.terminal.output import say
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import ConfigError
 from dcp.printable import printable_lines
-
-if TYPE_CHECKING:
-    from dcp.cli.views.board_view import BoardView
-    from dcp.cli.views.producer_view import ProducerView
+from dcp.protocol.credentials import Credentials, Secret
 
 _REFRESH_SECONDS: Final = 1.0
 
@@ -53,56 +50,47 @@ def run(  # noqa: PLR0913  (an argument for each option)
     if producer and relay:
         raise ConfigError("--producer, --relay: found both, expected one of them")
     settings = settings_from(config, lake, overrides)
+    is_once = once or metrics or not sys.stdout.isatty()
     if address := producer or relay:
-        from dcp.cli.views.producer_view import ProducerView
+        from dcp.cli.views.producer_view import looks_at_node, node_shown
 
-        node = ProducerView(
+        nodes = looks_at_node(
             address,
-            account.username,
-            account.password(),
+            Credentials(account.username, Secret(account.password())),
             connection["tls"],
             allows_plain=settings.source.allow_plain,
             is_relay=bool(relay),
         )
-        return _show(node, once=once, metrics=metrics, as_json=json)
+        shown = (node_shown(each, metrics=metrics, as_json=json) for each in nodes)
+        return _show(shown, once=is_once, on_screen=not json)
     if connection["tls"] is not None:
         raise ConfigError("--tls, --ca-file: found no --producer or --relay, expected one of them")
-    from dcp.cli.views.board_view import BoardView
+    from dcp.cli.views.board_view import looks_at_tasks, tasks_shown
 
-    return _show(BoardView(settings), once=once, metrics=metrics, as_json=json)
+    tasks = looks_at_tasks(settings)
+    shown = (tasks_shown(each, metrics=metrics, as_json=json) for each in tasks)
+    return _show(shown, once=is_once, on_screen=not json)
 
 
-def _show(view: "BoardView | ProducerView", *, once: bool, metrics: bool, as_json: bool) -> int:
+def _show(looks: Iterator[str], *, once: bool, on_screen: bool) -> int:
     with suppress(KeyboardInterrupt):
-        if metrics:
-            view.refresh()
-            say(view.metrics().rstrip("\n"))
-        elif once or not sys.stdout.isatty():
-            _look(view, as_json=as_json)
-        elif as_json:
-            while True:
-                _look(view, as_json=True)
-                sleep(_REFRESH_SECONDS)
+        if once:
+            say(next(looks).rstrip("\n"))
+        elif on_screen:
+            _show_on_screen(looks)
         else:
-            _show_on_screen(view)
+            for look in looks:
+                say(look)
+                sleep(_REFRESH_SECONDS)
     return 0
 
 
-def _look(view: "BoardView | ProducerView", *, as_json: bool) -> None:
-    view.refresh()
-    if as_json:
-        say_json(view.to_json())
-    else:
-        say(view.text())
-
-
-def _show_on_screen(view: "BoardView | ProducerView") -> None:
+def _show_on_screen(looks: Iterator[str]) -> None:
     """Look again and again, on the terminal's second screen; the first is left as it was."""
     from rich.live import Live
     from rich.text import Text
 
     with Live(screen=True, auto_refresh=False) as live:
-        while True:
-            view.refresh()
-            live.update(Text(printable_lines(view.text()), no_wrap=True), refresh=True)
+        for look in looks:
+            live.update(Text(printable_lines(look), no_wrap=True), refresh=True)
             sleep(_REFRESH_SECONDS)

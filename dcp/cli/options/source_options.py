@@ -10,7 +10,7 @@ from dcp.seeds import DEFAULT_SEED
 from dcp.setting_keys import Section, key_of, texts_of
 
 if TYPE_CHECKING:
-    from dcp.producer.admin_client import AdminClient
+    from dcp.client.kv.admin_client import AdminClient
 
 _DEFAULT_PASSWORD: Final = "password"  # noqa: S105  (the embedded producer's, for this machine only)
 
@@ -69,6 +69,6 @@ class ProducerAccess(ProducerAccount):
             ConfigError: see ``password``.
 
         """
-        from dcp.producer.admin_client import AdminClient
+        from dcp.client.kv.admin_client import AdminClient
 
         return AdminClient(self.seeds, self.username, self.password(), self.bucket)

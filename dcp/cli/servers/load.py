@@ -33,7 +33,7 @@ def run(
     ] = "",
 ) -> int:
     """Load and say how much."""
-    from dcp.producer.loader import KeyRule, LoadError, load_jsonl
+    from dcp.client.kv.loader import KeyRule, LoadError, load_jsonl
 
     if not file.is_file():
         what = "no such file"

@@ -1,9 +1,9 @@
-"""The task board of a lake: tables of connections and of stages, as plain text."""
+"""The running tasks of a lake: tables of connections and of stages, as plain text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import time
-from typing import Any
 
+from dcp.cli.terminal.output import json_text
 from dcp.cli.terminal.quantities import bar, count_text, memory_text, share_text, size_text
 from dcp.cli.terminal.table import table
 from dcp.client.stats import StageStats
@@ -17,41 +17,31 @@ from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.printable import printable
 
 
-class BoardView:
-    """The running tasks of a lake, looked at again and again."""
+def looks_at_tasks(settings: Settings) -> Iterator[Sequence[TaskStats]]:
+    """Yield what the running tasks tell, again and again.
 
-    def __init__(self, settings: Settings) -> None:
-        """Look at nothing yet."""
-        self._settings = settings
-        self._folder = BoardFolder.of(settings)
-        self._samples: Sequence[TaskStats] = ()
-
-    def refresh(self) -> None:
-        """Read the board.
-
-        Raises:
-            LakeError: there is no lake, as far as this machine can tell.
-        """
-        self._samples = read_board(self._folder)
-        lake = self._settings.lake
-        root = None if self._samples or lake.schema else local_root(lake.root)
+    Raises:
+        LakeError: there is no lake, as far as this machine can tell.
+    """
+    board, lake = BoardFolder.of(settings), settings.lake
+    while True:
+        tasks = read_board(board)
+        root = None if tasks or lake.schema else local_root(lake.root)
         if root is not None and not (root / "changes").exists():
             raise LakeError(
                 f"{root}: found no lake there, expected one (lake.root, --lake); a first "
                 "`dcplake run` makes it"
             )
+        yield tasks
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the last look as a JSON object."""
-        return {"at": time(), "tasks": [each.to_json() for each in self._samples]}
 
-    def metrics(self) -> str:
-        """Return the last look as Prometheus reads it."""
-        return task_exposition(self._samples)
-
-    def text(self) -> str:
-        """Return the last look as text."""
-        return board_text(self._samples) if self._samples else "no task is running"
+def tasks_shown(tasks: Sequence[TaskStats], *, metrics: bool, as_json: bool) -> str:
+    """Return the tasks for Prometheus, as JSON, or as text."""
+    if metrics:
+        return task_exposition(tasks)
+    if as_json:
+        return json_text({"at": time(), "tasks": [each.to_json() for each in tasks]})
+    return board_text(tasks)
 
 
 def connection_lines(samples: Sequence[TaskStats]) -> list[str]:
@@ -71,17 +61,10 @@ def connection_lines(samples: Sequence[TaskStats]) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def connections_json(samples: Sequence[TaskStats]) -> list[dict[str, Any]]:
-    """Return the connections of all tasks for a machine."""
-    return [
-        {"task": sample.label, "round": sample.round, **connection}
-        for sample in samples
-        for connection in sample.to_json()["connections"]
-    ]
-
-
 def board_text(samples: Sequence[TaskStats]) -> str:
     """Return all that is seen of running tasks, as text."""
+    if not samples:
+        return "no task is running"
     rows = sum(sample.rows for sample in samples)
     rate = sum(sample.bytes_per_second for sample in samples)
     rounds = ", ".join(str(each) for each in sorted({sample.round for sample in samples}))

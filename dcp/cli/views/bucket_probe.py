@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
-from dcp.cli.views.server_statistics import signed_in, stat_number
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
+from dcp.client.kv.kv_connection import signed_in, stat_number
 from dcp.client.probe import ClusterView, first_answer, probe_cluster
 from dcp.client.seed_lookup import find_seeds
 from dcp.errors import RemoteProtocolError, SourceError

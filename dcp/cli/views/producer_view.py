@@ -1,24 +1,26 @@
 """The other side of flow control: what a producer, or a relay, tells of its DCP connections.
 
-It is asked for ``/figures.json`` at its HTTP port, which has what ``/metrics`` there has. We see
-ourselves since when a connection has been paused.
+It is asked for ``/figures.json`` at its HTTP port, which has what ``/metrics`` there has. The looks
+themselves show for how long a connection has been paused.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from ipaddress import ip_address
 from time import monotonic, time
-from typing import Any, Final
+from typing import Final
 
+from dcp.cli.terminal.output import json_text
 from dcp.cli.terminal.quantities import bar, count_text, memory_text, size_text
 from dcp.cli.terminal.table import table
 from dcp.client.addresses import NodeAddress
-from dcp.client.seed_lookup import ask_over_http
+from dcp.client.seed_lookup import HttpAnswer, ask_over_http
 from dcp.errors import ConfigError, SourceError
 from dcp.printable import printable
-from dcp.protocol.credentials import Credentials, Secret
-from dcp.records import plain, read
+from dcp.protocol.credentials import Credentials
+from dcp.records import Record, read
 from dcp.relay.relay_figures import RelayFigures
 from dcp.seeds import parse_seed
 from dcp.server.bucket.node_figures import ConnectionFigures, ProducerFigures, node_exposition
@@ -33,105 +35,99 @@ _EXPECTED: Final = (
 )
 
 
-class ProducerView:
-    """Asks one node again and again."""
+@dataclass(frozen=True, slots=True)
+class NodeFigures(Record):
+    """The figures of a producer or a relay at ``/figures.json``; time and node are ours."""
 
-    def __init__(
-        self,
-        address: str,
-        user: str,
-        password: str,
-        tls: TlsSettings | None = None,
-        *,
-        allows_plain: bool = False,
-        is_relay: bool = False,
-    ) -> None:
-        """Ask nobody yet.
+    at: float = 0.0
+    node: str = ""
+    connections: tuple[ConnectionFigures, ...] = field(kw_only=True)
+    relay: RelayFigures | None = None
+    producer: ProducerFigures | None = None
 
-        HTTP sends the password as it is: encrypted with ``tls``, else to this machine only, unless
-        ``allows_plain``.
 
-        Raises:
-            ConfigError: the address is no ``host:port`` of HTTP, or the password may not be sent.
-        """
-        self._node = NodeAddress(*parse_seed(address, tls=tls is not None, http=True))
-        if tls is None and not allows_plain and not _is_this_machine(self._node.host):
-            raise ConfigError(
-                f"{self._node}: found HTTP without TLS, which sends the password as it is, "
-                "expected --tls or --ca-file, or --set source.allow_plain=true"
-            )
-        self.address, self._is_relay, self._tls = address, is_relay, tls
-        self._credentials = Credentials(user, Secret(password))
-        self._paused: dict[str, tuple[str, int, float]] = {}
-        self.connections: list[ConnectionFigures] = []
-        self.relay: RelayFigures | None = None
-        self.producer: ProducerFigures | None = None
+def looks_at_node(
+    address: str,
+    credentials: Credentials,
+    tls: TlsSettings | None,
+    *,
+    allows_plain: bool,
+    is_relay: bool,
+) -> Iterator[NodeFigures]:
+    """Ask a node again and again; yield its answers.
 
-    def refresh(self) -> None:
-        """Ask once.
+    HTTP sends the password as it is: encrypted with ``tls``, else to this machine only, unless
+    ``allows_plain``.
 
-        Raises:
-            NodeUnavailableError: the node cannot be reached.
-            AuthenticationError: user or password were refused.
-            SecretError: a certificate's file cannot be used.
-            SourceError: it is no node of ours, or no relay where one is expected.
-        """
-        answer = ask_over_http(self._node, _PATH, self._tls, _TIMEOUT_SECONDS, self._credentials)
-        if answer.status != HTTPStatus.OK:
-            raise SourceError(f"{answer}, {_EXPECTED}")
-        try:
-            told = json_tree(answer.body)
-            connections = [read(ConnectionFigures, each) for each in told["connections"]]
-            relay = told.get("relay")
-            self.relay = None if relay is None else read(RelayFigures, relay)
-            self.producer = None if self.relay else read(ProducerFigures, told["producer"])
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise SourceError(f"{answer.url}: found no figures, {_EXPECTED}") from None
-        if self._is_relay and self.relay is None:
+    Raises:
+        ConfigError: the address is no ``host:port`` of HTTP, or the password may not be sent.
+        NodeUnavailableError: the node cannot be reached.
+        AuthenticationError: user or password were refused.
+        SecretError: a certificate's file cannot be used.
+        SourceError: it is no node of ours, or no relay where one is expected.
+    """
+    node = NodeAddress(*parse_seed(address, tls=tls is not None, http=True))
+    if tls is None and not allows_plain and not _is_this_machine(node.host):
+        raise ConfigError(
+            f"{node}: found HTTP without TLS, which sends the password as it is, "
+            "expected --tls or --ca-file, or --set source.allow_plain=true"
+        )
+    before, asked_at = NodeFigures(connections=()), monotonic()
+    while True:
+        answer = ask_over_http(node, _PATH, tls, _TIMEOUT_SECONDS, credentials)
+        found, now = _figures_of(answer), monotonic()
+        if is_relay and found.relay is None:
             raise SourceError(
-                f"{self.address}: found a producer (it has no figures of a relay), expected a "
+                f"{address}: found a producer (it has no figures of a relay), expected a "
                 "relay; --producer shows it"
             )
-        self._take(connections, monotonic())
+        connections = _with_pauses(found.connections, before.connections, now - asked_at)
+        before = replace(found, at=time(), node=address, connections=tuple(connections))
+        asked_at = now
+        yield before
 
-    def _take(self, found: Sequence[ConnectionFigures], now: float) -> None:
-        """Take over the connections that there are; what was known of others is forgotten."""
-        names = {each.name for each in found}
-        self._paused = {name: since for name, since in self._paused.items() if name in names}
-        self.connections = [self._since(each, now) for each in found]
 
-    def _since(self, each: ConnectionFigures, now: float) -> ConnectionFigures:
-        reason, sent_bytes, since = self._paused.get(each.name, ("", 0, now))
-        if reason != each.paused or sent_bytes != each.sent_bytes:
-            since = now
-        self._paused[each.name] = each.paused, each.sent_bytes, since
-        if not each.paused:
-            return each
-        return replace(each, paused_seconds=now - since)
+def _figures_of(answer: HttpAnswer) -> NodeFigures:
+    if answer.status != HTTPStatus.OK:
+        raise SourceError(f"{answer}, {_EXPECTED}")
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
+        found = read(NodeFigures, json_tree(answer.body))
+        if found.relay or found.producer:
+            return found
+    raise SourceError(f"{answer.url}: found no figures, {_EXPECTED}")
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the last look as a JSON object."""
-        seen = {"connections": self.connections, "relay": self.relay, "producer": self.producer}
-        return {"at": time(), "node": self.address, **plain(seen)}
 
-    def metrics(self) -> str:
-        """Return the last look in Prometheus' text format."""
-        process = self.relay or self.producer or ProducerFigures()
-        return node_exposition(self.connections, process)
+def _with_pauses(
+    found: Iterable[ConnectionFigures], before: Iterable[ConnectionFigures], seconds: float
+) -> Iterator[ConnectionFigures]:
+    """Tell how long each paused connection has been seen to pause; ``before`` was seen earlier."""
+    known = {(each.name, each.paused, each.sent_bytes): each.paused_seconds for each in before}
+    for each in found:
+        since = known.get((each.name, each.paused, each.sent_bytes))
+        paused_seconds = 0.0 if since is None else since + seconds
+        yield replace(each, paused_seconds=paused_seconds) if each.paused else each
 
-    def text(self) -> str:
-        """Return the last look as text."""
-        parts = [f"{self.address}: {count_text(len(self.connections), 'DCP connection')}"]
-        if self.producer is not None:
-            parts.append(f"producer: {process_memory_text(self.producer)}")
-        if self.connections:
-            parts.append(_table(self.connections))
-        if any(each.over_acked_bytes for each in self.connections):
-            parts.append("\n".join(_over_acks(self.connections)))
-        if self.relay is not None:
-            parts.append(f"relay: {process_memory_text(self.relay)}")
-            parts.append(table(["relay", "value"], self.relay.rows()))
-        return "\n\n".join(parts)
+
+def node_shown(figures: NodeFigures, *, metrics: bool, as_json: bool) -> str:
+    """Return the figures for Prometheus, as JSON, or as text."""
+    if metrics:
+        process = figures.relay or figures.producer or ProducerFigures()
+        return node_exposition(figures.connections, process)
+    return json_text(figures.to_json()) if as_json else _node_text(figures)
+
+
+def _node_text(figures: NodeFigures) -> str:
+    parts = [f"{figures.node}: {count_text(len(figures.connections), 'DCP connection')}"]
+    if figures.producer is not None:
+        parts.append(f"producer: {process_memory_text(figures.producer)}")
+    if figures.connections:
+        parts.append(_table(figures.connections))
+    if any(each.over_acked_bytes for each in figures.connections):
+        parts.append("\n".join(_over_acks(figures.connections)))
+    if figures.relay is not None:
+        parts.append(f"relay: {process_memory_text(figures.relay)}")
+        parts.append(table(["relay", "value"], figures.relay.rows()))
+    return "\n\n".join(parts)
 
 
 def _is_this_machine(host: str) -> bool:

@@ -15,14 +15,13 @@ from typing import Final
 
 from dcp.cli.terminal.quantities import size_text
 from dcp.cli.views.producer_view import process_memory_text
-from dcp.cli.views.server_statistics import signed_in
 from dcp.client.addresses import NodeAddress
+from dcp.client.kv.kv_connection import KvConnection, signed_in
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import DcplakeError, NodeUnavailableError, SourceError
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import connection_settings
 from dcp.printable import printable
-from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Credentials
 from dcp.records import Record, read
 from dcp.relay.relay_figures import GroupFigures, RelayFigures, UpstreamFigures

@@ -78,10 +78,10 @@ class LastContact(Record):
     """The time when a driver last asked the cluster for its seqnos."""
     next_seconds: float
     """The driver asks the cluster again within this time; 0: it has ended."""
-    behind: int = 0
-    """The seqnos that the lake lacked at that time."""
+    behind: int | None = None
+    """The seqnos that the lake lacked at that time; None if only a round shows the contact."""
     machine: str = ""
-    """The driver's machine; empty if only the newest round shows the contact."""
+    """The driver's machine; empty if the driver left no note."""
     pid: int = 0
     """The driver's process id on that machine."""
     minutes: Annotated[tuple[Minute, ...], UNSTORED] = ()
@@ -136,7 +136,9 @@ def last_contact(store: LakeStore, round_at: datetime | None) -> LastContact | N
     # The driver was on this machine and its process has ended, so it will not ask again.
     if noted.machine == _machine() and not psutil.pid_exists(noted.pid):
         noted = replace(noted, next_seconds=0.0)
-    return noted if by_round is None else replace(noted, time=max(noted.time, by_round.time))
+    if by_round is None or by_round.time <= noted.time:
+        return noted
+    return replace(noted, time=by_round.time, behind=None)
 
 
 def _next_seconds(rounds: RoundSettings) -> float:

@@ -8,11 +8,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import takewhile
 from typing import Annotated, Any, Final, TypeVar
 
-from dcp.errors import LakeError
+from dcp.errors import ConfigError, LakeError
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status, shown_stale
 from dcp.lake.change_log.changes import newest_round, refuse_tampered_log, round_time
 from dcp.lake.change_log.control import Action, Control, pause_of, paused_by
@@ -26,6 +26,7 @@ from dcp.lake.query.views_sql import AS_SENT_SQL
 from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.store.table import TableSize
 from dcp.lake.tables.history import FEW, WINDOW, TableCommit, history
+from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.lake_tables import (
     AUDIT_TABLE,
     CHANGES_TABLE,
@@ -36,8 +37,11 @@ from dcp.lake.tables.lake_tables import (
 )
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, RoundRecord, VbucketReport
 from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.task_board.board_files import read_board
+from dcp.lake.task_board.board_folder import BoardFolder
+from dcp.lake.task_board.task_stats import TaskStats
 from dcp.printable import Shown, number_ranges, printable
-from dcp.records import SPREAD, Record
+from dcp.records import SPREAD, UNSTORED, Record
 
 ROUNDS_SHOWN: Final = 30
 """The most rounds in the figures; fewer at first, if they have many vbuckets."""
@@ -46,10 +50,10 @@ _REPORTS_READ: Final = 3000
 """A first reading reads about this many reports of vbuckets, in tens of milliseconds."""
 _FEWEST_ROUNDS: Final = 3
 
-UnderWay = tuple[Mapping[int, int], datetime]
-"""What a driver knows: seqnos by vbucket, and the time when it last asked the cluster."""
+UnderWay = tuple[Mapping[int, int], LastContact | None]
+"""What a driver knows: seqnos by vbucket, and its last contact with the cluster."""
 
-NOTHING_UNDER_WAY: Final[UnderWay] = ({}, datetime.min.replace(tzinfo=UTC))
+NOTHING_UNDER_WAY: Final[UnderWay] = ({}, None)
 
 _LOGGER = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
@@ -113,6 +117,20 @@ class RoundFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class Health(Record):
+    is_well: Annotated[bool, UNSTORED]
+    reason: str
+    """The run waits for this."""
+    quiet_seconds: float
+    """The time since a round ended, an idle pass, or the running round's last progress."""
+    limit_seconds: float
+
+    @property
+    def status(self) -> Annotated[str, "status"]:
+        return "ok" if self.is_well else "stalled"
+
+
+@dataclass(frozen=True, slots=True)
 class LakeFigures(Record, Shown):
     """A lake at one instant, as its own tables tell it."""
 
@@ -147,6 +165,10 @@ class LakeFigures(Record, Shown):
     """Open requests of the table ``control``."""
     paused: str
     """Names who paused the lake; empty if it is not paused."""
+    tasks: tuple[TaskStats, ...] = ()
+    """Running tasks, as far as this machine sees them."""
+    health: Health | None = None
+    """None unless a run serves its own figures."""
 
     @property
     def is_driven(self) -> Annotated[bool, "is_driven"]:
@@ -200,41 +222,29 @@ class _Lag:
         return [max(0, high - self.reached.get(vb, 0)) for vb, high in enumerate(known)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The facts that were read of the tables; they hold while no table has a new version."""
-
-    round: int
-    round_at: datetime | None
-    rounds: tuple[RoundFigures, ...]
-    record: RoundRecord
-    statuses: Mapping[ReplicaTable, ReplicaStatus]
-    counts: Mapping[str, tuple[int, int]]
-    """By replica table, the number of documents, and of those whose value is as it was sent."""
-    vacuums: Mapping[str, tuple[TableCommit, ...]]
-    """By replica table, those among its newest commits."""
-    lags: Mapping[str, _Lag]
-    """By replica table, as far as it is known."""
-    tables: tuple[TableFigures, ...]
-    warnings: tuple[str, ...]
-
-
 class FiguresReader:
     """Reads the figures of one open lake, in one thread at a time.
 
     It reads again only what has changed since its last read.
     """
 
-    def __init__(self, lake: LakeTables, *, searches: bool) -> None:
+    def __init__(self, lake: LakeTables, board: BoardFolder, *, searches: bool) -> None:
         """``searches``: search the log for several rounds, and for rows that tables lack.
 
         Each of these rounds, and each round since a table's newest row, may cost a read. Without a
         search there is only the newest round, and the lag of a table at an older one is unknown.
         """
         self._lake = lake
+        self._board = board
         self._searches = searches
         self._control = Control(lake)
-        self._seen: tuple[Sequence[_Head], _Reading] | None = None
+        self._heads: Sequence[_Head] = ()
+        self._of_tables: LakeFigures | None = None
+        """The figures that stay while no table has a new version; the others are empty."""
+        self._highs: Mapping[int, int] = {}
+        """The newest known seqno of each vbucket."""
+        self._lags: Mapping[str, _Lag] = {}
+        """By replica table, as far as it is known."""
         self._rounds: dict[int, RoundFigures] = {}
         self._sizes: Mapping[_Head, TableSize] = {}
         self._counts: Mapping[_Head, tuple[int, int]] = {}
@@ -246,25 +256,40 @@ class FiguresReader:
         Raises:
             LakeError: a table, or the newest round's record, is damaged.
         """
+        targets, asked = under_way
         with self._lake.read_once():
-            reading = self._reading()
-            contact = last_contact(self._lake.store, reading.round_at)
-            if contact is not None:
-                contact = replace(contact, time=max(contact.time, under_way[1]))
-            return _figures(self._lake, reading, contact, self._control.actions(), at, under_way)
+            of_tables = self._figures_of_tables(at)
+            contact = last_contact(self._lake.store, of_tables.round_at)
+            if asked is not None:
+                contact = replace(asked, minutes=() if contact is None else contact.minutes)
+            actions = self._control.actions()
+            pause = pause_of(actions)
+            tasks, unreadable = _running(self._board)
+            figures = replace(
+                of_tables,
+                at=at,
+                last_contact=contact,
+                warnings=(*of_tables.warnings, *self._short_vacuums(of_tables, at), *unreadable),
+                requests=tuple(each for each in actions if each.is_open),
+                paused="" if pause is None else paused_by(pause),
+                tasks=tasks,
+            )
+            return self._with_lags(figures, targets)
 
-    def _reading(self) -> _Reading:
+    def _figures_of_tables(self, at: datetime) -> LakeFigures:
         replicas = replicas_in(self._lake)
         tables = [CHANGES_TABLE, *(each.name for each in replicas)]
         if self._lake.table(AUDIT_TABLE).exists():
             tables.append(AUDIT_TABLE)
         newest = [(table, history(self._lake.table(table))[0]) for table in tables]
         heads = [(table, commit.version, commit.time) for table, commit in newest]
-        if self._seen is None or self._seen[0] != heads:
-            self._seen = heads, self._read_again(replicas, heads)
-        return self._seen[1]
+        if self._of_tables is None or self._heads != heads:
+            self._of_tables, self._heads = self._read_tables(replicas, heads, at), heads
+        return self._of_tables
 
-    def _read_again(self, replicas: Sequence[ReplicaTable], heads: Sequence[_Head]) -> _Reading:
+    def _read_tables(
+        self, replicas: Sequence[ReplicaTable], heads: Sequence[_Head], at: datetime
+    ) -> LakeFigures:
         lake, shown = self._lake, {each.name for each in replicas}
         commits = history(lake.changes, WINDOW if self._searches else FEW)
         newest = newest_round(lake, commits)
@@ -276,20 +301,68 @@ class FiguresReader:
         self._sizes = _kept(self._sizes, heads, lambda table: lake.table(table).size())
         self._counts = _kept(self._counts, of_replicas, lambda table: _counts(lake, table))
         self._vacuums = _kept(self._vacuums, of_replicas, lambda table: _vacuums(lake, table))
-        return _Reading(
-            newest,
-            round_at,
-            rounds,
-            record,
-            statuses,
-            {table: counts for (table, *_), counts in self._counts.items()},
-            {table: vacuums for (table, *_), vacuums in self._vacuums.items()},
-            self._lags(statuses, commits, newest, record),
-            tuple(TableFigures(*head[:2], size) for head, size in self._sizes.items()),
-            tuple(_warnings(lake, commits, newest, statuses)),
+        self._highs = _high_seqnos(record)
+        self._lags = self._known_lags(statuses, commits, newest, record)
+        counts = {table: counts for (table, *_), counts in self._counts.items()}
+        states, reports = sorted(record.states.items()), record.reports
+        identity = lake.identity
+        return LakeFigures(
+            bucket=identity.bucket,
+            lake_id=identity.lake_id,
+            location=str(lake.location),
+            vbuckets=identity.vbucket_count,
+            at=at,
+            round=newest,
+            round_at=round_at,
+            rounds=rounds,
+            last_contact=None,
+            waiting=tuple(vb for vb, state in states if not state.position.is_complete),
+            stuck=tuple(each for each in reports if each.failed or each.reason),
+            rollbacks=sum(state.rollbacks for _, state in states),
+            behind=(),
+            replicas=tuple(
+                ReplicaFigures(
+                    status,
+                    tuple(sorted(shown_stale(status, record.states))),
+                    *counts[replica.name],
+                    lag_seqnos=None,
+                    lag_seconds=None,
+                )
+                for replica, status in statuses.items()
+            ),
+            tables=tuple(TableFigures(*head[:2], size) for head, size in self._sizes.items()),
+            horizon_seconds=recorded_horizon(lake).seconds,
+            warnings=tuple(_warnings(lake, commits, newest, statuses)),
+            requests=(),
+            paused="",
         )
 
-    def _lags(
+    def _with_lags(self, figures: LakeFigures, targets: Mapping[int, int]) -> LakeFigures:
+        at, contact = figures.at, figures.last_contact
+        vbuckets = range(figures.vbuckets)
+        known = [max(targets.get(vb, 0), self._highs.get(vb, 0)) for vb in vbuckets]
+        lacking = {table: lag.lacking(known) for table, lag in self._lags.items()}
+
+        def with_lag(replica: ReplicaFigures) -> ReplicaFigures:
+            if (lag := self._lags.get(replica.table)) is None:
+                return replica
+            seqnos = sum(lacking[replica.table])
+            since = lag.since or (contact.time if seqnos and contact else at)
+            seconds = max(0.0, (at - since).total_seconds())
+            return replace(
+                replica,
+                lag_seqnos=seqnos if seqnos or figures.is_driven else None,
+                lag_seconds=seconds if seconds or figures.is_driven else None,
+            )
+
+        behind = tuple(max(each) for each in zip([0] * len(known), *lacking.values(), strict=True))
+        return replace(figures, behind=behind, replicas=tuple(map(with_lag, figures.replicas)))
+
+    def _short_vacuums(self, figures: LakeFigures, at: datetime) -> Iterator[str]:
+        for (table, *_), vacuums in self._vacuums.items():
+            yield from short_vacuums(table, vacuums, Horizon(figures.horizon_seconds), at)
+
+    def _known_lags(
         self,
         statuses: Mapping[ReplicaTable, ReplicaStatus],
         commits: Sequence[TableCommit],
@@ -356,64 +429,12 @@ def _vacuums(lake: LakeTables, table: str) -> tuple[TableCommit, ...]:
     return tuple(each for each in commits if each.retention_seconds is not None)
 
 
-def _figures(
-    lake: LakeTables,
-    reading: _Reading,
-    contact: LastContact | None,
-    actions: Sequence[Action],
-    at: datetime,
-    under_way: UnderWay,
-) -> LakeFigures:
-    identity, states = lake.identity, sorted(reading.record.states.items())
-    (targets, asked_at), highs = under_way, _high_seqnos(reading.record)
-    known = [max(targets.get(vb, 0), highs.get(vb, 0)) for vb in range(identity.vbucket_count)]
-    lacking = {table: lag.lacking(known) for table, lag in reading.lags.items()}
-    is_driven = contact is not None and not contact.is_overdue(at)
-    pause = pause_of(actions)
-    return LakeFigures(
-        bucket=identity.bucket,
-        lake_id=identity.lake_id,
-        location=str(lake.location),
-        vbuckets=identity.vbucket_count,
-        at=at,
-        round=reading.round,
-        round_at=reading.round_at,
-        rounds=reading.rounds,
-        last_contact=contact,
-        waiting=tuple(vb for vb, state in states if not state.position.is_complete),
-        stuck=tuple(each for each in reading.record.reports if each.failed or each.reason),
-        rollbacks=sum(state.rollbacks for _, state in states),
-        behind=tuple(max(each) for each in zip([0] * len(known), *lacking.values(), strict=True)),
-        replicas=tuple(_replicas(reading, lacking, at, asked_at, is_driven=is_driven)),
-        tables=reading.tables,
-        horizon_seconds=recorded_horizon(lake).seconds,
-        warnings=(*reading.warnings, *_short_vacuums(lake, reading, at)),
-        requests=tuple(each for each in actions if each.is_open),
-        paused="" if pause is None else paused_by(pause),
-    )
-
-
-def _replicas(
-    reading: _Reading,
-    lacking: Mapping[str, Sequence[int]],
-    at: datetime,
-    asked_at: datetime,
-    *,
-    is_driven: bool,
-) -> Iterator[ReplicaFigures]:
-    for replica, status in reading.statuses.items():
-        seqnos = seconds = None
-        if (lag := reading.lags.get(replica.name)) is not None:
-            seqnos = sum(lacking[replica.name])
-            since = lag.since or (asked_at if seqnos else at)
-            seconds = max(0.0, (at - since).total_seconds())
-        yield ReplicaFigures(
-            status,
-            tuple(sorted(shown_stale(status, reading.record.states))),
-            *reading.counts[replica.name],
-            seqnos if seqnos or is_driven else None,
-            seconds if seconds or is_driven else None,
-        )
+def _running(board: BoardFolder) -> tuple[tuple[TaskStats, ...], Sequence[str]]:
+    """Return the tasks of the board, and why it cannot be read."""
+    try:
+        return tuple(read_board(board)), ()
+    except ConfigError as error:
+        return (), (str(error),)
 
 
 def _of_round(
@@ -506,9 +527,3 @@ def _warnings(
     for table, wrong in wrong_properties(lake, replicas, horizon).items():
         found = ", ".join(f"{name} {value or 'not set'}" for name, value in wrong.items())
         yield f"table {table}: found {found}, expected the horizon of {horizon}"
-
-
-def _short_vacuums(lake: LakeTables, reading: _Reading, at: datetime) -> Iterator[str]:
-    horizon = recorded_horizon(lake)
-    for table, vacuums in reading.vacuums.items():
-        yield from short_vacuums(table, vacuums, horizon, at)

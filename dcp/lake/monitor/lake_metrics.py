@@ -4,13 +4,16 @@ Labels are bounded: bucket, lake, tables, reasons, stages. Metrics give times, n
 metrics may be read late.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from dcp.lake.monitor.lake_figures import LakeFigures
+from dcp.lake.task_board.task_metrics import TASK_METRICS, newest_by_label
 from dcp.prometheus import exposition, metrics
 
+_LABELS: Final = {"bucket": "bucket", "lake": "lake_id"}
 LAKE_METRICS: Final = metrics(
-    {"bucket": "bucket", "lake": "lake_id"},
+    _LABELS,
     """
 dcplake_lag_seqnos replicas[table=table].lag_seqnos
     Seqnos between what a replica table shows and the newest known ones, summed over all vbuckets.
@@ -21,7 +24,7 @@ dcplake_lag_seconds replicas[table=table].lag_seconds
 dcplake_last_contact_timestamp_seconds last_contact.time
     When a driver last asked the cluster what it holds; it notes that once a minute.
 dcplake_last_contact_behind_seqnos last_contact.behind
-    Seqnos that the lake lacked at that contact.
+    Seqnos that the lake lacked at that contact. No sample if only a newer round shows the contact.
 dcplake_round                        round              The newest committed round.
 dcplake_last_round_timestamp_seconds newest_round.time
     When the newest round was committed.
@@ -51,5 +54,11 @@ dcplake_table_files   tables[table=table].size.files  Data files of that version
 )
 
 
+_OF_TASKS: Final = tuple(
+    replace(each, path=f"tasks[task=label].{each.path}", labels=_LABELS) for each in TASK_METRICS
+)
+
+
 def lake_exposition(lake: LakeFigures) -> str:
-    return exposition((LAKE_METRICS, [lake]))
+    shown = replace(lake, tasks=newest_by_label(lake.tasks))
+    return exposition((LAKE_METRICS + _OF_TASKS, [shown]))

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,7 @@ from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.lake_tables import open_lake
+from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.types import U16_MAX
 
 _KEPT_SECONDS: Final = 1.0
@@ -35,32 +37,6 @@ _ADDRESS: Final = re.compile(
 )
 
 
-class RunFigures:
-    """The figures of a lake during a run, for several threads that ask."""
-
-    def __init__(self, store: LakeStore, watch: RunWatch) -> None:
-        self._store = store
-        self._watch = watch
-        self._lock = threading.Lock()
-        self._reader: FiguresReader | None = None
-        self._read: LakeFigures | None = None
-        self._read_at = -_KEPT_SECONDS
-
-    def read(self) -> LakeFigures:
-        """Return the present figures, with the seqnos that the run's plan knows.
-
-        Raises:
-            LakeError: there is no lake yet, or only Spark can read it.
-        """
-        with self._lock:
-            if self._read is None or monotonic() - self._read_at >= _KEPT_SECONDS:
-                if self._reader is None:
-                    self._reader = FiguresReader(open_lake(self._store), searches=True)
-                self._read = self._reader.read(datetime.now(UTC), self._watch.under_way)
-                self._read_at = monotonic()
-            return self._read
-
-
 class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: Callable[..., "_Handler"]) -> None:
         if ":" in address[0]:
@@ -69,15 +45,25 @@ class _Server(ThreadingHTTPServer):
 
 
 class RunServer:
-    def __init__(self, address: NodeAddress, store: LakeStore, watch: RunWatch) -> None:
+    """Answers in a thread for each question."""
+
+    def __init__(
+        self, address: NodeAddress, store: LakeStore, board: BoardFolder, watch: RunWatch
+    ) -> None:
         """Listen.
 
         Raises:
             SetupError: the address is taken, or not of this machine.
         """
-        answers = _answers(RunFigures(store, watch), watch)
+        self._store = store
+        self._board = board
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._reader: FiguresReader | None = None
+        self._read: LakeFigures | None = None
+        self._read_at = -_KEPT_SECONDS
         try:
-            self._server = _Server((address.host, address.port), partial(_Handler, answers))
+            self._server = _Server((address.host, address.port), partial(_Handler, self._answers()))
         except OSError as error:
             raise SetupError(
                 f"--http {address}: cannot listen there: {error.strerror}; expected a free port of"
@@ -95,6 +81,40 @@ class RunServer:
     def __exit__(self, *exception: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def figures(self) -> LakeFigures:
+        """Return the present figures, with the seqnos that the run's plan knows.
+
+        Raises:
+            LakeError: there is no lake yet, or only Spark can read it.
+        """
+        with self._lock:
+            if self._read is None or monotonic() - self._read_at >= _KEPT_SECONDS:
+                if self._reader is None:
+                    lake = open_lake(self._store)
+                    self._reader = FiguresReader(lake, self._board, searches=True)
+                self._read = self._reader.read(datetime.now(UTC), self._watch.under_way)
+                self._read_at = monotonic()
+            return replace(self._read, health=self._watch.health())
+
+    def _answers(self) -> "_Answers":
+        def figures() -> tuple[int, str, str]:
+            return 200, _JSON, json.dumps(self.figures().to_json())
+
+        def metrics() -> tuple[int, str, str]:
+            text = lake_exposition(self.figures())
+            return 200, "text/plain; version=0.0.4; charset=utf-8", text
+
+        def health() -> tuple[int, str, str]:
+            found = self._watch.health()
+            return 200 if found.is_well else 503, _JSON, json.dumps(found.to_json())
+
+        return {
+            "/": lambda: (200, "text/html; charset=utf-8", page_html()),
+            "/figures.json": figures,
+            "/metrics": metrics,
+            "/health": health,
+        }
 
 
 def http_address(text: str) -> NodeAddress:
@@ -114,27 +134,6 @@ def http_address(text: str) -> NodeAddress:
 
 _Answers = Mapping[str, Callable[[], tuple[int, str, str]]]
 """By path, a function that gives status, content type and body."""
-
-
-def _answers(figures: RunFigures, watch: RunWatch) -> _Answers:
-    def of_figures() -> tuple[int, str, str]:
-        told = figures.read().to_json() | {"health": watch.health().to_json()}
-        return 200, _JSON, json.dumps(told)
-
-    def metrics() -> tuple[int, str, str]:
-        text = lake_exposition(figures.read())
-        return 200, "text/plain; version=0.0.4; charset=utf-8", text
-
-    def health() -> tuple[int, str, str]:
-        found = watch.health()
-        return 200 if found.is_well else 503, _JSON, json.dumps(found.to_json())
-
-    return {
-        "/": lambda: (200, "text/html; charset=utf-8", page_html()),
-        "/figures.json": of_figures,
-        "/metrics": metrics,
-        "/health": health,
-    }
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,15 +1,14 @@
 """Notes a run's progress from its observer's events, for health checks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
+from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.monitor.lake_figures import NOTHING_UNDER_WAY
+from dcp.lake.monitor.lake_figures import NOTHING_UNDER_WAY, Health
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, StreamProgress
-from dcp.records import UNSTORED, Record
 
 if TYPE_CHECKING:
     from dcp.lake.rounds.backfill_plan import BackfillReport
@@ -17,20 +16,6 @@ if TYPE_CHECKING:
     from dcp.lake.rounds.round_plan import Idle, RoundPlan
     from dcp.lake.rounds.round_report import RoundReport
     from dcp.lake.tables.applied_version import AppliedVersion
-
-
-@dataclass(frozen=True, slots=True)
-class Health(Record):
-    is_well: Annotated[bool, UNSTORED]
-    reason: str
-    """The run waits for this."""
-    quiet_seconds: float
-    """The time since a round ended, an idle pass, or the running round's last progress."""
-    limit_seconds: float
-
-    @property
-    def status(self) -> Annotated[str, "status"]:
-        return "ok" if self.is_well else "stalled"
 
 
 class RunWatch(Observer):
@@ -41,26 +26,27 @@ class RunWatch(Observer):
     ) -> None:
         self._inner = inner
         self._clock = clock
-        self._limit_seconds = rounds.stall_seconds
+        self._rounds = rounds
         self._moved_at = clock()
         self._reason = "its first round"
         self._progress: RoundProgress | None = None
         self._done = StreamProgress()
         self.under_way = NOTHING_UNDER_WAY
-        """The running round's target seqnos, and when the cluster was asked last."""
+        """The running round's target seqnos, and the run's last contact with the cluster."""
 
     def health(self) -> Health:
         if self._progress is not None and (done := self._progress.total()) != self._done:
             self._done, self._moved_at = done, self._clock()
         quiet_seconds = self._clock() - self._moved_at
-        in_time = quiet_seconds < self._limit_seconds
+        limit_seconds = self._rounds.stall_seconds
+        in_time = quiet_seconds < limit_seconds
         is_kept = self._reason and not self._reason.startswith((PAUSED, "its first round"))
         is_well = in_time and not is_kept
-        return Health(is_well, self._reason, round(quiet_seconds, 1), self._limit_seconds)
+        return Health(is_well, self._reason, round(quiet_seconds, 1), limit_seconds)
 
     def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
         targets = {stream.vbucket: stream.target_seqno for stream in plan.streams}
-        self.under_way = targets, datetime.now(UTC)
+        self.under_way = targets, self._contact(plan.backlog)
         self._progress, self._done = progress, StreamProgress()
         self._inner.planned(plan, progress)
 
@@ -79,7 +65,7 @@ class RunWatch(Observer):
         self._inner.erased(request_id, detail)
 
     def idle(self, idle: "Idle") -> None:
-        self.under_way = {}, datetime.now(UTC)
+        self.under_way = {}, self._contact(0)
         self._move()
         self._inner.idle(idle)
 
@@ -95,6 +81,9 @@ class RunWatch(Observer):
             self._move()
         self._reason = "" if reason == NEXT_ROUND else reason
         self._inner.waiting(seconds, reason)
+
+    def _contact(self, behind: int) -> LastContact:
+        return LastContact.now(datetime.now(UTC), self._rounds, behind)
 
     def _move(self) -> None:
         self._moved_at = self._clock()

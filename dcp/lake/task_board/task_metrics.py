@@ -60,8 +60,10 @@ dcplake_task_round              round            The round that the task works f
 
 
 def task_exposition(all_stats: Iterable[TaskStats]) -> str:
-    """Return the metrics of all tasks. If two samples have one label, the newer one counts."""
-    newest: dict[str, TaskStats] = {}
-    for stats in sorted(all_stats, key=lambda stats: stats.at):
-        newest[stats.label] = stats
-    return exposition((TASK_METRICS, [stats for _, stats in sorted(newest.items())]))
+    return exposition((TASK_METRICS, newest_by_label(all_stats)))
+
+
+def newest_by_label(all_stats: Iterable[TaskStats]) -> tuple[TaskStats, ...]:
+    """Return the samples of different labels, of which each makes series of its own."""
+    newest = {stats.label: stats for stats in sorted(all_stats, key=lambda stats: stats.at)}
+    return tuple(stats for _, stats in sorted(newest.items()))

@@ -19,7 +19,7 @@ import pytest
 from dcp.cli.main import main
 from dcp.cli.terminal.quantities import bar, memory_text, size_text
 from dcp.cli.views.board_view import board_text, connection_lines
-from dcp.cli.views.producer_view import ProducerView
+from dcp.cli.views.producer_view import NodeFigures, node_shown
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.seed_lookup import HttpAnswer
@@ -182,10 +182,11 @@ def test_the_name_of_a_consumer_moves_no_cursor(
 
 def test_names_that_a_server_tells_as_they_are_move_no_cursor() -> None:
     name = HOSTILE_NAME.decode()
-    view = ProducerView("127.0.0.1:1", "user", "password")
-    view.connections = [ConnectionFigures(name)]
-    view.relay = RelayFigures(disk_trouble=f"{name}\nejections  0")
-    lines = view.text().split("\n")
+    figures = NodeFigures(
+        connections=(ConnectionFigures(name),),
+        relay=RelayFigures(disk_trouble=f"{name}\nejections  0"),
+    )
+    lines = node_shown(figures, metrics=False, as_json=False).split("\n")
     assert all(line.isprintable() for line in lines)
     assert not [line for line in lines if line.startswith(("vil", "ejections  0"))]
 
@@ -356,8 +357,9 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
         assert re.search(rf"RSS \d+ of at most {bound_bytes / 2**20:,.0f} MiB", status)
         assert f"{connection['node']}: waits for Spark (buffer full)" in status
         assert main(["status", *options, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out.splitlines()[-1])["connections"]
-        assert connection["node"] in {each["node"] for each in told}
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])["tasks"]
+        nodes = {each["node"] for task in told for each in task["connections"]}
+        assert connection["node"] in nodes
         assert main(["top", *options, "--metrics"]) == 0
         metrics = capsys.readouterr().out
         label = tasks[0]["task"].split("-")[-1].split(".")[0]

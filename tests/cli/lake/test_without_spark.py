@@ -36,6 +36,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history, metadata_json
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, open_lake
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, RowKind, is_kind
+from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.producer.cluster import ProducerCluster
 from dcp.records import plain
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -189,7 +190,8 @@ def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:
 
 def figures_of(settings: Settings) -> LakeFigures:
     with opening.opened_lake(settings) as lake:
-        return FiguresReader(lake, searches=True).read(datetime.now(UTC))
+        reader = FiguresReader(lake, BoardFolder.of(settings), searches=True)
+        return reader.read(datetime.now(UTC))
 
 
 def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.kv_client import KvClient
+from dcp.client.kv.kv_client import KvClient
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, VbucketState

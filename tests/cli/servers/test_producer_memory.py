@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.kv_client import KvClient
+from dcp.client.kv.kv_client import KvClient
 from dcp.server.commands.memory_formula import Load, producer_bytes
 from tests.cli.serving import Serving
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from dcp.cli.main import main
-from dcp.producer.kv_client import KvClient
+from dcp.client.kv.kv_client import KvClient
 from tests.cli.serving import serving
 
 USER, PASSWORD = "tester", "secret-of-the-test"

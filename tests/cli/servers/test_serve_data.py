@@ -13,9 +13,9 @@ from threading import Event, Thread
 
 import pytest
 
+from dcp.client.kv.admin_client import AdminClient
+from dcp.client.kv.kv_client import KvClient
 from dcp.errors import SourceError
-from dcp.producer.admin_client import AdminClient
-from dcp.producer.kv_client import KvClient
 from dcp.server.vbucket.request_framing import DurabilityLevel
 from dcp.types import FailoverLog, vbucket_of
 from dcp.wire import messages as m

@@ -1,14 +1,16 @@
 """The view of a producer or a relay, from scripted answers."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dcp.cli.views.producer_view import ProducerView
+from dcp.cli.views.producer_view import NodeFigures, looks_at_node, node_shown
 from dcp.client.addresses import NodeAddress
 from dcp.client.seed_lookup import HttpAnswer
 from dcp.errors import NodeUnavailableError, SourceError
+from dcp.protocol.credentials import Credentials, Secret
 
 PRODUCER: dict[str, Any] = {"connections": [], "producer": {}}
 
@@ -26,9 +28,10 @@ class Scripted:
         raise self.answer
 
 
-def view_of(script: Scripted, monkeypatch: pytest.MonkeyPatch) -> ProducerView:
+def looks(script: Scripted, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeFigures]:
     monkeypatch.setattr("dcp.cli.views.producer_view.ask_over_http", script.ask)
-    return ProducerView("127.0.0.1:1", "user", "password")
+    credentials = Credentials("user", Secret("password"))
+    return looks_at_node("127.0.0.1:1", credentials, None, allows_plain=False, is_relay=False)
 
 
 def paused(*names: str) -> bytes:
@@ -40,24 +43,33 @@ def test_a_node_that_is_lost_between_two_questions_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = Scripted(PRODUCER)
-    view = view_of(script, monkeypatch)
-    view.refresh()
-    assert view.relay is None and view.producer is not None
+    seen = looks(script, monkeypatch)
+    first = next(seen)
+    assert first.relay is None and first.producer is not None
     script.answer = NodeUnavailableError("closed the connection")
     with pytest.raises(NodeUnavailableError, match="closed the connection"):
-        view.refresh()
+        next(seen)
 
 
-def test_connections_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_is_as_long_as_it_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     script = Scripted(PRODUCER)
-    view = view_of(script, monkeypatch)
+    seen = looks(script, monkeypatch)
     for number in range(50):
         script.answer = paused("stays", f"round-{number}")
-        view.refresh()
-    assert set(view._paused) == {"stays", "round-49"}
-    stays, fresh = sorted(view.connections, key=lambda each: each.paused_seconds or 0, reverse=True)
-    assert (stays.name, fresh.name) == ("stays", "round-49")
-    assert stays.paused_seconds and not fresh.paused_seconds
+        next(seen)
+    script.answer = paused("stays", "fresh")
+    stays, fresh = next(seen).connections
+    assert (stays.name, fresh.name) == ("stays", "fresh")
+    assert stays.paused_seconds and fresh.paused_seconds == 0
+    script.answer = json.dumps(PRODUCER | {"connections": [{"name": "stays"}]}).encode()
+    assert [each.paused_seconds for each in next(seen).connections] == [None]
+    script.answer = paused("stays")
+    assert [each.paused_seconds for each in next(seen).connections] == [0]
+    sent = {"name": "stays", "paused": "BufferLogFull", "sent_bytes": 1}
+    for is_first in (True, False):
+        script.answer = json.dumps(PRODUCER | {"connections": [sent]}).encode()
+        (stays,) = next(seen).connections
+        assert (stays.paused_seconds == 0) == is_first, "it has sent something"
 
 
 RELAY: dict[str, Any] = {
@@ -79,9 +91,9 @@ relay_upstream_full_seconds_total{node="node:1"} 1.5
 
 
 def samples(told: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    view = view_of(Scripted({"connections": [], "relay": told}), monkeypatch)
-    view.refresh()
-    return [line for line in view.metrics().splitlines() if not line.startswith("#")]
+    figures = next(looks(Scripted({"connections": [], "relay": told}), monkeypatch))
+    text = node_shown(figures, metrics=True, as_json=False)
+    return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 def test_groups_are_numbers_whose_vbuckets_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +123,6 @@ def test_what_a_relay_of_another_version_does_not_tell_costs_no_other_metric(
 def test_figures_of_something_else_are_refused(
     told: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = view_of(Scripted(told), monkeypatch)
+    seen = looks(Scripted(told), monkeypatch)
     with pytest.raises(SourceError, match=r"figures\.json: found no figures, expected a relay or"):
-        view.refresh()
+        next(seen)

@@ -1,11 +1,13 @@
 """The figures of a real lake, through all that moves them: no Spark is asked for any of them."""
 
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
+from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import ANY
 
@@ -13,9 +15,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dcp.cli.main import main
+from dcp.client.addresses import NodeAddress
 from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.opening import lake_location, store_without_spark
 from dcp.lake.adapters.spark_store import SparkStore
+from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.monitor import run_server
 from dcp.lake.monitor.lake_figures import (
@@ -25,7 +29,7 @@ from dcp.lake.monitor.lake_figures import (
     UnderWay,
 )
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_exposition
-from dcp.lake.monitor.run_server import RunFigures
+from dcp.lake.monitor.run_server import RunServer
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -36,9 +40,12 @@ from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import open_lake
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import RowKind, is_kind
+from dcp.lake.task_board.board_files import shown_on_board
+from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
+from tests.lake.task_board.test_board_files import READY, watcher
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +61,10 @@ def lag_of(figures: LakeFigures, table: str) -> tuple[int | None, datetime | Non
     if not found.lag_seconds:
         return found.lag_seqnos, None
     return found.lag_seqnos, figures.at - timedelta(seconds=found.lag_seconds)
+
+
+def contact_at(time: datetime) -> LastContact:
+    return LastContact.now(time, RoundSettings(), 3)
 
 
 def unsearched(figures: LakeFigures) -> dict[str, Any]:
@@ -81,13 +92,15 @@ class Scene:
             SparkStore(lambda: spark, self._location), settings, query_cluster(self._access)
         )
         self.driver = Driver(self.lake, settings, self._access, Observer())
+        self._board = BoardFolder.of(settings)
         self._reader = self.new_reader()
 
     def new_reader(self) -> FiguresReader:
         def started() -> "SparkSession":
             raise AssertionError("Spark was started")
 
-        return FiguresReader(open_lake(SparkStore(started, self._location)), searches=True)
+        lake = open_lake(SparkStore(started, self._location))
+        return FiguresReader(lake, self._board, searches=True)
 
     def write(self, count: int, collection: int = 0) -> None:
         for number in range(count):
@@ -108,7 +121,7 @@ class Scene:
         at = at or datetime.now(UTC)
         found = self._reader.read(at, under_way)
         assert found == self.new_reader().read(at, under_way)
-        status = FiguresReader(self.lake, searches=False).read(at, under_way)
+        status = FiguresReader(self.lake, self._board, searches=False).read(at, under_way)
         assert status == replace(found, rounds=found.rounds[:1], **unsearched(found))
         return found
 
@@ -139,7 +152,7 @@ def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
     figures = scene.figures()
     assert figures.behind == (0,) * VBUCKETS
     above = {vb: seqno + 1 for vb, seqno in scene.high_seqnos().items()}
-    assert scene.figures((above, figures.at)).behind == (1,) * VBUCKETS
+    assert scene.figures((above, contact_at(figures.at))).behind == (1,) * VBUCKETS
     assert sum(each.rows for each in figures.rounds) == 50
     assert figures.rounds[0].time == scene.time_of(figures.round)
     for table, documents in (("docs", 40), (scene.table, 10)):
@@ -161,12 +174,12 @@ def test_figures_follow_what_happens_to_a_lake(scene: Scene) -> None:
     assert scene.figures().rounds[0].rows == 6
 
     asked = datetime.now(UTC)
-    ahead = scene.figures(({0: before[0] + 3}, asked), asked + timedelta(seconds=1))
+    ahead = scene.figures(({0: before[0] + 3}, contact_at(asked)), asked + timedelta(seconds=1))
     assert lag_of(ahead, "docs") == (3, asked)
     assert lag_of(ahead, scene.table) == (9, behind[1])
-    assert ahead.last_contact is not None and ahead.last_contact.time == asked, (
-        "the run has just asked"
-    )
+    assert ahead.last_contact is not None and ahead.last_contact.minutes
+    told = ahead.last_contact.time, ahead.last_contact.behind
+    assert told == (asked, 3), "the run has just asked"
 
     [applied] = scene.driver.apply(number, force=True)
     assert scene.lag(scene.table) == (0, None)
@@ -195,7 +208,8 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     scene.receive()
     detail = "127.0.0.1:1: refused"
     stuck = VbucketReport(1, Outcome.LEFT_OUT, reason="node unreachable", detail=detail)
-    figures = replace(scene.figures(), stuck=(stuck, replace(stuck, vbucket=2)))
+    in_run = scene.figures(({}, contact_at(datetime.now(UTC))))
+    figures = replace(in_run, stuck=(stuck, replace(stuck, vbucket=2)))
     assert figures.rollbacks == VBUCKETS
     told = figures.to_json()["stuck"]
     assert told[0].items() >= {"vbucket": 1, "reason": stuck.reason, "detail": detail}.items()
@@ -222,17 +236,26 @@ def test_a_run_serves_the_figures_and_a_report_has_them_in_it(
 ) -> None:
     scene.follow()
     watch = RunWatch(Observer(), RoundSettings())
-    figures = RunFigures(store_without_spark(scene.settings), watch)
-    assert figures.read() == scene.figures(at=figures.read().at)
-    watch.under_way = {0: scene.high_seqnos()[0] + 2}, datetime.now(UTC)
-    monkeypatch.setattr(run_server, "_KEPT_SECONDS", 0.0)
-    assert figures.read().behind == (2, 0, 0, 0)
+    store, board = store_without_spark(scene.settings), BoardFolder.of(scene.settings)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = NodeAddress(*free.getsockname())
+    with RunServer(address, store, board, watch) as server:
+        figures = server.figures()
+        assert figures.health is not None and figures.health.is_well
+        assert replace(figures, health=None) == scene.figures(at=figures.at)
+        watch.under_way = {0: scene.high_seqnos()[0] + 2}, contact_at(datetime.now(UTC))
+        monkeypatch.setattr(run_server, "_KEPT_SECONDS", 0.0)
+        assert server.figures().behind == (2, 0, 0, 0)
+        with shown_on_board(board, "task", watcher([READY]).stats):
+            while not (tasks := server.figures().tasks):
+                sleep(0.05)
+        assert [each.rows for each in tasks] == [120]
     root = str(scene.settings.lake.root)
     assert main(["report", "--lake", root]) == 0
     told = json.loads(capsys.readouterr().out)
     assert main(["status", "--lake", root, "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
-    assert status.keys() == told.keys() | {"connections", "source"}
+    assert status.keys() == told.keys() | {"source"}
     differ = {name for name in told if status[name] != told[name]}
     assert differ <= {"at", "rounds", "behind", "replicas"}
     for one, other in zip(status["replicas"], told["replicas"], strict=True):

@@ -1,15 +1,24 @@
 """The words and the JSON of a lake's status."""
 
+import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
 
 from dcp.lake.change_log.applied import ReplicaStatus
 from dcp.lake.change_log.last_contact import LastContact, Minute
-from dcp.lake.monitor.lake_figures import LakeFigures, ReplicaFigures
+from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures, ReplicaFigures
+from dcp.lake.monitor.lake_metrics import lake_exposition
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.round_record import Outcome, VbucketReport
+from dcp.lake.task_board.board_folder import BoardFolder
+from dcp.lake.task_board.task_metrics import task_exposition
+from tests.lake.memory_store import lake_in_memory
+from tests.lake.task_board.test_board_files import READY, samples_of, watcher
 
 AT = datetime(2026, 1, 31, 10, tzinfo=UTC)
 NEW = LakeFigures(
@@ -57,6 +66,32 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
     shown = status.to_json()
     assert shown["waiting"] == [7]
     assert (shown["stuck"][0]["vbucket"], shown["stuck"][0]["target_seqno"]) == (1, 9)
+
+
+def test_tasks_have_the_metrics_of_top_with_the_labels_of_their_lake() -> None:
+    older = watcher([READY], "dcplake-0a1b2c3d-r6-t2.0").stats()
+    newer = replace(watcher([READY]).stats(), at=older.at + 1)
+    of_lake = samples_of(lake_exposition(NEW))
+    found = samples_of(lake_exposition(replace(NEW, tasks=(newer, older))))
+    added = [each for each in found if each not in of_lake]
+    for each in added:
+        assert (each.labels.pop("bucket"), each.labels.pop("lake")) == ("bucket", "id")
+    assert added == samples_of(task_exposition([newer]))
+    assert replace(NEW, tasks=(newer,)).to_json()["tasks"] == [newer.to_json()]
+
+
+def test_a_board_that_others_can_write_is_a_warning_and_hides_no_other_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    board = BoardFolder("lake")
+    reader = FiguresReader(lake_in_memory(2), board, searches=True)
+    assert reader.read(AT).warnings == ()
+    board.make().parent.chmod(0o777)
+    figures = reader.read(AT)
+    assert (figures.tasks, figures.vbuckets) == ((), 2)
+    [warning] = figures.warnings
+    assert warning.startswith(f"{board.folder.parent}: found ") and "0o700" in warning
 
 
 def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from dcp.client.addresses import NodeAddress
+from dcp.client.kv.kv_client import KvClient
 from dcp.errors import AuthenticationError, BucketError, NodeUnavailableError
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.rounds.lake_state import LakeState
@@ -24,7 +25,6 @@ from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.kv_client import KvClient
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.streams.active_stream import ActiveStream
 from dcp.wire.snappy import deflate

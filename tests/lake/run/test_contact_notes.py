@@ -8,6 +8,7 @@ import pytest
 
 from dcp.lake.change_log.last_contact import MINUTES_KEPT, LastContact, Minute, last_contact
 from dcp.lake.config.settings import RoundSettings
+from dcp.lake.monitor.status_text import age_lines
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.contact_notes import ContactNotes
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -117,11 +118,16 @@ def test_without_a_note_that_can_be_read_the_newest_round_tells(content: bytes) 
     assert found(store, BEGIN) == LastContact(BEGIN, NEXT_SECONDS)
 
 
-def test_a_round_that_is_newer_than_the_note_is_a_look() -> None:
+def test_a_round_that_is_newer_than_the_note_is_a_look_and_has_read_what_was_to_be_read() -> None:
     store, clock = MemoryStore(), Clock()
     ContactNotes(store, RoundSettings(), clock).contacted(3)
     noted, later = found(store), BEGIN + timedelta(seconds=40)
-    assert found(store, later) == replace(noted, time=later)
+    told = "  last contact with the cluster 40 s ago; 3 seqnos were to be read then"
+    assert age_lines(later, noted, None, None) == [told]
+    by_round = found(store, later)
+    assert by_round == replace(noted, time=later, behind=None)
+    told = "  last contact with the cluster 0 s ago, last round 0 s ago"
+    assert age_lines(later, by_round, later, None) == [told]
     assert found(store, BEGIN - timedelta(seconds=9)) == noted
 
 

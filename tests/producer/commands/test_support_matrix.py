@@ -72,7 +72,7 @@ SAID = {
     "v2.2": r"max_marker_version=\"2\.2\"",
 }
 """What a test says instead of the name, where it has the bytes or another's words for it."""
-OF_CLIENTS = {"error_map.py", "kv_client.py", "kv_connection.py", "loader.py", "admin_client.py"}
+OF_CLIENTS = {"error_map.py"}
 """Modules that name statuses which they do not send."""
 UNSAID = {"DISCONNECTED": {"dcp_connection.py"}}
 """Where a reason is given to a stream that has nobody left to tell."""

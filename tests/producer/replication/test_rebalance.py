@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.client.kv.admin_client import AdminClient, NodeStatus
+from dcp.client.kv.kv_client import KvClient
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
-from dcp.producer.admin_client import AdminClient, NodeStatus
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.kv_client import KvClient
 from dcp.producer.rebalance import even_owners
 from dcp.server.model.cluster_map import ABSENT, replicas_behind
 from dcp.server.model.cluster_settings import ClusterSettings

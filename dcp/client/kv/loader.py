@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, NoReturn
 
+from dcp.client.kv.kv_client import KvClient
 from dcp.errors import DcplakeError
-from dcp.producer.kv_client import KvClient
 from dcp.wire.json_tree import MOST_TREE_DEPTH, is_deeper
 from dcp.wire.vocabulary import MAX_KEY_BYTES
 

@@ -2,10 +2,12 @@
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from secrets import token_hex
 from typing import Final
 
+from dcp.client.settings import ConnectionSettings
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -25,6 +27,7 @@ from dcp.protocol.refusals import (
     tls_cure,
 )
 from dcp.protocol.sasl import SaslExchange, choose_mechanism
+from dcp.seeds import parse_seed
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.frame import Frame
@@ -259,3 +262,40 @@ class KvConnection:
                 f"KV node {self.name}: found {describe_refusal(answer)}, expected the cluster map"
             )
         return body.value
+
+
+@contextmanager
+def signed_in(
+    node: str,
+    settings: ConnectionSettings,
+    credentials: Credentials,
+    timeout_seconds: float,
+    *,
+    selects_bucket: bool = True,
+) -> Iterator[KvConnection]:
+    """Give a connection with a node, signed in to the bucket as the settings say.
+
+    Raises:
+        NodeUnavailableError: the node cannot be reached, or does not answer in time.
+        AuthenticationError: user or password refused.
+        BucketError: no such bucket, or no access to it.
+    """
+    context = None if settings.tls is None else settings.tls.client_context()
+    bucket = settings.bucket if selects_bucket else None
+    with closing(KvConnection(*parse_seed(node), timeout_seconds, context)) as connection:
+        if credentials.by_certificate:
+            connection.begin_by_certificate(bucket)
+        else:
+            connection.log_in(
+                credentials.username,
+                credentials.password.reveal(),
+                bucket,
+                mechanisms=credentials.mechanisms,
+            )
+        yield connection
+
+
+def stat_number(told: Mapping[str, str], name: str) -> int | None:
+    """Return a number; None where it is not told, or is none."""
+    text = told.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() else None

@@ -5,13 +5,13 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
+from dcp.client.kv.kv_connection import KvConnection
 from dcp.errors import (
     DcplakeError,
     NodeUnavailableError,
     RemoteProtocolError,
     SourceError,
 )
-from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Secret
 from dcp.protocol.refusals import describe_refusal, raise_refusal
 from dcp.seeds import parse_seed

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from dcp.client.kv.admin_client import AdminClient, NodeStatus
 from dcp.errors import NodeUnavailableError, SourceError
-from dcp.producer.admin_client import AdminClient, NodeStatus
 from dcp.producer.cluster import ProducerCluster
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import HelloFeature, Opcode, Status

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from dcp.client.kv.kv_client import BATCH_REQUESTS, KvClient
+from dcp.client.kv.kv_connection import KvConnection
+from dcp.client.kv.loader import KeyRule, LoadError, Progress, load_jsonl
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -20,9 +23,6 @@ from dcp.errors import (
     SourceError,
 )
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.kv_client import BATCH_REQUESTS, KvClient
-from dcp.producer.kv_connection import KvConnection
-from dcp.producer.loader import KeyRule, LoadError, Progress, load_jsonl
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import Opcode, Status
 from tests.producer.conftest import Clock

@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Self
 
+from dcp.client.kv.kv_connection import KvConnection
 from dcp.errors import DcplakeError, NodeUnavailableError, RemoteProtocolError, SourceError
-from dcp.producer.kv_connection import KvConnection
 from dcp.protocol.credentials import Secret
 from dcp.protocol.refusals import describe_status, error_context, raise_refusal
 from dcp.seeds import parse_seed

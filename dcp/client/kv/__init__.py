@@ -1,0 +1,1 @@
+"""Blocking clients of KV commands: they ask nodes, load documents, and order a producer."""
