@@ -157,6 +157,22 @@ def test_a_number_that_may_be_none_is_checked(age: object) -> None:
         Reads(age_seconds=age)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, slots=True)
+class Texts(Section):
+    host: str = key(MISSING, "Where.")
+    name: str = key("a", "Who.")
+    note: str = key("", "What for.")
+    without: str = key("b", "Whom not.", may_be_empty=True)
+
+
+@pytest.mark.parametrize("name", ["host", "name"])
+def test_a_text_is_not_blank_unless_it_may_be_empty(name: str) -> None:
+    assert Texts("h", without="", note="").without == ""
+    for value in ("", " ", None):
+        with pytest.raises(ConfigError, match=rf"{name}: found .*, expected a non-empty text"):
+            Texts(**{"host": "h", name: value})
+
+
 def test_a_section_takes_the_values_that_it_shares() -> None:
     assert section_of(Owner, Shows(5.0, "x")) == Owner(5.0, 1, "x")
     assert section_of(Owner, Shows(5.0, "x"), tasks=4, password="y") == Owner(5.0, 4, "y")

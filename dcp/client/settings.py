@@ -93,8 +93,6 @@ class ConnectionSettings(ReachSettings, FlowSettings):
     network: str = key(AUTO_NETWORK, "Which addresses of the cluster map to use.")
 
     def __post_init__(self) -> None:
-        if not self.bucket:
-            raise ConfigError("bucket: found an empty name")
         Section.__post_init__(self)
         if self.window_bytes == 0 and not self.allow_no_flow_control:
             raise no_flow_control("window_bytes: found 0")

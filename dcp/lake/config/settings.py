@@ -257,7 +257,7 @@ class LakeSettings(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        if not self.schema and self.root:
+        if not self.schema:
             checked_root(self.root)
         if self.schema or not is_in_cloud(self.root):
             checked_options(self.storage_options)
@@ -270,10 +270,9 @@ class LakeSettings(Section):
                 f"storage_options: found some, but root is {self.root!r}, expected "
                 "s3://bucket/path, gs://… or abfss://…"
             )
-        folder = local_root(self.root) if self.root else None
-        if not self.root or (folder is not None and folder.is_file()):
-            found = "a file" if self.root else "nothing"
-            raise ConfigError(f"lake.root: found {found} ({self.root!r}), expected a folder")
+        folder = local_root(self.root)
+        if folder is not None and folder.is_file():
+            raise ConfigError(f"lake.root: found a file ({self.root!r}), expected a folder")
 
     @property
     def on_s3(self) -> bool:

@@ -75,7 +75,6 @@ def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
     ("words", "message"),
     [
         (["--tls-key", KEY], "--tls-cert, --tls-key: TLS key_file: found no cert_file"),
-        (["--tls-cert", ""], "producer tls: found no certificate, expected the nodes' own"),
         (["--tls-port", "12100"], "tls ports: found some, expected none without a certificate"),
         (["--https-port", "0"], "tls ports: found some, expected none without a certificate"),
         ([*TLS, "--nodes", "4"], "producer ports: found 11210 twice"),
