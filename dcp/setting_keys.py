@@ -43,8 +43,9 @@ def key(  # noqa: PLR0913 -- a fact each
     configuration file begins at the file's folder. ``is_internal``: only code sets it, and no
     configuration file may. ``option`` is its command-line option, such as ``--data FOLDER``, with
     the word for its value if the type and unit do not tell; empty: none. If the setting is itself a
-    section (such as TLS), ``parts`` maps names of its settings to options, and ``option`` is a
-    flag. The setting is None unless one of them is given.
+    section (such as TLS), ``parts`` maps names of its settings to options, with a meaning after a
+    colon if theirs does not fit, and ``option`` is a flag. The setting is None unless one of them
+    is given.
     ``parse`` makes the value from a text, wherever the text is given, and raises ConfigError; the
     default may be such a text.
     """

@@ -88,7 +88,11 @@ class ConnectionSettings(ReachSettings, FlowSettings):
         None,
         "Use TLS, with the system's certificate authorities.",
         option="--tls",
-        parts={"ca_file": "--ca-file FILE"},
+        parts={
+            "ca_file": "--ca-file FILE",
+            "cert_file": "--cert-file FILE",
+            "key_file": "--key-file FILE",
+        },
     )
     network: str = key(AUTO_NETWORK, "Which addresses of the cluster map to use.")
 

@@ -113,7 +113,7 @@ class RelaySettings(NodeSettings):
         ClusterSettings,
         "tls",
         text="With it the relay listens with TLS, too.",
-        parts={"cert_file": "--listen-tls-cert FILE", "key_file": "--listen-tls-key FILE"},
+        parts=TlsSettings.listener_options("--listen-tls"),
     )
     tls_port: int = key_of(
         NodeSettings,
@@ -139,6 +139,11 @@ class RelaySettings(NodeSettings):
         Section.__post_init__(self)
         if not self.upstream:
             raise ConfigError("relay upstream: found no address, expected at least one host:port")
+        if self.credentials.by_certificate and not self.users:
+            raise ConfigError(
+                "relay users: found none, and a certificate that signs in upstream, expected a "
+                "user of consumers: --listen-user, --listen-password-file"
+            )
         # They reject what is wrong with addresses, ports and names.
         _ = self.addresses, self.served("", 1)
 

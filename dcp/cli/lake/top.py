@@ -66,7 +66,9 @@ def run(  # noqa: PLR0913  (an argument for each option)
         )
         return _show(node, once=once, metrics=metrics, as_json=json)
     if connection["tls"] is not None:
-        raise ConfigError("--tls, --ca-file: found no --producer or --relay, expected one of them")
+        raise ConfigError(
+            "--tls, --ca-file, --cert-file: found no --producer or --relay, expected one of them"
+        )
     from dcp.cli.views.board_view import BoardView
 
     return _show(BoardView(settings), once=once, metrics=metrics, as_json=json)

@@ -84,7 +84,7 @@ class ClusterSettings(NodeSettings):
     tls: TlsSettings | None = key(
         None,
         "With it the nodes listen with TLS, too.",
-        parts={"cert_file": "--tls-cert FILE", "key_file": "--tls-key FILE"},
+        parts=TlsSettings.listener_options("--tls"),
     )
     bucket: str = key(DEFAULT_BUCKET, "The bucket.", option="--bucket NAME")
     bucket_type: BucketType = key(
@@ -158,7 +158,7 @@ class ClusterSettings(NodeSettings):
     stuck_name_regex: str = key(
         "",
         "Close consumers that acknowledge nothing of a full window, if this matches the whole name "
-        "that `dcp` statistics show, as in 'eq_dcpq:reader.*'; empty: none.",
+        "that `dcp` statistics show, as in 'eq_dcpq:reader.*'; without it: none.",
         option="--stuck-name-regex REGEX",
     )
     """kv_engine's ``dcp_disconnect_when_stuck_name_regex``; ``stuck_timeout_seconds`` is its
