@@ -18,6 +18,8 @@ from dcp.types import U16_MAX
 OUTBOX_BYTES: Final = 64 * 1024
 """Most bytes of answers that wait for a client; beyond it, its requests are not read."""
 MAX_VBUCKETS: Final = 1024
+_CHECKPOINTS_PER_VBUCKET: Final = 10
+"""Number of full checkpoints of each vbucket that fit the quota (kv_engine ``max_checkpoints``)."""
 MAX_NODES: Final = 128
 _BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,100}")
 """Couchbase's rule: LIST_BUCKETS separates names by spaces, URLs by slashes."""
@@ -308,6 +310,15 @@ class ClusterSettings(NodeSettings):
         if self.metadata_purge_age_seconds is None:
             return self.bucket_type.metadata_purge_age_seconds
         return self.metadata_purge_age_seconds
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Size at which an open checkpoint is full, whatever its number of items.
+
+        Recovery of memory cannot remove an open checkpoint; larger ones would leave it nothing to
+        free (kv_engine ``kv_bucket.cc``, autoConfigCheckpointMaxSize).
+        """
+        return max(1, self.checkpoint_quota_bytes // self.vbuckets // _CHECKPOINTS_PER_VBUCKET)
 
     @property
     def version(self) -> str:

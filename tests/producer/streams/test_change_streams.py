@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Verdict
@@ -19,7 +18,7 @@ from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.stream_settings import StreamSettings
 from dcp.server.vbucket.documents import DocumentStore
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.framing import FrameSplitter
@@ -175,8 +174,8 @@ def test_all_versions_come_from_the_history_on(
     start: int,
 ) -> None:
     """Writes go on, and logs are compacted, while it streams."""
-    limits = CheckpointLimits(max_items=checkpoint_items, keeps_versions=True)
-    data = VbucketData(0, MemoryFile(), DataSettings(limits))
+    settings = ClusterSettings(checkpoint_items=checkpoint_items, history_retention_bytes=1)
+    data = VbucketData(0, MemoryFile(), settings)
     store = DocumentWriter(DocumentStore(data))
     written = list[bytes]()
 
