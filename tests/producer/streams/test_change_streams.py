@@ -16,7 +16,7 @@ from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.versions import Flavour
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.streams.active_stream import ActiveStream
-from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.streams.dcp_options import DcpOptions, StreamSettings
 from dcp.server.vbucket.documents import DocumentStore
 from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire import messages as m
@@ -192,7 +192,7 @@ def test_all_versions_come_from_the_history_on(
     start, at_first = min(start, len(written)), len(written)
     from_seqno = data.disk.history_start_seqno
     assert from_seqno <= len(compacted) + 1
-    settings = StreamSettings(int(Flavour.COLLECTIONS), change_streams=True)
+    settings = StreamSettings(int(Flavour.COLLECTIONS), DcpOptions(change_streams=True))
     stream = ActiveStream(
         data, 9, Verdict(Status.SUCCESS, start=start, snap_start=start), 0, settings
     )

@@ -14,8 +14,8 @@ from dcp.server.model.stream_filter import EVERYTHING
 from dcp.server.model.versions import Flavour
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.streams.active_stream import ActiveStream, ActiveStreamPhase
+from dcp.server.streams.dcp_options import StreamSettings
 from dcp.server.streams.snapshots import DiskItems
-from dcp.server.streams.stream_settings import StreamSettings
 from dcp.server.vbucket.documents import DocumentStore
 from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.types import END_OF_TIME

@@ -18,7 +18,7 @@ from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, Strea
 from dcp.server.model.versions import Flavour, Version
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.streams.active_stream import ActiveStream
-from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.streams.dcp_options import StreamSettings
 from dcp.server.vbucket.documents import DocumentStore
 from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.types import END_OF_TIME

@@ -14,9 +14,8 @@ from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.streams.active_stream import ActiveStream
-from dcp.server.streams.dcp_options import DcpClient
+from dcp.server.streams.dcp_options import DcpClient, StreamSettings
 from dcp.server.streams.stream_register import StreamRegister
-from dcp.server.streams.stream_settings import StreamSettings
 from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 
