@@ -165,7 +165,8 @@ class _Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
-        for param in self.get_params(ctx):
+        params: list[Any] = self.get_params(ctx)
+        for param in params:
             found = given.get(param.name)
             for value in found if isinstance(found, list | tuple) else [found]:
                 if isinstance(value, str) and not value.strip():

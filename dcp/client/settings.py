@@ -130,10 +130,14 @@ def no_flow_control(found: str) -> ConfigError:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RetrySettings(Section):
-    """Retries of a client; the section ``round`` of a lake has the same settings."""
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings(Section):
+    """A consumer of several nodes."""
 
+    connection: ConnectionSettings
+    reads_replicas: bool = key(
+        False, "Whether to ask nodes that hold vbuckets as replicas for their streams."
+    )
     node_deadline_seconds: float = key(
         30.0,
         "How long a node may be out of reach, or a vbucket without a stream or without data. After "
@@ -156,16 +160,6 @@ class RetrySettings(Section):
         unit="seconds",
         above=0,
         is_internal=True,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings(RetrySettings):
-    """A consumer of several nodes."""
-
-    connection: ConnectionSettings
-    reads_replicas: bool = key(
-        False, "Whether to ask nodes that hold vbuckets as replicas for their streams."
     )
 
     def __post_init__(self) -> None:

@@ -17,7 +17,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, get_type_hints
 
-from dcp.client.settings import AccessSettings, ReachSettings, RetrySettings, check_group_tag
+from dcp.client.settings import (
+    AccessSettings,
+    ConsumerSettings,
+    ReachSettings,
+    check_group_tag,
+)
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -167,7 +172,7 @@ class SourceSettings(ReachSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class RoundSettings(RetrySettings):
+class RoundSettings(Section):
     """One round: number of tasks, time, size."""
 
     tasks: int = key(
@@ -202,6 +207,7 @@ class RoundSettings(RetrySettings):
         least=0,
         most=86400,
     )
+    node_deadline_seconds: float = key_of(ConsumerSettings, "node_deadline_seconds")
 
     @property
     def stall_seconds(self) -> float:

@@ -36,37 +36,8 @@ def _of_other_ports(protocol: str, usual: int) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeSettings(Section):
-    """The settings that a node of the embedded producer and a relay share."""
-
-    http_port: int | None = key(
-        None, _of_other_ports("HTTP", HTTP_PORT), least=0, most=U16_MAX, option="--http-port"
-    )
-    tls_port: int | None = key(
-        None,
-        _of_other_ports("the encrypted protocol", TLS_PORT),
-        least=0,
-        most=U16_MAX,
-        option="--tls-port",
-    )
-    https_port: int | None = key(
-        None, _of_other_ports("HTTPS", HTTPS_PORT), least=0, most=U16_MAX, option="--https-port"
-    )
-    checkpoint_quota_bytes: int = key(
-        256 * 1024 * 1024,
-        "Memory for the newest items; beyond it, slow streams read from disk again.",
-        unit="bytes",
-        least=1,
-    )
-    flush_seconds: float = key(
-        0.1, "Longest time between a write and its place on disk.", unit="seconds", above=0
-    )
-    seed: int | None = key(None, "Fixes what is random, such as uuids; none: nothing is fixed.")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSettings(NodeSettings):
+class ClusterSettings(Section):
     """A cluster of ``nodes`` that share the vbuckets of one bucket."""
 
     subject: ClassVar[str] = "producer "
@@ -87,6 +58,19 @@ class ClusterSettings(NodeSettings):
         None,
         "With it the nodes listen with TLS, too.",
         parts=TlsSettings.listener_options("--tls"),
+    )
+    http_port: int | None = key(
+        None, _of_other_ports("HTTP", HTTP_PORT), least=0, most=U16_MAX, option="--http-port"
+    )
+    tls_port: int | None = key(
+        None,
+        _of_other_ports("the encrypted protocol", TLS_PORT),
+        least=0,
+        most=U16_MAX,
+        option="--tls-port",
+    )
+    https_port: int | None = key(
+        None, _of_other_ports("HTTPS", HTTPS_PORT), least=0, most=U16_MAX, option="--https-port"
     )
     bucket: str = key(DEFAULT_BUCKET, "The bucket.", option="--bucket NAME")
     bucket_type: BucketType = key(
@@ -112,6 +96,12 @@ class ClusterSettings(NodeSettings):
     external_host: str = key(
         "",
         "External address of every node in the map, with the same ports; empty: none.",
+    )
+    checkpoint_quota_bytes: int = key(
+        256 * 1024 * 1024,
+        "Memory for the newest items; beyond it, slow streams read from disk again.",
+        unit="bytes",
+        least=1,
     )
     checkpoint_items: int = key(
         10_000,
@@ -215,6 +205,9 @@ class ClusterSettings(NodeSettings):
     earlier when much is pending. None: the disk is memory; what a client sent together is on it
     before the last answer leaves.
     """
+    flush_seconds: float = key(
+        0.1, "Longest time between a write and its place on disk.", unit="seconds", above=0
+    )
     persistence_wait_seconds: float = key(
         30.0, "Longest wait of a client for a seqno on disk.", unit="seconds", least=0
     )
@@ -256,6 +249,7 @@ class ClusterSettings(NodeSettings):
     )
     """A consumer that acknowledges the bytes it received loses these from its window with each
     prepare."""
+    seed: int | None = key(None, "Fixes what is random, such as uuids; none: nothing is fixed.")
     clock: Callable[[], float] = key(time, "Returns seconds since 1970.", is_internal=True)
 
     def __post_init__(self) -> None:
