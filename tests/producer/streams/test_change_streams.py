@@ -174,8 +174,8 @@ def test_all_versions_come_from_the_history_on(
     start: int,
 ) -> None:
     """Writes go on, and logs are compacted, while it streams."""
-    settings = ClusterSettings(checkpoint_items=checkpoint_items, history_retention_bytes=1)
-    data = VbucketData(0, MemoryFile(), settings)
+    retaining = ClusterSettings(checkpoint_items=checkpoint_items, history_retention_bytes=1)
+    data = VbucketData(0, MemoryFile(), retaining)
     store = DocumentWriter(DocumentStore(data))
     written = list[bytes]()
 
