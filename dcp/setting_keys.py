@@ -27,6 +27,7 @@ def key(  # noqa: PLR0913 -- a fact each
     above: float | None = None,
     most: float | None = None,
     choices: tuple[str, ...] = (),
+    may_be_empty: bool = False,
     may_be_secret: bool = False,
     is_path: bool = False,
     is_internal: bool = False,
@@ -36,17 +37,20 @@ def key(  # noqa: PLR0913 -- a fact each
 ) -> Any:
     """Return the field of a setting: its default, meaning and bounds; MISSING has no default.
 
-    The value must be larger than ``above``. ``may_be_secret``: somebody may write a secret here by
+    The value must be larger than ``above``. A text must not be blank unless the default is empty or
+    it ``may_be_empty``. ``may_be_secret``: somebody may write a secret here by
     mistake, so no message and no repr shows the value. ``is_path``: a relative path in a
     configuration file begins at the file's folder. ``is_internal``: only code sets it, and no
     configuration file may. ``option`` is its command-line option, such as ``--data FOLDER``, with
     the word for its value if the type and unit do not tell; empty: none. If the setting is itself a
-    section (such as TLS), ``parts`` maps names of its settings to options, and ``option`` is a
-    flag. The setting is None unless one of them is given.
+    section (such as TLS), ``parts`` maps names of its settings to options, with a meaning after a
+    colon if theirs does not fit, and ``option`` is a flag. The setting is None unless one of them
+    is given.
     ``parse`` makes the value from a text, wherever the text is given, and raises ConfigError; the
     default may be such a text.
     """
-    facts: dict[str, Any] = {"text": text, "unit": unit, "may_be_secret": may_be_secret}
+    facts: dict[str, Any] = {"text": text, "unit": unit}
+    facts |= {"may_be_empty": may_be_empty, "may_be_secret": may_be_secret}
     facts |= {"least": least, "above": above, "most": most}
     facts |= {"choices": choices, "is_path": is_path, "is_internal": is_internal}
     facts |= {"option": option, "parts": parts, "parse": parse, "declaration": object()}
@@ -132,32 +136,14 @@ def section_of(made: type[_S], *holders: Section, **others: Any) -> _S:
 
 
 def _check(setting: Field[Any], value: object, subject: str) -> None:
-    default, facts = setting.default, setting.metadata
+    facts = setting.metadata
     found, expected = describe_found(value, facts), describe_expected(setting)
     problem = ConfigError(f"{subject}{setting.name}: found {found}, expected {expected}")
-    if isinstance(default, float):
-        if type(value) not in (int, float):
-            raise problem
-    elif isinstance(default, bool | int | str):
-        if type(value) is not type(default):
-            raise problem
-    elif _may_be_no_number(setting):
-        if value is not None and type(value) not in (int, float):
-            raise problem
-    elif isinstance(default, tuple) and all(isinstance(item, str) for item in default):
-        may_be_empty = not default
-        if (
-            not isinstance(value, tuple)
-            or not (value or may_be_empty)
-            or not all(isinstance(item, str) and item for item in value)
-        ):
-            raise problem
-    elif setting.default_factory is not MISSING and not (
-        isinstance(value, Mapping)
-        and all(isinstance(part, str) for item in value.items() for part in item)
-    ):
+    if not _has_type(setting, value):
         raise problem
     least, above, most, choices = (facts[name] for name in ("least", "above", "most", "choices"))
+    if isinstance(value, str) and _needs_text(setting) and not value.strip():
+        raise problem
     if isinstance(value, int | float) and not isinstance(value, bool):
         too_small = (least is not None and not value >= least) or (
             above is not None and not value > above
@@ -169,7 +155,33 @@ def _check(setting: Field[Any], value: object, subject: str) -> None:
         raise problem
 
 
+def _has_type(setting: Field[Any], value: object) -> bool:
+    default = setting.default
+    if isinstance(default, float):
+        return type(value) in (int, float)
+    if isinstance(default, bool | int | str) or setting.type is str:
+        return type(value) is (str if default is MISSING else type(default))
+    if _may_be_no_number(setting):
+        return value is None or type(value) in (int, float)
+    if isinstance(default, tuple) and all(isinstance(item, str) for item in default):
+        return (
+            isinstance(value, tuple)
+            and (bool(value) or not default)
+            and all(isinstance(item, str) and item.strip() for item in value)
+        )
+    if setting.default_factory is not MISSING:
+        return isinstance(value, Mapping) and all(
+            isinstance(part, str) for item in value.items() for part in item
+        )
+    return True
+
+
 _INFINITE: Final = (float("inf"), float("-inf"))
+
+
+def _needs_text(setting: Field[Any]) -> bool:
+    """Return whether a text may not be blank."""
+    return bool(default_of(setting)) and not setting.metadata["may_be_empty"]
 
 
 def _may_be_no_number(setting: Field[Any]) -> bool:
@@ -179,7 +191,7 @@ def _may_be_no_number(setting: Field[Any]) -> bool:
 
 def describe_found(value: object, facts: Mapping[str, Any]) -> str:
     """Describe a setting's value and type; for a possible secret only types and keys."""
-    if not facts["may_be_secret"]:
+    if not facts["may_be_secret"] or not str(value).strip():
         meant = bytes_meant(str(value)) if facts["unit"] == "bytes" else ""
         return f"{value!r} ({type(value).__name__}){meant}"
     if not isinstance(value, Mapping):
@@ -205,8 +217,8 @@ def describe_expected(setting: Field[Any]) -> str:
             words += f" above {facts['above']:g}"
             words += "" if facts["most"] is None else f", at most {facts['most']:g}"
         return words + (f" ({facts['unit']})" if facts["unit"] else "")
-    if isinstance(default, str):
-        return "a text"
+    if isinstance(default, str) or setting.type is str:
+        return "a non-empty text" if _needs_text(setting) else "a text"
     if isinstance(default, tuple):
         return "a list of one or more non-empty texts" if default else "a list of non-empty texts"
     return "a table of texts"

@@ -17,7 +17,7 @@ class TlsSettings(Section):
 
     subject: ClassVar[str] = "TLS "
 
-    ca_file: str = key("", "Certificates to trust, PEM; the system's when empty.", is_path=True)
+    ca_file: str = key("", "Certificates to trust, PEM; without it: the system's.", is_path=True)
     """A listener asks clients for a certificate that one of these authorities signed.
 
     Its common name is the user, as with ns_server's ``clientCertAuth`` and the path ``subject.cn``.
@@ -27,12 +27,12 @@ class TlsSettings(Section):
     """A listener must have one; a client without a user is who it says."""
     key_file: str = key(
         "",
-        "Its private key, PEM, not encrypted; empty: in the certificate's file.",
+        "Its private key, PEM, not encrypted; without it: in the certificate's file.",
         may_be_secret=True,
         is_path=True,
     )
     requires_client_certificate: bool = key(
-        False, "Whether a listener refuses clients that have no certificate."
+        False, "Whether a listener refuses encrypted connections without a user's certificate."
     )
     """True: ``mandatory`` in ns_server; False: ``enable``."""
 
@@ -40,6 +40,23 @@ class TlsSettings(Section):
         Section.__post_init__(self)
         if self.key_file and not self.cert_file:
             raise ConfigError("TLS key_file: found no cert_file, expected its certificate")
+        if self.requires_client_certificate and not self.ca_file:
+            raise ConfigError(
+                "TLS requires_client_certificate: found no ca_file, expected the authorities that "
+                "sign clients' certificates"
+            )
+
+    @staticmethod
+    def listener_options(prefix: str) -> dict[str, str]:
+        """Return the ``parts`` of a listener (`key`), with options that begin alike."""
+        return {
+            "cert_file": f"{prefix}-cert FILE",
+            "key_file": f"{prefix}-key FILE",
+            "ca_file": f"{prefix}-client-ca FILE: ask clients for a certificate that one of these "
+            "authorities signed, PEM; its common name is the user",
+            "requires_client_certificate": f"{prefix}-require-client-cert: refuse encrypted "
+            "connections without such a certificate",
+        }
 
     def client_context(self) -> ssl.SSLContext:
         """Return Python's default client context: verified certificates, checked host names.

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from dcp.cli.main import new_application, parsed, with_exit_code
+from dcp.cli.main import application_of, parsed
 from dcp.errors import QualityError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.config.settings_load import load_settings
@@ -25,8 +25,7 @@ from dcp.lake.quality.suite import load_suite
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Check the tables asked for and return the exit code."""
-    application = new_application("")
-    application.command(help=__doc__.split(":")[0])(with_exit_code("quality", check))
+    application = application_of("quality", check, __doc__.split(":")[0])
     return parsed(application, sys.argv[1:] if argv is None else argv, "quality.py")
 
 

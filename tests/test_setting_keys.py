@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dcp.client.settings import (
-    ConnectionSettings,
-    ConsumerSettings,
-    ReachSettings,
-    RetrySettings,
-)
+from dcp.client.settings import ConnectionSettings, ReachSettings
 from dcp.errors import ConfigError
 from dcp.lake.config.settings import SECTIONS
 from dcp.protocol.window_policies import FlowSettings
@@ -127,16 +122,12 @@ def test_a_section_has_all_settings_of_those_it_inherits_from() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "shown"),
-    [
-        (ReachSettings, SECTIONS["source"]),
-        (FlowSettings, SECTIONS["flow_control"]),
-        (RetrySettings, SECTIONS["round"]),
-    ],
+    [(ReachSettings, SECTIONS["source"]), (FlowSettings, SECTIONS["flow_control"])],
 )
 def test_a_lake_shows_what_its_client_has(owner: type[Section], shown: type[Section]) -> None:
     names = {each.name for each in shown_settings(owner)}
     assert names and names <= {each.name for each in shown_settings(shown)}
-    assert issubclass(ConnectionSettings, owner) or issubclass(ConsumerSettings, owner)
+    assert issubclass(ConnectionSettings, owner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +146,22 @@ def test_a_number_that_may_be_none_is_checked(age: object) -> None:
     assert [Reads(age_seconds=each).age_seconds for each in (None, 1, float("inf"))]
     with pytest.raises(ConfigError, match=r"age_seconds: found .* expected a number from 0 to inf"):
         Reads(age_seconds=age)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts(Section):
+    host: str = key(MISSING, "Where.")
+    name: str = key("a", "Who.")
+    note: str = key("", "What for.")
+    without: str = key("b", "Whom not.", may_be_empty=True)
+
+
+@pytest.mark.parametrize("name", ["host", "name"])
+def test_a_text_is_not_blank_unless_it_may_be_empty(name: str) -> None:
+    assert Texts("h", without="", note="").without == ""
+    for value in ("", " ", None):
+        with pytest.raises(ConfigError, match=rf"{name}: found .*, expected a non-empty text"):
+            Texts(**{"host": "h", name: value})  # type: ignore[arg-type]  # as of a file
 
 
 def test_a_section_takes_the_values_that_it_shares() -> None:

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Annotated, Any, Final, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from dcp import __version__
@@ -160,6 +160,22 @@ class _Grouped(TyperGroup):
                 )
 
 
+class _Command(TyperCommand):
+    """Refuses blank values: a variable that the shell did not find leaves one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        params: list[Any] = self.get_params(ctx)
+        for param in params:
+            found = given.get(param.name)
+            for value in found if isinstance(found, list | tuple) else [found]:
+                if isinstance(value, str) and not value.strip():
+                    what = "give one" if param.required else "give one, or leave this out"
+                    told = f"found {value!r}, expected a value: {what}"
+                    raise typer.BadParameter(told, ctx, param)
+        return super().parse_args(ctx, args)
+
+
 def new_application(about: str, epilog: str | None = None) -> typer.Typer:
     """Return an application without commands; its help is plain text, and waits for no rich."""
     return typer.Typer(
@@ -175,9 +191,16 @@ def command(name: str) -> typer.Typer:
     """Return the application of one command."""
     package, summary = COMMANDS[name]
     module = importlib.import_module(f"dcp.cli.{package}.{name.replace('-', '_')}")
-    application = new_application("")
     about, epilog = summary[0].upper() + summary[1:], getattr(module, "EPILOG", None)
-    application.command(help=about, epilog=epilog)(with_exit_code(name, module.run))
+    return application_of(name, module.run, about, epilog)
+
+
+def application_of(
+    name: str, run: Callable[..., int], about: str, epilog: str | None = None
+) -> typer.Typer:
+    """Return the application whose only command, or job, is a function."""
+    application = new_application("")
+    application.command(cls=_Command, help=about, epilog=epilog)(_with_exit_code(name, run))
     return application
 
 
@@ -225,7 +248,7 @@ def _message(error: typer.TyperException) -> str:
     return f"{error.param.opts[0]}: {message}"
 
 
-def with_exit_code(name: str, run: Callable[..., int]) -> Callable[..., Callable[[], int]]:
+def _with_exit_code(name: str, run: Callable[..., int]) -> Callable[..., Callable[[], int]]:
     """Return what typer calls with the options of the function ``run`` of a command or a job.
 
     typer calls the returned function, which only binds the options. ``parsed`` calls its result

@@ -13,10 +13,7 @@ from dcp.protocol.bootstrap import (
 )
 from dcp.protocol.connection import ConsumerConnection
 from dcp.protocol.credentials import Credentials
-from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.negotiation import CHANGE_STREAMS, GROUP_TAG
-from dcp.protocol.window_policies import FlowSettings
-from dcp.setting_keys import section_of
 
 _NONCE_BYTES: Final = 24
 
@@ -42,6 +39,6 @@ def new_protocol_connection(
         ),
         credentials,
         secrets.token_urlsafe(_NONCE_BYTES),
-        section_of(FlowSettings, settings),
-        section_of(LivenessSettings, settings),
+        flow=settings,
+        liveness=settings,
     )

@@ -88,13 +88,15 @@ class ConnectionSettings(ReachSettings, FlowSettings):
         None,
         "Use TLS, with the system's certificate authorities.",
         option="--tls",
-        parts={"ca_file": "--ca-file FILE"},
+        parts={
+            "ca_file": "--ca-file FILE",
+            "cert_file": "--cert-file FILE",
+            "key_file": "--key-file FILE",
+        },
     )
     network: str = key(AUTO_NETWORK, "Which addresses of the cluster map to use.")
 
     def __post_init__(self) -> None:
-        if not self.bucket:
-            raise ConfigError("bucket: found an empty name")
         Section.__post_init__(self)
         if self.window_bytes == 0 and not self.allow_no_flow_control:
             raise no_flow_control("window_bytes: found 0")
@@ -128,10 +130,14 @@ def no_flow_control(found: str) -> ConfigError:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RetrySettings(Section):
-    """Retries of a client; the section ``round`` of a lake has the same settings."""
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings(Section):
+    """A consumer of several nodes."""
 
+    connection: ConnectionSettings
+    reads_replicas: bool = key(
+        False, "Whether to ask nodes that hold vbuckets as replicas for their streams."
+    )
     node_deadline_seconds: float = key(
         30.0,
         "How long a node may be out of reach, or a vbucket without a stream or without data. After "
@@ -154,16 +160,6 @@ class RetrySettings(Section):
         unit="seconds",
         above=0,
         is_internal=True,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerSettings(RetrySettings):
-    """A consumer of several nodes."""
-
-    connection: ConnectionSettings
-    reads_replicas: bool = key(
-        False, "Whether to ask nodes that hold vbuckets as replicas for their streams."
     )
 
     def __post_init__(self) -> None:

@@ -175,8 +175,6 @@ class BootstrapSettings:
                 f"connection_name: found {name_bytes} bytes, "
                 f"expected 1 to {MAX_CONNECTION_NAME_BYTES}"
             )
-        if not self.bucket:
-            raise ConfigError("bucket: found an empty name")
 
 
 @dataclass(frozen=True, slots=True)

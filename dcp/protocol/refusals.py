@@ -147,7 +147,7 @@ def certificate_cure(failure: Exception) -> str:
     return (
         "expected the server to accept the client's certificate: set one that the server's "
         "authorities have signed and that has not expired (source.tls_cert_file, "
-        "source.tls_key_file)"
+        "source.tls_key_file; --cert-file, --key-file)"
     )
 
 

@@ -13,7 +13,7 @@ from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.window_policies import FlowSettings
 from dcp.seeds import DEFAULT_SEED
-from dcp.server.model.cluster_settings import ClusterSettings, NodeSettings
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.setting_keys import Section, key, key_of, section_of, texts_of
 from dcp.tls_settings import TlsSettings
 from dcp.types import U16_MAX
@@ -38,7 +38,7 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RelaySettings(NodeSettings):
+class RelaySettings(Section):
     """A relay of one bucket."""
 
     subject: ClassVar[str] = "relay "
@@ -61,7 +61,7 @@ class RelaySettings(NodeSettings):
     tls: TlsSettings | None = key_of(ConnectionSettings, "tls")
     """With it the relay speaks encrypted with the cluster."""
     checkpoint_quota_bytes: int = key_of(
-        NodeSettings, "checkpoint_quota_bytes", option="--memory-quota"
+        ClusterSettings, "checkpoint_quota_bytes", option="--memory-quota"
     )
     flow_spec: FlowSpec = key(
         "max",
@@ -103,7 +103,7 @@ class RelaySettings(NodeSettings):
         parse=parse_listen,
     )
     http_port: int = key_of(
-        NodeSettings,
+        ClusterSettings,
         "http_port",
         default=0,
         text="Port for HTTP; 0 takes a free one.",
@@ -113,17 +113,17 @@ class RelaySettings(NodeSettings):
         ClusterSettings,
         "tls",
         text="With it the relay listens with TLS, too.",
-        parts={"cert_file": "--listen-tls-cert FILE", "key_file": "--listen-tls-key FILE"},
+        parts=TlsSettings.listener_options("--listen-tls"),
     )
     tls_port: int = key_of(
-        NodeSettings,
+        ClusterSettings,
         "tls_port",
         default=0,
         text="Port for consumers that speak TLS; 0 takes a free one.",
         option="--listen-tls-port",
     )
     https_port: int = key_of(
-        NodeSettings,
+        ClusterSettings,
         "https_port",
         default=0,
         text="Port for HTTPS, if consumers may speak TLS; 0 takes a free one.",
@@ -135,10 +135,18 @@ class RelaySettings(NodeSettings):
         text="Names and passwords of consumers; empty: the one who signs in upstream.",
     )
 
+    flush_seconds: float = key_of(ClusterSettings, "flush_seconds")
+    seed: int | None = key_of(ClusterSettings, "seed")
+
     def __post_init__(self) -> None:
         Section.__post_init__(self)
         if not self.upstream:
             raise ConfigError("relay upstream: found no address, expected at least one host:port")
+        if self.credentials.by_certificate and not self.users:
+            raise ConfigError(
+                "relay users: found none, and a certificate that signs in upstream, expected a "
+                "user of consumers: --listen-user, --listen-password-file"
+            )
         # They reject what is wrong with addresses, ports and names.
         _ = self.addresses, self.served("", 1)
 

@@ -25,6 +25,7 @@ class Owner(Section):
 class Keys(Section):
     own: str = key("", "What we show.")
     lock: str = key("", "What opens it.")
+    turns: bool = key(False, "Whether it turns.")
 
     def __post_init__(self) -> None:
         if self.lock and not self.own:
@@ -34,7 +35,11 @@ class Keys(Section):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served(Owner):
     note: str = key("", "What it is for.")
-    inner: Keys | None = key(None, "Listens.", parts={"own": "--own FILE", "lock": "--lock FILE"})
+    inner: Keys | None = key(
+        None,
+        "Listens.",
+        parts={"own": "--own FILE", "lock": "--lock FILE", "turns": "--turns: turn it"},
+    )
     outer: Keys | None = key(None, "Asks.", option="--ask", parts={"own": "--trust FILE"})
     names: tuple[str, ...] = key("a,b", "Who.", option="--names NAME,…", parse=texts_of)
     nodes: int = key(1, "Data nodes.", least=1, most=3, option="--nodes")
@@ -101,6 +106,7 @@ def test_a_command_gets_its_settings_and_sections_by_name() -> None:
     [
         (("--own", "o"), {"inner": Keys("o")}),
         (("--own", "o", "--lock", "k"), {"inner": Keys("o", "k")}),
+        (("--own", "o", "--turns"), {"inner": Keys("o", "", True)}),
         (("--ask",), {"outer": Keys()}),
         (("--trust", "t"), {"outer": Keys("t")}),
     ],
@@ -115,7 +121,7 @@ def test_a_section_is_made_of_the_options_of_its_parts(
 
 def test_the_first_part_says_what_parts_mean() -> None:
     shown = " ".join(outcome("--help").split())
-    assert "--own FILE what we show; listens --lock FILE what opens it" in shown
+    assert "--own FILE what we show; listens --lock FILE what opens it --turns turn it" in shown
     assert "--ask asks --trust FILE what we show; implies --ask" in shown
 
 
@@ -123,7 +129,7 @@ def test_a_section_that_is_refused_names_its_options() -> None:
     application = new_application("")
     application.command()(run)
     found = CliRunner().invoke(application, ["--port", "7", "--lock", "k"]).exception
-    assert str(found) == "--own, --lock: lock: found no own, expected it"
+    assert str(found) == "--own, --lock, --turns: lock: found no own, expected it"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from typer.core import TyperOption
+from typer.main import get_command
 
 from dcp.cli.main import COMMANDS, command, main
 from dcp.cli.terminal import progress
@@ -82,16 +84,15 @@ def answering(said_there: bytes | None) -> Iterator[str]:
         (["backfill", "--from", "disk"], "--from: found 'disk', expected replicas or settings"),
         (["maintain", "--step", "x"], "--step: found 'x', expected one of"),
         (["sql"], "Missing argument"),
+        (["sql", ""], "question: found '', expected a value: give one; dcplake sql --help"),
         (["plan"], "source.username: found none, expected the user to sign in as"),
         (["plan", "--set", "source.seeds=couchbase://a/b"], "found '/b' behind the address"),
         (["plan", "--lake", "FILE"], "lake.root: found a file ("),
-        (["plan", "--lake", ""], "lake.root: found nothing (''), expected a folder"),
+        (["plan", "--set", "lake.root="], "options: lake.root: found '' (str), expected a"),
         (
             ["serve", "--bucket-type", "ephemral"],
             "--bucket-type: 'ephemral' is not one of 'couchbase', 'ephemeral'; dcplake",
         ),
-        (["load", "--user", "", "FILE"], "--user: found '', expected a name"),
-        (["load", "--bucket", "", "FILE"], "--bucket: found '', expected a name"),
         (["load", "--password-env", "EMPTY", "FILE"], "EMPTY: found nothing in it, expected the"),
         (["load", "/dev/null"], "/dev/null: found a pipe or a device, expected a file"),
         (["load", "--collection", "a", "FILE"], "found 'a', expected SCOPE.NAME"),
@@ -117,6 +118,18 @@ def test_what_is_wrong_before_anything_is_asked(
         assert main([*words, "--json"]) == 2
         told = json.loads(capsys.readouterr().err)
         assert told["exit_code"] == 2 and expected in told["message"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_blank_value_of_any_option_is_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable that the shell did not find leaves one."""
+    for param in get_command(command(name)).params:
+        if not isinstance(param, TyperOption) or param.is_flag:
+            continue
+        for value in ("", " "):
+            code, error = said([name, param.opts[-1], value], capsys)
+            told = f"{param.opts[0]}: found {value!r}, expected a value: give one"
+            assert code == 2 and error.startswith(f"dcplake {name}: {told}")
 
 
 def test_what_a_cluster_refuses(

@@ -4,6 +4,7 @@ The producer asks clients for certificates as servers do whose ``clientCertAuth`
 ``mandatory``; whoever its certificate signs in may not use SASL, which it refuses.
 """
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,6 +100,9 @@ def test_no_certificate_where_one_is_needed_is_told(make_cluster: MakeCluster) -
     cluster = make_cluster(tls=REQUIRED)
     with pytest.raises(AuthenticationError, match=r"certificate required.*source\.tls_cert_file"):
         open_first(cluster, settings(), CREDENTIALS)
+    plain = NodeAddress.parse(cluster.seeds[0])
+    with closing(NodeConnection(plain, ConnectionSettings("default"), CREDENTIALS, "plain")) as it:
+        it.open()
 
 
 def test_a_certificate_of_another_authority_is_told(

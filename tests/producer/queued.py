@@ -4,7 +4,8 @@ from collections.abc import Hashable, Iterable
 
 from dcp.server.checkpoints.checkpoint import ITEM_OVERHEAD_BYTES
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits, CursorItems
+from dcp.server.checkpoints.checkpoint_values import CursorItems
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version, VersionKey
 
 
@@ -39,8 +40,15 @@ COST = 100 + ITEM_OVERHEAD_BYTES
 """What one item takes that has the usual size."""
 
 
+def settings_of(max_items: int, max_bytes: int) -> ClusterSettings:
+    """Return settings with these limits of a checkpoint."""
+    return ClusterSettings(
+        vbuckets=1, checkpoint_items=max_items, checkpoint_quota_bytes=10 * max_bytes
+    )
+
+
 def new_manager(max_items: int = 1000, high_seqno: int = 0, vbucket: int = 0) -> CheckpointManager:
-    return CheckpointManager(vbucket, CheckpointLimits(max_items, 2**40), high_seqno)
+    return CheckpointManager(vbucket, settings_of(max_items, 2**40), high_seqno)
 
 
 def write(manager: CheckpointManager, keys: Iterable[Hashable]) -> None:

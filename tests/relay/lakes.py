@@ -7,6 +7,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.vbucket_track import StreamStart
 from dcp.producer.cluster import ProducerCluster
+from dcp.protocol.credentials import Credentials
 from dcp.protocol.events import FailoverLogReceived, Items, RollbackOrdered, SnapshotCompleted
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
@@ -24,7 +25,15 @@ Row = tuple[int, int, bytes, int, bytes]
 class Lake:
     """All rows of all vbuckets, in order; deliveries are its consumer's."""
 
-    def __init__(self, seed: str, vbuckets: int, name: str = "lake", **connection: object) -> None:
+    def __init__(
+        self,
+        seed: str,
+        vbuckets: int,
+        name: str = "lake",
+        *,
+        credentials: Credentials = CREDENTIALS,
+        **connection: object,
+    ) -> None:
         self.rows: dict[int, list[Row]] = {v: [] for v in range(vbuckets)}
         self.ends: dict[int, list[int]] = {v: [] for v in range(vbuckets)}
         self.positions: dict[int, Position] = {}
@@ -32,7 +41,7 @@ class Lake:
         self.unacknowledged: list[object] = []
         self._orders: dict[int, int] = {}
         self._went_back: set[int] = set()
-        self._name, self._connection = name, connection
+        self._name, self._credentials, self._connection = name, credentials, connection
         self.connect(seed)
 
     def connect(self, seed: str) -> None:
@@ -43,7 +52,7 @@ class Lake:
         address = NodeAddress.parse(seed)
         streams = [StreamStart(v, address, self.positions.get(v, START)) for v in self.rows]
         chosen = settings(node_deadline_seconds=PATIENCE_SECONDS, **self._connection)  # type: ignore[arg-type]
-        self.consumer = Consumer(streams, [seed], chosen, CREDENTIALS, self._name)
+        self.consumer = Consumer(streams, [seed], chosen, self._credentials, self._name)
 
     def close(self) -> None:
         self.consumer.close()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from time import monotonic, sleep
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -34,7 +35,7 @@ DOCUMENT_BYTES = 1_000
 def make_lake() -> Iterator[Callable[..., Lake]]:
     with ExitStack() as stack:
 
-        def make(relay: Relay, name: str, **connection: object) -> Lake:
+        def make(relay: Relay, name: str, **connection: Any) -> Lake:
             vbuckets = relay.bucket.settings.vbuckets
             lake = Lake(relay.seeds[0], vbuckets, name, window_bytes=10_000, **connection)
             return stack.enter_context(closing(lake))

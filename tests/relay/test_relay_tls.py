@@ -1,6 +1,7 @@
 """Encrypted on both sides, with a cluster of several nodes: relay, consumers, and ``top``."""
 
 import json
+import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -11,11 +12,13 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.producer.cluster import ProducerCluster
+from dcp.protocol.credentials import Credentials
 from dcp.relay.relay_thread import Relay
 from dcp.tls_settings import TlsSettings
+from tests.cli.own_process import OwnProcess
 from tests.client.drained import USERS, fill, wait_for
 from tests.producer.authority import Authority, ShownCertificate
-from tests.producer.tls import CERTIFICATE, KEY, TLS_FILES
+from tests.producer.tls import CERTIFICATE, KEY, READER, TLS_FILES
 from tests.relay.following import wait_until_level
 from tests.relay.lakes import Lake
 from tests.relay.relaying import relaying
@@ -108,6 +111,67 @@ def test_the_command_and_what_top_shows_of_it(
                 assert ours["name"].startswith("dcplake-relay:")
 
 
+def test_client_certificates_of_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both listeners refuse who has none; relay, consumer and ``top`` sign in by theirs."""
+    monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
+    password, documents = tmp_path / "password", tmp_path / "documents.jsonl"
+    password.write_text(PASSWORD)
+    documents.write_text('{"key": "a", "value": 1}\n')
+    serve = ["serve", "--port", "0", "--vbuckets", "2", "--user", USER, *required("--tls")]
+    relay = ["relay", "--data", str(tmp_path / "relay"), "--listen", "127.0.0.1:0"]
+    relay += ["--listen-user", USER, "--listen-password-file", str(password)]
+    relay += required("--listen-tls")
+    by_certificate = ["--ca-file", CERTIFICATE, "--cert-file", READER]
+    environment = {**os.environ, "DCPLAKE_PASSWORD": PASSWORD}
+    serving = OwnProcess(environment, *serve)
+    with serving.killed_at_last():
+        load = ["load", "--seeds", serving.seeds[0], "--user", USER, str(documents)]
+        assert main(load) == 0
+        upstream = ["--upstream", serving.ready["tls_seeds"][0]]
+        assert main([*relay, *upstream, "--user", USER, "--ca-file", CERTIFICATE]) == 4
+        assert "certificate required" in capsys.readouterr().err
+        monkeypatch.delenv("DCPLAKE_PASSWORD")
+        del environment["DCPLAKE_PASSWORD"]
+        relaying = OwnProcess(environment, *relay, *upstream, *by_certificate)
+        with relaying.killed_at_last():
+            lake = Lake(
+                relaying.ready["tls_seeds"][0],
+                2,
+                credentials=Credentials.of_certificate(),
+                tls=TlsSettings(CERTIFICATE, READER),
+            )
+            with closing(lake):
+                lake.run(lambda _: sum(map(len, lake.rows.values())) == 1)
+            top = ["top", "--once", "--relay", relaying.ready["https_seeds"][0]]
+            assert main([*top, *by_certificate]) == 0
+            capsys.readouterr()
+            assert main([*top, "--ca-file", CERTIFICATE]) == 4
+            assert "certificate required" in capsys.readouterr().err
+
+
+def required(prefix: str) -> list[str]:
+    """Options of a listener that refuses clients without a certificate."""
+    files = [
+        f"{prefix}-cert",
+        CERTIFICATE,
+        f"{prefix}-key",
+        KEY,
+        f"{prefix}-client-ca",
+        CERTIFICATE,
+    ]
+    return [*files, f"{prefix}-require-client-cert"]
+
+
+def test_consumers_of_a_relay_that_signs_in_by_certificate_need_a_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["relay", "--upstream", "localhost:1", "--data", str(tmp_path)]
+    assert main([*words, "--cert-file", READER]) == 2
+    assert "expected a user of consumers: --listen-user" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
@@ -133,4 +197,6 @@ def test_top_does_not_trust_anybody(
 
 def test_top_without_anybody_to_speak_to(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--tls"]) == 2
-    assert "--tls, --ca-file: found no --producer or --relay" in capsys.readouterr().err
+    assert (
+        "--tls, --ca-file, --cert-file: found no --producer or --relay" in capsys.readouterr().err
+    )

@@ -64,7 +64,9 @@ def run(  # noqa: PLR0913  (an argument for each option)
         shown = (node_shown(each, metrics=metrics, as_json=json) for each in nodes)
         return _show(shown, once=is_once, on_screen=not json)
     if connection["tls"] is not None:
-        raise ConfigError("--tls, --ca-file: found no --producer or --relay, expected one of them")
+        raise ConfigError(
+            "--tls, --ca-file, --cert-file: found no --producer or --relay, expected one of them"
+        )
     from dcp.cli.views.board_view import looks_at_tasks, tasks_shown
 
     tasks = looks_at_tasks(settings)

@@ -1,6 +1,7 @@
 """Options of a command that are settings: names, types, bounds and words come from the setting."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields
 from functools import wraps
@@ -61,18 +62,20 @@ def _options_of(section: type[Section]) -> Iterator[inspect.Parameter]:
 def _options_of_parts(setting: Field[Any], kind: Any) -> Iterator[inspect.Parameter]:
     """Return the flag, if there is one, and the options of the parts.
 
-    The first part says that it implies the flag, or what the setting means.
+    Each part says that it implies the flag. Without a flag the first says what the setting means.
     """
     flag, hint = setting.metadata["option"], _meaning(setting)
     if flag:
         yield _parameter(setting.name, False, Annotated[bool, Option(flag, help=hint)])
         hint = f"implies {flag}"
-    known = {each.name: each for each in fields(_section_in(kind))}
-    for part, words in setting.metadata["parts"].items():
-        meaning = "; ".join(filter(None, (_meaning(known[part]), hint)))
+    section = _section_in(kind)
+    types, known = get_type_hints(section), {each.name: each for each in fields(section)}
+    for part, told in setting.metadata["parts"].items():
+        words, _, own = told.partition(": ")
+        meaning = "; ".join(filter(None, (own or _meaning(known[part]), hint)))
         option = _named(Option(help=meaning), words)
-        yield _parameter(f"{setting.name}_{part}", None, Annotated[str | None, option])
-        hint = ""
+        yield _parameter(f"{setting.name}_{part}", None, Annotated[types[part] | None, option])
+        hint = hint if flag else ""
 
 
 def _values_of(section: type[Section], given: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +99,7 @@ def _made_of_parts(setting: Field[Any], kind: Any, given: dict[str, Any]) -> Sec
     try:
         return _section_in(kind)(**values)
     except ConfigError as error:
-        options = ", ".join(words.partition(" ")[0] for words in parts.values())
+        options = ", ".join(re.split("[ :]", words)[0] for words in parts.values())
         raise ConfigError(f"{options}: {error}") from None
 
 

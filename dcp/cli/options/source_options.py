@@ -15,17 +15,11 @@ if TYPE_CHECKING:
 _DEFAULT_PASSWORD: Final = "password"  # noqa: S105  (the embedded producer's, for this machine only)
 
 
-def _name(text: str) -> str:
-    if not text.strip():
-        raise ConfigError(f"found {text!r}, expected a name")
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class ProducerAccount(Section):
     """The user of the embedded producer, and where the password is."""
 
-    username: str = key_of(AccessSettings, "username", parse=_name)
+    username: str = key_of(AccessSettings, "username")
     password_env: str = key_of(
         AccessSettings,
         "password_env",
@@ -60,7 +54,7 @@ class ProducerAccess(ProducerAccount):
         option="--seeds HOST:PORT,…",
         parse=texts_of,
     )
-    bucket: str = key_of(AccessSettings, "bucket", option="--bucket NAME", parse=_name)
+    bucket: str = key_of(AccessSettings, "bucket", option="--bucket NAME")
 
     def admin_client(self) -> "AdminClient":
         """Return a client that orders a producer what a cluster's administrator would.

@@ -2,85 +2,84 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+from typer import Option
+
 from dcp.cli.options.setting_options import takes_settings
-from dcp.cli.options.source_options import ProducerAccount
 from dcp.cli.terminal.logs import log_end
 from dcp.client.settings import AccessSettings
 from dcp.errors import ConfigError
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
 from dcp.relay.relay_settings import RelaySettings
-from dcp.setting_keys import Section, key_of
+from dcp.tls_settings import TlsSettings
 
-_PASSWORD_ENV: Final = AccessSettings().password_env
-
-
-@dataclass(frozen=True, slots=True)
-class RelayAccounts(Section):
-    """The user at the cluster, and that of the relay, with the files of their passwords."""
-
-    username: str = key_of(ProducerAccount, "username", text="Who signs in at the cluster.")
-    password_file: str = key_of(
-        AccessSettings,
-        "password_file",
-        text=f"File with the password; without it: the environment's {_PASSWORD_ENV}.",
-        option="--password-file FILE",
-    )
-    listen_user: str = key_of(
-        AccessSettings,
-        "username",
-        default="",
-        text="Who may connect; without it: the one who signs in upstream.",
-        option="--listen-user NAME",
-    )
-    listen_password_file: str = key_of(
-        AccessSettings,
-        "password_file",
-        text="File with that one's password.",
-        option="--listen-password-file FILE",
-    )
-
-    def __post_init__(self) -> None:
-        Section.__post_init__(self)
-        if bool(self.listen_user) != bool(self.listen_password_file):
-            raise ConfigError(
-                "--listen-user, --listen-password-file: found one of them, expected both or none"
-            )
-
-    def values(self, *, is_private: bool) -> dict[str, Any]:
-        """Return what `RelaySettings` has for them; PLAIN needs a private line to the cluster."""
-        mechanisms = ALL_MECHANISMS if is_private else SCRAM_MECHANISMS
-        password = Secret(_password(self.password_file, "--password-file"))
-        users = {}
-        if file := self.listen_password_file:
-            users[self.listen_user] = _password(file, "--listen-password-file")
-        return {
-            "credentials": Credentials(self.username, password, mechanisms),
-            "users": users,
-        }
+_ACCESS: Final = AccessSettings()
 
 
 @takes_settings
-def run(*, settings: Annotated[Mapping[str, Any], RelaySettings], accounts: RelayAccounts) -> int:
+def run(
+    *,
+    settings: Annotated[Mapping[str, Any], RelaySettings],
+    user: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help=f"who signs in at the cluster; without it: {_ACCESS.username}, or whom "
+            "--cert-file names if no --password-file is given",
+        ),
+    ] = None,
+    password_file: Annotated[
+        str | None,
+        Option(
+            metavar="FILE",
+            help="file with the password; without it: the environment's " + _ACCESS.password_env,
+        ),
+    ] = None,
+    listen_user: Annotated[
+        str | None,
+        Option(metavar="NAME", help="who may connect; without it: the one who signs in upstream"),
+    ] = None,
+    listen_password_file: Annotated[
+        str | None, Option(metavar="FILE", help="file with that one's password")
+    ] = None,
+) -> int:
     """Relay until SIGTERM or SIGINT."""
     from dcp.relay.process import run_relay
 
-    chosen = RelaySettings(**settings, **accounts.values(is_private=settings["tls"] is not None))
-    run_relay(chosen)
+    if (listen_user is None) != (listen_password_file is None):
+        raise ConfigError(
+            "--listen-user, --listen-password-file: found one of them, expected both or none"
+        )
+    users = {}
+    if listen_user is not None:
+        users[listen_user] = _password(listen_password_file, "--listen-password-file")
+    credentials = _credentials(user, password_file, settings["tls"])
+    run_relay(RelaySettings(**settings, credentials=credentials, users=users))
     log_end("dcplake relay", "stopped", 0, as_json=False)
     return 0
 
 
-def _password(file: str, option: str) -> str:
-    if not file:
-        found = os.environ.get(_PASSWORD_ENV)
-        if found is None:
+def _credentials(
+    user: str | None, password_file: str | None, tls: TlsSettings | None
+) -> Credentials:
+    """Return who signs in at the cluster; PLAIN needs a private line to it."""
+    if tls is not None and tls.cert_file and user is None and password_file is None:
+        return Credentials.of_certificate()
+    mechanisms = SCRAM_MECHANISMS if tls is None else ALL_MECHANISMS
+    password = Secret(_password(password_file, "--password-file"))
+    return Credentials(user or _ACCESS.username, password, mechanisms)
+
+
+def _password(file: str | None, option: str) -> str:
+    if file is None:
+        found = os.environ.get(_ACCESS.password_env)
+        if not found:
+            state = "no" if found is None else "nothing in"
             raise ConfigError(
-                f"--password-file: found none, and no {_PASSWORD_ENV} in the environment, "
-                "expected one of them"
+                f"--password-file: found none, and {state} {_ACCESS.password_env} in the "
+                "environment, expected one of them"
             )
         return found
     from dcp.lake.config.secret_files import read_secret

@@ -35,7 +35,8 @@ class FilterSettings(Section):
     exclude_keys: str = key(
         "^_txn:",
         "Regular expression (RE2) that is found nowhere in the key. The default leaves out what "
-        "Couchbase's transactions keep for themselves.",
+        "Couchbase's transactions keep for themselves; empty: it leaves out none.",
+        may_be_empty=True,
     )
     since: str = key(
         "",

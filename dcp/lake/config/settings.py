@@ -17,7 +17,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, get_type_hints
 
-from dcp.client.settings import AccessSettings, ReachSettings, RetrySettings, check_group_tag
+from dcp.client.settings import (
+    AccessSettings,
+    ConsumerSettings,
+    ReachSettings,
+    check_group_tag,
+)
 from dcp.errors import ConfigError, SecretError
 from dcp.lake.config.filter_settings import FilterSettings, require_names
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -167,7 +172,7 @@ class SourceSettings(ReachSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class RoundSettings(RetrySettings):
+class RoundSettings(Section):
     """One round: number of tasks, time, size."""
 
     tasks: int = key(
@@ -202,6 +207,7 @@ class RoundSettings(RetrySettings):
         least=0,
         most=86400,
     )
+    node_deadline_seconds: float = key_of(ConsumerSettings, "node_deadline_seconds")
 
     @property
     def stall_seconds(self) -> float:
@@ -257,7 +263,7 @@ class LakeSettings(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        if not self.schema and self.root:
+        if not self.schema:
             checked_root(self.root)
         if self.schema or not is_in_cloud(self.root):
             checked_options(self.storage_options)
@@ -270,10 +276,9 @@ class LakeSettings(Section):
                 f"storage_options: found some, but root is {self.root!r}, expected "
                 "s3://bucket/path, gs://… or abfss://…"
             )
-        folder = local_root(self.root) if self.root else None
-        if not self.root or (folder is not None and folder.is_file()):
-            found = "a file" if self.root else "nothing"
-            raise ConfigError(f"lake.root: found {found} ({self.root!r}), expected a folder")
+        folder = local_root(self.root)
+        if folder is not None and folder.is_file():
+            raise ConfigError(f"lake.root: found a file ({self.root!r}), expected a folder")
 
     @property
     def on_s3(self) -> bool:

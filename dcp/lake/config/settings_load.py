@@ -41,7 +41,7 @@ PATHS: Final = frozenset(
 def resolved(name: str, value: str, folder: Path) -> str:
     """Return a setting's value, resolved in ``folder`` if it is a relative path."""
     is_suite = name == "quality.gate" and value == INSTALLED_SUITE
-    if parts_of(value).scheme or not value or is_suite:
+    if parts_of(value).scheme or not value.strip() or is_suite:
         return value
     return str(folder / Path(value).expanduser())
 

@@ -19,7 +19,7 @@ from dcp.wire.vocabulary import SystemEventKind
 
 @dataclass(frozen=True, slots=True)
 class DroppedPolicies:
-    default: DroppedPolicy = DroppedPolicy.DELETE
+    default: DroppedPolicy
     by_collection: Mapping[int, DroppedPolicy] = field(default_factory=dict)
     """Collections with a policy of their own, by id."""
     met: frozenset[str] = frozenset()

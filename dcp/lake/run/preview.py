@@ -17,7 +17,13 @@ from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import Control, pause_of, paused_by
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.filter_settings import FilterSettings
-from dcp.lake.config.settings import ApplySettings, ApplyWhen, RollbackPolicy, Settings
+from dcp.lake.config.settings import (
+    ApplySettings,
+    ApplyWhen,
+    DroppedPolicy,
+    RollbackPolicy,
+    Settings,
+)
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import remembered_nodes
@@ -216,7 +222,7 @@ def _preview_of(
 def refuse_unknown_names(settings: Settings, cluster: ClusterView, lake: LakeTables | None) -> None:
     """Refuse the names of ``policy.dropped_collections`` that a run would refuse."""
     rules, there = settings.policy, collections_of(cluster.manifest)
-    known = DroppedPolicies().with_collections(rules, there)
+    known = DroppedPolicies(DroppedPolicy(rules.dropped)).with_collections(rules, there)
     if lake is not None and rules.dropped_collections:
         known = known.with_collections(rules, collections_in(lake))
     known.refuse_unknown(rules, there)

@@ -7,7 +7,7 @@ NOOPs ignore flow control (kv_engine ``dcp/producer.cc``).
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -19,12 +19,18 @@ from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.send_window import SendWindow
 from dcp.server.streams.active_stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.chunks import FrameBatch
-from dcp.server.streams.dcp_options import ConnectionKey, DcpClient, DcpOptions, flavour_of
+from dcp.server.streams.dcp_options import (
+    ConnectionKey,
+    DcpClient,
+    DcpOptions,
+    OutOfOrder,
+    StreamSettings,
+    flavour_of,
+)
 from dcp.server.streams.noop import NoopTimer
 from dcp.server.streams.ready_list import ReadyList
 from dcp.server.streams.stream_quota import StreamQuota
 from dcp.server.streams.stream_register import StreamRegister
-from dcp.server.streams.stream_settings import OutOfOrder, StreamSettings
 from dcp.server.streams.stream_windows import CONNECTION_OPAQUE, StreamWindows
 from dcp.server.streams.takeover import TakeoverPhase
 from dcp.server.vbucket.vbucket_data import VbucketData
@@ -129,14 +135,11 @@ class DcpConnection:
 
     def stream_settings(self) -> StreamSettings:
         settings, options = self._shared.settings, self.options
-        scans_by_key = settings.bucket_type.scans_by_key and not options.change_streams
+        if options.change_streams or not settings.bucket_type.scans_by_key:
+            options = replace(options, out_of_order=OutOfOrder.NO)
         return StreamSettings(
             flavour_of(self.client, options, makes_up_metadata=settings.makes_up_metadata),
-            options.change_streams,
-            options.marker_v2,
-            tells_durability=options.acknowledges,
-            out_of_order=options.out_of_order if scans_by_key else OutOfOrder.NO,
-            keeps_cursor=options.keeps_cursors,
+            options,
             cursor=self.cursor_name,
             prepare_extra_bytes=0 if self.is_internal else settings.prepare_extra_bytes,
             key_quota=self._shared.key_quota,

@@ -16,10 +16,10 @@ from dcp.server.checkpoints.checkpoint_cursors import Cursor, Cursors
 from dcp.server.checkpoints.checkpoint_queue import CheckpointQueue
 from dcp.server.checkpoints.checkpoint_values import (
     CheckpointFacts,
-    CheckpointLimits,
     CursorFacts,
     CursorItems,
 )
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Version
 
 
@@ -31,8 +31,8 @@ class CheckpointManager(CheckpointQueue):
     (``checkpoint_memory.py``).
     """
 
-    def __init__(self, vbucket: int, limits: CheckpointLimits, high_seqno: int = 0) -> None:
-        super().__init__(vbucket, limits, high_seqno)
+    def __init__(self, vbucket: int, settings: ClusterSettings, high_seqno: int = 0) -> None:
+        super().__init__(vbucket, settings, high_seqno)
         self._cursors = Cursors(vbucket)
 
     @property

@@ -20,12 +20,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 
 UPPER_MARK_PERCENT: Final = 90
 LOWER_MARK_PERCENT: Final = 60
-CHECKPOINTS_PER_VBUCKET: Final = 10
-"""Number of full checkpoints of each vbucket that fit the quota (kv_engine ``max_checkpoints``)."""
 
 
 @dataclass(slots=True)
@@ -54,26 +51,14 @@ def recover(managers: Iterable[CheckpointManager], quota_bytes: int) -> Recovery
     Raises:
         ValueError: the quota is below 1.
     """
-    _require_quota(quota_bytes)
+    if quota_bytes < 1:
+        raise ValueError(f"checkpoint quota: found {quota_bytes} bytes, expected 1 or more")
     all_managers = list(managers)
     used = sum(manager.memory_bytes for manager in all_managers)
     recovery = Recovery(to_free_bytes=used - quota_bytes * LOWER_MARK_PERCENT // 100)
     if used * 100 >= quota_bytes * UPPER_MARK_PERCENT:
         _free(all_managers, recovery)
     return recovery
-
-
-def limits_for(quota_bytes: int, vbuckets: int) -> CheckpointLimits:
-    """Return checkpoint limits that give each vbucket its share of the quota.
-
-    Raises:
-        ValueError: the quota or the number of vbuckets is below 1.
-    """
-    _require_quota(quota_bytes)
-    if vbuckets < 1:
-        raise ValueError(f"checkpoint limits: found {vbuckets} vbuckets, expected 1 or more")
-    # Recovery cannot remove an open checkpoint. Larger limits would leave it nothing to free.
-    return CheckpointLimits(max_bytes=max(1, quota_bytes // vbuckets // CHECKPOINTS_PER_VBUCKET))
 
 
 def _free(managers: list[CheckpointManager], recovery: Recovery) -> None:
@@ -119,8 +104,3 @@ _STEPS: Final[tuple[Callable[[CheckpointManager, Recovery], None], ...]] = (
 
 def _memory_bytes(manager: CheckpointManager) -> int:
     return manager.memory_bytes
-
-
-def _require_quota(quota_bytes: int) -> None:
-    if quota_bytes < 1:
-        raise ValueError(f"checkpoint quota: found {quota_bytes} bytes, expected 1 or more")

@@ -7,7 +7,7 @@ Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc`` (``queueDirty``, ``g
 from dcp.errors import LocalProtocolError
 from dcp.server.checkpoints.checkpoint import CheckpointHead, CheckpointKind
 from dcp.server.checkpoints.checkpoint_list import CheckpointList
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Version
 from dcp.types import SnapshotRange, require_unsigned
 
@@ -19,11 +19,13 @@ class CheckpointQueue:
     for each received marker, and ``receive`` for its items.
     """
 
-    def __init__(self, vbucket: int, limits: CheckpointLimits, high_seqno: int = 0) -> None:
+    def __init__(self, vbucket: int, settings: ClusterSettings, high_seqno: int = 0) -> None:
         """All items up to ``high_seqno`` are on disk already."""
         require_unsigned("high_seqno", high_seqno)
         self.vbucket = vbucket
-        self.limits = limits
+        self.max_items = max(1, settings.checkpoint_items)
+        self._max_bytes = settings.checkpoint_bytes
+        self._keeps_versions = settings.history_retention_bytes > 0
         self.high_seqno = self.complete_seqno = high_seqno
         self._skipped_seqno = high_seqno
         self._checkpoints = CheckpointList(high_seqno)
@@ -69,7 +71,7 @@ class CheckpointQueue:
             self.close_open()
         # If the older item must stay, the new one begins a checkpoint (kv_engine
         # ``Checkpoint::canDedup``).
-        if not self._checkpoints.open.add(item, replaces=not self.limits.keeps_versions):
+        if not self._checkpoints.open.add(item, replaces=not self._keeps_versions):
             self.close_open()
             self._checkpoints.open.add(item)
         self.high_seqno = self.complete_seqno = seqno
@@ -126,7 +128,7 @@ class CheckpointQueue:
                 f"vbucket {self.vbucket}, receive: found seqno {item.seqno}, expected {expected}"
             )
         # Both versions of a key stay: only the active decides where a checkpoint ends.
-        last.add(item, replaces=not self.limits.keeps_versions, keeps_both=True)
+        last.add(item, replaces=not self._keeps_versions, keeps_both=True)
         self.high_seqno = item.seqno
         if item.seqno == end:
             self.complete_seqno = end
@@ -151,7 +153,7 @@ class CheckpointQueue:
 
     @property
     def _is_full(self) -> bool:
-        return self._checkpoints.open.is_full(self.limits.max_items, self.limits.max_bytes)
+        return self._checkpoints.open.is_full(self.max_items, self._max_bytes)
 
     @property
     def _end_in_force(self) -> int:

@@ -5,24 +5,6 @@ from dcp.server.model.versions import Version
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointLimits:
-    """Size at which the open checkpoint of an active vbucket is full; one item always fits."""
-
-    max_items: int = 10_000
-    """Default of kv_engine's ``chk_max_items`` (``configuration.json`` of releases below 7.6)."""
-    max_bytes: int = 1024 * 1024
-    """Our own default. kv_engine divides the checkpoint quota by the number of vbuckets and by
-    ``max_checkpoints``, 10 (``kv_bucket.cc``, autoConfigCheckpointMaxSize)."""
-    keeps_versions: bool = False
-    """True in buckets that retain history: a second version of a key begins a checkpoint."""
-
-    def __post_init__(self) -> None:
-        for name, value in (("max_items", self.max_items), ("max_bytes", self.max_bytes)):
-            if value < 1:
-                raise ValueError(f"checkpoint {name}: found {value}, expected 1 or more")
-
-
-@dataclass(frozen=True, slots=True)
 class CursorItems:
     """Items given to a cursor: a whole snapshot of one checkpoint, or part of a received one."""
 

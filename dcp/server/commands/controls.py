@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.server.bucket.dcp_connection import DcpConnection
-from dcp.server.streams.dcp_options import DcpOptions
-from dcp.server.streams.stream_settings import OutOfOrder
+from dcp.server.streams.dcp_options import DcpOptions, OutOfOrder
 from dcp.types import U32_MAX
 from dcp.wire.vocabulary import HelloFeature, OpenFlag, Status
 

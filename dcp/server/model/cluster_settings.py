@@ -18,6 +18,8 @@ from dcp.types import U16_MAX
 OUTBOX_BYTES: Final = 64 * 1024
 """Most bytes of answers that wait for a client; beyond it, its requests are not read."""
 MAX_VBUCKETS: Final = 1024
+_CHECKPOINTS_PER_VBUCKET: Final = 10
+"""Number of full checkpoints of each vbucket that fit the quota (kv_engine ``max_checkpoints``)."""
 MAX_NODES: Final = 128
 _BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,100}")
 """Couchbase's rule: LIST_BUCKETS separates names by spaces, URLs by slashes."""
@@ -34,37 +36,8 @@ def _of_other_ports(protocol: str, usual: int) -> str:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeSettings(Section):
-    """The settings that a node of the embedded producer and a relay share."""
-
-    http_port: int | None = key(
-        None, _of_other_ports("HTTP", HTTP_PORT), least=0, most=U16_MAX, option="--http-port"
-    )
-    tls_port: int | None = key(
-        None,
-        _of_other_ports("the encrypted protocol", TLS_PORT),
-        least=0,
-        most=U16_MAX,
-        option="--tls-port",
-    )
-    https_port: int | None = key(
-        None, _of_other_ports("HTTPS", HTTPS_PORT), least=0, most=U16_MAX, option="--https-port"
-    )
-    checkpoint_quota_bytes: int = key(
-        256 * 1024 * 1024,
-        "Memory for the newest items; beyond it, slow streams read from disk again.",
-        unit="bytes",
-        least=1,
-    )
-    flush_seconds: float = key(
-        0.1, "Longest time between a write and its place on disk.", unit="seconds", above=0
-    )
-    seed: int | None = key(None, "Fixes what is random, such as uuids; none: nothing is fixed.")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSettings(NodeSettings):
+class ClusterSettings(Section):
     """A cluster of ``nodes`` that share the vbuckets of one bucket."""
 
     subject: ClassVar[str] = "producer "
@@ -84,7 +57,20 @@ class ClusterSettings(NodeSettings):
     tls: TlsSettings | None = key(
         None,
         "With it the nodes listen with TLS, too.",
-        parts={"cert_file": "--tls-cert FILE", "key_file": "--tls-key FILE"},
+        parts=TlsSettings.listener_options("--tls"),
+    )
+    http_port: int | None = key(
+        None, _of_other_ports("HTTP", HTTP_PORT), least=0, most=U16_MAX, option="--http-port"
+    )
+    tls_port: int | None = key(
+        None,
+        _of_other_ports("the encrypted protocol", TLS_PORT),
+        least=0,
+        most=U16_MAX,
+        option="--tls-port",
+    )
+    https_port: int | None = key(
+        None, _of_other_ports("HTTPS", HTTPS_PORT), least=0, most=U16_MAX, option="--https-port"
     )
     bucket: str = key(DEFAULT_BUCKET, "The bucket.", option="--bucket NAME")
     bucket_type: BucketType = key(
@@ -110,6 +96,12 @@ class ClusterSettings(NodeSettings):
     external_host: str = key(
         "",
         "External address of every node in the map, with the same ports; empty: none.",
+    )
+    checkpoint_quota_bytes: int = key(
+        256 * 1024 * 1024,
+        "Memory for the newest items; beyond it, slow streams read from disk again.",
+        unit="bytes",
+        least=1,
     )
     checkpoint_items: int = key(
         10_000,
@@ -158,7 +150,7 @@ class ClusterSettings(NodeSettings):
     stuck_name_regex: str = key(
         "",
         "Close consumers that acknowledge nothing of a full window, if this matches the whole name "
-        "that `dcp` statistics show, as in 'eq_dcpq:reader.*'; empty: none.",
+        "that `dcp` statistics show, as in 'eq_dcpq:reader.*'; without it: none.",
         option="--stuck-name-regex REGEX",
     )
     """kv_engine's ``dcp_disconnect_when_stuck_name_regex``; ``stuck_timeout_seconds`` is its
@@ -213,6 +205,9 @@ class ClusterSettings(NodeSettings):
     earlier when much is pending. None: the disk is memory; what a client sent together is on it
     before the last answer leaves.
     """
+    flush_seconds: float = key(
+        0.1, "Longest time between a write and its place on disk.", unit="seconds", above=0
+    )
     persistence_wait_seconds: float = key(
         30.0, "Longest wait of a client for a seqno on disk.", unit="seconds", least=0
     )
@@ -254,6 +249,7 @@ class ClusterSettings(NodeSettings):
     )
     """A consumer that acknowledges the bytes it received loses these from its window with each
     prepare."""
+    seed: int | None = key(None, "Fixes what is random, such as uuids; none: nothing is fixed.")
     clock: Callable[[], float] = key(time, "Returns seconds since 1970.", is_internal=True)
 
     def __post_init__(self) -> None:
@@ -308,6 +304,15 @@ class ClusterSettings(NodeSettings):
         if self.metadata_purge_age_seconds is None:
             return self.bucket_type.metadata_purge_age_seconds
         return self.metadata_purge_age_seconds
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Size at which an open checkpoint is full, whatever its number of items.
+
+        Recovery of memory cannot remove an open checkpoint; larger ones would leave it nothing to
+        free (kv_engine ``kv_bucket.cc``, autoConfigCheckpointMaxSize).
+        """
+        return max(1, self.checkpoint_quota_bytes // self.vbuckets // _CHECKPOINTS_PER_VBUCKET)
 
     @property
     def version(self) -> str:

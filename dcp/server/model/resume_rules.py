@@ -53,7 +53,7 @@ class Verdict:
 def judge(
     request: StreamRequest,
     facts: VbucketFacts,
-    rules: Rules = "document",
+    rules: Rules,
     remote_purge_seqno: int = 0,
 ) -> Verdict:
     """Decide a stream request; the connection makes its own checks between these.
@@ -92,7 +92,7 @@ def range_is_valid(request: StreamRequest, facts: VbucketFacts) -> bool:
 def rollback_seqno(
     request: StreamRequest,
     facts: VbucketFacts,
-    rules: Rules = "document",
+    rules: Rules,
     remote_purge_seqno: int = 0,
 ) -> int | None:
     """Return the seqno to which the client must roll back; None if it may resume."""

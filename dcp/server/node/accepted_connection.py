@@ -85,10 +85,12 @@ class AcceptedConnection:
     def _takes_certificate(self) -> bool:
         """Log in the certificate's user; return False if a required one names nobody."""
         name, tls = self._channel.certificate_name, self._bucket.settings.tls
+        if name is None or tls is None:
+            return True
         is_user = bool(name) and self.session.login.take_certificate(name)
         # An optional certificate that names no user leaves the login to SASL (kv_engine
         # ``daemon/connection.cc``).
-        return is_user or tls is None or not tls.requires_client_certificate
+        return is_user or not tls.requires_client_certificate
 
     async def _read_and_write(self) -> None:
         reader = self._reader = asyncio.ensure_future(self._read())

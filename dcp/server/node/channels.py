@@ -40,8 +40,8 @@ class Channel(Protocol):
         """Do the handshake, if any; raise OSError if the client fails it."""
 
     @property
-    def certificate_name(self) -> str:
-        """Common name in the client's certificate; empty without one."""
+    def certificate_name(self) -> str | None:
+        """Common name in the client's certificate; empty without one, None without TLS."""
 
     @property
     def has_more(self) -> bool:
@@ -81,9 +81,8 @@ class PlainChannel:
         """Do nothing: TCP is connected."""
 
     @property
-    def certificate_name(self) -> str:
-        """Empty: only TLS has certificates."""
-        return ""
+    def certificate_name(self) -> None:
+        """None: only TLS has certificates."""
 
     @property
     def has_more(self) -> bool:

@@ -51,7 +51,7 @@ class HttpConnection:
         await self._awake.wait()
         try:
             await self._channel.open()
-            self._certified = self._bucket.users.certified(self._channel.certificate_name)
+            self._certified = self._bucket.users.certified(self._channel.certificate_name or "")
             while await self._serve_request():
                 pass
         except h11.RemoteProtocolError as error:

@@ -47,10 +47,10 @@ from dcp.server.streams.backfill import (
     snapshot_end,
 )
 from dcp.server.streams.chunks import FrameBatch
+from dcp.server.streams.dcp_options import StreamSettings
 from dcp.server.streams.key_order import KeyOrderItems
 from dcp.server.streams.markers import marker_of
 from dcp.server.streams.snapshots import DiskItems, MemoryItems, Snapshot
-from dcp.server.streams.stream_settings import StreamSettings
 from dcp.server.streams.takeover import Takeover
 from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire import messages as m
@@ -157,7 +157,7 @@ class ActiveStream:
 
     def _place_cursor(self, after_seqno: int) -> bool:
         return self._data.checkpoints.register(
-            self.cursor, after_seqno, droppable=not self._settings.keeps_cursor
+            self.cursor, after_seqno, droppable=not self._settings.options.keeps_cursors
         )
 
     def _on(self, event: _Event) -> None:
@@ -179,7 +179,7 @@ class ActiveStream:
 
     @property
     def has_change_streams(self) -> bool:
-        return self._settings.change_streams
+        return self._settings.options.change_streams
 
     @property
     def has_cursor(self) -> bool:
@@ -330,7 +330,7 @@ class ActiveStream:
             scan = self._data.disk.scan_state(
                 items.sent_seqno,
                 snapshot.covers,
-                each_key_once=not self._settings.change_streams,
+                each_key_once=not self._settings.options.change_streams,
             )
         if scan is None:
             # The next disk snapshot has to start where this one did.
@@ -431,7 +431,7 @@ class ActiveStream:
         return self._begin(Snapshot(items.first_seqno, end, flags, items, got))
 
     def _flags_of(self, found: CursorItems) -> int:
-        extra = int(SnapshotFlag.HISTORY) if self._settings.change_streams else 0
+        extra = int(SnapshotFlag.HISTORY) if self._settings.options.change_streams else 0
         if found.may_repeat:
             extra |= SnapshotFlag.MAY_CONTAIN_DUPLICATES
         if found.kind is CheckpointKind.DISK:
@@ -445,7 +445,7 @@ class ActiveStream:
             snapshot, self._first_start = replace(snapshot, start=self._first_start), None
         self._snapshot = self._with_extras(snapshot)
         self._marker_start, self.sent_snap_end_seqno = snapshot.start, snapshot.end
-        marker = marker_of(snapshot, self._settings, self._data)
+        marker = marker_of(snapshot, self._settings.options, self._data)
         return FrameBatch(self._frame(marker, Opcode.DCP_SNAPSHOT_MARKER))
 
     def _with_extras(self, snapshot: Snapshot) -> Snapshot:

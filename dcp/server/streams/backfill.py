@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dcp.server.model.stream_filter import FilterKind, StreamFilter
 from dcp.server.model.versions import Flavour
 from dcp.server.storage.disk_scan import Scan
+from dcp.server.streams.dcp_options import OutOfOrder, StreamSettings
 from dcp.server.streams.key_order import KeyOrderItems
 from dcp.server.streams.snapshots import DiskItems
-from dcp.server.streams.stream_settings import OutOfOrder, StreamSettings
 from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, OsoFlag
@@ -50,7 +50,7 @@ def snapshot_end(
 
 def scan_of(data: VbucketData, settings: StreamSettings, sent_seqno: int) -> Scan:
     """Open the disk after a seqno, each key once; with change streams only below the history."""
-    history_start = data.disk.history_start_seqno if settings.change_streams else None
+    history_start = data.disk.history_start_seqno if settings.options.change_streams else None
     return data.disk.scan(sent_seqno, history_start)
 
 
@@ -68,10 +68,10 @@ def items_of(
     also ask for it, its filter must name one collection, and the quota must have room for the keys.
     """
     history = None
-    if settings.change_streams and data.disk.history_start_seqno <= scan.end_seqno:
+    if settings.options.change_streams and data.disk.history_start_seqno <= scan.end_seqno:
         history = data.disk.scan_history(scan.start_seqno)
     items = DiskItems(scan, settings.flavour, wanted, history)
-    is_wanted = settings.out_of_order is not OutOfOrder.NO
+    is_wanted = settings.options.out_of_order is not OutOfOrder.NO
     names_one = wanted.kind is FilterKind.COLLECTIONS and len(wanted.collections) == 1
     # A 7.0 server does so however small the collection is; newer servers compare the costs of both
     # scans (kv_engine ``dcp/active_stream.cc``).
@@ -83,7 +83,7 @@ def items_of(
 def messages_behind(
     items: KeyOrderItems, end: int, settings: StreamSettings
 ) -> Iterator[tuple[m.Body, Opcode]]:
-    tells_end = settings.out_of_order is OutOfOrder.WITH_SEQNO_ADVANCED
+    tells_end = settings.options.out_of_order is OutOfOrder.WITH_SEQNO_ADVANCED
     if tells_end and items.last_seqno < end:
         yield m.SeqnoAdvanced(end), Opcode.DCP_SEQNO_ADVANCED
     yield m.OsoSnapshot(OsoFlag.END), Opcode.DCP_OSO_SNAPSHOT

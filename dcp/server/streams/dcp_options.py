@@ -3,13 +3,14 @@
 Together they decide the flavour of items: which bytes an item has on this connection.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Final
 
 from dcp.server.model.connection_name import display_name
+from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.versions import Flavour
-from dcp.server.streams.stream_settings import OutOfOrder
 from dcp.wire.vocabulary import HelloFeature, OpenFlag
 
 ConnectionKey = tuple[int, bytes]
@@ -58,19 +59,31 @@ class DcpClient:
         )
 
 
+class OutOfOrder(Enum):
+    """The client's permission for a first snapshot in key order, which may end with
+    SEQNO_ADVANCED.
+    """
+
+    NO = "no"
+    YES = "yes"
+    WITH_SEQNO_ADVANCED = "with SEQNO_ADVANCED"
+
+
 @dataclass(frozen=True, slots=True)
 class DcpOptions:
     """The options of DCP_CONTROL (``controls.py``), except windows and NOOPs."""
 
-    keeps_cursors: bool
+    keeps_cursors: bool = False
     """True if low memory never drops the connection's cursors. Only replicas may have this: a slow
     client would fill the memory of all.
     """
     announces_closed_streams: bool = False
     change_streams: bool = False
+    """True if streams send all versions, in snapshots whose flags say so."""
     expiry_opcode: bool = False
     forces_compression: bool = False
     marker_v2: bool = False
+    """True if markers of disk snapshots have version 2.2."""
     stream_ids: bool = False
     sync_writes: bool = False
     consumer_name: bytes = b""
@@ -78,8 +91,25 @@ class DcpOptions:
 
     @property
     def acknowledges(self) -> bool:
-        """True if the client is a replica that acknowledges prepares; these need its name."""
+        """True if the client is a replica that acknowledges prepares; these need its name.
+
+        All its markers have at least version 2.0, which says how far sync writes have come.
+        """
         return self.sync_writes and bool(self.consumer_name)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """The settings of a connection for the streams that open from now on."""
+
+    flavour: int
+    options: DcpOptions = DcpOptions()
+    cursor: str = "stream"
+    """Name of the streams' cursors."""
+    prepare_extra_bytes: int = 0
+    """Flow control charges so much for a prepare beyond its length."""
+    key_quota: KeyQuota = field(default_factory=KeyQuota)
+    """Limits the keys in memory for key order, of all streams together."""
 
 
 def flavour_of(client: DcpClient, options: DcpOptions, *, makes_up_metadata: bool = False) -> int:

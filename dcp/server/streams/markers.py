@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.server.model.durability import Durability
+from dcp.server.streams.dcp_options import DcpOptions
 from dcp.server.streams.snapshots import MemoryItems, Snapshot
-from dcp.server.streams.stream_settings import StreamSettings
 from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import SnapshotFlag
@@ -23,14 +23,14 @@ _V2_0: Final = 0
 _V2_2: Final = 2
 
 
-def marker_of(snapshot: Snapshot, settings: StreamSettings, data: VbucketData) -> m.SnapshotMarker:
+def marker_of(snapshot: Snapshot, options: DcpOptions, data: VbucketData) -> m.SnapshotMarker:
     body = m.SnapshotMarker(snapshot.start, snapshot.end, snapshot.flags)
-    is_v2_2 = settings.marker_v2 and bool(snapshot.flags & SnapshotFlag.DISK)
-    if not (settings.tells_durability or is_v2_2):
+    is_v2_2 = options.marker_v2 and bool(snapshot.flags & SnapshotFlag.DISK)
+    if not (options.acknowledges or is_v2_2):
         return body
     # A client without sync writes sees every item.
     durability = Durability(snapshot.end, 0, 0)
-    if settings.tells_durability:
+    if options.acknowledges:
         durability = _durability_of(snapshot, data)
     body = replace(
         body,

@@ -10,7 +10,7 @@ from typing import Final
 
 from dcp.server.checkpoints.checkpoint import CheckpointKind
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Version
 
 _PERSISTENCE: Final = "persistence"
@@ -19,14 +19,14 @@ _OWN_CURSORS: Final = (_BATCHES, _PERSISTENCE)
 
 
 class MemoryHistory:
-    def __init__(self, vbucket: int, limits: CheckpointLimits, high_seqno: int) -> None:
+    def __init__(self, vbucket: int, settings: ClusterSettings, high_seqno: int) -> None:
         self._vbucket = vbucket
-        self._limits = limits
+        self._settings = settings
         self.checkpoints = self._new_checkpoints(high_seqno)
         """``begin_at`` replaces this object: do not keep a reference to it."""
 
     def _new_checkpoints(self, high_seqno: int) -> CheckpointManager:
-        fresh = CheckpointManager(self._vbucket, self._limits, high_seqno)
+        fresh = CheckpointManager(self._vbucket, self._settings, high_seqno)
         # Without these cursors an unwritten item could be freed, so low memory must never drop
         # them.
         for cursor in _OWN_CURSORS:

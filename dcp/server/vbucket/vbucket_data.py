@@ -10,10 +10,9 @@ state, so a crash or a failover can return to the end of any batch.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.durability import Durability
 from dcp.server.model.listeners import Listeners
 from dcp.server.model.versions import Version
@@ -28,17 +27,6 @@ from dcp.server.vbucket.persistence import Persistence
 from dcp.types import U64_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class DataSettings:
-    limits: CheckpointLimits
-    unpersisted_seqnos: int = 0
-    """So many newest seqnos stay in memory only, as with a slow disk."""
-    writes_behind: bool = False
-    """True if a background flusher writes; False if each batch is flushed at its end."""
-    keeps_values: bool = True
-    """True if values stay in memory after they are on disk."""
-
-
 class VbucketData:
     """The versions of one vbucket; call it with the bucket's lock held."""
 
@@ -46,21 +34,25 @@ class VbucketData:
         self,
         vbucket: int,
         file: DiskFile,
-        settings: DataSettings,
+        settings: ClusterSettings,
         *,
+        writes_behind: bool = False,
         base_seqno: int = 0,
         persisted_seqno: int | None = None,
         purge_seqno: int = 0,
     ) -> None:
-        """``base_seqno`` is the high seqno before the first version."""
+        """``base_seqno`` is the high seqno before the first version.
+
+        With ``writes_behind`` a background flusher writes; else each batch is flushed at its end.
+        """
         self.vbucket = vbucket
         self.on_append: Listeners[[Version]] = Listeners()
         """Called with each appended version; not with those that a replica receives."""
         self._require_room: Callable[[], None] = lambda: None
-        self._writes_behind = settings.writes_behind
+        self._writes_behind = writes_behind
         self._unwritten = UnwrittenBatches()
         self._store = VbucketStore(file, vbucket)
-        self.memory = MemoryHistory(vbucket, settings.limits, base_seqno)
+        self.memory = MemoryHistory(vbucket, settings, base_seqno)
         self.newest = NewestVersions(vbucket, self._store, keeps_values=settings.keeps_values)
         self.disk = DiskHistory(
             self._store,

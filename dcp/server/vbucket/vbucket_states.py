@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 
 from dcp.errors import LocalProtocolError
-from dcp.server.checkpoints.checkpoint_memory import limits_for
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.failover_log import fork
@@ -26,7 +25,7 @@ from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.storage.pending_write import PendingWrite
 from dcp.server.storage.saved_vbucket import SavedVbucket, VbucketHome
 from dcp.server.vbucket.documents import DocumentStore
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 
@@ -66,14 +65,12 @@ class Vbucket:
         """
         self.named_manifests: frozenset[int] = frozenset()
         """Manifests that the log on disk may refer to by number, so bucket.json must keep them."""
-        data_settings = _data_settings(settings)
         if home is not None:
-            behind = replace(data_settings, writes_behind=True)
-            data = VbucketData(vbucket, home.file, behind)
+            data = VbucketData(vbucket, home.file, settings, writes_behind=True)
             self._restore(data, home, state)
             return
         failover_log = FailoverLog((FailoverEntry(fresh_uuid(), 0),))
-        data = VbucketData(vbucket, MemoryFile(), data_settings)
+        data = VbucketData(vbucket, MemoryFile(), settings)
         self._begin(data, failover_log, HybridClock(), state or VbucketState.ACTIVE)
 
     def _restore(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
@@ -377,7 +374,7 @@ class Vbucket:
         # Everything below the first given version counts as items that nobody recorded.
         base = versions[0].seqno - 1 if versions else high
         persisted = high if facts.persisted_seqno is None else facts.persisted_seqno
-        settings = replace(_data_settings(self._settings), unpersisted_seqnos=high - persisted)
+        settings = replace(self._settings, unpersisted_seqnos=high - persisted)
         data = VbucketData(
             self.id,
             MemoryFile(),
@@ -421,13 +418,3 @@ class Vbucket:
                 manifest = known
             collections.stand_at(manifest, version.seqno)
         self.documents.clock.raise_floor(version.cas)
-
-
-def _data_settings(settings: ClusterSettings) -> DataSettings:
-    share = limits_for(settings.checkpoint_quota_bytes, settings.vbuckets)
-    limits = replace(
-        share,
-        max_items=max(1, settings.checkpoint_items),
-        keeps_versions=settings.history_retention_bytes > 0,
-    )
-    return DataSettings(limits, settings.unpersisted_seqnos, keeps_values=settings.keeps_values)

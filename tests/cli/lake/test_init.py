@@ -58,7 +58,7 @@ def test_options_alone_make_a_file_of_what_was_told(
     text = file.read_text("utf-8")
     keys = re.findall(r"^(\w+) = ", text, re.MULTILINE)
     assert keys == ["seeds", "bucket", "username", "root"], "the only bucket is chosen untold"
-    assert "# The bucket to replicate. Value: a text.\nbucket = " in text
+    assert "# The bucket to replicate. Value: a non-empty text.\nbucket = " in text
     assert PASSWORD not in text
     settings = load_settings(file, {})
     assert settings.source.seeds == tuple(cluster.seeds)

@@ -74,8 +74,9 @@ def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--tls-key", KEY], "--tls-cert, --tls-key: TLS key_file: found no cert_file"),
-        (["--tls-cert", ""], "producer tls: found no certificate, expected the nodes' own"),
+        (["--tls-key", KEY], "--tls-require-client-cert: TLS key_file: found no cert_file"),
+        ([*TLS, "--tls-require-client-cert"], "requires_client_certificate: found no ca_file"),
+        (["--tls-client-ca", CERTIFICATE], "producer tls: found no certificate, expected the"),
         (["--tls-port", "12100"], "tls ports: found some, expected none without a certificate"),
         (["--https-port", "0"], "tls ports: found some, expected none without a certificate"),
         ([*TLS, "--nodes", "4"], "producer ports: found 11210 twice"),

@@ -50,8 +50,7 @@ def read(_):
 def run(*, words: Annotated[str, Option(parser=read)]):
     return 0
 
-application = main.new_application("")
-application.command()(main.with_exit_code("run", run))
+application = main.application_of("run", run, "")
 main.command = lambda _: application
 sys.exit(main.main(["run", "--words", "x"]))
 """

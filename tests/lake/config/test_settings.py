@@ -19,7 +19,7 @@ from dcp.lake.config.settings_document import document
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.receive.source_access import connection_settings
 from dcp.protocol.credentials import Credentials
-from dcp.setting_keys import shown_settings
+from dcp.setting_keys import default_of, shown_settings
 from dcp.tls_settings import TlsSettings
 
 CONF = Path(__file__).parents[3] / "conf" / "dcplake.toml"
@@ -214,7 +214,10 @@ def test_file_then_environment_then_option(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("[round]\ntask = 2", ["lake.toml", "round.task", "unknown key", "target_bytes"]),
-        ("[source]\npassword_env = {}", ["password_env", "found a table of texts", "a text"]),
+        (
+            "[source]\npassword_env = {}",
+            ["password_env", "found a table of texts", "a non-empty text"],
+        ),
         (
             "[rounds]\ntasks = 2",
             ["lake.toml", "'rounds'", "source, filter, privacy, flow_control, round"],
@@ -229,7 +232,7 @@ def test_file_then_environment_then_option(tmp_path: Path) -> None:
         ("[round]\ntasks = -1", ["round.tasks", "-1", "from 0 to 4096"]),
         ("[round]\ntarget_seconds = nan", ["round.target_seconds", "nan", "0.1 or more"]),
         ("[round]\ntarget_seconds = inf", ["round.target_seconds", "inf"]),
-        ("[source]\nbucket = 7", ["source.bucket", "7 (int)", "a text"]),
+        ("[source]\nbucket = 7", ["source.bucket", "7 (int)", "a non-empty text"]),
         ("[source]\nseeds = []", ["source.seeds", "a list of one or more"]),
         ('[source]\nseeds = "a:1"', ["source.seeds", "a list"]),
         ('[source]\npassword = "x"', ["source.password", "unknown key", "password_env"]),
@@ -276,6 +279,24 @@ def test_a_master_that_is_none_is_named_once(tmp_path: Path) -> None:
 def test_a_master_among_sparks_own_settings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"found spark\.master, expected it in the section"):
         load(tmp_path, '[spark.conf]\n"spark.master" = "local[2]"\n')
+
+
+def test_an_empty_value_of_a_setting_that_needs_one_is_told(tmp_path: Path) -> None:
+    told = []
+    for section, kind in SECTIONS.items():
+        for each in shown_settings(kind):
+            name, default = f"{section}.{each.name}", default_of(each)
+            if each.metadata["may_be_empty"] or default in ("", (), {}):
+                continue
+            variable = f"DCPLAKE_{name.replace('.', '_').upper()}"
+            found = r"found (''|\(\)|a value of type) .*, expected "
+            with pytest.raises(ConfigError, match=rf"^environment variable {variable}: {name}: "):
+                load(tmp_path, "", **{variable: " "})
+            with pytest.raises(ConfigError, match=rf"lake\.toml: {name}: {found}"):
+                load(tmp_path, f'[{section}]\n{each.name} = ""')
+            told.append(name)
+    assert {"source.bucket", "source.seeds", "lake.root", "spark.master"} <= set(told)
+    assert load(tmp_path, '[filter]\nexclude_keys = ""').filter.exclude_keys == ""
 
 
 def test_mistakes_in_options_name_the_option() -> None:

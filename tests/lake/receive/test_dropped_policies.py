@@ -42,7 +42,7 @@ def test_the_nearest_name_decides_and_what_was_learnt_stays() -> None:
 
 def test_a_name_that_nobody_knows_is_refused() -> None:
     there = collections_of(manifest(_default=[], s=["c"]))
-    policies = DroppedPolicies().with_collections(RULES, there)
+    policies = DroppedPolicies(DroppedPolicy.DELETE).with_collections(RULES, there)
     with pytest.raises(
         ConfigError, match=r"dropped_collections: found 's\.gone'.*_default, s, s\.c"
     ):

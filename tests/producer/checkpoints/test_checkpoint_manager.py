@@ -13,7 +13,7 @@ from dcp.errors import LocalProtocolError
 from dcp.server.checkpoints.checkpoint import CheckpointHead, CheckpointKind, OpenCheckpoint
 from dcp.server.checkpoints.checkpoint_cursors import Cursors
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits, CursorItems
+from dcp.server.checkpoints.checkpoint_values import CursorItems
 from tests.producer.queued import (
     COST,
     Item,
@@ -166,8 +166,6 @@ def test_misuse_is_refused_and_leaves_everything_as_it_was(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CheckpointLimits(max_items=0), "max_items: found 0, expected 1 or more"),
-        (lambda: CheckpointLimits(max_bytes=0), "max_bytes: found 0, expected 1 or more"),
         (lambda: new_manager(high_seqno=-1), "high_seqno: found -1"),
         (lambda: new_manager().begin_snapshot(5, 4, MEMORY), "found start 5 beyond its end 4"),
         (

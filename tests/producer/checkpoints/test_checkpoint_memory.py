@@ -1,6 +1,6 @@
 """Memory recovery: when it begins and ends, in which order, and that it never takes too much."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import pytest
@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from dcp.server.checkpoints.checkpoint import CheckpointKind
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
 from dcp.server.checkpoints.checkpoint_memory import (
-    CHECKPOINTS_PER_VBUCKET,
     LOWER_MARK_PERCENT,
     UPPER_MARK_PERCENT,
     Recovery,
-    limits_for,
     recover,
 )
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from tests.producer.queued import (
     COST,
     drained,
@@ -46,7 +44,7 @@ def _freed_bytes(recovery: Recovery) -> int:
 
 
 def test_the_marks_are_those_of_kv_engine() -> None:
-    assert (UPPER_MARK_PERCENT, LOWER_MARK_PERCENT, CHECKPOINTS_PER_VBUCKET) == (90, 60, 10)
+    assert (UPPER_MARK_PERCENT, LOWER_MARK_PERCENT) == (90, 60)
 
 
 @pytest.mark.parametrize(("items", "left"), [(0, 0), (60, 60), (89, 89), (90, 60), (150, 60)])
@@ -148,7 +146,7 @@ def _had_a_whole_checkpoint_to_give(manager: CheckpointManager, name: str) -> bo
     kept = min((c.seqno for c in cursors.values() if not c.is_droppable), default=2**64)
     *closed, opened = manager.checkpoints
     ends = [each.high_seqno for each in closed]
-    if opened.item_count >= manager.limits.max_items:
+    if opened.item_count >= manager.max_items:
         ends.append(opened.high_seqno)
     return cursors[name].is_droppable and any(cursors[name].seqno < end <= kept for end in ends)
 
@@ -188,17 +186,10 @@ def test_recovery_takes_what_it_must_and_no_more(shapes: list[Shape], quota_item
 def test_each_vbucket_has_ten_checkpoints_of_the_quota(
     quota_bytes: int, vbuckets: int, max_bytes: int
 ) -> None:
-    assert limits_for(quota_bytes, vbuckets) == CheckpointLimits(max_bytes=max_bytes)
+    settings = ClusterSettings(vbuckets=vbuckets, checkpoint_quota_bytes=quota_bytes)
+    assert settings.checkpoint_bytes == max_bytes
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: recover([], 0), "checkpoint quota: found 0 bytes, expected 1 or more"),
-        (lambda: limits_for(0, 1), "checkpoint quota: found 0 bytes, expected 1 or more"),
-        (lambda: limits_for(1, 0), "found 0 vbuckets, expected 1 or more"),
-    ],
-)
-def test_impossible_quotas_are_refused(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_an_impossible_quota_is_refused() -> None:
+    with pytest.raises(ValueError, match="checkpoint quota: found 0 bytes, expected 1 or more"):
+        recover([], 0)

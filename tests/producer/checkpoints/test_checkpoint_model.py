@@ -14,12 +14,12 @@ import pytest
 from dcp.errors import LocalProtocolError
 from dcp.server.checkpoints.checkpoint import ITEM_OVERHEAD_BYTES, CheckpointKind
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.versions import Version
 from tests.producer.queued import (
     Item,
     drop_cursors,
     next_items,
+    settings_of,
 )
 from tests.seeds import seeds
 
@@ -85,11 +85,11 @@ class Run:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         max_items, max_bytes = self.random.choice(LIMITS)
-        self.limits = CheckpointLimits(max_items, max_bytes)
+        self.limits = max_items, max_bytes
         self.deduplicated = self.random.choice([1, 1, 0.9, 0])
         base = self.random.choice([0, 9, 2**63])
         self.names = NAMES[: self.random.randint(1, len(NAMES))]
-        self.manager: CheckpointManager = CheckpointManager(5, self.limits, base)
+        self.manager: CheckpointManager = CheckpointManager(5, settings_of(*self.limits), base)
         self.cursors: dict[str, ModelCursor] = {}
         self._forget_all(base)
 
@@ -120,7 +120,8 @@ class Run:
     @property
     def is_full(self) -> bool:
         count, size = len(self.in_memory(self.open)), self.memory_of(self.open)
-        return count >= self.limits.max_items or size >= self.limits.max_bytes
+        max_items, max_bytes = self.limits
+        return count >= max_items or size >= max_bytes
 
     @property
     def lowest(self) -> int:
@@ -289,7 +290,7 @@ class Run:
     def begin_anew(self) -> None:
         """As after a cut of the vbucket: memory goes on behind what is on disk."""
         seqno = max(self.base, self.high - self.random.randint(0, 10))
-        self.manager = CheckpointManager(5, self.limits, seqno)
+        self.manager = CheckpointManager(5, settings_of(*self.limits), seqno)
         self.cursors.clear()
         self._forget_all(seqno)
 

@@ -82,8 +82,8 @@ def test_either_way_alone_fails_a_case(
 
 def test_a_whole_snapshot_is_not_asked_for_again() -> None:
     facts = VbucketFacts(FailoverLog((FailoverEntry(7, 0),)), 50)
-    assert judge(resuming(25, 7, 0, 25), facts).snap_start == 25
-    assert judge(resuming(12, 7, 0, 25), facts).snap_start == 0
+    assert judge(resuming(25, 7, 0, 25), facts, "document").snap_start == 25
+    assert judge(resuming(12, 7, 0, 25), facts, "document").snap_start == 0
 
 
 # --- the rollback document, case by case

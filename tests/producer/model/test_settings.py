@@ -21,7 +21,7 @@ from dcp.tls_settings import TlsSettings
         ({"nodes": 2, "port": 9000, "http_port": 9001}, "ports: found 9001 twice"),
         ({"tls": TlsSettings()}, "tls: found no certificate, expected the nodes' own"),
         ({"tls_port": 9000}, "tls ports: found some, expected none without a certificate"),
-        ({"bucket": ""}, "bucket: found name '', expected 1 to 100 of the characters A-Z"),
+        ({"bucket": ""}, "bucket: found '' (str), expected a non-empty text"),
         ({"bucket": "a b"}, "bucket: found name 'a b', expected"),
         ({"bucket": "a/b"}, "bucket: found name 'a/b', expected"),
         ({"bucket": "\xfc"}, "bucket: found name '\xfc', expected"),

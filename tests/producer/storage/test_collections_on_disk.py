@@ -9,12 +9,12 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.storage.disk_scan import Scan
 from dcp.server.storage.stored_items import versions_of
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire import messages as m
 from dcp.wire.system_event import CollectionFlushed
 from dcp.wire.vocabulary import Opcode, StreamFlag
@@ -67,8 +67,7 @@ class Driven:
         self.scans: list[tuple[Scan, list[int]]] = []
 
     def _open(self) -> VbucketData:
-        settings = DataSettings(CheckpointLimits(), writes_behind=True)
-        return VbucketData(0, self.file, settings)
+        return VbucketData(0, self.file, ClusterSettings(), writes_behind=True)
 
     def write(self, what: str, collection: int, key: bytes) -> None:
         seqno = self.data.high_seqno + 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.disk_batch import DiskBatch
 from dcp.server.storage.disk_file import MemoryFile
@@ -16,7 +16,7 @@ from dcp.server.storage.disk_log import DiskLog
 from dcp.server.storage.disk_store import VbucketStore
 from dcp.server.storage.saved_vbucket import SavedVbucket
 from dcp.server.vbucket import newest_versions
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.system_event import CollectionFlushed
 from dcp.wire.vocabulary import Opcode, VbucketState
@@ -63,7 +63,7 @@ def _failing(place: str, failure: BaseException, nth: int = 1) -> Iterator[None]
 
 
 def _new(file: MemoryFile) -> VbucketData:
-    data = VbucketData(0, file, DataSettings(CheckpointLimits(), writes_behind=True))
+    data = VbucketData(0, file, ClusterSettings(), writes_behind=True)
     data.persistence.state.state_at = lambda _: SAVED
     return data
 

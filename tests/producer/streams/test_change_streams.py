@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.bucket_type import BucketType
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.versions import Flavour
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.streams.active_stream import ActiveStream
-from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.streams.dcp_options import DcpOptions, StreamSettings
 from dcp.server.vbucket.documents import DocumentStore
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.framing import FrameSplitter
@@ -175,8 +174,8 @@ def test_all_versions_come_from_the_history_on(
     start: int,
 ) -> None:
     """Writes go on, and logs are compacted, while it streams."""
-    limits = CheckpointLimits(max_items=checkpoint_items, keeps_versions=True)
-    data = VbucketData(0, MemoryFile(), DataSettings(limits))
+    retaining = ClusterSettings(checkpoint_items=checkpoint_items, history_retention_bytes=1)
+    data = VbucketData(0, MemoryFile(), retaining)
     store = DocumentWriter(DocumentStore(data))
     written = list[bytes]()
 
@@ -193,7 +192,7 @@ def test_all_versions_come_from_the_history_on(
     start, at_first = min(start, len(written)), len(written)
     from_seqno = data.disk.history_start_seqno
     assert from_seqno <= len(compacted) + 1
-    settings = StreamSettings(int(Flavour.COLLECTIONS), change_streams=True)
+    settings = StreamSettings(int(Flavour.COLLECTIONS), DcpOptions(change_streams=True))
     stream = ActiveStream(
         data, 9, Verdict(Status.SUCCESS, start=start, snap_start=start), 0, settings
     )

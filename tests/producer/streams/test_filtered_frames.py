@@ -9,7 +9,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
 from dcp.server.model.versions import Content, Flavour, SyncWrite, Version
@@ -19,7 +19,7 @@ from dcp.server.storage.stored_items import stored_item, versions_of
 from dcp.server.streams import key_order, snapshots
 from dcp.server.streams.key_order import KeyOrderItems
 from dcp.server.streams.snapshots import DiskItems, SnapshotItems
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire import messages as m
 from dcp.wire.snappy import deflate
 from dcp.wire.system_event import CollectionBegun, CollectionEnded, CollectionFlushed
@@ -187,7 +187,7 @@ class _Driven:
         self.data = self._open()
 
     def _open(self) -> VbucketData:
-        return VbucketData(0, self.file, DataSettings(CheckpointLimits(), writes_behind=True))
+        return VbucketData(0, self.file, ClusterSettings(), writes_behind=True)
 
     def write(self, what: str, collection: int, key: bytes) -> None:
         seqno = self.data.high_seqno + 1

@@ -18,7 +18,7 @@ from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import Rules, judge
 from dcp.server.model.versions import Flavour
 from dcp.server.streams.active_stream import ActiveStream, ActiveStreamPhase
-from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.streams.dcp_options import StreamSettings
 from dcp.types import FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

@@ -5,15 +5,15 @@ import tracemalloc
 import pytest
 
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import StreamFilter
 from dcp.server.model.versions import Flavour
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.streams.active_stream import ActiveStream
-from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.streams.dcp_options import StreamSettings
 from dcp.server.vbucket.documents import DocumentStore
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.types import END_OF_TIME
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.snappy import deflate
@@ -27,8 +27,8 @@ HELD_BYTES = 6 * 1024
 
 
 def _store(value: bytes, datatype: int, checkpoint_items: int) -> DocumentWriter:
-    limits = CheckpointLimits(max_items=checkpoint_items)
-    data = VbucketData(0, MemoryFile(), DataSettings(limits))
+    settings = ClusterSettings(checkpoint_items=checkpoint_items)
+    data = VbucketData(0, MemoryFile(), settings)
     store = DocumentWriter(DocumentStore(data))
     for number in range(DOCUMENTS):
         store.store(b"k%d" % number, checked(value, datatype), 1.0)

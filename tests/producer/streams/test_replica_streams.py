@@ -14,7 +14,7 @@ from dcp.server.model.stream_filter import EVERYTHING, LEGACY
 from dcp.server.model.versions import Content, Flavour, Version
 from dcp.server.storage.stored_items import STORED_FLAVOUR
 from dcp.server.streams.active_stream import ActiveStream
-from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.streams.dcp_options import StreamSettings
 from dcp.server.vbucket.replica import Replica
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire import messages as m

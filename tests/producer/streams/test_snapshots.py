@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING
 from dcp.server.model.versions import Flavour
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.streams.active_stream import ActiveStream, ActiveStreamPhase
+from dcp.server.streams.dcp_options import StreamSettings
 from dcp.server.streams.snapshots import DiskItems
-from dcp.server.streams.stream_settings import StreamSettings
 from dcp.server.vbucket.documents import DocumentStore
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
@@ -53,8 +53,8 @@ class Model:
 def _built(
     base: int, steps: list[Write], checkpoint_items: int = 1000
 ) -> tuple[DocumentWriter, Model]:
-    limits = CheckpointLimits(max_items=checkpoint_items)
-    data = VbucketData(0, MemoryFile(), DataSettings(limits), base_seqno=base)
+    settings = ClusterSettings(checkpoint_items=checkpoint_items)
+    data = VbucketData(0, MemoryFile(), settings, base_seqno=base)
     model = Model([])
     store = DocumentWriter(DocumentStore(data))
     for key, deleted in steps:

@@ -11,16 +11,16 @@ import pytest
 
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.checkpoints.checkpoint_memory import recover
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import FIRST
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
 from dcp.server.model.versions import Flavour, Version
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.streams.active_stream import ActiveStream
-from dcp.server.streams.stream_settings import StreamSettings
+from dcp.server.streams.dcp_options import StreamSettings
 from dcp.server.vbucket.documents import DocumentStore
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
@@ -41,8 +41,8 @@ Key = tuple[int, bytes]
 
 def _begun_vbucket(checkpoint_items: int) -> DocumentWriter:
     """Seqno 1 is a document, 2 the beginning of another collection of the default scope."""
-    limits = CheckpointLimits(max_items=checkpoint_items)
-    data = VbucketData(0, MemoryFile(), DataSettings(limits))
+    settings = ClusterSettings(checkpoint_items=checkpoint_items)
+    data = VbucketData(0, MemoryFile(), settings)
     store = DocumentWriter(DocumentStore(data))
     store.store(b"first", checked(b"{}"), 1.0)
     begun = CollectionBegun(1, 0, OTHER, b"other", None)

@@ -9,16 +9,14 @@ from hypothesis import strategies as st
 
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.bucket.dcp_connection import DcpConnection
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.streams.active_stream import ActiveStream
-from dcp.server.streams.dcp_options import DcpClient
+from dcp.server.streams.dcp_options import DcpClient, StreamSettings
 from dcp.server.streams.stream_register import StreamRegister
-from dcp.server.streams.stream_settings import StreamSettings
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 
 VBUCKETS = 4
@@ -48,7 +46,7 @@ def new_stream(
     )
 
 
-EMPTY = (MemoryFile(), DataSettings(CheckpointLimits()))
+EMPTY = (MemoryFile(), ClusterSettings())
 
 
 @pytest.fixture

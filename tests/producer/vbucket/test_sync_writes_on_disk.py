@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.writes.sync_writes import abort_of, commit_of
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.storage.disk_file import MemoryFile
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status, StreamFlag
 from tests.producer.durable_requests import FEATURES, MAJORITY
@@ -34,7 +34,7 @@ class Driven:
         self.written: list[Version] = []
 
     def _open(self) -> VbucketData:
-        return VbucketData(0, self.file, DataSettings(CheckpointLimits(), writes_behind=True))
+        return VbucketData(0, self.file, ClusterSettings(), writes_behind=True)
 
     def pending(self) -> dict[bytes, Version]:
         found: dict[bytes, Version] = {}

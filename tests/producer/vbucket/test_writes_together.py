@@ -10,14 +10,14 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.failover import fail_over
 from dcp.producer.parallel_writes import flush_together, save_together
 from dcp.producer.promotion import take_over
-from dcp.server.checkpoints.checkpoint_values import CheckpointLimits
+from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.bucket_record import BucketRecord
 from dcp.server.storage.data_folder import DataFolder
 from dcp.server.storage.disk_file import Data, MemoryFile, OsFile
 from dcp.server.storage.log_names import LogNames, first_names
 from dcp.server.storage.saved_vbucket import SavedVbucket
-from dcp.server.vbucket.vbucket_data import DataSettings, VbucketData
+from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 from tests.producer.compared_replicas import assert_replicas_are_equal
@@ -43,9 +43,7 @@ class _Kept:
 
     def __init__(self, vbucket: int) -> None:
         self.file, self.uuid = _File(), 1
-        self.data = VbucketData(
-            vbucket, self.file, DataSettings(CheckpointLimits(), writes_behind=True)
-        )
+        self.data = VbucketData(vbucket, self.file, ClusterSettings(), writes_behind=True)
         self.data.persistence.state.state_at = lambda _: self.state()
         self.write(1)
         self.write(2)
