@@ -195,7 +195,9 @@ def _relations(
     }
 
 
-def _memory_views(relations: Mapping[str, _Relation], touched: Touched | None) -> dict[str, pa.Table]:
+def _memory_views(
+    relations: Mapping[str, _Relation], touched: Touched | None
+) -> dict[str, pa.Table]:
     """Return the relations' rows; none if Spark reads them, as they may be large."""
     found: dict[str, pa.Table] = {}
     if touched is not None:
