@@ -37,8 +37,6 @@ from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.vbucket_state import RestartReason, VbucketProgress
 from dcp.printable import number_ranges, numbers_of
 
-_OTHER_BEGINNINGS: Final = frozenset({RestartReason.RESYNC, RestartReason.STALE})
-"""For these reasons the active node streams a vbucket from seqno 0, which replaces its backfill."""
 _NODES_KEY: Final = "source"  # a name that users write
 _RATE: Final = "megabytes_per_second"
 _COLLECTIONS: Final = "collections"
@@ -213,7 +211,9 @@ def progress_of(
 ) -> BackfillProgress:
     forks = forks_between(lake, request.begun_round, newest, request.vbuckets)
     begun = {vb: each for vb, own in forks.items() if (each := newest_beginning(own)) is not None}
-    taken_over = {vb for vb, each in begun.items() if each.reason in _OTHER_BEGINNINGS}
+    # For any other reason the active node streams the vbucket from seqno 0. A replica must not go
+    # on with it: it may lack published rows.
+    taken_over = {vb for vb, each in begun.items() if each.reason != RestartReason.BACKFILL}
     return BackfillProgress.of(request, states, begun, taken_over)
 
 

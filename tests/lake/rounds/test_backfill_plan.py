@@ -8,6 +8,8 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ClusterView, VbucketHolder
+from dcp.lake.change_log.changes import append_states
+from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.backfill_plan import (
@@ -21,9 +23,11 @@ from dcp.lake.rounds.backfill_plan import (
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import BackfillNodes, RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
+from dcp.lake.run.driver_backfills import progress_of
 from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
+from tests.lake.memory_store import lake_in_memory
 
 ACTIVE, FIRST, SECOND = (NodeAddress("node", port) for port in (11210, 11220, 11230))
 OLD, NEW = 0xAAAA, 0xBBBB
@@ -208,3 +212,18 @@ def test_a_vbucket_is_done_where_all_that_a_node_held_was_read(
     progress = BackfillProgress.of(request(0), {0: state}, begun={0})
     assert (0 in progress.done) is is_done
     assert (0 in progress.reading) is not is_done
+
+
+@pytest.mark.parametrize("reason", RestartReason)
+def test_only_what_the_backfill_itself_began_is_read_on_from_a_replica(
+    reason: RestartReason,
+) -> None:
+    lake, states = lake_in_memory(2), [published(0, 80), published(1, 80)]
+    for number in (1, 2, 3):
+        append_states(lake, states, number, "writer")
+    restart = Restart(0, reason)
+    states[0] = states[0].restarted(restart)
+    append_states(lake, states, 4, "writer", restarts=[restart])
+    progress = progress_of(lake, request(0, 1), states_at(lake, 4), 4)
+    assert progress.waiting == {1}
+    assert progress.reading == ({0} if reason is RestartReason.BACKFILL else set())
