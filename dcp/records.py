@@ -20,7 +20,7 @@ SPREAD: Final = "*"
 """Marks a field whose own fields stand beside the record's other fields."""
 
 UNSTORED: Final = ""
-"""Marks a field that is not stored."""
+"""Marks a field that `plain` leaves out. It may still be a column, if it names its Arrow type."""
 
 
 class Record:

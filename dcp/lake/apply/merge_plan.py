@@ -155,7 +155,7 @@ class MergePlan:
         return "key literals" if self.names_keys else "hash join"
 
     def __str__(self) -> str:
-        keys = "changed keys" if self.touched is None else str(self.touched)
+        keys = "touched keys" if self.touched is None else str(self.touched)
         return (
             f"apply {self.current.table}: round {self.current.to_round} -> {self.to_round}, "
             f"{keys}, by {self.method}, reading {self.log_slice}"

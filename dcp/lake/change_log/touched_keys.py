@@ -48,7 +48,7 @@ class Touched:
         return len(self.newest)
 
     def __str__(self) -> str:
-        told = f"{len(self)} changed keys in {len(self.vbuckets)} vbuckets"
+        told = f"{len(self)} touched keys in {len(self.vbuckets)} vbuckets"
         return told + (f", {len(self.lost)} without a live row" if self.lost else "")
 
     @property

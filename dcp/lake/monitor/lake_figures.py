@@ -260,7 +260,7 @@ class FiguresReader:
         with self._lake.read_once():
             of_tables = self._figures_of_tables(at)
             contact = last_contact(self._lake.store, of_tables.round_at)
-            if asked is not None:
+            if asked is not None and (contact is None or contact.time <= asked.time):
                 contact = replace(asked, minutes=() if contact is None else contact.minutes)
             actions = self._control.actions()
             pause = pause_of(actions)
@@ -433,7 +433,7 @@ def _running(board: BoardFolder) -> tuple[tuple[TaskStats, ...], Sequence[str]]:
     """Return the tasks of the board, and why it cannot be read."""
     try:
         return tuple(read_board(board)), ()
-    except ConfigError as error:
+    except (ConfigError, OSError) as error:  # no other figure may suffer
         return (), (str(error),)
 
 

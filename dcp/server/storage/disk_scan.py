@@ -113,15 +113,16 @@ class ScannedFile:
     def leave(self) -> None:
         with self._lock:
             self._scans -= 1
-            is_last = not self._scans
-        if is_last:
-            # If the compaction failed, the next scan reads the file itself again.
-            self._read_pinned = None
-            self._pins.close()
+            if not self._scans:
+                # If the compaction failed, the next scan reads the file itself again.
+                self._read_pinned = None
+                self._pins.close()
 
     def retire(self) -> None:
         """Pin the file for open scans; call it before the file is replaced or given away."""
-        if self._scans:
+        with self._lock:
+            if not self._scans:
+                return
             self._read_pinned = self._pins.enter_context(self._file.pinned())
 
 

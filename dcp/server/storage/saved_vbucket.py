@@ -17,8 +17,6 @@ from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import VbucketState
 
 STATE_VERSION: Final = 3
-_WITHOUT_PURGE_SEQNO: Final = 2
-"""Logs of this version are read too; they count as if no tombstone was purged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,7 @@ class SavedVbucket:
         Raises DiskFormatError if another version of dcplake wrote it.
         """
         tree = json.loads(data)
-        if tree["version"] not in (STATE_VERSION, _WITHOUT_PURGE_SEQNO):
+        if tree["version"] != STATE_VERSION:
             raise DiskFormatError(
                 f"vbucket {vbucket}: found state version {tree['version']}, "
                 f"expected {STATE_VERSION}"
@@ -105,7 +103,7 @@ class SavedVbucket:
             tuple((seqno, number) for seqno, number in tree["manifests"]),
             dict(tree["highs"]),
             tree["whole"],
-            tree.get("purge", 0),
+            tree["purge"],
         )
 
 

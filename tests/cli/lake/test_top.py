@@ -402,7 +402,7 @@ def _until_stalled(
             continue
         assert main(["top", "--config", str(world.config), "--json"]) == 0
         tasks: list[dict[str, Any]] = look_json(capsys.readouterr().out)["tasks"]
-        # The other task may be gated in passing; this one stays.
+        # The other task may wait in passing; this one stays.
         still = len(tasks) == 1 and tasks[0]["seconds"] > 5
         if still and any(each["bottleneck"] == "spark" for each in _stalled(tasks[0])):
             return tasks

@@ -135,12 +135,12 @@ TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), "f", Co
             replace(NEXT, begins_anew=True),
             "rounds 8 to 8: 0 ranges of rows in 0 vbuckets; every vbucket began anew",
         ),
-        (Touched(), "0 changed keys in 0 vbuckets"),
+        (Touched(), "0 touched keys in 0 vbuckets"),
         (
             Touched(
                 {(0, "a"): None, (0, "b"): RowReference(1, 0, 1), (2, "c"): RowReference(2, 0, 1)}
             ),
-            "3 changed keys in 2 vbuckets, 1 without a live row",
+            "3 touched keys in 2 vbuckets, 1 without a live row",
         ),
         (UNTYPED, "no typed columns"),
         (OTHER_COLUMNS, "the typed columns go"),
@@ -154,7 +154,7 @@ TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), "f", Co
         (CommitReason.NONE, "it waits for further rounds"),
         (
             MergePlan(CURRENT, NEXT, ONE_KEY, since_version=3, rows=MERGE_SOURCE.empty_table()),
-            "apply docs: round 7 -> 8, 1 changed keys in 1 vbuckets, 1 without a live row, by hash "
+            "apply docs: round 7 -> 8, 1 touched keys in 1 vbuckets, 1 without a live row, by hash "
             "join, reading rounds 8 to 8: 0 ranges of rows in 0 vbuckets",
         ),
     ],
