@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dcp.lake.change_log.applied import ReplicaStatus
-from dcp.lake.change_log.last_contact import LastContact, Minute
+from dcp.lake.change_log.last_contact import LastContact, Minute, note_contact
 from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures, ReplicaFigures
 from dcp.lake.monitor.lake_metrics import lake_exposition
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -92,6 +92,27 @@ def test_a_board_that_others_can_write_is_a_warning_and_hides_no_other_figure(
     assert (figures.tasks, figures.vbuckets) == ((), 2)
     [warning] = figures.warnings
     assert warning.startswith(f"{board.folder.parent}: found ") and "0o700" in warning
+
+
+def test_a_board_that_cannot_be_read_is_a_warning_and_hides_no_other_figure(
+    tmp_path: Path,
+) -> None:
+    board = BoardFolder("lake", str(tmp_path / ("n" * 300)))
+    figures = FiguresReader(lake_in_memory(2), board, searches=True).read(AT)
+    assert (figures.tasks, figures.vbuckets) == ((), 2)
+    [warning] = figures.warnings
+    assert "File name too long" in warning
+
+
+def test_the_newest_contact_with_the_cluster_counts() -> None:
+    lake = lake_in_memory(2)
+    noted = LastContact(AT, 200.0, behind=0)
+    note_contact(lake.store, noted)
+    reader = FiguresReader(lake, BoardFolder("lake"), searches=True)
+    for minutes, behind in ((-1, 0), (1, 7)):
+        asked = LastContact(AT + timedelta(minutes=minutes), 200.0, behind=7)
+        contact = reader.read(AT, ({}, asked)).last_contact
+        assert contact is not None and contact.behind == behind
 
 
 def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:
