@@ -11,6 +11,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -125,9 +126,40 @@ def _reader_of(kind: Any) -> Callable[[Any], Any]:
         return lambda told: tuple(map(of_each, told))
     if kind is datetime:
         return lambda told: datetime.fromisoformat(told) if isinstance(told, str) else told
-    if kind is int or (isinstance(kind, type) and issubclass(kind, Enum)):
+    if get_origin(kind) in (dict, Mapping):
+        of_key, of_value = map(_reader, get_args(kind))
+        return lambda told: {of_key(key): of_value(each) for key, each in told.items()}
+    if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
-    return lambda told: told
+    return _READERS.get(kind, lambda told: told)
+
+
+def _whole_number(told: Any) -> int:
+    if isinstance(told, float) and not isfinite(told):
+        raise ValueError(f"found {told}, expected a whole number")
+    number = int(told)
+    if not -(2**63) <= number < 2**64:
+        raise ValueError("found a number of more than 64 bits")
+    return number
+
+
+def _number(told: Any) -> float:
+    if not isinstance(told, int | float) or not isfinite(told):
+        raise ValueError(f"found {told!r}, expected a finite number")
+    return told
+
+
+def _text(told: Any) -> str:
+    if not isinstance(told, str):
+        raise TypeError(f"found {told!r}, expected a text")
+    return told
+
+
+_READERS: Final[Mapping[Any, Callable[[Any], Any]]] = {
+    int: _whole_number,
+    float: _number,
+    str: _text,
+}
 
 
 def _record_reader(kind: Any) -> Callable[[Any], Any]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from dcp.errors import ConfigError
 from dcp.types import require_unsigned
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_:./ -]*")
@@ -24,12 +25,15 @@ def dotted(name: str) -> str:
     """Quote each part of a dotted catalog name such as ``catalog.schema``.
 
     Raises:
-        ValueError: a part has other characters than letters, digits and underscores.
+        ConfigError: a part has other characters than letters, digits and underscores.
     """
     parts = name.split(".")
     for part in parts:
         if not _NAME.fullmatch(part):
-            raise ValueError(f"catalog name {name!r}: found {part!r}, expected letters, digits, _")
+            raise ConfigError(
+                f"lake.schema: found {name!r} with the part {part!r}, expected catalog.schema of "
+                "letters, digits and _"
+            )
     return ".".join(quoted(part) for part in parts)
 
 

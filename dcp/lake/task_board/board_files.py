@@ -153,7 +153,10 @@ def _sweep(folder: Path) -> list[TaskStats]:
     now = _time_of(folder)
     all_stats = []
     for file in files:
-        with suppress(OSError):  # its task has just removed it, or it is not ours to read
+        # Its task has just removed it, it is not ours to read, or its pid is none.
+        with suppress(OSError, OverflowError):
+            if not file.is_file():  # opening a pipe would wait for its writer
+                continue
             stats, age_seconds = _read(file, now)
             is_of_here = stats is not None and stats.host == socket.gethostname()
             may_run = stats is not None and (not is_of_here or psutil.pid_exists(stats.pid))

@@ -36,8 +36,16 @@ class BoardFolder:
     def folder(self) -> Path:
         """The folder, which need not exist."""
         if self.shared:
-            return Path(self.shared).expanduser() / f"dcplake-stats-{self.lake}"
+            return self._shared_folder() / f"dcplake-stats-{self.lake}"
         return Path(tempfile.gettempdir()) / f"dcplake-stats-{os.getuid()}" / self.lake
+
+    def _shared_folder(self) -> Path:
+        try:
+            return Path(self.shared).expanduser()
+        except RuntimeError as error:
+            raise ConfigError(
+                f"flow_control.stats_folder: found {self.shared!r}, expected a folder: {error}"
+            ) from None
 
     def make(self) -> Path:
         """Return the folder; makes a missing one.

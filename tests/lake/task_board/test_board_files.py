@@ -1,6 +1,7 @@
 """The task board: what is written, who may read it, what is no news; and what a look says."""
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep, time
+from typing import Any
 
 import psutil
 import pytest
@@ -240,6 +242,36 @@ def put(folder: Path, name: str, stats: TaskStats, seconds_ago: float = 0) -> Pa
     written_at = file.stat().st_mtime - seconds_ago
     os.utime(file, (written_at, written_at))
     return file
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"rows": math.inf},
+        {"rows": 10**400},
+        {"pid": 10**30},
+        {"task": 5},
+        {"task": None},
+        {"at": "x"},
+        {"bytes_per_second": math.nan},
+        {"bytes_per_second": "x"},
+        {"bottleneck_seconds": [1]},
+        {"bottleneck_seconds": {"spark": "x"}},
+        {"connections": [{"node": "n", "name": "c", "waits_for": "", "bottleneck": ["a"]}]},
+    ],
+    ids=str,
+)
+def test_a_damaged_file_hides_no_other_task(place: BoardFolder, damage: dict[str, Any]) -> None:
+    folder, good = place.make(), watcher([]).stats()
+    put(folder, "good", good)
+    (folder / "bad.task.json").write_text(json.dumps(good.to_json() | damage))
+    os.mkfifo(folder / "pipe.task.json")
+    assert [each.task for each in read_board(place)] == [good.task]
+
+
+def test_a_folder_of_an_unknown_user_is_refused_by_the_settings_name() -> None:
+    with pytest.raises(ConfigError, match=r"flow_control\.stats_folder: found '~nobody-here/x'"):
+        read_board(BoardFolder("lake", "~nobody-here/x"))
 
 
 def test_a_task_that_begins_removes_what_killed_ones_left(place: BoardFolder) -> None:
