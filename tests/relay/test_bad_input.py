@@ -32,7 +32,7 @@ USAGE = 2
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--fc", ""], "fc=: at character 1: found '', expected a strategy"),
+        (["--fc", ""], "--fc: found '', expected a value"),
         (["--fc", "fastest"], "found 'fastest', expected a strategy: max, min or tagged"),
         (["--fc", "MAX"], "found 'MAX', expected a strategy"),
         (["--fc", "max,t:5s"], "at character 5: found 't:5s', expected an option of max"),
@@ -75,7 +75,7 @@ USAGE = 2
         (["--listen-tls-port", "1"], "tls ports: found some, expected none without a certificate"),
         (["--listen", "127.0.0.1:65536"], "--listen: found '127.0.0.1:65536'"),
         (["--listen", "[]:11210"], "--listen: found '[]:11210'"),
-        (["--upstream", ""], "relay upstream: found no address, expected at least one host:port"),
+        (["--upstream", ""], "--upstream: found '', expected a value"),
         (["--upstream", "a:b:c"], "node address 'a:b:c'"),
         (["--upstream", "a:65536"], "node address 'a:65536'"),
     ],
