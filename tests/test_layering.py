@@ -182,7 +182,6 @@ OPEN_CLASSES = frozenset(
         "dcp.client.vbucket_track.VbucketTrack",
         "dcp.lake.rounds.stream_result.StreamResult",
         "dcp.protocol.state.ConnectionState",
-        "dcp.relay.upstream_connection.ServerMessages",
         "dcp.server.model.counters.Counters",
         "dcp.server.storage.saved_vbucket.StateOnDisk",
     }
@@ -249,7 +248,7 @@ FORBIDDEN: dict[str, frozenset[str]] = {
 SERVER_EDGE: dict[str, str] = {
     "sockets and the loop": """background channels cluster_members cluster_nodes accepted_connection
         http_connection listener loop_thread
-        reading rebalance rebalance_orders replication server serving stop_signals turns
+        rebalance rebalance_orders replication replicator server serving stop_signals turns
         wait_watch""",
     "threads that write and read the disk": """bucket_storage compactor disk_scan flusher
         pending_write parallel_writes""",

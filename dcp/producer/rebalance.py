@@ -7,14 +7,14 @@ Source: kv_engine ``engines/ep/src/dcp/active_stream.cc`` (takeoverSendPhase),
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dcp.errors import DcplakeError, SourceError
 from dcp.producer.bucket_states import change_state, give_back, leave
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.promotion import take_over
 from dcp.producer.replica_progress import TAKEOVER
-from dcp.producer.replication import Replicator
+from dcp.producer.replication import NodeReplicator
 from dcp.server.model.state_changes import StateEvent
 from dcp.server.replication.passive_stream import PassiveStream
 from dcp.server.vbucket.replica import Replica
@@ -94,7 +94,7 @@ class Move:
     async def run(self, awake: asyncio.Event) -> None:
         """Raises SourceError if a vbucket did not arrive."""
         self._map_changed()  # ends the replication into these replicas
-        replicator = Replicator(
+        replicator = NodeReplicator(
             self._bucket, self._source, self._target, awake, TAKEOVER, on_touched=self._touched
         )
         with self._bucket.lock:
@@ -120,7 +120,7 @@ class Move:
                 f"{name}: {text}"
             ) from cause
 
-    def _touched(self, streams: Sequence[PassiveStream]) -> None:
+    def _touched(self, streams: Collection[PassiveStream]) -> None:
         """Follow the states that takeover streams have set; the caller holds the lock."""
         arrived: list[int] = []
         for stream in streams:

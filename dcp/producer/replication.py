@@ -1,206 +1,121 @@
-"""Replication between nodes on asyncio: one task for each pair of source and target node."""
+"""Replication between nodes: one replicator for each pair of source and target node."""
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from secrets import token_urlsafe
-from time import monotonic
+from collections.abc import Callable, Collection
 from typing import Final
 
-from dcp.errors import DcplakeError, NodeUnavailableError
+from dcp.errors import SourceError
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.replica_progress import REPLICATION, connection_name
-from dcp.producer.replication_connection import ReplicationConnection
+from dcp.protocol.bootstrap import BootstrapSettings, control_step
+from dcp.protocol.events import StreamRefused
 from dcp.protocol.liveness import LivenessSettings
-from dcp.server.replication.background import (
-    FIRST_WAIT_SECONDS,
-    LONGEST_WAIT_SECONDS,
-    ended,
-    keep_running,
-)
-from dcp.server.replication.passive_stream import PassiveStream
-from dcp.server.replication.reading import read_until
+from dcp.protocol.refusals import describe_status
+from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.replication.passive_connection import PassiveConnection
+from dcp.server.replication.passive_stream import OPEN_FLAGS, PassiveStream
+from dcp.server.replication.replicator import Replicator
 from dcp.server.vbucket.replica import Replica
 from dcp.server.vbucket.vbucket_states import Vbucket
-from dcp.wire.framing import FrameSplitter
-from dcp.wire.vocabulary import EndReason
+from dcp.wire.vocabulary import EndReason, HelloFeature
 
-_LOGGER = logging.getLogger(__name__)
 _LIVENESS: Final = LivenessSettings()
 _READ_BYTES: Final = 256 * 1024
-_NONCE_BYTES: Final = 18
-_ROOM_SECONDS: Final = 0.1
-"""The interval between checks for room, while received bytes are not released."""
+_FEATURES: Final = (
+    HelloFeature.XATTR,
+    HelloFeature.XERROR,
+    HelloFeature.SELECT_BUCKET,
+    HelloFeature.JSON,
+    HelloFeature.SNAPPY,
+    HelloFeature.COLLECTIONS,
+)
+# A replica must hold exactly what the active holds, so only ``change_streams`` may be refused.
+_CONTROLS: Final = (
+    control_step("enable_expiry_opcode", "true", is_optional=False),
+    control_step("enable_sync_writes", "true", is_optional=False),
+    control_step("max_marker_version", "2.2", is_optional=False),
+    control_step("send_stream_end_on_client_close_stream", "true", is_optional=False),
+    control_step("change_streams", "true"),
+)
 
 
-class Replicator:
-    """The replication from one node to another (ns_server: ``dcp_replicator.erl``).
+class NodeReplicator(Replicator):
+    """The replication from one node of a cluster to another.
 
-    Methods run in the loop's thread. Received items reach the replica under the bucket's lock, at
-    most 256 KiB at a time. While too many items wait for the disk, the replicator releases no
-    bytes: the active's window then stops it, but both sides answer NOOPs.
+    It signs in by SCRAM as the cluster's own user, and asks for prepares and aborts too. All
+    received bytes count as consumed.
     """
+
+    # A node that was killed or left is no trouble.
+    _lost_level = logging.INFO
 
     def __init__(
         self,
-        bucket: ProducerBucket,
+        bucket: Bucket,
         source: int,
         target: int,
         awake: asyncio.Event,
         purpose: str = REPLICATION,
         liveness: LivenessSettings = _LIVENESS,
-        on_touched: Callable[[Sequence[PassiveStream]], None] = lambda _: None,
+        on_touched: Callable[[Collection[PassiveStream]], None] = lambda _: None,
     ) -> None:
         """Clearing ``awake`` makes the receiving node hang.
 
         ``on_touched`` gets the streams that received something, under the lock.
         """
+        super().__init__(
+            connection_name(source, target, bucket.name, purpose),
+            bucket,
+            bucket.replicas.windows,
+            liveness.bootstrap_timeout_seconds,
+            _READ_BYTES,
+        )
         self.source = source
         self.target = target
-        self.name = connection_name(source, target, bucket.name, purpose)
         self._on_touched = on_touched
-        self._bucket = bucket
         self._awake = awake
         self._liveness = liveness
-        self._replicas: Mapping[int, Replica] = {}
-        self._takes_over: frozenset[int] = frozenset()
-        self._connection: ReplicationConnection | None = None
-        self._windows = bucket.replicas.windows
-        self._writer: asyncio.StreamWriter | None = None
 
-    def follow(self, replicas: Mapping[int, Replica], takes_over: Iterable[int] = ()) -> None:
-        """Fill exactly these replicas; the caller holds the bucket's lock."""
-        self._replicas, self._takes_over = replicas, frozenset(takes_over)
-        if self._connection is not None:
-            now = monotonic()
-            self._connection.follow(self._replicas, now, self._takes_over)
-            self._write(self._connection)
-
-    async def run(self) -> None:
-        """Receive, and reconnect when the connection is lost, until cancelled."""
-        wait_seconds = FIRST_WAIT_SECONDS
-        while True:
-            try:
-                # After a connection that worked, the next wait is short again.
-                if await self.converse():
-                    wait_seconds = FIRST_WAIT_SECONDS
-            except (DcplakeError, OSError) as error:
-                _LOGGER.warning("%s: %s: connecting again", self.name, error)
-            await asyncio.sleep(wait_seconds)
-            wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
-
-    async def converse(self) -> bool:
-        """Connect and receive until the connection is lost; return whether it ever was ready.
-
-        Raises:
-            SourceError: the peer refuses us.
-            NodeUnavailableError: the peer is silent for too long.
-            RemoteProtocolError: a message fits no stream.
-            FrameError: the peer sent a malformed frame.
-            OSError: the disk cannot be written. A lost connection raises nothing.
-        """
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         address = self._bucket.map.addresses[self.source]
-        try:
-            async with asyncio.timeout(self._liveness.bootstrap_timeout_seconds):
-                reader, self._writer = await asyncio.open_connection(address.host, address.kv)
-        # TimeoutError is an OSError too.
-        except OSError:
-            return False
-        loop, lock = asyncio.get_running_loop(), self._bucket.lock
-        with lock:
-            connection = self._connection = ReplicationConnection(
-                self._bucket.name,
-                self.name,
-                self._bucket.users.node_credentials,
-                token_urlsafe(_NONCE_BYTES),
-                loop.time(),
-                self._windows.join(self._resize_window),
-                self._liveness,
-            )
-        try:
-            with lock:
-                connection.follow(self._replicas, loop.time(), self._takes_over)
-            await self._receive(reader, connection)
-        except NodeUnavailableError:
-            self._writer.transport.abort()  # a silent peer would not read the rest
-            raise
-        finally:
-            with lock:
-                self._windows.leave(self._resize_window)
-                self._connection = None
-                connection.close()
-            self._writer.close()
-            with suppress(OSError):
-                await self._writer.wait_closed()
-        return connection.is_ready
+        return await asyncio.open_connection(address.host, address.kv)
 
-    async def _receive(
-        self, reader: asyncio.StreamReader, connection: ReplicationConnection
-    ) -> None:
-        splitter = FrameSplitter()
-        loop = asyncio.get_running_loop()
-        while True:
-            self._write(connection)
-            look_at = connection.deadline
-            if connection.unreleased_bytes:
-                look_at = min(look_at, loop.time() + _ROOM_SECONDS)
-            try:
-                data = await read_until(reader, _READ_BYTES, look_at)
-            except OSError:
-                return  # the connection is lost
-            if not self._awake.is_set():
-                await self._awake.wait()
-                # A node that hung has not read; the peer's silence proves nothing.
-                connection.slept(loop.time())
-            if data is None:
-                with self._bucket.lock:
-                    connection.tick(loop.time())
-                    if connection.unreleased_bytes:
-                        self._release(connection)
-                continue
-            if not data:
-                return
-            block = splitter.feed(data)
-            with self._bucket.lock:
-                try:
-                    touched = connection.feed(block, loop.time())
-                # Frames before the bad one have reached the replicas.
-                except DcplakeError:
-                    for stream in connection.streams.by_vbucket.values():
-                        self._bucket.writes.received(self.target, stream.vbucket)
-                    raise
-                finally:
-                    self._write(connection)
-                for stream in touched:
-                    self._publish(stream)
-                self._on_touched(touched)
-                for stream in touched:
-                    connection.acknowledge_prepares(stream)
-                self._release(connection)
-                connection.tick(loop.time())
+    def _new_connection(self, nonce: str, now: float, window_bytes: int) -> PassiveConnection:
+        return PassiveConnection(
+            replication_bootstrap(self._bucket.name, self.name),
+            self._bucket.users.node_credentials,
+            nonce,
+            now,
+            window_bytes,
+            self._liveness,
+        )
 
-    def _resize_window(self, window_bytes: int) -> None:
-        """Change the window when connections come or go; the caller holds the lock."""
-        if self._connection is not None:
-            self._connection.resize_window(window_bytes, monotonic())
-            self._write(self._connection)
+    async def _read(self, reader: asyncio.StreamReader, until: float) -> bytes | None:
+        data = await super()._read(reader, until)
+        if not self._awake.is_set():
+            await self._awake.wait()
+            # A node that hung has not read; the peer's silence proves nothing.
+            if self.connection is not None:
+                self.connection.protocol.excuse_silence(asyncio.get_running_loop().time())
+        return data
 
-    def _release(self, connection: ReplicationConnection) -> None:
-        """Release received bytes to the peer, if there is room; the caller holds the lock."""
-        if self._bucket.writes.make_room():
-            connection.release(monotonic())
-
-    def acknowledge_stored(self, vbucket: Vbucket) -> None:
-        """Acknowledge a replica's items that are on disk; the caller holds the lock."""
-        replica = self._replicas.get(vbucket.id)
-        if self._connection is None or replica is None or replica.vbucket is not vbucket:
-            return
-        stream = self._connection.streams.by_vbucket.get(vbucket.id)
-        if stream is not None and stream.replica is replica:
-            self._connection.acknowledge_prepares(stream)
-        self._write(self._connection)
+    def _arrived(self, connection: PassiveConnection) -> None:
+        touched = connection.touched.values()
+        for stream in touched:
+            self._publish(stream)
+        for event in connection.events:
+            # A refused takeover fails its rebalance; other streams are asked for again.
+            if isinstance(event, StreamRefused) and event.vbucket in self._takes_over:
+                raise SourceError(
+                    f"takeover of vbucket {event.vbucket}: found {describe_status(event.status)}, "
+                    "expected a stream"
+                )
+        self._on_touched(touched)
+        for stream in touched:
+            connection.acknowledge_prepares(stream)
+            connection.consumed(stream.take_bytes())
 
     def _publish(self, stream: PassiveStream) -> None:
         """Publish a stream's received items on the node; the caller holds the lock."""
@@ -210,10 +125,27 @@ class Replicator:
         self._bucket.writes.received(self.target, stream.vbucket)
         self._bucket.table.replicas_moved.notify_all()
 
-    def _write(self, connection: ReplicationConnection) -> None:
-        data = connection.output()
-        if data and self._writer is not None:
-            self._writer.write(data)  # only requests and acknowledgements: needs no drain
+    def acknowledge_stored(self, vbucket: Vbucket) -> None:
+        """Acknowledge a replica's items that are on disk; the caller holds the lock."""
+        replica = self._replicas.get(vbucket.id)
+        if self.connection is None or replica is None or replica.vbucket is not vbucket:
+            return
+        stream = self.connection.streams.by_vbucket.get(vbucket.id)
+        if stream is not None and stream.replica is replica:
+            self.connection.acknowledge_prepares(stream)
+        self.write()
+
+
+def replication_bootstrap(bucket: str, name: str) -> BootstrapSettings:
+    """Return how a connection between nodes begins; ``name`` is its own."""
+    return BootstrapSettings(
+        bucket,
+        name,
+        agent="dcplake-replication",
+        features=_FEATURES,
+        open_flags=OPEN_FLAGS,
+        controls=(control_step("consumer_name", name, is_optional=False), *_CONTROLS),
+    )
 
 
 class Replication:
@@ -223,7 +155,7 @@ class Replication:
         """``awake`` returns the event that is cleared while a node hangs."""
         self._bucket = bucket
         self._awake = awake
-        self._replicators: dict[tuple[int, int], tuple[Replicator, asyncio.Task[None]]] = {}
+        self._replicators: dict[tuple[int, int], NodeReplicator] = {}
         self._runs = False
 
     def start(self) -> None:
@@ -234,15 +166,15 @@ class Replication:
         """Start and end replicators to match map and living nodes; the caller holds the lock."""
         wanted = self._wanted() if self._runs else {}
         for pair in [pair for pair in self._replicators if pair not in wanted]:
-            replicator, task = self._replicators.pop(pair)
+            replicator = self._replicators.pop(pair)
             replicator.follow({})
-            task.cancel()
+            replicator.cancel()
         for pair, replicas in wanted.items():
             if pair not in self._replicators:
-                replicator = Replicator(self._bucket, *pair, self._awake(pair[1]))
-                task = asyncio.ensure_future(keep_running(replicator.name, replicator.run))
-                self._replicators[pair] = replicator, task
-            self._replicators[pair][0].follow(replicas)
+                replicator = NodeReplicator(self._bucket, *pair, self._awake(pair[1]))
+                replicator.start()
+                self._replicators[pair] = replicator
+            self._replicators[pair].follow(replicas)
 
     def _wanted(self) -> dict[tuple[int, int], dict[int, Replica]]:
         """Return the replicas to fill: by (source, target), then by vbucket."""
@@ -258,13 +190,11 @@ class Replication:
 
     def stored(self, vbucket: Vbucket) -> None:
         """Note that a vbucket or replica was written to disk; the caller holds the lock."""
-        for replicator, _ in self._replicators.values():
+        for replicator in self._replicators.values():
             replicator.acknowledge_stored(vbucket)
 
     async def stop(self) -> None:
         self._runs = False
-        tasks = [task for _, task in self._replicators.values()]
+        replicators = list(self._replicators.values())
         self._replicators.clear()
-        for task in tasks:
-            task.cancel()
-        await ended("replicators", *tasks)
+        await asyncio.gather(*(replicator.stop() for replicator in replicators))

@@ -25,8 +25,9 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
         SourceError: the data folder cannot be written, or the cluster rejects the relay.
         ConfigError: the data folder belongs to another bucket.
     """
-    # Show incomplete groups, and the statistics of each minute.
-    logging.getLogger("dcp.relay").setLevel(logging.INFO)
+    # Show incomplete groups, the statistics of each minute, and new connections to the cluster.
+    for name in ("dcp.relay", "dcp.server.replication"):
+        logging.getLogger(name).setLevel(logging.INFO)
     relay = _relay(settings)
     with stop_signals() as wait_for_stop, relay:
         ready: dict[str, object] = {

@@ -9,29 +9,155 @@ bucket.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
-from time import monotonic
-from typing import Final, TypeVar
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.connection_names import unique_name
-from dcp.errors import BucketError, DcplakeError
+from dcp.client.reactions import ENDINGS, REFUSALS, Reaction, end_reason_name
+from dcp.errors import BucketError, DcplakeError, RemoteProtocolError
+from dcp.protocol.bootstrap import BootstrapSettings, agent_text
+from dcp.protocol.connection import ConsumerConnection
+from dcp.protocol.events import (
+    ClusterConfigReceived,
+    Event,
+    FailoverLogReceived,
+    ManifestReceived,
+    Ready,
+    SeqnosReceived,
+    StreamEnded,
+    StreamRefused,
+)
+from dcp.protocol.liveness import LivenessSettings
+from dcp.protocol.refusals import describe_status
 from dcp.protocol.window_policies import SharedWindows, WindowPolicy, WindowPolicySettings
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
-from dcp.relay.upstream_connection import ReceivedBytes, UpstreamConnection
-from dcp.relay.upstream_link import UpstreamLink
 from dcp.relay.upstream_manifest import parse_manifest
 from dcp.seeds import AUTO_NETWORK
-from dcp.server.replication.background import keep_running
+from dcp.server.replication.passive_connection import PassiveConnection
+from dcp.server.replication.passive_stream import OPEN_FLAGS, PassiveStream
+from dcp.server.replication.replicator import Replicator
 from dcp.server.vbucket.replica import Replica
-from dcp.wire.vocabulary import EndReason
+from dcp.wire.vocabulary import EndReason, HelloFeature, Opcode, Status
 
 _LOGGER = logging.getLogger(__name__)
-T = TypeVar("T")
 _LOOK_SECONDS: Final = 1.0
+_READ_BYTES: Final = 64 * 1024
+"""A small piece, so that consumers get their turns between two reads."""
+_LEAVING_SECONDS: Final = 1.0
+"""How long the node may take to answer each CLOSE_STREAM before the connection closes."""
+_ANSWER_SECONDS: Final = 0.005
+
+
+class UpstreamLink(Replicator):
+    """The link to one node of the cluster.
+
+    The relay authenticates as a normal consumer, and asks for everything except prepares, which
+    only nodes of the cluster may have.
+    """
+
+    def __init__(
+        self,
+        address: NodeAddress,
+        settings: RelaySettings,
+        name: str,
+        bucket: RelayBucket,
+        windows: SharedWindows,
+        upstream: "Upstream",
+    ) -> None:
+        """``name`` is the relay's connection name, which must be unique."""
+        connect_seconds = settings.connection.connect_timeout_seconds
+        super().__init__(f"{name} to {address}", bucket, windows, connect_seconds, _READ_BYTES)
+        self.address = address
+        self._settings = settings
+        self._bootstrap = BootstrapSettings(
+            settings.bucket,
+            name,
+            agent=agent_text("dcplake-relay", name),
+            open_flags=OPEN_FLAGS,
+        )
+        self._upstream = upstream
+        self._full_seconds = 0.0
+
+    def full_seconds(self, now: float) -> float:
+        """Return for how long the windows of all connections were full."""
+        connection = self.connection
+        window_seconds = 0.0 if connection is None else connection.window.full_seconds(now)
+        return self._full_seconds + window_seconds
+
+    async def leave(self) -> None:
+        """Close all streams, and wait a moment until the node has answered each CLOSE_STREAM."""
+        with self._bucket.lock:
+            self.follow({})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVING_SECONDS):
+                while self.connection is not None and self.connection.protocol.awaits_closed:
+                    await asyncio.sleep(_ANSWER_SECONDS)
+
+    # --- requests; each is sent unless it is under way, and its answer is an event
+
+    def ask_for_map(self) -> None:
+        if (protocol := self._free_for(Opcode.GET_CLUSTER_CONFIG)) is not None:
+            protocol.request_cluster_config()
+            self.write()
+
+    def ask_for_manifest(self) -> None:
+        if (protocol := self._free_for(Opcode.GET_COLLECTIONS_MANIFEST)) is not None:
+            protocol.request_manifest()
+            self.write()
+
+    def ask_for_seqnos(self) -> None:
+        """Request the high seqnos of the node's active vbuckets."""
+        if (protocol := self._free_for(Opcode.GET_ALL_VB_SEQNOS)) is not None:
+            protocol.request_seqnos()
+            self.write()
+
+    def ask_for_failover_log(self, vbucket: int) -> None:
+        if (protocol := self._free_for(Opcode.DCP_GET_FAILOVER_LOG, vbucket)) is not None:
+            protocol.request_failover_log(vbucket)
+            self.write()
+
+    def _free_for(self, opcode: Opcode, vbucket: int = 0) -> ConsumerConnection | None:
+        """Return the protocol, if it is ready and awaits no such answer."""
+        if self.connection is None or not self.is_ready:
+            return None
+        protocol = self.connection.protocol
+        return None if protocol.awaits(opcode, vbucket) else protocol
+
+    # --- events of the connection
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port, tls = self.address.host, self.address.port, self._settings.tls
+        # Read the certificates again: the operator may have replaced them.
+        context = None if tls is None else tls.client_context()
+        return await asyncio.open_connection(host, port, ssl=context)
+
+    def _new_connection(self, nonce: str, now: float, window_bytes: int) -> PassiveConnection:
+        return PassiveConnection(
+            self._bootstrap,
+            self._settings.credentials,
+            nonce,
+            now,
+            window_bytes,
+            LivenessSettings(),
+            self._bucket.writes.make_room,
+        )
+
+    def _arrived(self, connection: PassiveConnection) -> None:
+        self._upstream.arrived(self, connection)
+
+    def _lost(self, connection: PassiveConnection) -> None:
+        self._full_seconds += connection.window.full_seconds(asyncio.get_running_loop().time())
+        self._upstream.lost(self)
+
+    def _note_trouble(self, trouble: str, level: int) -> None:
+        with self._bucket.lock:
+            self._upstream.unreachable()
+        super()._note_trouble(trouble, level)
 
 
 class Upstream:
@@ -42,7 +168,7 @@ class Upstream:
         self._settings = settings
         self._name = unique_name("dcplake-relay", settings.bucket)
         self._map: ClusterMap | None = None
-        self._links: dict[NodeAddress, tuple[UpstreamLink, asyncio.Task[None]]] = {}
+        self._links: dict[NodeAddress, UpstreamLink] = {}
         self._charged: dict[int, UpstreamLink] = {}
         """By vbucket: the link whose connection has brought its unconsumed bytes."""
         self._runs = False
@@ -83,15 +209,13 @@ class Upstream:
     async def stop(self) -> None:
         self._runs = False
         await asyncio.gather(*(link.leave() for link in self.links))
-        tasks = [task for _, task in self._links.values()]
+        links = self.links
         self._links.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(link.stop() for link in links))
 
     @property
     def links(self) -> list[UpstreamLink]:
-        return [link for link, _ in self._links.values()]
+        return list(self._links.values())
 
     # --- cluster map and links
 
@@ -106,16 +230,16 @@ class Upstream:
         wanted = self._wanted()
         for address in [address for address in self._links if address not in wanted]:
             # Settle the old link's bytes first: ``_charged`` can name one link per vbucket.
-            link, task = self._links.pop(address)
+            link = self._links.pop(address)
             self.lost(link)
             link.follow({})
-            task.cancel()
+            link.cancel()
         for address, replicas in wanted.items():
             if address not in self._links:
                 self._links[address] = self._new_link(address)
-            self._links[address][0].follow(replicas)
-        for link in self.links:
-            self._take_ended(link)
+            link = self._links[address]
+            for vbucket in link.follow(replicas):
+                self._ended(link, vbucket)
         self._ask_for_failover_logs()
 
     def _wanted(self) -> dict[NodeAddress, dict[int, Replica]]:
@@ -135,11 +259,10 @@ class Upstream:
                 found.setdefault(address, {})
         return found
 
-    def _new_link(self, address: NodeAddress) -> tuple[UpstreamLink, asyncio.Task[None]]:
-        link = UpstreamLink(
-            address, self._settings, self._name, self._bucket.lock, self._windows, self
-        )
-        return link, asyncio.ensure_future(keep_running(link.name, link.run))
+    def _new_link(self, address: NodeAddress) -> UpstreamLink:
+        link = UpstreamLink(address, self._settings, self._name, self._bucket, self._windows, self)
+        link.start()
+        return link
 
     def take_map(self, config: bytes, sender: NodeAddress) -> None:
         """Follow a cluster map, if it is newer; the bucket's lock is held.
@@ -173,78 +296,85 @@ class Upstream:
 
     # --- events of links
 
-    def arrived(self, link: UpstreamLink, arrived: Sequence[ReceivedBytes]) -> None:
-        """Publish received items to consumers, and act on the connection's other messages."""
-        connection = link.connection
-        if connection is None:
-            return
-        learned = connection.learned
-        for each in arrived:
-            self._publish(link, connection, each)
-        self._take_ended(link)
-        if self._bucket.writes.has_room:
-            self._release(link)
-        self._take_failover_logs(connection)
-        self._take_seqnos(connection)
+    def arrived(self, link: UpstreamLink, connection: PassiveConnection) -> None:
+        """Publish received items to consumers, and act on other events; the lock is held."""
+        for stream in connection.touched.values():
+            self._publish(link, stream)
+        for event in connection.events:
+            self._learn(link, event)
         self._note_informed()
-        for manifest in _emptied(learned.manifests):
-            self._take_manifest(manifest)
-        for config in _emptied(learned.maps):
-            self.take_map(config, link.address)
-        if link.take_became_ready():
-            self.reconcile()
-            self._ask_for_seqnos()
-        if learned.wants_map:
-            learned.wants_map = False
-            connection.ask_for_map()
 
-    def _publish(
-        self, link: UpstreamLink, connection: UpstreamConnection, each: ReceivedBytes
-    ) -> None:
-        stream, vbucket = each.stream, each.stream.vbucket
-        bucket = self._bucket
+    def _publish(self, link: UpstreamLink, stream: PassiveStream) -> None:
+        vbucket, bucket = stream.vbucket, self._bucket
+        is_on_other_branch = stream.take_fork()
         if stream.take_rollback():
             _LOGGER.warning(
                 "vbucket %d: rolled back to seqno %d", vbucket, stream.replica.high_seqno
             )
             self.regulator.rolled_back(vbucket)
             bucket.end_streams(vbucket, EndReason.ROLLBACK)
-        elif each.begins_branch:
+        elif is_on_other_branch:
             bucket.end_streams(vbucket)
         bucket.writes.received(NODE, vbucket)
         learned = bucket.vbuckets[vbucket].documents.collections.manifest
         if learned.uid > bucket.manifest.uid:
             bucket.collections.learn(bucket.vbuckets[vbucket])
             # A system event lacks some details of its collection, which the manifest has.
-            connection.ask_for_manifest()
-        if each.frame_bytes:
+            link.ask_for_manifest()
+        if frame_bytes := stream.take_bytes():
             self._charged[vbucket] = link
-            self.regulator.received(vbucket, each.frame_bytes)
+            self.regulator.received(vbucket, frame_bytes)
+        if stream.is_over:
+            self._ended(link, vbucket)
 
-    def _take_ended(self, link: UpstreamLink) -> None:
-        connection = link.connection
-        if connection is None:
-            return
-        for vbucket in _emptied(connection.learned.ended):
-            # Another link may have brought the vbucket's bytes meanwhile.
-            if self._charged.get(vbucket) is link:
-                self.regulator.ended(vbucket)
-        link.write()
+    def _ended(self, link: UpstreamLink, vbucket: int) -> None:
+        # Another link may have brought the vbucket's bytes meanwhile.
+        if self._charged.get(vbucket) is link:
+            self.regulator.ended(vbucket)
 
-    def _take_failover_logs(self, connection: UpstreamConnection) -> None:
-        for vbucket, failover_log in connection.learned.failover_logs.items():
-            self._bucket.take_failover_log(vbucket, failover_log)
-        connection.learned.failover_logs.clear()
+    def _learn(self, link: UpstreamLink, event: Event) -> None:
+        match event:
+            case Ready():
+                if HelloFeature.COLLECTIONS in event.features:
+                    link.ask_for_manifest()
+                if event.cluster_config:
+                    self.take_map(event.cluster_config, link.address)
+                self.reconcile()
+                self._ask_for_seqnos()
+            case ClusterConfigReceived():
+                self.take_map(event.config, link.address)
+            case ManifestReceived():
+                if event.manifest is not None:
+                    self._take_manifest(event.manifest)
+            case SeqnosReceived():
+                self._take_seqnos(event.seqnos)
+            case FailoverLogReceived():
+                self._take_failover_log(link, event)
+            case StreamEnded():
+                reaction = ENDINGS.get(event.reason, Reaction.RETRY)
+                _react(link, event.vbucket, reaction, f"ended: {end_reason_name(event.reason)}")
+            case StreamRefused():
+                reaction = REFUSALS.get(event.status, Reaction.RETRY)
+                why = f"was refused with {describe_status(event.status)}"
+                _react(link, event.vbucket, reaction, why)
 
-    def _take_seqnos(self, connection: UpstreamConnection) -> None:
+    def _take_failover_log(self, link: UpstreamLink, event: FailoverLogReceived) -> None:
+        if event.failover_log is not None:
+            self._bucket.take_failover_log(event.vbucket, event.failover_log)
+        # The node refused, so another node may have the vbucket now.
+        elif not event.fault:
+            link.ask_for_map()
+        elif event.status == Status.SUCCESS:
+            raise RemoteProtocolError(f"vbucket {event.vbucket}: {event.fault}")
+
+    def _take_seqnos(self, seqnos: Iterable[tuple[int, int]]) -> None:
         """Show clients the high seqnos of vbuckets without streams."""
-        for vbucket, seqno in connection.learned.seqnos.items():
+        for vbucket, seqno in seqnos:
             # Clients that plan by high seqnos then request streams, and so join the group that the
             # vbucket waits for.
             if vbucket in self._bucket.all_replicas and self.regulator.lacks_receivers(vbucket):
                 self._bucket.vbuckets[vbucket].promise(seqno)
                 self._promised.add(vbucket)
-        connection.learned.seqnos.clear()
 
     def _note_informed(self) -> None:
         if self.is_informed.is_set() or self._unknown():
@@ -259,9 +389,8 @@ class Upstream:
     def _ask_for_failover_logs(self) -> None:
         for vbucket in self._unknown():
             owner = None if self._map is None else self._map.owner(vbucket)
-            if owner in self._links and (connection := self._links[owner][0].connection):
-                connection.ask_for_failover_log(vbucket)
-                self._links[owner][0].write()
+            if owner in self._links:
+                self._links[owner].ask_for_failover_log(vbucket)
 
     async def run(self) -> None:
         """Once a second, ask for what no stream carries, until cancelled."""
@@ -280,15 +409,12 @@ class Upstream:
         lacks = self.regulator.lacks_receivers
         owners = {self._map.owner(v) for v in self._bucket.all_replicas if lacks(v)}
         for link in self.links:
-            if link.connection is not None and link.address in owners:
-                link.connection.ask_for_seqnos()
-                link.write()
+            if link.address in owners:
+                link.ask_for_seqnos()
 
     def _ask_for_maps(self) -> None:
         for link in self.links:
-            if link.connection is not None:
-                link.connection.ask_for_map()
-                link.write()
+            link.ask_for_map()
 
     def _take_manifest(self, data: bytes) -> None:
         try:
@@ -302,14 +428,10 @@ class Upstream:
                 del self._charged[vbucket]
                 self.regulator.ended(vbucket)
 
-    def unreachable(self, _: UpstreamLink) -> None:
-        """Ask all nodes and the configured addresses where the node's vbuckets are now."""
+    def unreachable(self) -> None:
+        """Ask all nodes and the configured addresses where a lost node's vbuckets are now."""
         self._ask_for_maps()
         self.reconcile()
-
-    def may_open(self) -> bool:
-        """Return False while received items wait for the disk: no streams may be requested."""
-        return self._bucket.writes.make_room()
 
     # --- requests of the regulator
 
@@ -322,21 +444,16 @@ class Upstream:
         if link is not None and link.connection is not None:
             link.connection.consumed(frame_bytes)
             if self._bucket.writes.has_room:
-                self._release(link)
+                link.release()
 
     def release(self) -> None:
         """Release the consumed bytes that waited for the disk only."""
         for link in self.links:
-            self._release(link)
-
-    def _release(self, link: UpstreamLink) -> None:
-        if link.connection is not None and link.connection.awaiting_disk_bytes:
-            link.connection.release(monotonic())
-            link.write()
+            link.release()
 
 
-def _emptied(found: list[T]) -> list[T]:
-    """Return a copy of the list, and clear it."""
-    taken = found[:]
-    found.clear()
-    return taken
+def _react(link: UpstreamLink, vbucket: int, reaction: Reaction, why: str) -> None:
+    if reaction is Reaction.FAIL_BUCKET:
+        raise BucketError(f"vbucket {vbucket}: its stream {why}")
+    if reaction is Reaction.REROUTE:
+        link.ask_for_map()

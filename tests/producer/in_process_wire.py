@@ -2,9 +2,10 @@
 
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
-from dcp.producer.replication_connection import ReplicationConnection
+from dcp.producer.replication import replication_bootstrap
 from dcp.protocol.liveness import LivenessSettings
 from dcp.server.commands.session import Session
+from dcp.server.replication.passive_connection import PassiveConnection
 from dcp.wire.framing import FrameSplitter
 
 
@@ -16,9 +17,8 @@ class InProcessWire:
         name = f"replication:{source}->{target}"
         self._session = Session(bucket, source, COMMANDS, 0.0)
         self._to_server, self._to_client = FrameSplitter(), FrameSplitter()
-        self.connection = ReplicationConnection(
-            bucket.name,
-            name,
+        self.connection = PassiveConnection(
+            replication_bootstrap(bucket.name, name),
             bucket.users.node_credentials,
             nonce="nonce",
             now=0.0,
@@ -27,16 +27,16 @@ class InProcessWire:
         )
         owned = bucket.map.vbuckets_of(source)
         replicas = bucket.replicas.of_node(target)
-        self.connection.follow({v: replicas[v] for v in owned if v in replicas}, 0.0)
+        self.connection.streams.follow({v: replicas[v] for v in owned if v in replicas}, 0.0)
 
     def close(self) -> None:
-        self.connection.close()
+        self.connection.streams.end()
         self._session.forget()
 
     def pump(self, rounds: int = 1_000_000, most_bytes: int = 1 << 20) -> None:
         """Move bytes to and fro, at most so often, until nothing moves."""
         for _ in range(rounds):
-            requests = self._to_server.feed(self.connection.output())
+            requests = self._to_server.feed(self.connection.protocol.bytes_to_send())
             for index in range(len(requests)):
                 self._session.feed(requests.frame(index), 0.0)
             answers = b"".join(self._session.output(most_bytes, 0.0))
@@ -45,7 +45,9 @@ class InProcessWire:
                     return
                 self.connection.streams.retry(0.0)
             with self._bucket.lock:
-                for stream in self.connection.feed(self._to_client.feed(answers), 0.0):
+                self.connection.feed(self._to_client.feed(answers), 0.0)
+                for stream in self.connection.touched.values():
                     self._bucket.writes.received(self._target, stream.vbucket)
                     self.connection.acknowledge_prepares(stream)
+                    self.connection.consumed(stream.take_bytes())
                 self.connection.release(0.0)

@@ -31,6 +31,7 @@ from dcp.protocol.events import (
 from dcp.protocol.position import Position
 from dcp.server.storage.stored_items import version_of
 from dcp.server.vbucket.replica import Replica
+from dcp.types import FailoverLog
 from dcp.wire.vocabulary import Opcode, OpenFlag, StreamFlag
 
 StreamEvent = (
@@ -81,6 +82,8 @@ class PassiveStream:
         self.state: int | None = None
         """The state that the active ordered in a takeover; None until then."""
         self._rolled_back = False
+        self._forked = False
+        self._received_bytes = 0
         self._acknowledged_seqno = 0
         self._snapshot_end = 0
 
@@ -127,6 +130,19 @@ class PassiveStream:
         rolled_back, self._rolled_back = self._rolled_back, False
         return rolled_back
 
+    def take_fork(self) -> bool:
+        """Return True once after the stream was accepted on another branch than the replica had."""
+        forked, self._forked = self._forked, False
+        return forked
+
+    def count(self, frame_bytes: int) -> None:
+        self._received_bytes += frame_bytes
+
+    def take_bytes(self) -> int:
+        """Return the number of received bytes since the last call."""
+        received_bytes, self._received_bytes = self._received_bytes, 0
+        return received_bytes
+
     def asked(self, opaque: int) -> None:
         self.opaque = opaque
 
@@ -150,6 +166,7 @@ class PassiveStream:
         match event:
             case StreamOpened():
                 self.is_open = True
+                self._forked = self._is_other_branch(event.failover_log)
                 self.replica.take_failover_log(event.failover_log)
             case RollbackOrdered():
                 self.replica.roll_back(event.seqno)
@@ -166,6 +183,11 @@ class PassiveStream:
                 self.state = event.state
             case StreamEnded() | StreamRefused() | StreamRejected():
                 self.end()
+
+    def _is_other_branch(self, failover_log: FailoverLog) -> bool:
+        if not self.replica.has_failover_log:
+            return False
+        return self.replica.vbucket.failover_log.current_uuid != failover_log.current_uuid
 
     def _item(self, frame: memoryview) -> None:
         # The frame goes to disk as it is, so its layout must be the disk's.

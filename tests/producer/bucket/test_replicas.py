@@ -321,7 +321,7 @@ def test_a_disk_that_refuses_what_a_replica_received_is_told(
     cluster.wait_until_replicated(60.0)
     assert not failures
     # What was received stays: the replica may be whole before.
-    wait_for("the warning", lambda: "disk full: connecting again" in caplog.text)
+    wait_for("the warning", lambda: "disk full; connecting again" in caplog.text)
 
 
 def test_connections_between_nodes_share_windows(

@@ -11,12 +11,13 @@ import pytest
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.producer_commands import COMMANDS
 from dcp.producer.replica_progress import REPLICATION, connection_name
-from dcp.producer.replication_connection import ReplicationConnection
+from dcp.producer.replication import replication_bootstrap
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.window_policies import WindowPolicy, WindowPolicySettings
 from dcp.server.bucket import replicas
 from dcp.server.bucket.flusher import MOST_SHARE
 from dcp.server.commands.session import Session
+from dcp.server.replication.passive_connection import PassiveConnection
 from dcp.server.storage.disk_file import Data, OsFile
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -126,22 +127,21 @@ class _Held:
         bucket = cluster.bucket
         self.session = Session(bucket, 0, COMMANDS, 0.0)
         self.to_server, self.to_client = FrameSplitter(), FrameSplitter()
-        self.connection = ReplicationConnection(
-            bucket.name,
-            "held",
+        self.connection = PassiveConnection(
+            replication_bootstrap(bucket.name, "held"),
             bucket.users.node_credentials,
             nonce="nonce",
             now=0.0,
             window_bytes=WINDOW_BYTES,
             liveness=LivenessSettings(),
         )
-        self.connection.follow(bucket.replicas.of_node(1), 0.0)
+        self.connection.streams.follow(bucket.replicas.of_node(1), 0.0)
 
     def pump(self) -> list[int]:
         """Move bytes until none move; return the opcodes of what was said."""
         said: list[int] = []
         while True:
-            requests = self.to_server.feed(self.connection.output())
+            requests = self.to_server.feed(self.connection.protocol.bytes_to_send())
             for index in range(len(requests)):
                 said.append(requests.frame(index).opcode)
                 self.session.feed(requests.frame(index), 0.0)
@@ -149,6 +149,8 @@ class _Held:
             if not answers and not len(requests):
                 return said
             self.connection.feed(self.to_client.feed(answers), 0.0)
+            for stream in self.connection.touched.values():
+                self.connection.consumed(stream.take_bytes())
 
 
 def test_noops_are_answered_while_all_else_is_held(behind: ProducerCluster) -> None:
@@ -156,14 +158,16 @@ def test_noops_are_answered_while_all_else_is_held(behind: ProducerCluster) -> N
     with behind.bucket.lock:
         said = held.pump()
         assert Opcode.DCP_BUFFER_ACK not in said
-        assert WINDOW_BYTES <= held.connection.unreleased_bytes < WINDOW_BYTES + 2 * len(VALUE)
+        assert (
+            WINDOW_BYTES <= held.connection.window.unreleased_bytes < WINDOW_BYTES + 2 * len(VALUE)
+        )
         noop = encode(m.Empty(), Opcode.DCP_NOOP, opaque=77).to_bytes()
         held.connection.feed(FrameSplitter().feed(noop), 1.0)
-        answer = FrameSplitter().feed(held.connection.output()).frame(0)
+        answer = FrameSplitter().feed(held.connection.protocol.bytes_to_send()).frame(0)
         assert (answer.magic, answer.opcode) == (Magic.RESPONSE, Opcode.DCP_NOOP)
         assert answer.opaque == 77
         held.connection.release(1.0)
-        assert held.connection.unreleased_bytes == 0
+        assert held.connection.window.unreleased_bytes == 0
         assert held.pump()[0] == Opcode.DCP_BUFFER_ACK
-        held.connection.close()
+        held.connection.streams.end()
         held.session.forget()

@@ -252,6 +252,7 @@ def test_a_bad_frame_between_nodes(
         cluster.set(b"k", value)
         assert_replicas_are_equal(cluster)
     assert left == []
-    (said,) = [record for record in caplog.records if record.name == "dcp.producer.replication"]
+    logger = "dcp.server.replication.replicator"
+    (said,) = [record for record in caplog.records if record.name == logger]
     assert said.getMessage().startswith(f"replication:node{owner + 1}->node{2 - owner}:default: ")
-    assert said.getMessage().endswith(": connecting again")
+    assert said.getMessage().endswith("; connecting again")

@@ -11,9 +11,9 @@ import pytest
 
 from dcp.errors import NodeUnavailableError
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.replication import Replicator
-from dcp.producer.replication_connection import ReplicationConnection
+from dcp.producer.replication import NodeReplicator
 from dcp.protocol.liveness import LivenessSettings
+from dcp.server.replication.passive_connection import PassiveConnection
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -69,18 +69,18 @@ class Talk:
     def __init__(self, pair: ProducerCluster, takes_over: frozenset[int] = frozenset()) -> None:
         pair.pause_replication()
         self.wire = InProcessWire(pair.bucket, 0, 1)
-        self.connection: ReplicationConnection = self.wire.connection
+        self.connection: PassiveConnection = self.wire.connection
         self.wire.pump()
         replicas = pair.bucket.replicas.of_node(1)
-        self.connection.follow({}, 0.0)
+        self.connection.streams.follow({}, 0.0)
         self.wire.pump()
-        self.connection.follow({v: replicas[v] for v in (0, 1)}, 0.0, takes_over)
-        self.connection.tick(6.0)  # what was released is acknowledged by then
+        self.connection.streams.follow({v: replicas[v] for v in (0, 1)}, 0.0, takes_over)
+        self.connection.streams.tick(6.0)  # what was released is acknowledged by then
         self.requested()
 
     def requested(self) -> list[int]:
         """Return the vbuckets whose streams were asked for since the last call."""
-        said = FrameSplitter().feed(self.connection.output())
+        said = FrameSplitter().feed(self.connection.protocol.bytes_to_send())
         frames = [said.frame(index) for index in range(len(said))]
         return [each.vbucket for each in frames if each.opcode == Opcode.DCP_STREAM_REQ]
 
@@ -127,24 +127,24 @@ def test_a_stream_is_asked_for_again_after_longer_waits(talk: Talk, pair: Produc
     for attempt in range(8):
         talk.refuse(1, now)
         talk.refuse(0, now) if attempt else talk.end(0, now)
-        waits.append(talk.connection.deadline - now)
-        talk.connection.tick(now + waits[-1] - 0.001)
+        waits.append(talk.connection.streams.deadline - now)
+        talk.connection.streams.tick(now + waits[-1] - 0.001)
         assert talk.requested() == []
         now += waits[-1]
-        talk.connection.tick(now)
+        talk.connection.streams.tick(now)
         assert sorted(talk.requested()) == [0, 1]
     assert waits == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0])
     talk.accept(pair, 0, now)
     talk.refuse(1, now)
-    assert talk.connection.deadline - now == pytest.approx(0.02)
+    assert talk.connection.streams.deadline - now == pytest.approx(0.02)
 
 
 def test_a_wait_is_not_put_off_by_another_refusal(talk: Talk) -> None:
     talk.refuse(0, 10.0)
-    at = talk.connection.deadline
+    at = talk.connection.streams.deadline
     talk.refuse(1, 10.01)
-    assert talk.connection.deadline == at
-    talk.connection.tick(at)
+    assert talk.connection.streams.deadline == at
+    talk.connection.streams.tick(at)
     assert sorted(talk.requested()) == [0, 1]
 
 
@@ -161,20 +161,20 @@ def test_a_takeover_that_ended_leaves_the_wait_of_another_stream(pair: ProducerC
 def test_a_silent_peer_is_asked_and_then_given_up(talk: Talk) -> None:
     talk.say(m.Empty(), Opcode.DCP_NOOP, 100.0, opaque=1)
     talk.requested()
-    assert talk.connection.deadline == pytest.approx(100.0 + 1.2 * 20)
-    talk.connection.tick(124.1)
-    said = FrameSplitter().feed(talk.connection.output())
+    assert talk.connection.streams.deadline == pytest.approx(100.0 + 1.2 * 20)
+    talk.connection.streams.tick(124.1)
+    said = FrameSplitter().feed(talk.connection.protocol.bytes_to_send())
     assert [said.frame(index).opcode for index in range(len(said))] == [Opcode.NOOP]
-    talk.connection.tick(144.9)
+    talk.connection.streams.tick(144.9)
     with pytest.raises(NodeUnavailableError, match=r"peer silent for 45\.1 s"):
-        talk.connection.tick(145.1)
+        talk.connection.streams.tick(145.1)
 
 
 def test_who_did_not_listen_holds_nothing_against_its_peer(talk: Talk) -> None:
     talk.say(m.Empty(), Opcode.DCP_NOOP, 100.0, opaque=1)
-    talk.connection.slept(1000.0)
-    talk.connection.tick(1000.1)
-    assert talk.connection.deadline > 1001.0
+    talk.connection.protocol.excuse_silence(1000.0)
+    talk.connection.streams.tick(1000.1)
+    assert talk.connection.streams.deadline > 1001.0
 
 
 # --- over sockets
@@ -224,7 +224,7 @@ async def _converse(
             addresses[0] = replace(addresses[0], kv=port)
             bucket.map.set_addresses(addresses)
             replicas = bucket.replicas.of_node(1)
-        replicator = Replicator(bucket, 0, 1, awake, liveness=liveness)
+        replicator = NodeReplicator(bucket, 0, 1, awake, liveness=liveness)
         with bucket.lock:
             replicator.follow({0: replicas[0]})
         talk = asyncio.ensure_future(replicator.converse())
@@ -275,10 +275,11 @@ def test_a_feed_waits_as_long_for_a_connection(
             was_cancelled = True
             raise
 
-    async def run() -> bool:
+    async def run() -> str:
         with monkeypatch.context() as patched:
             patched.setattr(asyncio, "open_connection", never)
-            return await Replicator(pair.bucket, 0, 1, asyncio.Event(), liveness=QUICK).converse()
+            replicator = NodeReplicator(pair.bucket, 0, 1, asyncio.Event(), liveness=QUICK)
+            return await replicator.converse()
 
-    assert not asyncio.run(run())
+    assert asyncio.run(run()) == "TimeoutError"
     assert was_cancelled
