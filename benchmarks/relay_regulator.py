@@ -22,9 +22,9 @@ from time import perf_counter, process_time
 
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.flow_spec import parse_flow_spec
+from dcp.relay.bucket import NODE, RelayBucket
 from dcp.relay.regulator import Regulator, rest_seconds
-from dcp.relay.relay_bucket import NODE, RelayBucket
-from dcp.relay.relay_settings import RelaySettings
+from dcp.relay.settings import RelaySettings
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.storage.stored_items import version_of

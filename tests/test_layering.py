@@ -164,8 +164,8 @@ LARGE_CLASSES = frozenset(
         "dcp.producer.cluster.ProducerCluster",
         "dcp.protocol.connection.ConsumerConnection",
         "dcp.protocol.state.ConnectionState",
-        "dcp.relay.relay_figures.RelayFigures",
-        "dcp.relay.relay_settings.RelaySettings",
+        "dcp.relay.figures.RelayFigures",
+        "dcp.relay.settings.RelaySettings",
         "dcp.server.model.cluster_settings.ClusterSettings",
         "dcp.server.model.counters.Counters",
         "dcp.server.model.versions.Version",
@@ -252,7 +252,7 @@ SERVER_EDGE: dict[str, str] = {
         wait_watch""",
     "threads that write and read the disk": """bucket_storage compactor disk_scan flusher
         pending_write parallel_writes""",
-    "a lock, fresh numbers and the clock, for all behind it": """auth bucket_assembly cluster
+    "a lock, fresh numbers and the clock, for all behind it": """assembly auth cluster
         cluster_settings vbucket_table""",
     "names of the standard library, no I/O": "http_endpoints http_messages",
 }

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol, cast
 
+from dcp.producer.bucket import bucket_of
 from dcp.producer.manifest_changes import (
     CreateCollection,
     CreateScope,
@@ -33,7 +34,6 @@ from dcp.producer.manifest_changes import (
     FlushCollection,
     ManifestChange,
 )
-from dcp.producer.producer_bucket import bucket_of
 from dcp.server.commands.session import Access, CommandHandler, Session
 from dcp.server.model.refused_error import RefusedError
 from dcp.wire import messages as m

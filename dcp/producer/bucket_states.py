@@ -12,7 +12,7 @@ Callers hold the bucket's lock.
 
 from collections.abc import Sequence
 
-from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.bucket import ProducerBucket
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.state_changes import ORDERED, StateEvent
 from dcp.server.model.versions import Version

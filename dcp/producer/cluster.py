@@ -7,7 +7,9 @@ from typing import Final
 
 from dcp.errors import LocalProtocolError
 from dcp.producer import bucket_states, failover
+from dcp.producer.bucket import ProducerBucket
 from dcp.producer.cluster_members import ClusterMembers
+from dcp.producer.commands import producer_commands
 from dcp.producer.faults import Corruption, Faults
 from dcp.producer.manifest_changes import (
     CreateCollection,
@@ -17,8 +19,6 @@ from dcp.producer.manifest_changes import (
     FlushCollection,
     ManifestChange,
 )
-from dcp.producer.producer_bucket import ProducerBucket
-from dcp.producer.producer_commands import producer_commands
 from dcp.producer.replica_progress import lagging_replica
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.bucket.compactor import compact

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from dcp.errors import LocalProtocolError, SourceError
-from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.bucket import ProducerBucket
 from dcp.producer.rebalance_orders import RebalanceOrders
 from dcp.producer.replication import Replication
 from dcp.server.node.cluster_nodes import ClusterNodes

@@ -5,7 +5,7 @@ Call these functions under the bucket's lock.
 
 import logging
 
-from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.bucket import ProducerBucket
 from dcp.producer.promotion import prepare, promote, promotion_of, undo
 from dcp.wire.vocabulary import VbucketState
 

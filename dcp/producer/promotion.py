@@ -5,8 +5,8 @@ Call these functions under the bucket's lock. The vbucket then holds what the re
 
 from collections.abc import Callable, Iterable, Mapping
 
+from dcp.producer.bucket import ProducerBucket
 from dcp.producer.parallel_writes import flush_together, save_together
-from dcp.producer.producer_bucket import ProducerBucket
 from dcp.server.model.state_changes import ORDERED, StateEvent
 from dcp.server.vbucket.replica import Replica
 from dcp.wire.vocabulary import VbucketState

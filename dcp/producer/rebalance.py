@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 from dcp.errors import DcplakeError, SourceError
+from dcp.producer.bucket import ProducerBucket
 from dcp.producer.bucket_states import change_state, give_back, leave
-from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.promotion import take_over
 from dcp.producer.replica_progress import TAKEOVER
 from dcp.producer.replication import NodeReplicator

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from dcp.errors import SourceError
-from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.bucket import ProducerBucket
 from dcp.producer.rebalance import checked_members, rebalance
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from dcp.errors import SourceError
-from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.bucket import ProducerBucket
 from dcp.producer.replica_progress import REPLICATION, connection_name
 from dcp.protocol.bootstrap import BootstrapSettings, control_step
 from dcp.protocol.events import StreamRefused
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.refusals import describe_status
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.replication.passive_connection import PassiveConnection
 from dcp.server.replication.passive_stream import OPEN_FLAGS, PassiveStream
 from dcp.server.replication.replicator import Replicator

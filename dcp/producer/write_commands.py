@@ -6,7 +6,7 @@ GET is here, too: in a bucket that clients write to, a read expires the document
 from collections.abc import Callable
 from typing import Final, cast
 
-from dcp.producer.producer_bucket import bucket_of
+from dcp.producer.bucket import bucket_of
 from dcp.producer.writes.document_writer import (
     CheckedValue,
     DocumentWriter,

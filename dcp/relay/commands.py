@@ -7,16 +7,16 @@ DCP_STREAM_REQ                   ETMPFAIL if the relay does not have the client'
 failover logs, OBSERVE_SEQNO     ETMPFAIL until the relay knows the failover log
 DCP_OPEN                         EINVAL for a name with a malformed ``#gtag=``
 DCP_CONTROL receiver_group_tag   sets the client's group (``receivers.py``)
-STAT relay                       the relay's figures, as JSON (``relay_figures.py``)
+STAT relay                       the relay's figures, as JSON (``figures.py``)
 """
 
 import json
 from collections.abc import Mapping
 from typing import Final, cast
 
+from dcp.relay.bucket import RelayBucket
 from dcp.relay.receivers import TAG_CONTROL, named_tag
 from dcp.relay.regulator import Regulator
-from dcp.relay.relay_bucket import RelayBucket
 from dcp.server.commands.command_table import SHARED_COMMANDS
 from dcp.server.commands.session import Access, CommandHandler, Handler, Session
 from dcp.wire import messages as m

@@ -7,7 +7,7 @@ part of the checkpoints' quota, because nothing is acknowledged while the disk i
 
 from typing import Final
 
-from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
+from dcp.relay.settings import FULL_WINDOWS, MIB, RelaySettings
 from dcp.server.commands.memory_formula import (
     FIXED_BYTES,
     MEBIBYTE,

@@ -8,8 +8,8 @@ from typing import TextIO
 
 from dcp.errors import SourceError
 from dcp.relay.memory import relay_bytes_in_words
-from dcp.relay.relay_settings import RelaySettings
-from dcp.relay.relay_thread import Relay
+from dcp.relay.settings import RelaySettings
+from dcp.relay.thread import Relay
 from dcp.server.node.stop_signals import stop_signals
 
 

@@ -22,9 +22,9 @@ from typing import Final, Protocol
 
 from dcp.printable import number_ranges
 from dcp.protocol.flow_strategy import FlowSpec
+from dcp.relay.bucket import RelayBucket
 from dcp.relay.due_vbuckets import DueVbuckets
 from dcp.relay.receivers import Receivers
-from dcp.relay.relay_bucket import RelayBucket
 from dcp.relay.stuck_consumers import StuckConsumers
 from dcp.relay.vbucket_flow_control import VbucketFlowControl
 from dcp.server.bucket.dcp_connection import DcpConnection

@@ -33,9 +33,9 @@ from dcp.protocol.events import (
 from dcp.protocol.liveness import LivenessSettings
 from dcp.protocol.refusals import describe_status
 from dcp.protocol.window_policies import SharedWindows, WindowPolicy, WindowPolicySettings
+from dcp.relay.bucket import NODE, RelayBucket
 from dcp.relay.regulator import Regulator
-from dcp.relay.relay_bucket import NODE, RelayBucket
-from dcp.relay.relay_settings import FULL_WINDOWS, MIB, RelaySettings
+from dcp.relay.settings import FULL_WINDOWS, MIB, RelaySettings
 from dcp.relay.upstream_manifest import parse_manifest
 from dcp.seeds import AUTO_NETWORK
 from dcp.server.replication.passive_connection import PassiveConnection

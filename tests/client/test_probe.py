@@ -18,7 +18,7 @@ from dcp.errors import (
     RemoteProtocolError,
     SourceError,
 )
-from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.commands import COMMANDS
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Ready
 from dcp.server.commands.session import Access, CommandHandler, Session

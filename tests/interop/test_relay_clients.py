@@ -9,8 +9,8 @@ import pytest
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.relay.relay_settings import RelaySettings
-from dcp.relay.relay_thread import Relay
+from dcp.relay.settings import RelaySettings
+from dcp.relay.thread import Relay
 from tests.interop import scenarios
 from tests.interop.driver import Driver
 

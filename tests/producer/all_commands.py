@@ -4,6 +4,6 @@ from typing import Final
 from unittest.mock import create_autospec
 
 from dcp.producer.admin_commands import Administrator
-from dcp.producer.producer_commands import producer_commands
+from dcp.producer.commands import producer_commands
 
 COMMANDS: Final = producer_commands(create_autospec(Administrator))

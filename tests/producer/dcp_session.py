@@ -6,7 +6,7 @@ The cluster need not run: bytes go straight into a session of its bucket.
 from collections import Counter
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.commands import COMMANDS
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.commands.session import Session
 from dcp.types import END_OF_TIME

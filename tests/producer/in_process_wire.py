@@ -1,7 +1,7 @@
 """A replication connection between two nodes without a socket: bytes move when a test says so."""
 
-from dcp.producer.producer_bucket import ProducerBucket
-from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.bucket import ProducerBucket
+from dcp.producer.commands import COMMANDS
 from dcp.producer.replication import replication_bootstrap
 from dcp.protocol.liveness import LivenessSettings
 from dcp.server.commands.session import Session

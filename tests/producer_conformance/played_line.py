@@ -7,7 +7,7 @@ step by step.
 from collections.abc import Iterable, Sequence
 
 from dcp.errors import FrameError
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.commands.session import Session
 from dcp.server.streams.active_stream import ActiveStream

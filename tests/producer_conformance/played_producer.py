@@ -7,9 +7,9 @@ recording's, so that NOOPs and idle clients need no waiting.
 from dataclasses import replace
 from typing import Final
 
+from dcp.producer.bucket import ProducerBucket
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.producer_bucket import ProducerBucket
-from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.commands import COMMANDS
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Collection, Scope

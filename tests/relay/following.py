@@ -10,8 +10,8 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.vbucket_track import StreamStart
 from dcp.producer.cluster import ProducerCluster
-from dcp.relay.relay_settings import RelaySettings
-from dcp.relay.relay_thread import Relay
+from dcp.relay.settings import RelaySettings
+from dcp.relay.thread import Relay
 from tests.client.connecting import START
 from tests.client.consuming import settings as consumer_settings
 from tests.client.drained import CREDENTIALS, USERS, Drained, all_of, wait_for

@@ -16,7 +16,7 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.producer.cluster import ProducerCluster
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.frame import Frame

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from dcp.relay.memory import relay_bytes
-from dcp.relay.relay_settings import RelaySettings
+from dcp.relay.settings import RelaySettings
 from dcp.server.commands.memory_formula import DOCUMENT_BYTES, Load, producer_bytes
 from tests.cli.serving import Serving
 from tests.client.drained import CREDENTIALS

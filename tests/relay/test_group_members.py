@@ -8,8 +8,8 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.relay.relay_thread import Relay
 from dcp.relay.stuck_consumers import StuckConsumers
+from dcp.relay.thread import Relay
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

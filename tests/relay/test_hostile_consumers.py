@@ -14,7 +14,7 @@ from threading import Event, Thread
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from dcp.server.bucket.client_load import LARGEST_BATCH_BYTES
 from dcp.server.model.cluster_settings import OUTBOX_BYTES
 from dcp.types import U32_MAX

@@ -9,7 +9,7 @@ from dcp.client.probe import probe_cluster
 from dcp.errors import NoRelayError
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from tests.client.consuming import consuming, settings
 from tests.client.drained import CREDENTIALS, fill, wait_for
 from tests.relay.lakes import Lake

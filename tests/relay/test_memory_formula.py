@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dcp.relay.memory import relay_bytes, relay_bytes_in_words
-from dcp.relay.relay_settings import RelaySettings
+from dcp.relay.settings import RelaySettings
 from dcp.server.commands.memory_formula import (
     DISK_ITEM_BYTES,
     DOCUMENT_BYTES,

@@ -11,7 +11,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.receivers import Receivers
 from dcp.relay.regulator import TICK_SECONDS, Regulator
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from tests.client.drained import fill, wait_for
 from tests.relay.lakes import PATIENCE_SECONDS, Lake
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from tests.client.cut_off import no_stream_cut_off
 from tests.client.drained import Drained, assert_same_state, caught_up, fill
 from tests.relay.following import behind, wait_until_level

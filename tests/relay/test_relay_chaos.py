@@ -10,7 +10,7 @@ import pytest
 from dcp.errors import SetupError
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.wire.vocabulary import Opcode
 from tests.client.drained import fill

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from dcp.wire import messages as m
 from dcp.wire.codec import decode
 from dcp.wire.vocabulary import Opcode, Status

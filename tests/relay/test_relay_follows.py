@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from tests.client.drained import fill
 from tests.relay.lakes import Lake
 

@@ -7,7 +7,7 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from tests.client.drained import fill, wait_for
 from tests.producer.raw_client import RawClient
 from tests.relay.lakes import PATIENCE_SECONDS

@@ -8,7 +8,7 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.relay.commands import READ_ONLY
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import decode

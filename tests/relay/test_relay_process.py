@@ -11,7 +11,7 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.producer.cluster import ProducerCluster
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from tests.cli.own_process import OwnProcess
 from tests.client.drained import USERS, all_of, fill, wait_for
 from tests.relay.following import relay_settings

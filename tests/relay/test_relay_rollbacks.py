@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from tests.client.drained import all_of, fill
 from tests.relay.following import wait_until_level
 from tests.relay.lakes import Lake

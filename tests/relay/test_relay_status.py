@@ -15,8 +15,8 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.relay.relay_figures import GroupFigures, RelayFigures
-from dcp.relay.relay_thread import Relay
+from dcp.relay.figures import GroupFigures, RelayFigures
+from dcp.relay.thread import Relay
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode
 from tests.client.drained import USERS, fill, wait_for

@@ -15,7 +15,7 @@ from dcp.cli.main import main
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.relay.memory import relay_bytes
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from dcp.server.commands.memory_formula import Load
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status

@@ -13,7 +13,7 @@ import pytest
 
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.vocabulary import Opcode, Status

@@ -13,7 +13,7 @@ import pytest
 from dcp.cli.main import main
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from dcp.tls_settings import TlsSettings
 from tests.cli.own_process import OwnProcess
 from tests.client.drained import USERS, fill, wait_for

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from contextlib import closing
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.relay.relay_settings import FULL_WINDOWS, MIB
-from dcp.relay.relay_thread import Relay
+from dcp.relay.settings import FULL_WINDOWS, MIB
+from dcp.relay.thread import Relay
 from tests.client.drained import fill, wait_for
 from tests.relay.lakes import PATIENCE_SECONDS, Lake
 

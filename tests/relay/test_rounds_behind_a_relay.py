@@ -10,7 +10,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import query_cluster
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.relay.relay_thread import Relay
+from dcp.relay.thread import Relay
 from tests.client.drained import PATIENCE_SECONDS, fill, wait_for
 from tests.lake.receiving import RoundsInProcess, documents_at, settings_for, source_at
 

@@ -34,8 +34,8 @@ import dcp.lake.change_log.control
 import dcp.lake.run.driver
 import dcp.lake.run.persistence_gate
 import dcp.protocol.credentials
-import dcp.relay.relay_settings
-import dcp.relay.relay_thread
+import dcp.relay.settings
+import dcp.relay.thread
 import dcp.relay.upstream
 import dcp.server.bucket.auth
 import dcp.server.bucket.bucket_storage
@@ -201,7 +201,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
             "Regulator",
             partial(Regulator, now_ns=lambda: int(loop.time() * 1e9)),
         ),
-        (dcp.relay.relay_settings, "section_of", partial(section_of, clock=clock)),
+        (dcp.relay.settings, "section_of", partial(section_of, clock=clock)),
         (scramp.core, "token_hex", secrets.token_hex),
         (dcp.lake.apply.applier, "in_thread", _done_at_once),
         (dcp.lake.run.persistence_gate, "Event", partial(VirtualEvent, loop)),

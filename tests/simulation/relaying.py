@@ -10,9 +10,9 @@ from typing import Final
 from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials
-from dcp.relay.relay_bucket import NODE
-from dcp.relay.relay_settings import RelaySettings
-from dcp.relay.relay_thread import Relay
+from dcp.relay.bucket import NODE
+from dcp.relay.settings import RelaySettings
+from dcp.relay.thread import Relay
 from tests.simulation.faults import Counts
 from tests.simulation.network import Network
 

@@ -12,7 +12,7 @@ from dcp.cli.terminal.logs import log_end
 from dcp.client.settings import AccessSettings
 from dcp.errors import ConfigError
 from dcp.protocol.credentials import ALL_MECHANISMS, SCRAM_MECHANISMS, Credentials, Secret
-from dcp.relay.relay_settings import RelaySettings
+from dcp.relay.settings import RelaySettings
 from dcp.tls_settings import TlsSettings
 
 _ACCESS: Final = AccessSettings()

@@ -21,7 +21,7 @@ from dcp.errors import ConfigError, SourceError
 from dcp.printable import printable
 from dcp.protocol.credentials import Credentials
 from dcp.records import Record, read
-from dcp.relay.relay_figures import RelayFigures
+from dcp.relay.figures import RelayFigures
 from dcp.seeds import parse_seed
 from dcp.server.bucket.node_figures import ConnectionFigures, ProducerFigures, node_exposition
 from dcp.tls_settings import TlsSettings

@@ -24,7 +24,7 @@ from dcp.lake.receive.source_access import connection_settings
 from dcp.printable import printable
 from dcp.protocol.credentials import Credentials
 from dcp.records import Record, read
-from dcp.relay.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
+from dcp.relay.figures import GroupFigures, RelayFigures, UpstreamFigures
 from dcp.threads import in_thread
 from dcp.wire.json_tree import json_tree
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
-from dcp.server.bucket.bucket_origin import BucketOrigin
+from dcp.server.bucket.origin import BucketOrigin
 from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters

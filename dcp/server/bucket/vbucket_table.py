@@ -5,9 +5,9 @@ from functools import partial
 from random import Random
 from threading import Condition, RLock
 
-from dcp.server.bucket.bucket_origin import BucketOrigin
 from dcp.server.bucket.bucket_storage import BucketStorage
 from dcp.server.bucket.flusher import Flusher
+from dcp.server.bucket.origin import BucketOrigin
 from dcp.server.bucket.replicas import Replicas
 from dcp.server.model.cluster_map import ServedClusterMap
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -10,7 +10,7 @@ from typing import Final
 
 import psutil
 
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.bucket.node_figures import ProducerFigures
 from dcp.server.checkpoints.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
 from dcp.server.commands.memory_formula import Load, keys_of, producer_bytes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.bucket.node_figures import ConnectionFigures
 from dcp.server.commands.stat_request import Statistic, StatisticsRequest, text_of

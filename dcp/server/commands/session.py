@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, ParamSpec, TypeVar
 
 from dcp.errors import FrameError
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.commands.header_checks import header_fault
 from dcp.server.commands.login import Login

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.commands import bucket_statistics as of_bucket
 from dcp.server.commands import dcp_statistics as of_dcp
 from dcp.server.commands import vbucket_statistics as of_vbuckets

@@ -7,7 +7,7 @@ each list over which it iterates, and refuses before its first statistic.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import U16_MAX

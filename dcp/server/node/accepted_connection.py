@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from dcp.errors import FrameError
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.bucket.large_frames import FrameRoom
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import OUTBOX_BYTES

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.commands.session import CommandHandler
 from dcp.server.model.cluster_map import NodePorts
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -6,7 +6,7 @@ from typing import Final
 
 import h11
 
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.node.channels import Channel
 from dcp.server.node.http_endpoints import MAP_SEPARATOR, respond
 from dcp.server.node.http_messages import (

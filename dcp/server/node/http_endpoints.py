@@ -16,8 +16,8 @@ from http import HTTPStatus
 from typing import Final
 
 from dcp.records import plain
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.bucket.auth import UserStore
-from dcp.server.bucket.bucket_assembly import Bucket
 from dcp.server.bucket.node_figures import ProcessFigures, ProducerFigures, node_exposition
 from dcp.server.commands.bucket_statistics import producer_figures
 from dcp.server.commands.dcp_statistics import connection_figures

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.commands.session import CommandHandler, Session
 from dcp.server.model.cluster_map import NodePorts
 from dcp.server.node.accepted_connection import AcceptedConnection

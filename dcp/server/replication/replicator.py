@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 from dcp.errors import AuthenticationError, BucketError, DcplakeError, NodeUnavailableError
 from dcp.protocol.window_policies import SharedWindows
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.replication.background import (
     FIRST_WAIT_SECONDS,
     LONGEST_WAIT_SECONDS,

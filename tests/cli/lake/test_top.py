@@ -30,7 +30,7 @@ from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
-from dcp.relay.relay_figures import RelayFigures
+from dcp.relay.figures import RelayFigures
 from dcp.server.bucket.node_figures import ConnectionFigures
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire import messages as m

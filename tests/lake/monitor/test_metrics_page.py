@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS
-from dcp.relay.relay_figures import RelayFigures
+from dcp.relay.figures import RelayFigures
 
 ROOT = Path(__file__).parents[3]
 BASE = "https://dcplake.example.com/"

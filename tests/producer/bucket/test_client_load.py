@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.producer.bucket import ProducerBucket
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.producer_bucket import ProducerBucket
-from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.commands import COMMANDS
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.bucket.client_load import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, ClientLoad
 from dcp.server.commands.session import Session

@@ -9,7 +9,7 @@ from time import sleep
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.commands import COMMANDS
 from dcp.producer.replica_progress import REPLICATION, connection_name
 from dcp.producer.replication import replication_bootstrap
 from dcp.protocol.liveness import LivenessSettings

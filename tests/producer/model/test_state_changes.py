@@ -3,9 +3,9 @@
 import pytest
 
 from dcp.errors import LocalProtocolError
+from dcp.producer.bucket import ProducerBucket
 from dcp.producer.bucket_states import change_state, give_back
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.writes.document_writer import checked
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError

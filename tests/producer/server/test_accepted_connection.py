@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dcp.producer.producer_bucket import ProducerBucket
-from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.bucket import ProducerBucket
+from dcp.producer.commands import COMMANDS
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.accepted_connection import AcceptedConnection

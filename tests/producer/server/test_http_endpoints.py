@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import pytest
 
-from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.bucket import ProducerBucket
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.http_endpoints import respond
 from dcp.server.node.http_messages import HttpRequest, HttpResponse

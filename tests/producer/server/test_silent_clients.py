@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from dcp.errors import ConfigError
+from dcp.producer.bucket import ProducerBucket, bucket_of
 from dcp.producer.cluster import ProducerCluster
-from dcp.producer.producer_bucket import ProducerBucket, bucket_of
-from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.commands import COMMANDS
 from dcp.producer.writes.document_writer import checked
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings

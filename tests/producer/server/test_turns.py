@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.producer_bucket import ProducerBucket
-from dcp.producer.producer_commands import COMMANDS
+from dcp.producer.bucket import ProducerBucket
+from dcp.producer.commands import COMMANDS
 from dcp.server.bucket.dcp_connection import TURN_STREAMS, DcpConnection
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.producer.producer_bucket import ProducerBucket
+from dcp.producer.bucket import ProducerBucket
 from dcp.server.bucket.dcp_connection import DcpConnection
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Verdict

@@ -14,11 +14,11 @@ from typing import Final
 
 from dcp.client.probe import ask_seeds
 from dcp.errors import ConfigError, NodeUnavailableError
+from dcp.relay.bucket import NODE, RelayBucket
 from dcp.relay.commands import relay_commands
-from dcp.relay.relay_bucket import NODE, RelayBucket
-from dcp.relay.relay_figures import RelayFigures
-from dcp.relay.relay_settings import RelaySettings
-from dcp.relay.relay_statistics import log_figures, relay_figures
+from dcp.relay.figure_sources import log_figures, relay_figures
+from dcp.relay.figures import RelayFigures
+from dcp.relay.settings import RelaySettings
 from dcp.relay.upstream import Upstream
 from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.serving import Serving, Work

@@ -1,7 +1,7 @@
 """The origin of a bucket's documents: the seam to the producer and the relay.
 
-Clients write to a producer's bucket (``ClientOrigin`` in ``dcp/producer/producer_bucket.py``).
-Another cluster fills a relay's bucket (``UpstreamOrigin`` in ``dcp/relay/relay_bucket.py``).
+Clients write to a producer's bucket (``ClientOrigin`` in ``dcp/producer/bucket.py``).
+Another cluster fills a relay's bucket (``UpstreamOrigin`` in ``dcp/relay/bucket.py``).
 """
 
 from typing import Protocol

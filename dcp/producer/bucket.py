@@ -14,7 +14,7 @@ from dcp.producer.manifest_changes import ManifestChange, changed
 from dcp.producer.replica_progress import ReplicaProgress
 from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.producer.writes.sync_write_board import SyncWriteBoard
-from dcp.server.bucket.bucket_assembly import Bucket
+from dcp.server.bucket.assembly import Bucket
 from dcp.server.commands.session import Session
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError

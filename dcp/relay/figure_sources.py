@@ -8,11 +8,11 @@ from time import monotonic
 import psutil
 
 from dcp.printable import number_ranges
+from dcp.relay.bucket import RelayBucket
+from dcp.relay.figures import GroupFigures, RelayFigures, UpstreamFigures
 from dcp.relay.memory import relay_bytes
 from dcp.relay.regulator import Regulator
-from dcp.relay.relay_bucket import RelayBucket
-from dcp.relay.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
-from dcp.relay.relay_settings import RelaySettings
+from dcp.relay.settings import RelaySettings
 from dcp.relay.upstream import Upstream, UpstreamLink
 from dcp.server.commands.memory_formula import Load, keys_of
 from dcp.server.streams.active_stream import ActiveStreamPhase

@@ -18,12 +18,12 @@ from threading import RLock
 
 from dcp.server.bucket.auth import UserStore
 from dcp.server.bucket.bucket_manifest import BucketManifest
-from dcp.server.bucket.bucket_origin import BucketOrigin
 from dcp.server.bucket.bucket_storage import BucketStorage
 from dcp.server.bucket.client_load import ClientLoad
 from dcp.server.bucket.dcp_connection import SharedByConnections
 from dcp.server.bucket.dcp_connections import DcpConnections
 from dcp.server.bucket.node_figures import ProcessFigures
+from dcp.server.bucket.origin import BucketOrigin
 from dcp.server.bucket.persistence_waits import PersistenceWaits
 from dcp.server.bucket.replicas import Replicas
 from dcp.server.bucket.vbucket_table import VbucketTable

@@ -3,7 +3,7 @@
 from typing import Final
 
 from dcp.producer.admin_commands import Administrator, admin_commands
-from dcp.producer.producer_bucket import bucket_of
+from dcp.producer.bucket import bucket_of
 from dcp.producer.write_commands import WRITE_COMMANDS
 from dcp.server.commands.command_table import SHARED_COMMANDS
 from dcp.server.commands.session import Access, CommandHandler, Session
