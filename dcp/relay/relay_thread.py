@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dcp.client.probe import ask_seeds
-from dcp.errors import ConfigError, NodeUnavailableError
+from dcp.errors import ConfigError, NodeUnavailableError, SecretError
 from dcp.relay.commands import relay_commands
 from dcp.relay.relay_bucket import NODE, RelayBucket
 from dcp.relay.relay_figures import RelayFigures
@@ -101,6 +101,8 @@ def _uuid_and_vbuckets(settings: RelaySettings) -> tuple[str, int]:
         bucket_map, _ = ask_seeds(
             seeds, settings.connection, settings.credentials, named="--upstream"
         )
+    except SecretError as error:
+        raise SecretError(f"{settings.named('tls')}: {error}") from None
     except NodeUnavailableError as error:
         found = _recorded(settings.data_folder / "bucket.json")
         if found is None:

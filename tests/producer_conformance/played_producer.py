@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
 from dcp.server.commands.session import Session
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Collection, Scope
 from dcp.server.model.versions import Version
 from tests.producer_conformance.played_line import Line, drop_cursors

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from dcp.producer.bucket_states import set_state, set_state_of_replica, set_up
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.failover import fail_over
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.writes.document_writer import checked
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
 

@@ -7,10 +7,10 @@ import asyncio
 
 import pytest
 
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.producer_bucket import ProducerBucket
 from dcp.producer.producer_commands import COMMANDS
 from dcp.server.commands.session import Session
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node import turns
 from dcp.server.node.accepted_connection import AcceptedConnection
 from dcp.wire import messages as m
