@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from benchmarks._documents import PREFIX, fill, key_of, value_of
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.types import vbucket_of
 
 USER: Final = "Administrator"

@@ -28,10 +28,10 @@ from dcp.client.reader import Reader
 from dcp.client.settings import MIB, ConnectionSettings, ConsumerSettings
 from dcp.client.vbucket_track import StreamStart
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.events import Items, SnapshotCompleted
 from dcp.protocol.position import Position
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.framing import FrameSplitter
 
 VBUCKETS = 16

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 
 MIB = 1024 * 1024
 BATCH_DOCUMENTS = 10_000

@@ -30,7 +30,7 @@ from benchmarks._commands import adopt_orphans, cost_of, lake_options, sets_of
 from benchmarks._producer import PASSWORD, USER
 from dcp.lake.tables.schema import RowKind
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.types import vbucket_of
 
 _VBUCKETS: Final = 1024

@@ -20,7 +20,7 @@ from benchmarks._producer import PASSWORD, USER
 from dcp.lake.spark.jars import delta_jars
 from dcp.lake.spark.session_settings import DELTA_CATALOG, DELTA_EXTENSION
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 
 _BARE: Final = "bare session"
 _CHANGES: Final = 100

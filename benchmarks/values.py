@@ -36,7 +36,7 @@ from dcp.lake.receive.source_access import source_access
 from dcp.lake.receive.stop_policy import UNLIMITED
 from dcp.lake.receive.task_receiver import TaskReceiver
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.columns import DataColumns, decode_columns

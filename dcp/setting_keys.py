@@ -7,6 +7,7 @@ checks all of its values when it is made.
 Configuration files and options of commands are derived from that.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from types import MappingProxyType
@@ -37,15 +38,15 @@ def key(  # noqa: PLR0913 -- a fact each
 ) -> Any:
     """Return the field of a setting: its default, meaning and bounds; MISSING has no default.
 
-    The value must be larger than ``above``. A text must not be blank unless the default is empty or
-    it ``may_be_empty``. ``may_be_secret``: somebody may write a secret here by
+    The value must be larger than ``above``. A text must not be blank; it may be empty if the
+    default is, or if it ``may_be_empty``. ``may_be_secret``: somebody may write a secret here by
     mistake, so no message and no repr shows the value. ``is_path``: a relative path in a
     configuration file begins at the file's folder. ``is_internal``: only code sets it, and no
     configuration file may. ``option`` is its command-line option, such as ``--data FOLDER``, with
-    the word for its value if the type and unit do not tell; empty: none. If the setting is itself a
-    section (such as TLS), ``parts`` maps names of its settings to options, with a meaning after a
-    colon if theirs does not fit, and ``option`` is a flag. The setting is None unless one of them
-    is given.
+    the word for its value if the type and unit do not tell; empty: none. Messages name it. If
+    the setting is itself a section (such as TLS), ``parts`` maps names of its settings to options,
+    with a meaning after a colon if theirs does not fit, and ``option`` is a flag. The setting is
+    None unless one of them is given.
     ``parse`` makes the value from a text, wherever the text is given, and raises ConfigError; the
     default may be such a text.
     """
@@ -104,9 +105,29 @@ class Section:
                 continue
             value, parse = getattr(self, each.name), each.metadata["parse"]
             if parse is None:
-                _check(each, value, self.subject)
+                _check(each, value, self.named(each.name))
             elif isinstance(value, str):
                 object.__setattr__(self, each.name, parse(value))
+
+    @classmethod
+    def named(cls, *names: str) -> str:
+        """Return what a message about these settings begins with: subject, names and options."""
+        return f"{cls.subject}{', '.join(dict.fromkeys(names))}{cls.option_words(*names)}"
+
+    @classmethod
+    def option_words(cls, *names: str) -> str:
+        """Return the options of settings, in brackets after a space; nothing if they have none.
+
+        ``tls.ca_file`` is a part (`key`) of a setting; a setting with parts has their options.
+        """
+        by_name = {each.name: each.metadata for each in fields(cls)}
+        found: list[str] = []
+        for name in names:
+            setting, _, part = name.partition(".")
+            facts = by_name[setting]
+            parts = [facts["parts"][part]] if part else [facts["option"], *facts["parts"].values()]
+            found += map(option_name, filter(None, parts))
+        return f" ({', '.join(dict.fromkeys(found))})" if found else ""
 
 
 def shown_settings(section: type[Section]) -> list[Field[Any]]:
@@ -135,14 +156,20 @@ def section_of(made: type[_S], *holders: Section, **others: Any) -> _S:
     return made(**{**values, **others})
 
 
-def _check(setting: Field[Any], value: object, subject: str) -> None:
+def option_name(words: str) -> str:
+    """Return the option of the words that declare it (``option`` and ``parts`` of `key`)."""
+    return re.split("[ :]", words, maxsplit=1)[0]
+
+
+def _check(setting: Field[Any], value: object, named: str) -> None:
     facts = setting.metadata
     found, expected = describe_found(value, facts), describe_expected(setting)
-    problem = ConfigError(f"{subject}{setting.name}: found {found}, expected {expected}")
+    problem = ConfigError(f"{named}: found {found}, expected {expected}")
     if not _has_type(setting, value):
         raise problem
     least, above, most, choices = (facts[name] for name in ("least", "above", "most", "choices"))
-    if isinstance(value, str) and _needs_text(setting) and not value.strip():
+    # A blank text is a mistake even where an empty one means none.
+    if isinstance(value, str) and not value.strip() and (value or _needs_text(setting)):
         raise problem
     if isinstance(value, int | float) and not isinstance(value, bool):
         too_small = (least is not None and not value >= least) or (
@@ -218,7 +245,7 @@ def describe_expected(setting: Field[Any]) -> str:
             words += "" if facts["most"] is None else f", at most {facts['most']:g}"
         return words + (f" ({facts['unit']})" if facts["unit"] else "")
     if isinstance(default, str) or setting.type is str:
-        return "a non-empty text" if _needs_text(setting) else "a text"
+        return "a non-empty text" if _needs_text(setting) else "a text, not only spaces"
     if isinstance(default, tuple):
         return "a list of one or more non-empty texts" if default else "a list of non-empty texts"
     return "a table of texts"

@@ -51,7 +51,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "protocol",
         }
     ),
-    "producer": frozenset({"types", "errors", "seeds", "wire", "protocol", "server"}),
+    "producer": frozenset(
+        {"types", "errors", "prometheus", "seeds", "setting_keys", "wire", "protocol", "server"}
+    ),
     "lake": frozenset(
         {
             "types",
@@ -166,8 +168,8 @@ LARGE_CLASSES = frozenset(
         "dcp.protocol.state.ConnectionState",
         "dcp.relay.figures.RelayFigures",
         "dcp.relay.settings.RelaySettings",
-        "dcp.server.model.cluster_settings.ClusterSettings",
         "dcp.server.model.counters.Counters",
+        "dcp.server.model.server_settings.ServerSettings",
         "dcp.server.model.versions.Version",
         "dcp.server.streams.snapshots.MemoryItems",
         "dcp.server.streams.active_stream.ActiveStream",
@@ -253,7 +255,7 @@ SERVER_EDGE: dict[str, str] = {
     "threads that write and read the disk": """bucket_storage compactor disk_scan flusher
         pending_write parallel_writes""",
     "a lock, fresh numbers and the clock, for all behind it": """assembly auth cluster
-        cluster_settings vbucket_table""",
+        server_settings vbucket_table""",
     "names of the standard library, no I/O": "http_endpoints http_messages",
 }
 

@@ -16,7 +16,7 @@ import dcplake
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import PASSWORD, PASSWORD_FILE, USER
 from tests.quick_spark import QUICK_CONF, spark_conf_toml
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -13,6 +14,7 @@ from dcp.errors import ConfigError
 from dcp.lake.config.settings import SECTIONS
 from dcp.protocol.window_policies import FlowSettings
 from dcp.setting_keys import Section, key, key_of, section_of, shown_settings, texts_of
+from dcp.tls_settings import TlsSettings
 
 ROOT = Path(__file__).parents[1]
 
@@ -162,6 +164,32 @@ def test_a_text_is_not_blank_unless_it_may_be_empty(name: str) -> None:
     for value in ("", " ", None):
         with pytest.raises(ConfigError, match=rf"{name}: found .*, expected a non-empty text"):
             Texts(**{"host": "h", name: value})  # type: ignore[arg-type]  # as of a file
+
+
+@pytest.mark.parametrize("name", ["note", "without"])
+def test_a_text_that_may_be_empty_is_not_blank(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"{name}: found ' ' .*, expected a text, not only spaces"
+    ):
+        Texts("h", **{name: " "})
+
+
+@dataclass(frozen=True, slots=True)
+class Listens(Section):
+    subject: ClassVar[str] = "node "
+    port: int = key(0, "Where.", least=0, option="--listen HOST:PORT")
+    name: str = key("a", "Who.")
+    tls: TlsSettings | None = key(
+        None, "How.", parts={"cert_file": "--cert FILE", "ca_file": "--ca"}
+    )
+
+
+def test_a_message_names_the_options_of_settings() -> None:
+    with pytest.raises(ConfigError, match=r"node port \(--listen\): found -1 "):
+        Listens(-1)
+    assert Listens.named("name") == "node name"
+    assert Listens.named("port", "tls") == "node port, tls (--listen, --cert, --ca)"
+    assert Listens.named("tls.ca_file") == "node tls.ca_file (--ca)"
 
 
 def test_a_section_takes_the_values_that_it_shares() -> None:

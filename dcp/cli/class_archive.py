@@ -18,7 +18,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.spark.jvm_options import class_archive_path
 from dcp.lake.spark.session_settings import JAVA_OPTIONS
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 
 _USER: Final = "archiver"
 _WRITING_SECONDS: Final = 900.0

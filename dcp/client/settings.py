@@ -40,7 +40,7 @@ class AccessSettings(Section):
 
     seeds: tuple[str, ...] = key((DEFAULT_SEED,), "Nodes of the cluster.")
     bucket: str = key(DEFAULT_BUCKET, "The bucket.")
-    username: str = key("Administrator", "Who signs in.", option="--user NAME")
+    username: str = key("Administrator", "Who signs in.")
     password_env: str = key(
         "DCPLAKE_PASSWORD",
         "Name of the environment variable that holds the password.",

@@ -9,14 +9,16 @@ from contextlib import contextmanager, nullcontext
 from typing import cast
 
 from dcp.producer.branch_record import BranchRecord
+from dcp.producer.cluster_settings import ClusterSettings
+from dcp.producer.counters import ProducerCounters
 from dcp.producer.faults import Faults
+from dcp.producer.figures import ProducerFigures, producer_figures
 from dcp.producer.manifest_changes import ManifestChange, changed
 from dcp.producer.replica_progress import ReplicaProgress
 from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.producer.writes.sync_write_board import SyncWriteBoard
 from dcp.server.bucket.assembly import Bucket
 from dcp.server.commands.session import Session
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Version
 from dcp.server.streams.active_stream import ActiveStream
@@ -41,7 +43,7 @@ class ClientOrigin:
         return self._bucket.faults
 
     def begin(self, vbucket: Vbucket) -> None:
-        """Do nothing: clients see the vbucket as it was saved."""
+        vbucket.data.persistence.lag_by(self._bucket.settings.unpersisted_seqnos)
 
     def stream_moved(self, vbucket: int) -> None:
         """Do nothing."""
@@ -68,10 +70,14 @@ class ClientOrigin:
 class ProducerBucket(Bucket):
     """The bucket of a cluster; callers hold its lock."""
 
+    settings: ClusterSettings
+    counters: ProducerCounters
+
     def __init__(self, settings: ClusterSettings) -> None:
         """Create a bucket, or open the one in the settings' data folder."""
         self.faults = Faults()
-        super().__init__(settings, ClientOrigin(self))
+        counters = ProducerCounters(record_seqnos=settings.record_seqnos)
+        super().__init__(settings, ClientOrigin(self), counters)
         self.replica_progress = ReplicaProgress(self.map, self.table, self.dcp_connections)
         self.writers = [DocumentWriter(vbucket.documents) for vbucket in self.vbuckets]
         self.sync_writes = SyncWriteBoard(
@@ -84,6 +90,9 @@ class ProducerBucket(Bucket):
             if vbucket.data.high_seqno == vbucket.data.base_seqno:
                 self._record(vbucket)
             self.follow_manifest(vbucket)
+
+    def process_figures(self, node: int) -> ProducerFigures:
+        return producer_figures(self, node, records_branches=self.settings.record_branches)
 
     # --- what is saved at once
 

@@ -9,7 +9,9 @@ from dcp.errors import LocalProtocolError
 from dcp.producer import bucket_states, failover
 from dcp.producer.bucket import ProducerBucket
 from dcp.producer.cluster_members import ClusterMembers
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.commands import producer_commands
+from dcp.producer.counters import ProducerCounters
 from dcp.producer.faults import Corruption, Faults
 from dcp.producer.manifest_changes import (
     CreateCollection,
@@ -22,8 +24,6 @@ from dcp.producer.manifest_changes import (
 from dcp.producer.replica_progress import lagging_replica
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.bucket.compactor import compact
-from dcp.server.model.cluster_settings import ClusterSettings
-from dcp.server.model.counters import Counters
 from dcp.server.model.manifest import DEFAULT_ID, Manifest
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.versions import Version
@@ -279,7 +279,7 @@ class ProducerCluster(Serving):
         with self.bucket.lock:
             return self.bucket.map.owners[self.bucket.table.numbered(vbucket).id]
 
-    def counters(self) -> Counters:
+    def counters(self) -> ProducerCounters:
         """Return all counters at one instant."""
         with self.bucket.lock:
             here = [*self.bucket.vbuckets, *self.bucket.replicas.all_vbuckets()]

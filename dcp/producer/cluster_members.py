@@ -186,7 +186,7 @@ class ClusterMembers:
 
     def rebalance(self, remove: int | None, timeout_seconds: float) -> None:
         if not self._loop.is_running:
-            raise LocalProtocolError("producer cluster: it does not run")
+            raise LocalProtocolError("producer: it does not run")
         if self._loop.is_inside:
             # An order over the protocol runs in the loop, and must not block it.
             timeout_seconds = self._bucket.settings.rebalance_timeout_seconds

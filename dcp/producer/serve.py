@@ -9,7 +9,7 @@ from typing import Final, TextIO
 
 from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.node.stop_signals import stop_signals
 
 _GARBAGE_THRESHOLDS: Final = (10_000, 10, 100)
@@ -49,7 +49,8 @@ def _cluster(settings: ClusterSettings) -> ProducerCluster:
     try:
         return ProducerCluster(settings)
     except OSError as error:
-        raise SourceError(f"data folder {settings.data_folder}: {error}") from None
+        named = settings.named("data_folder")
+        raise SourceError(f"{named} {settings.data_folder}: {error}") from None
 
 
 def _reachable(seeds: Sequence[str]) -> list[str]:

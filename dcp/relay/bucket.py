@@ -11,10 +11,11 @@ from typing import Final
 from dcp.errors import ConfigError
 from dcp.relay.figures import RelayFigures
 from dcp.server.bucket.assembly import Bucket
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.counters import Counters
 from dcp.server.model.listeners import Listeners
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.resume_rules import range_is_valid, rollback_seqno
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.streams.active_stream import ActiveStream
 from dcp.server.streams.dcp_options import DcpClient
 from dcp.server.vbucket.replica import Replica
@@ -55,7 +56,7 @@ class UpstreamOrigin:
 class RelayBucket(Bucket):
     """The bucket of a relay."""
 
-    def __init__(self, settings: ClusterSettings) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         """Create the bucket, or open it from the data folder of ``settings``.
 
         Raises ConfigError if the folder belongs to another bucket or number of vbuckets, and
@@ -63,16 +64,17 @@ class RelayBucket(Bucket):
         """
         self.origin = UpstreamOrigin()
         self.tell_figures: Callable[[], RelayFigures] = RelayFigures
-        super().__init__(settings, self.origin)
+        super().__init__(settings, self.origin, Counters())
         found = self.map.bucket_uuid
         if settings.bucket_uuid and found != settings.bucket_uuid:
             self.close()
             raise ConfigError(
-                f"data folder {settings.data_folder}: bucket uuid: found {found!r}, expected "
-                f"{settings.bucket_uuid!r}: it was filled from another bucket of that name"
+                f"{settings.named('data_folder')} {settings.data_folder}: bucket uuid: found "
+                f"{found!r}, expected {settings.bucket_uuid!r}: it was filled from another bucket "
+                "of that name"
             )
 
-    def process_figures(self) -> RelayFigures:
+    def process_figures(self, _: int = NODE) -> RelayFigures:
         return self.tell_figures()
 
     @property

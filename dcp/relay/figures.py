@@ -101,6 +101,7 @@ class GroupFigures:
 class RelayFigures(Record):
     """A relay at one instant."""
 
+    kind: ClassVar[str] = "relay"
     metrics: ClassVar[Metrics] = _METRICS
 
     strategy: str = ""

@@ -52,4 +52,5 @@ def _relay(settings: RelaySettings) -> Relay:
     try:
         return Relay(settings)
     except OSError as error:
-        raise SourceError(f"data folder {settings.data_folder}: {error}") from None
+        named = settings.named("data_folder")
+        raise SourceError(f"{named} {settings.data_folder}: {error}") from None

@@ -13,7 +13,7 @@ from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.protocol.flow_strategy import FlowSpec
 from dcp.protocol.window_policies import FlowSettings
 from dcp.seeds import DEFAULT_SEED
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.server_settings import ServerSettings
 from dcp.setting_keys import Section, key, key_of, section_of, texts_of
 from dcp.tls_settings import TlsSettings
 from dcp.types import U16_MAX
@@ -38,6 +38,23 @@ def parse_listen(text: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RelayServerSettings(ServerSettings):
+    """The server of a relay: the node that consumers see."""
+
+    subject: ClassVar[str] = "relay "
+
+    port: int = key_of(ServerSettings, "port", option="--listen HOST:PORT")
+    tls: TlsSettings | None = key_of(
+        ServerSettings,
+        "tls",
+        text="With it the relay listens with TLS, too.",
+        parts=TlsSettings.listener_options("--listen-tls"),
+    )
+    tls_port: int | None = key_of(ServerSettings, "tls_port", option="--listen-tls-port")
+    users: Mapping[str, str] = key_of(ServerSettings, "users", option="--listen-user NAME")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RelaySettings(Section):
     """A relay of one bucket."""
 
@@ -49,10 +66,10 @@ class RelaySettings(Section):
         option="--upstream HOST:PORT,…",
         parse=texts_of,
     )
-    bucket: str = key_of(ClusterSettings, "bucket")
+    bucket: str = key_of(ServerSettings, "bucket")
     credentials: Credentials = key(MISSING, "Who signs in at the cluster.")
     data_folder: Path = key_of(
-        ClusterSettings,
+        ServerSettings,
         "data_folder",
         default=MISSING,
         text="Where the relay keeps what it received, over restarts too.",
@@ -61,7 +78,7 @@ class RelaySettings(Section):
     tls: TlsSettings | None = key_of(ConnectionSettings, "tls")
     """With it the relay speaks encrypted with the cluster."""
     checkpoint_quota_bytes: int = key_of(
-        ClusterSettings, "checkpoint_quota_bytes", option="--memory-quota"
+        ServerSettings, "checkpoint_quota_bytes", option="--memory-quota"
     )
     flow_spec: FlowSpec = key(
         "max",
@@ -103,49 +120,44 @@ class RelaySettings(Section):
         parse=parse_listen,
     )
     http_port: int = key_of(
-        ClusterSettings,
+        ServerSettings,
         "http_port",
         default=0,
         text="Port for HTTP; 0 takes a free one.",
     )
     """A relay has no usual ports beside `listen`: a node of its cluster may have them."""
-    listen_tls: TlsSettings | None = key_of(
-        ClusterSettings,
-        "tls",
-        text="With it the relay listens with TLS, too.",
-        parts=TlsSettings.listener_options("--listen-tls"),
-    )
+    listen_tls: TlsSettings | None = key_of(RelayServerSettings, "tls")
     tls_port: int = key_of(
-        ClusterSettings,
+        RelayServerSettings,
         "tls_port",
         default=0,
         text="Port for consumers that speak TLS; 0 takes a free one.",
-        option="--listen-tls-port",
     )
     https_port: int = key_of(
-        ClusterSettings,
+        ServerSettings,
         "https_port",
         default=0,
         text="Port for HTTPS, if consumers may speak TLS; 0 takes a free one.",
     )
     users: Mapping[str, str] = key_of(
-        ClusterSettings,
+        ServerSettings,
         "users",
-        default={},
         text="Names and passwords of consumers; empty: the one who signs in upstream.",
     )
 
-    flush_seconds: float = key_of(ClusterSettings, "flush_seconds")
-    seed: int | None = key_of(ClusterSettings, "seed")
+    flush_seconds: float = key_of(ServerSettings, "flush_seconds")
+    seed: int | None = key_of(ServerSettings, "seed")
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
         if not self.upstream:
-            raise ConfigError("relay upstream: found no address, expected at least one host:port")
+            raise ConfigError(
+                f"{self.named('upstream')}: found no address, expected at least one host:port"
+            )
         if self.credentials.by_certificate and not self.users:
             raise ConfigError(
-                "relay users: found none, and a certificate that signs in upstream, expected a "
-                "user of consumers: --listen-user, --listen-password-file"
+                f"{self.named('users')}: found none, and a certificate that signs in upstream, "
+                "expected a user of consumers: --listen-user, --listen-password-file"
             )
         # They reject what is wrong with addresses, ports and names.
         _ = self.addresses, self.served("", 1)
@@ -153,33 +165,31 @@ class RelaySettings(Section):
     @property
     def addresses(self) -> tuple[NodeAddress, ...]:
         """The addresses of the nodes in ``upstream``, without a port at the data service's."""
-        return parse_seeds(self.upstream, tls=self.tls is not None)
+        try:
+            return parse_seeds(self.upstream, tls=self.tls is not None)
+        except ConfigError as error:
+            raise ConfigError(f"{self.named('upstream')}: {error}") from None
 
     @property
     def connection(self) -> ConnectionSettings:
         """The settings of a connection that asks the cluster questions."""
         return ConnectionSettings(self.bucket, tls=self.tls)
 
-    def served(self, bucket_uuid: str, vbuckets: int) -> ClusterSettings:
-        """Return the settings of the cluster of one node that consumers see."""
+    def served(self, bucket_uuid: str, vbuckets: int) -> RelayServerSettings:
+        """Return the settings of the server that consumers see."""
         own = {self.credentials.username: self.credentials.password.reveal()}
         host, port = self.listen
         # Without TLS, the default of 0 asks for no port.
         none = 0 if self.listen_tls is not None else None
         return section_of(
-            ClusterSettings,
+            RelayServerSettings,
             self,
-            nodes=1,
             vbuckets=vbuckets,
             bucket_uuid=bucket_uuid,
             users=self.users or own,
-            administrators=frozenset(),
             host=host,
             port=port,
             tls=self.listen_tls,
             tls_port=self.tls_port or none,
             https_port=self.https_port or none,
-            keeps_values=False,
-            record_seqnos=False,
-            record_branches=False,
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dcp.client.probe import ask_seeds
-from dcp.errors import ConfigError, NodeUnavailableError
+from dcp.errors import ConfigError, NodeUnavailableError, SecretError
 from dcp.relay.bucket import NODE, RelayBucket
 from dcp.relay.commands import relay_commands
 from dcp.relay.figure_sources import log_figures, relay_figures
@@ -101,6 +101,8 @@ def _uuid_and_vbuckets(settings: RelaySettings) -> tuple[str, int]:
         bucket_map, _ = ask_seeds(
             seeds, settings.connection, settings.credentials, named="--upstream"
         )
+    except SecretError as error:
+        raise SecretError(f"{settings.named('tls')}: {error}") from None
     except NodeUnavailableError as error:
         found = _recorded(settings.data_folder / "bucket.json")
         if found is None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.quick_spark import QUICK_JAVA_OPTIONS, QUICK_SQL_CONF, spark_conf_toml
 
 ROOT = Path(__file__).resolve().parents[2]

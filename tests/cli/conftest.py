@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typer.main import get_command
 from dcp.cli.main import COMMANDS, command, main
 from dcp.cli.terminal import progress
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.cli.conftest import World
 from tests.client.drained import wait_for
 from tests.producer.tls import TLS_FILES
@@ -217,7 +217,7 @@ def test_a_port_in_use_is_named(world: World, capsys: pytest.CaptureFixture[str]
     port = world.cluster.seeds[1].rpartition(":")[2]
     code, error = said(["serve", "--port", port], capsys)
     assert code == 3
-    assert f"cannot listen: port {port} of 127.0.0.1: Address already in use; end what" in error
+    assert f"cannot listen: port {port} of 127.0.0.1 (--port): Address already in use; end" in error
 
 
 def test_progress_is_told_where_there_is_no_terminal(

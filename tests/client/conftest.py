@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.client.drained import USERS
 
 MakeCluster = Callable[..., ProducerCluster]

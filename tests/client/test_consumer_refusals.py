@@ -13,10 +13,10 @@ from dcp.client.consumer_events import StopReason
 from dcp.client.vbucket_track import StreamStart
 from dcp.errors import AuthenticationError, BucketError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from dcp.server.commands.session import CommandHandler, Session
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Rules, VbucketFacts, Verdict, judge
 from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
 from dcp.wire import messages as m

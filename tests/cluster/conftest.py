@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.cluster.bucket import Bucket
 from tests.producer.tls import CERTIFICATE, TLS_FILES
 

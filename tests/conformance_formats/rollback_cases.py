@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dcp.errors import DcplakeError
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import (
     Rules,
     VbucketFacts,

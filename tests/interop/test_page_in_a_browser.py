@@ -13,7 +13,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from dcp.lake.task_board.task_stats import WAITED_FOR
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import PASSWORD, PASSWORD_FILE, USER
 from tests.quick_spark import QUICK_CONF, spark_conf_toml
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.interop.store_servers import versitygw
 from tests.lake.commit_race import require_that_only_ours_loses_nothing
 from tests.lake.receiving import settings_for, write_config

@@ -20,7 +20,7 @@ from dcp.lake.tables.lake_tables import (
     open_lake,
 )
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.driver_host import QUICKLY_GIVEN_UP, DriverHost
 from tests.lake.interrupted_lakes import IDLE_SECONDS, InterruptedLakes
 from tests.lake.memory_store import MemoryStore, lake_in_memory

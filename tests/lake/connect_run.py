@@ -16,7 +16,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.spark.session import end_session, started_session
 from dcp.lake.spark.session_settings import jars_settings, static_settings
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.job_series import commands_for, run_jobs
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import (

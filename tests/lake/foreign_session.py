@@ -19,7 +19,7 @@ from dcp.lake.spark.java import find_java_home
 from dcp.lake.spark.session_settings import jars_settings, static_settings
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 from tests.quick_spark import QUICK_CONF
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 

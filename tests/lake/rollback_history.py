@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 
 Documents = dict[bytes, tuple[int, int, bytes]]

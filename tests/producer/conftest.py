@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.producer.kept_clusters import NEVER
 from tests.producer.raw_client import RawClient
 

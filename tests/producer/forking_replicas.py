@@ -7,7 +7,7 @@ from hypothesis import event
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from tests.producer.compared_replicas import frames_of
 from tests.producer.in_process_wire import InProcessWire

@@ -2,10 +2,10 @@
 
 from collections.abc import Hashable, Iterable
 
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.checkpoints.checkpoint import ITEM_OVERHEAD_BYTES
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
 from dcp.server.checkpoints.checkpoint_values import CursorItems
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version, VersionKey
 
 

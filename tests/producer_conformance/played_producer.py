@@ -9,9 +9,9 @@ from typing import Final
 
 from dcp.producer.bucket import ProducerBucket
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.commands import COMMANDS
 from dcp.server.commands.session import Session
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Collection, Scope
 from dcp.server.model.versions import Version
 from tests.producer_conformance.played_line import Line, drop_cursors

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.protocol.negotiation import Release
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.versions import Version
 

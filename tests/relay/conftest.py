@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.relay.thread import Relay
-from dcp.server.model.cluster_settings import ClusterSettings
 from tests.relay.following import relay_settings, users
 
 

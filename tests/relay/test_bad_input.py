@@ -71,12 +71,19 @@ USAGE = 2
         (["--hold", "inf"], "--hold: found 'inf'"),
         (["--hold", "1e3"], "--hold: found '1e3'"),
         (["--http-port", "65536"], "--http-port: found 65536, expected 0 to 65535"),
-        (["--https-port", "18091"], "tls ports: found some, expected none without a certificate"),
-        (["--listen-tls-port", "1"], "tls ports: found some, expected none without a certificate"),
+        (["--https-port", "18091"], "found some, expected none without a certificate"),
+        (
+            ["--listen-tls-port", "1"],
+            "relay tls_port, https_port (--listen-tls-port, --https-port): found some, expected "
+            "none without a certificate (--listen-tls-cert)",
+        ),
+        (["--listen-tls-client-ca", "ca"], "relay tls.cert_file (--listen-tls-cert): found no"),
+        (["--bucket", "a b"], "relay bucket (--bucket): found name 'a b', expected 1 to 100"),
+        (["--listen", "h:7", "--http-port", "7"], "(--listen, --http-port): found 7 twice"),
         (["--listen", "127.0.0.1:65536"], "--listen: found '127.0.0.1:65536'"),
         (["--listen", "[]:11210"], "--listen: found '[]:11210'"),
         (["--upstream", ""], "--upstream: found '', expected a value"),
-        (["--upstream", "a:b:c"], "node address 'a:b:c'"),
+        (["--upstream", "a:b:c"], "relay upstream (--upstream): node address 'a:b:c'"),
         (["--upstream", "a:65536"], "node address 'a:65536'"),
     ],
 )

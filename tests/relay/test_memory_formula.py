@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dcp.producer.figures import producer_bytes
 from dcp.relay.memory import relay_bytes, relay_bytes_in_words
 from dcp.relay.settings import RelaySettings
 from dcp.server.commands.memory_formula import (
@@ -16,7 +17,6 @@ from dcp.server.commands.memory_formula import (
     STREAM_BYTES,
     Load,
     clients_bytes,
-    producer_bytes,
 )
 from dcp.server.model.versions import OVERHEAD_BYTES
 from tests.client.drained import CREDENTIALS

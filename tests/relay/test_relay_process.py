@@ -137,9 +137,16 @@ def test_what_cannot_be(
         ),
         (["--upstream", seed, *usual, "--listen-user", "u"], password, 2, "--listen-user"),
         (["--upstream", seed, *usual, "--ca-file", "/nowhere"], password, 2, "CA file '/nowhere'"),
+        (
+            ["--upstream", seed, *usual[:3], str(tmp_path / "new"), "--listen-tls-cert", "nowhere"],
+            password,
+            2,
+            "relay tls (--listen-tls-cert, ",
+        ),
     ):
         ended, said = _refused(monkeypatch, given, *words)
         assert (ended, message in said) == (code, True), said
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_bucket_is_made_anew(make_cluster: MakeCluster, tmp_path: Path) -> None:

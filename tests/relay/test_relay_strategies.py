@@ -292,7 +292,7 @@ def test_metrics_say_who_is_waited_for(
     assert most_bytes - longest * len(keys) < bound_bytes <= most_bytes
     scraped, figures = (_scraped(relay, path, user) for path in ("metrics", "figures.json"))
     assert f'relay_group_waits_for{{consumer="{name}",group="0"}} 1.0' in scraped.splitlines()
-    assert f'dcp_producer_streams{{connection="{name}"}} 2.0' in scraped.splitlines()
+    assert f'dcp_server_streams{{connection="{name}"}} 2.0' in scraped.splitlines()
     assert json.loads(figures)["relay"]["groups"][0]["waits_for"] == name
     names = [each["name"] for each in json.loads(figures)["connections"]]
     assert len(names) == 2 and name in names
@@ -305,7 +305,7 @@ def test_metrics_say_who_is_waited_for(
     assert told[f'relay_upstream_waits_for{{consumer="{name}",node="{node}"}}'] == 1
     assert told[f'relay_upstream_window_bytes{{node="{node}"}}'] == WINDOW_BYTES
     assert told[f'relay_upstream_unacked_bytes{{node="{node}"}}'] >= WINDOW_BYTES
-    assert told[f'dcp_producer_outstanding_bytes{{connection="{name}"}}'] >= 10_000
+    assert told[f'dcp_server_outstanding_bytes{{connection="{name}"}}'] >= 10_000
 
 
 def _scraped(relay: Relay, path: str, user: str) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from dcp.errors import DcplakeError
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from tests.simulation.checked import BAD
 from tests.simulation.faults import Counts, Options

@@ -1,7 +1,6 @@
 """Options of a command that are settings: names, types, bounds and words come from the setting."""
 
 import inspect
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields
 from functools import wraps
@@ -11,7 +10,7 @@ from typer import BadParameter, Option
 
 from dcp.cli.options.values import number_option, seconds_option
 from dcp.errors import ConfigError
-from dcp.setting_keys import Section, shown_settings
+from dcp.setting_keys import Section, option_name, shown_settings
 
 
 def takes_settings(run: Callable[..., int]) -> Callable[..., int]:
@@ -99,7 +98,7 @@ def _made_of_parts(setting: Field[Any], kind: Any, given: dict[str, Any]) -> Sec
     try:
         return _section_in(kind)(**values)
     except ConfigError as error:
-        options = ", ".join(re.split("[ :]", words)[0] for words in parts.values())
+        options = ", ".join(map(option_name, parts.values()))
         raise ConfigError(f"{options}: {error}") from None
 
 

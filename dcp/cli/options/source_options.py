@@ -19,7 +19,7 @@ _DEFAULT_PASSWORD: Final = "password"  # noqa: S105  (the embedded producer's, f
 class ProducerAccount(Section):
     """The user of the embedded producer, and where the password is."""
 
-    username: str = key_of(AccessSettings, "username")
+    username: str = key_of(AccessSettings, "username", option="--user NAME")
     password_env: str = key_of(
         AccessSettings,
         "password_env",

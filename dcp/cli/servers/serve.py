@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from dcp.cli.options.setting_options import takes_settings
 from dcp.cli.options.source_options import ProducerAccount
 from dcp.cli.terminal.logs import log_end
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.seeds import PLAIN_PORT
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.setting_keys import key_of
 
 

@@ -19,11 +19,12 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.seed_lookup import HttpAnswer, ask_over_http
 from dcp.errors import ConfigError, SourceError
 from dcp.printable import printable
+from dcp.producer.figures import ProducerFigures
 from dcp.protocol.credentials import Credentials
 from dcp.records import Record, read
 from dcp.relay.figures import RelayFigures
 from dcp.seeds import parse_seed
-from dcp.server.bucket.node_figures import ConnectionFigures, ProducerFigures, node_exposition
+from dcp.server.bucket.node_figures import ConnectionFigures, node_exposition
 from dcp.tls_settings import TlsSettings
 from dcp.wire.json_tree import json_tree
 

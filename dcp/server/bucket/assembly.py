@@ -10,12 +10,14 @@ Each part uses only parts above it. A producer's bucket (``ProducerBucket``) tak
 (``RelayBucket``) is filled by another cluster.
 """
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from threading import RLock
 
+from dcp.errors import ConfigError
 from dcp.server.bucket.auth import UserStore
 from dcp.server.bucket.bucket_manifest import BucketManifest
 from dcp.server.bucket.bucket_storage import BucketStorage
@@ -30,25 +32,35 @@ from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.bucket.write_path import WritePath
 from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
 from dcp.server.model.cluster_map import ServedClusterMap
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.manifest import FIRST, Manifest, Step
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.streams.stream_quota import StreamQuota
 from dcp.server.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.server.vbucket.vbucket_states import Vbucket
 
 
-class Bucket:
+class Bucket(ABC):
     """All state that the nodes of a cluster share.
 
     Callers hold ``lock``: connections run in the server's loop, tests write from their own threads.
     """
 
-    def __init__(self, settings: ClusterSettings, origin: BucketOrigin) -> None:
+    def __init__(self, settings: ServerSettings, origin: BucketOrigin, counters: Counters) -> None:
         """Create a bucket, or open the one in the settings' data folder.
 
         ``origin`` decides who fills the bucket.
+
+        Raises:
+            SecretError: a certificate cannot be used; nothing was written.
+            ConfigError: a password cannot be used; nothing was written.
         """
+        # First all that can refuse the settings: then there is no half-made data folder.
+        self.tls = settings.tls_context()
+        try:
+            self.users = UserStore(settings.users)
+        except ConfigError as error:
+            raise ConfigError(f"{settings.named('users')}: {error}") from None
         # Tests fix the seed, so that uuids repeat.
         random = Random(settings.seed)
         self._storage: BucketStorage | None = None
@@ -59,7 +71,6 @@ class Bucket:
                 random.seed(f"{settings.seed} start {self._storage.starts}")
         self.settings = settings
         self.lock = RLock()
-        self.users = UserStore(settings.users)
         self.map = ServedClusterMap(
             settings.bucket,
             _uuid_of(settings, self._storage, random),
@@ -69,7 +80,7 @@ class Bucket:
             settings.bucket_type,
             settings.cluster_uuid,
         )
-        self.counters = Counters(record_seqnos=settings.record_seqnos)
+        self.counters = counters
         self.changes = ChangedVbuckets()
         self.clients = ClientLoad(settings.large_frame_seconds)
         self.collections = BucketManifest(
@@ -117,9 +128,9 @@ class Bucket:
     def is_closed(self) -> bool:
         return self._storage is not None and not self._storage.is_open
 
-    def process_figures(self) -> ProcessFigures | None:
-        """Return the process's own metrics; None unless a subclass has some."""
-        return None
+    @abstractmethod
+    def process_figures(self, node: int) -> ProcessFigures:
+        """Return the metrics of the process, asked of ``node``."""
 
     def now(self) -> float:
         return self.settings.clock()
@@ -163,7 +174,7 @@ class Bucket:
                 self.writes.flusher.close()
 
 
-def _uuid_of(settings: ClusterSettings, storage: BucketStorage | None, random: Random) -> str:
+def _uuid_of(settings: ServerSettings, storage: BucketStorage | None, random: Random) -> str:
     if storage is not None:
         return storage.bucket_uuid
     return settings.bucket_uuid or f"{random.getrandbits(128):032x}"

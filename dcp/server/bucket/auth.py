@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from scramp import ScramException, ScramMechanism
 
+from dcp.errors import ConfigError
 from dcp.protocol.credentials import SCRAM_MECHANISMS, Credentials, Secret
 from dcp.protocol.sasl import SCRAMP_NAMES
 from dcp.server.model.refused_error import RefusedError
@@ -36,6 +37,7 @@ class UserStore:
     """Passwords of users, and the salted keys that SCRAM derives from them."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
+        """Raises ConfigError for a password that SCRAM cannot take."""
         self._passwords = {user: Secret(password) for user, password in users.items()}
         self._salted: dict[tuple[bytes, str], tuple[bytes, bytes, bytes, int]] = {}
         # Makes the invented salts of unknown users differ between processes.
@@ -46,7 +48,13 @@ class UserStore:
         # Salting is slow on purpose (thousands of hashes), so it happens once, at the start.
         for name, mechanism in _SCRAM.items():
             for user, password in users.items():
-                self._salted[name, user] = _salted(mechanism, password)
+                try:
+                    self._salted[name, user] = _salted(mechanism, password)
+                except ScramException:
+                    raise ConfigError(
+                        f"password of {user!r}: found characters that SASLprep (RFC 4013) forbids, "
+                        "such as control characters, expected none"
+                    ) from None
         password = self.node_credentials.password.reveal()
         for name in (mechanism.encode() for mechanism in self.node_credentials.mechanisms):
             self._salted[name, REPLICATION_USER] = _salted(_SCRAM[name], password)

@@ -14,10 +14,10 @@ from pathlib import Path
 from random import Random
 
 from dcp.server.model.cluster_map import ServedClusterMap
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.failover_log import fresh_uuid
 from dcp.server.model.manifest import Manifest, Step
 from dcp.server.model.manifest_table import ManifestTable
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.storage.bucket_record import BucketRecord
 from dcp.server.storage.data_folder import DataFolder
 from dcp.server.storage.disk_file import OsFile
@@ -34,14 +34,14 @@ class BucketStorage:
     Callers hold the bucket's lock.
     """
 
-    def __init__(self, settings: ClusterSettings, folder: Path, random: Random) -> None:
+    def __init__(self, settings: ServerSettings, folder: Path, random: Random) -> None:
         """Lock the folder, and read the bucket's record or create one.
 
         Raises:
             SourceError: another process serves from the folder.
             ConfigError: the folder cannot be used, or belongs to another bucket.
         """
-        self._folder = DataFolder(folder)
+        self._folder = DataFolder(folder, settings.named("data_folder"), settings.subject.strip())
         try:
             found = self._folder.load(settings.bucket, settings.vbuckets, settings.nodes)
         except BaseException:
@@ -53,7 +53,7 @@ class BucketStorage:
         self._names = LogNames(self._record.logs, self._record.replica_logs, self._folder.logs())
         self._saved_numbers = _numbers_of(self._record)
         # Removing a large file can take as long as writing it; a failover must not wait for that.
-        self._removals = ThreadPoolExecutor(1, "dcp-producer-removals")
+        self._removals = ThreadPoolExecutor(1, "dcp-server-removals")
         self.is_open = True
 
     @property
@@ -240,7 +240,7 @@ def _numbers_of(record: BucketRecord) -> frozenset[int]:
     return frozenset([0, *(row["number"] for row in record.manifests)])
 
 
-def _first_record(settings: ClusterSettings, random: Random) -> BucketRecord:
+def _first_record(settings: ServerSettings, random: Random) -> BucketRecord:
     fresh = ServedClusterMap(
         settings.bucket, "", settings.nodes, settings.vbuckets, settings.replicas
     )

@@ -28,7 +28,7 @@ async def keep_compacting(
 
     ``vbuckets`` is called with the lock held; ``clock`` returns seconds since 1970.
     """
-    with ThreadPoolExecutor(1, "dcp-producer-compactor") as thread:
+    with ThreadPoolExecutor(1, "dcp-server-compactor") as thread:
         while True:
             await asyncio.sleep(seconds)
             with lock:

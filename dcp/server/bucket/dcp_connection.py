@@ -13,10 +13,10 @@ from typing import Final
 
 from dcp.server.bucket.origin import BucketOrigin
 from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.counters import Counters
 from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.send_window import SendWindow
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.streams.active_stream import ActiveStream, ActiveStreamPhase
 from dcp.server.streams.chunks import FrameBatch
 from dcp.server.streams.dcp_options import (
@@ -51,7 +51,7 @@ _UNLIMITED_ITEMS: Final = 2**62
 class SharedByConnections:
     """The parts of a bucket that all its DCP connections use."""
 
-    settings: ClusterSettings
+    settings: ServerSettings
     counters: Counters
     origin: BucketOrigin
     memory: CheckpointAccount

@@ -65,7 +65,7 @@ class Flusher:
         self._writing: Vbucket | None = None
         """The vbucket being written in the background; None if it was forgotten meanwhile."""
         self._hurry: Callable[[], object] = lambda: None
-        self._thread = ThreadPoolExecutor(1, "dcp-producer-disk")
+        self._thread = ThreadPoolExecutor(1, "dcp-server-disk")
 
     def note(self, vbucket: Vbucket) -> None:
         """Count the pending bytes of a vbucket again, after a write to memory or to disk."""

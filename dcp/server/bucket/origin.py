@@ -46,7 +46,7 @@ class BucketOrigin(Protocol):
         """
 
     def begin(self, vbucket: Vbucket) -> None:
-        """Prepare a vbucket that was just opened for its clients."""
+        """Prepare a vbucket, or a replica, that was just opened for its clients."""
 
     def stream_moved(self, vbucket: int) -> None:
         """Take notice that a client's stream of ``vbucket`` sent items or ran dry, began or ended.

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dcp.server.bucket.vbucket_table import VbucketTable
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import Status
 
@@ -29,7 +29,7 @@ class PersistenceWaits:
     A connection waits for one seqno at a time, so connections bound the number of waits.
     """
 
-    def __init__(self, table: VbucketTable, settings: ClusterSettings) -> None:
+    def __init__(self, table: VbucketTable, settings: ServerSettings) -> None:
         self._table = table
         self._clock = settings.clock
         self._wait_seconds = settings.persistence_wait_seconds

@@ -10,9 +10,9 @@ from dcp.server.bucket.flusher import Flusher
 from dcp.server.bucket.origin import BucketOrigin
 from dcp.server.bucket.replicas import Replicas
 from dcp.server.model.cluster_map import ServedClusterMap
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.failover_log import fresh_uuid
 from dcp.server.model.manifest import Manifest
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.storage.saved_vbucket import VbucketHome
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.types import vbucket_of
@@ -27,7 +27,7 @@ class VbucketTable:
 
     def __init__(
         self,
-        settings: ClusterSettings,
+        settings: ServerSettings,
         random: Random,
         storage: BucketStorage | None,
         cluster_map: ServedClusterMap,
@@ -44,7 +44,7 @@ class VbucketTable:
             OSError: a file cannot be read or written.
         """
         self._settings, self._random, self._storage = settings, random, storage
-        self._map = cluster_map
+        self._map, self._origin = cluster_map, origin
         self.flusher: Flusher | None = None
         """Writes the vbuckets to the data folder, if there is one."""
         if storage is not None:
@@ -93,7 +93,9 @@ class VbucketTable:
 
     def _new_replica(self, node: int, vbucket: int) -> Vbucket:
         home = None if self._storage is None else self._storage.replica_home(node, vbucket)
-        return self._vbucket(vbucket, home, VbucketState.REPLICA)
+        replica = self._vbucket(vbucket, home, VbucketState.REPLICA)
+        self._origin.begin(replica)
+        return replica
 
     def _vbucket(
         self, number: int, home: VbucketHome | None, state: VbucketState | None

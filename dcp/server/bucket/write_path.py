@@ -7,8 +7,8 @@ from dcp.server.bucket.compactor import compact
 from dcp.server.bucket.dcp_connections import DcpConnections
 from dcp.server.bucket.vbucket_table import VbucketTable
 from dcp.server.checkpoints.checkpoint_account import CheckpointAccount
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.vbucket.changed_vbuckets import ChangedVbuckets
 from dcp.server.vbucket.vbucket_states import Vbucket
 from dcp.wire.vocabulary import Status
@@ -24,7 +24,7 @@ class WritePath:
 
     def __init__(
         self,
-        settings: ClusterSettings,
+        settings: ServerSettings,
         table: VbucketTable,
         memory: CheckpointAccount,
         connections: DcpConnections,

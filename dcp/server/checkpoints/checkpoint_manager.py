@@ -19,7 +19,7 @@ from dcp.server.checkpoints.checkpoint_values import (
     CursorFacts,
     CursorItems,
 )
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.model.versions import Version
 
 
@@ -31,7 +31,7 @@ class CheckpointManager(CheckpointQueue):
     (``checkpoint_memory.py``).
     """
 
-    def __init__(self, vbucket: int, settings: ClusterSettings, high_seqno: int = 0) -> None:
+    def __init__(self, vbucket: int, settings: ServerSettings, high_seqno: int = 0) -> None:
         super().__init__(vbucket, settings, high_seqno)
         self._cursors = Cursors(vbucket)
 

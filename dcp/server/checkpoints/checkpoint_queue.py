@@ -7,7 +7,7 @@ Sources: kv_engine ``engines/ep/src/checkpoint_manager.cc`` (``queueDirty``, ``g
 from dcp.errors import LocalProtocolError
 from dcp.server.checkpoints.checkpoint import CheckpointHead, CheckpointKind
 from dcp.server.checkpoints.checkpoint_list import CheckpointList
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.model.versions import Version
 from dcp.types import SnapshotRange, require_unsigned
 
@@ -19,7 +19,7 @@ class CheckpointQueue:
     for each received marker, and ``receive`` for its items.
     """
 
-    def __init__(self, vbucket: int, settings: ClusterSettings, high_seqno: int = 0) -> None:
+    def __init__(self, vbucket: int, settings: ServerSettings, high_seqno: int = 0) -> None:
         """All items up to ``high_seqno`` are on disk already."""
         require_unsigned("high_seqno", high_seqno)
         self.vbucket = vbucket

@@ -8,12 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-import psutil
-
-from dcp.server.bucket.assembly import Bucket
-from dcp.server.bucket.node_figures import ProducerFigures
 from dcp.server.checkpoints.checkpoint_memory import LOWER_MARK_PERCENT, UPPER_MARK_PERCENT
-from dcp.server.commands.memory_formula import Load, keys_of, producer_bytes
 from dcp.server.commands.stat_request import Statistic, StatisticsRequest
 from dcp.server.model.manifest import Collection, Manifest, Scope
 from dcp.server.model.refused_error import RefusedError
@@ -50,33 +45,6 @@ def memory(question: StatisticsRequest) -> Iterator[Statistic]:
     yield "ep_checkpoint_memory_recovery_lower_mark_bytes", quota * LOWER_MARK_PERCENT // 100
     yield "ep_cursors_dropped", bucket.counters.cursors_dropped
     yield "ep_diskqueue_memory", sum(v.data.persistence.unwritten_bytes for v in vbuckets)
-
-
-def producer_figures(bucket: Bucket, node: int) -> ProducerFigures:
-    return ProducerFigures(psutil.Process().memory_info().rss, _bound_bytes(bucket, node))
-
-
-def _bound_bytes(bucket: Bucket, node: int) -> int:
-    """Return the bound of docs/reference/memory.md; 0 if it does not apply."""
-    settings = bucket.settings
-    if bucket.map.node_count > 1 or settings.record_branches:
-        return 0
-    vbuckets = bucket.table.of_node(node)
-    connections = bucket.dcp_connections.values()
-    log_bytes = sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
-    unwritten_bytes = sum(vbucket.data.persistence.unwritten_bytes for vbucket in vbuckets)
-    load = Load(
-        *keys_of([vbucket.data.newest for vbucket in vbuckets]),
-        connections=max(1, bucket.clients.connections),
-        streams=sum(len(each.streams) for each in connections),
-    )
-    return producer_bytes(
-        load,
-        checkpoint_quota_bytes=settings.checkpoint_quota_bytes,
-        # Every value is in a log, or still waits for it.
-        values_bytes=log_bytes + unwritten_bytes,
-        log_bytes=0 if settings.data_folder is not None else log_bytes,
-    )
 
 
 def uuid(question: StatisticsRequest) -> Iterator[Statistic]:

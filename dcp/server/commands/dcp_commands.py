@@ -53,7 +53,7 @@ def dcp_open(session: Session, frame: Frame, body: m.Body, now: float) -> None:
     elif not 0 < len(request.name) <= most_name_bytes:
         expected = f"Request must include a name of 1 to {most_name_bytes} bytes"
         session.refuse(frame, Status.EINVAL, f"{expected}, found {len(request.name)}")
-    elif session.login.user in settings.users_without_streams:
+    elif not settings.may_open_dcp(session.login.user):
         session.refuse_access(frame, Status.EACCESS, _NO_PRODUCER)
     else:
         client = DcpClient(

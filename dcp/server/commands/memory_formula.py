@@ -1,7 +1,8 @@
-"""Formula for the most memory that a producer takes; ``docs/reference/memory.md`` explains it.
+"""Terms of the most memory that a server takes; ``docs/reference/memory.md`` explains them.
 
 Each term follows from an enforced limit, except for keys: key and metadata of every document are in
-memory. The relay adds up the same terms by its own formula (``dcp/relay/memory.py``).
+memory. The producer (``dcp/producer/figures.py``) and the relay (``dcp/relay/memory.py``)
+add them up.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import Final
 
 from dcp.server.bucket.client_load import FIRST_BATCH_BYTES, UNSENT_QUOTA_BYTES
 from dcp.server.bucket.flusher import MOST_SHARE, REFUSED_SHARE
-from dcp.server.model.cluster_settings import OUTBOX_BYTES
+from dcp.server.model.server_settings import OUTBOX_BYTES
 from dcp.server.model.versions import OVERHEAD_BYTES
 from dcp.server.vbucket.newest_versions import NewestVersions
 
@@ -69,26 +70,6 @@ def clients_bytes(load: Load) -> int:
     """Return the memory of all clients if none of them reads its socket."""
     connection = FIRST_BATCH_BYTES + load.largest_bytes + 2 * OUTBOX_BYTES + READ_BYTES
     return UNSENT_QUOTA_BYTES + load.connections * connection + load.streams * STREAM_BYTES
-
-
-def producer_bytes(
-    load: Load, *, checkpoint_quota_bytes: int, values_bytes: int, log_bytes: int = 0
-) -> int:
-    """Return the most memory that a producer with one node takes.
-
-    ``values_bytes`` is the size of all values. ``log_bytes`` is the size of the logs if they are in
-    memory, else 0.
-    """
-    return (
-        FIXED_BYTES
-        + documents_bytes(load)
-        + values_bytes
-        + log_bytes
-        + checkpoints_bytes(checkpoint_quota_bytes, takes_writes=True)
-        + clients_bytes(load)
-        # Each connection can write a document of the largest size at the same time.
-        + (MESSAGES_IN_WORK + 2 * load.connections) * load.largest_bytes
-    )
 
 
 def in_words(bytes_of: Callable[[Load], int]) -> str:

@@ -24,7 +24,7 @@ def all_seqnos(session: Session, frame: Frame, body: m.Body, _: float) -> None:
     """Answer the high seqnos of this node's vbuckets, of all collections or one.
 
     A client with Collections gets the newest seqno that it can see. With
-    `ClusterSettings.tells_high_seqnos` it gets the high seqno.
+    `ServerSettings.tells_high_seqnos` it gets the high seqno.
     """
     request = cast("m.GetAllVbSeqnos", body)
     state = request.state or 0

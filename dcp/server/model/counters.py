@@ -3,6 +3,7 @@
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,6 @@ class Counters:
     Each module adds its own events here, under the bucket's lock.
     """
 
-    record_seqnos: bool = True
     items_sent: Counter[int] = field(default_factory=Counter)
     items_from_disk: int = 0
     """Number of items that were read from disk, whatever their snapshot marker said."""
@@ -41,19 +41,11 @@ class Counters:
     connections_refused: int = 0
     connections_closed_for_errors: int = 0
     dcp_connections_opened: int = 0
-    _seqnos: dict[int, list[npt.NDArray[np.uint64]]] = field(default_factory=dict)
 
     def count_items(self, vbucket: int, seqnos: npt.NDArray[np.uint64], *, from_disk: bool) -> None:
         self.items_sent[vbucket] += len(seqnos)
         if from_disk:
             self.items_from_disk += len(seqnos)
-        if self.record_seqnos:
-            self._seqnos.setdefault(vbucket, []).append(seqnos)
-
-    @property
-    def seqnos_sent(self) -> dict[int, list[int]]:
-        """Seqnos of all sent items by vbucket, in the order of sending, over all streams."""
-        return {v: np.concatenate(parts).tolist() for v, parts in self._seqnos.items()}
 
     @property
     def connections(self) -> dict[tuple[int, str], SendWindow]:
@@ -62,7 +54,7 @@ class Counters:
             for (node, name), flow in self.flows.items()
         }
 
-    def snapshot(self, disk_scans: int) -> "Counters":
+    def snapshot(self, disk_scans: int) -> Self:
         """Return a copy that does not change; the caller holds the bucket's lock."""
         copied = deepcopy(self)
         copied.disk_scans = disk_scans

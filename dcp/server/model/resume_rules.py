@@ -19,8 +19,8 @@ from dcp.wire.vocabulary import Status, StreamFlag, VbucketState
 Rules = Literal["document", "server"]
 """Rules of the published documents, or of kv_engine's code.
 
-They also decide on flow control, streams without values (`ClusterSettings.makes_up_metadata`) and
-GET_ALL_VB_SEQNOS (`ClusterSettings.tells_high_seqnos`)."""
+They also decide on flow control, streams without values (`ServerSettings.makes_up_metadata`) and
+GET_ALL_VB_SEQNOS (`ServerSettings.tells_high_seqnos`)."""
 
 
 @dataclass(frozen=True, slots=True)

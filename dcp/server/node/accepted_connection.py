@@ -18,7 +18,7 @@ from dcp.errors import FrameError
 from dcp.server.bucket.assembly import Bucket
 from dcp.server.bucket.large_frames import FrameRoom
 from dcp.server.commands.session import Session
-from dcp.server.model.cluster_settings import OUTBOX_BYTES
+from dcp.server.model.server_settings import OUTBOX_BYTES
 from dcp.server.node.channels import Channel
 from dcp.server.node.turns import ITERATION_SECONDS, Turns
 from dcp.wire.framing import FrameBlock, FrameSplitter

@@ -8,8 +8,8 @@ from typing import Final
 from dcp.server.bucket.assembly import Bucket
 from dcp.server.commands.session import CommandHandler
 from dcp.server.model.cluster_map import NodePorts
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.node.loop_thread import LoopThread
 from dcp.server.node.server import Node
 from dcp.server.node.turns import Turns
@@ -30,12 +30,10 @@ class ClusterNodes:
     ) -> None:
         """``shown_host`` replaces the nodes' host in the cluster map."""
         self.bucket = bucket
-        self.loop = LoopThread("producer cluster")
+        self.loop = LoopThread(bucket.settings.subject.strip())
         self.on_map_changed: Listeners[[]] = Listeners()
         """Called in the loop after clients were sent a new map."""
         self._commands, self._shown_host = commands, shown_host
-        settings = self.bucket.settings
-        self._tls = settings.tls.server_context() if settings.tls else None
         self._nodes: dict[int, Node] = {}
         self._turns = Turns()
         bucket.changes.listeners.add(self._changes_are_waiting)
@@ -70,7 +68,7 @@ class ClusterNodes:
         self._changes_are_waiting()  # changes that came before the start
 
     def _node(self, number: int, address: NodePorts) -> Node:
-        return Node(self.bucket, number, address, self._tls, self._turns, self._commands)
+        return Node(self.bucket, number, address, self._turns, self._commands)
 
     def tell_addresses(self) -> None:
         """Write the nodes' real ports to the map: port 0 is known only after listening."""
@@ -89,7 +87,7 @@ class ClusterNodes:
         Raises:
             OSError: no port is free, or the data folder cannot be written; no node was added.
         """
-        tls_port = None if self._tls is None else 0
+        tls_port = None if self.bucket.tls is None else 0
         address = NodePorts(self.bucket.settings.host, 0, 0, tls_port, tls_port)
         added = self.bucket.map.node_count
         node = self._node(added, address)
@@ -153,7 +151,7 @@ class ClusterNodes:
         self.on_map_changed()
 
 
-def _addresses_to_take(settings: ClusterSettings) -> list[NodePorts]:
+def _addresses_to_take(settings: ServerSettings) -> list[NodePorts]:
     kv, mgmt, kv_tls, mgmt_tls = settings.first_ports
     return [
         NodePorts(

@@ -18,8 +18,7 @@ from typing import Final
 from dcp.records import plain
 from dcp.server.bucket.assembly import Bucket
 from dcp.server.bucket.auth import UserStore
-from dcp.server.bucket.node_figures import ProcessFigures, ProducerFigures, node_exposition
-from dcp.server.commands.bucket_statistics import producer_figures
+from dcp.server.bucket.node_figures import node_exposition
 from dcp.server.commands.dcp_statistics import connection_figures
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.node.http_messages import HttpRequest, HttpResponse
@@ -118,19 +117,14 @@ def _terse_map(bucket: Bucket, node: int, _user: str) -> HttpResponse:
 
 
 def _metrics(bucket: Bucket, node: int, _user: str) -> HttpResponse:
-    text = node_exposition(connection_figures(bucket, node), _process(bucket, node))
+    text = node_exposition(connection_figures(bucket, node), bucket.process_figures(node))
     fields = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
     return HttpResponse(HTTPStatus.OK, text.encode(), fields)
 
 
 def _figures(bucket: Bucket, node: int, _user: str) -> HttpResponse:
-    found = _process(bucket, node)
-    kind = "producer" if isinstance(found, ProducerFigures) else "relay"
-    return _json(plain({"connections": connection_figures(bucket, node), kind: found}))
-
-
-def _process(bucket: Bucket, node: int) -> ProcessFigures:
-    return bucket.process_figures() or producer_figures(bucket, node)
+    found = bucket.process_figures(node)
+    return _json(plain({"connections": connection_figures(bucket, node), found.kind: found}))
 
 
 def _map_stream(_bucket: Bucket, _node: int, _user: str) -> HttpResponse:

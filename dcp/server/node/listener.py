@@ -12,10 +12,16 @@ _ACCEPT_AGAIN_SECONDS: Final = 0.1
 class Listener:
     """A listening port that can close and open again; methods run in the loop's thread."""
 
-    def __init__(self, host: str, port: int, serve: Callable[[socket.socket], None]) -> None:
-        """``serve`` gets each accepted socket. Port 0 becomes a free port at the first ``open``."""
+    def __init__(
+        self, host: str, port: int, serve: Callable[[socket.socket], None], option: str = ""
+    ) -> None:
+        """``serve`` gets each accepted socket. Port 0 becomes a free port at the first ``open``.
+
+        Errors show ``option``, which sets the port (`Section.option_words`).
+        """
         self.host = host
         self.port = port
+        self._option = option
         self._serve = serve
         self._socket: socket.socket | None = None
         self._kept: socket.socket | None = None
@@ -33,7 +39,7 @@ class Listener:
         try:
             listener, self._kept = self._kept or self._bound(), None
         except OSError as error:
-            at = f"port {self.port} of {self.host}: {error.strerror}"
+            at = f"port {self.port} of {self.host}{self._option}: {error.strerror}"
             cure = "; end what listens there, or choose another port (0: a free one)"
             in_use = error.errno == errno.EADDRINUSE
             raise OSError(error.errno, at + cure if in_use else at) from None

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
@@ -29,11 +28,12 @@ class Node:
         bucket: Bucket,
         node: int,
         address: NodePorts,
-        tls: ssl.SSLContext | None,
         turns: Turns,
         commands: Mapping[int, CommandHandler],
     ) -> None:
-        """``address`` has TLS ports if ``tls`` is set; all nodes of the loop share ``turns``."""
+        """``address`` has TLS ports if the bucket has ``tls``; all nodes of the loop share
+        ``turns``.
+        """
         self.node = node
         self._commands = commands
         self._host = address.host
@@ -44,14 +44,15 @@ class Node:
         self.awake = asyncio.Event()
         """While it is cleared, the node hangs: all stays open, and nobody reads or answers."""
         self.awake.set()
-        self._kv = self._listener(address.kv, PlainChannel, self._run_session)
-        self._mgmt = self._listener(address.mgmt, PlainChannel, self._run_http)
+        session, http = self._run_session, self._run_http
+        self._kv = self._listener("port", address.kv, PlainChannel, session)
+        self._mgmt = self._listener("http_port", address.mgmt, PlainChannel, http)
         self._listeners = [self._kv, self._mgmt]
         self._kv_tls = self._mgmt_tls = None
-        if tls is not None:
-            encrypted = partial(TlsChannel, context=tls)
-            self._kv_tls = self._listener(address.kv_tls or 0, encrypted, self._run_session)
-            self._mgmt_tls = self._listener(address.mgmt_tls or 0, encrypted, self._run_http)
+        if bucket.tls is not None:
+            encrypted = partial(TlsChannel, context=bucket.tls)
+            self._kv_tls = self._listener("tls_port", address.kv_tls or 0, encrypted, session)
+            self._mgmt_tls = self._listener("https_port", address.mgmt_tls or 0, encrypted, http)
             self._listeners += [self._kv_tls, self._mgmt_tls]
 
     @property
@@ -79,7 +80,9 @@ class Node:
         for listener in self._listeners:
             listener.open()
 
-    def _listener(self, port: int, channel_of: ChannelOf, run: RunChannel) -> Listener:
+    def _listener(
+        self, setting: str, port: int, channel_of: ChannelOf, run: RunChannel
+    ) -> Listener:
         def serve(sock: socket.socket) -> None:
             if len(self._clients) + len(self._http_clients) < self._bucket.settings.max_connections:
                 run(channel_of(sock))
@@ -87,7 +90,7 @@ class Node:
                 self._bucket.counters.connections_refused += 1
                 sock.close()
 
-        return Listener(self._host, port, serve)
+        return Listener(self._host, port, serve, self._bucket.settings.option_words(setting))
 
     def _run_session(self, channel: Channel) -> None:
         with self._bucket.lock:

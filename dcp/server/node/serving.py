@@ -1,4 +1,4 @@
-"""Starts and stops a bucket and its nodes, for a producer cluster and a relay.
+"""Starts and stops a bucket and its nodes, for a producer's cluster and a relay.
 
 start   _opening   nodes.open    _opened       works begin
 stop    _ending    works end     nodes.close   bucket.close
@@ -28,6 +28,7 @@ class Serving:
         self.nodes = nodes
         self.bucket = nodes.bucket
         self.settings = nodes.bucket.settings
+        self._name = self.settings.subject.strip()
         self._works: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -39,10 +40,10 @@ class Serving:
             LocalProtocolError: it runs already, or has given up its data folder.
         """
         if self.nodes.loop.is_running:
-            raise LocalProtocolError("producer cluster: start() of one that runs already")
+            raise LocalProtocolError(f"{self._name}: start() of one that runs already")
         if self.bucket.is_closed:
             raise LocalProtocolError(
-                "producer cluster: start() of one that has given up its data folder; make another"
+                f"{self._name}: start() of one that has given up its data folder; make another"
             )
         try:
             self.nodes.loop.start(self._open)
@@ -50,7 +51,7 @@ class Serving:
             self.bucket.close()
             if isinstance(error, OSError):
                 raise SetupError(
-                    f"producer cluster: cannot listen: {error.strerror or error}"
+                    f"{self._name}: cannot listen: {error.strerror or error}"
                 ) from error
             raise
 
@@ -153,6 +154,6 @@ class Serving:
         await self._ending()
         for task in self._works:
             task.cancel()
-        await ended("background of the producer", *self._works)
+        await ended(f"background of the {self._name}", *self._works)
         self._works.clear()
         await self.nodes.close()

@@ -21,26 +21,28 @@ from dcp.server.storage.disk_file import OsFile
 class DataFolder:
     """A bucket's folder; no other process can serve from it until ``close``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, named: str, holder: str) -> None:
         """Create the folder if necessary, and lock it until ``close``.
+
+        Messages begin with ``named`` (`Section.named`); ``holder`` names this process to others.
 
         Raises SourceError, with the other process's id, if the folder is locked, and ConfigError if
         it cannot be created or written.
         """
-        self._path = path
+        self._path, self._text = path, f"{named} {path}"
         try:
             # Documents are in it.
             path.mkdir(0o700, parents=True, exist_ok=True)
-            self._lock = take_lock(path / "lock", "dcplake serve")
+            self._lock = take_lock(path / "lock", holder)
         except LockHeldError as held:
             raise SourceError(
-                f"data folder {path}: another producer serves from it ({held.holder}), "
+                f"{self._text}: another process serves from it ({held.holder}), "
                 "expected to be the only one; stop it, or choose another folder"
             ) from None
         except OSError as error:
             found = "a file" if path.is_file() else f"that it cannot be made ({error.strerror})"
             raise ConfigError(
-                f"data folder {path}: found {found}, expected a folder that this user can write"
+                f"{self._text}: found {found}, expected a folder that this user can write"
             ) from None
         self._record = OsFile(path / "bucket.json")
 
@@ -63,7 +65,7 @@ class DataFolder:
             # Nobody can tell which vbuckets these logs belong to.
             if self.logs():
                 raise ConfigError(
-                    f"data folder {self._path}: found logs of vbuckets without a bucket.json, "
+                    f"{self._text}: found logs of vbuckets without a bucket.json, "
                     "expected both or none"
                 )
             return None
@@ -78,9 +80,7 @@ class DataFolder:
 
     def _require(self, name: str, found: object, expected: object) -> None:
         if found != expected:
-            raise ConfigError(
-                f"data folder {self._path}: {name}: found {found!r}, expected {expected!r}"
-            )
+            raise ConfigError(f"{self._text}: {name}: found {found!r}, expected {expected!r}")
 
     def save(self, record: BucketRecord) -> None:
         """Replace the record durably.

@@ -10,7 +10,7 @@ from typing import Final
 
 from dcp.server.checkpoints.checkpoint import CheckpointKind
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.model.versions import Version
 
 _PERSISTENCE: Final = "persistence"
@@ -19,7 +19,7 @@ _OWN_CURSORS: Final = (_BATCHES, _PERSISTENCE)
 
 
 class MemoryHistory:
-    def __init__(self, vbucket: int, settings: ClusterSettings, high_seqno: int) -> None:
+    def __init__(self, vbucket: int, settings: ServerSettings, high_seqno: int) -> None:
         self._vbucket = vbucket
         self._settings = settings
         self.checkpoints = self._new_checkpoints(high_seqno)

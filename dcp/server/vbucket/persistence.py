@@ -29,18 +29,13 @@ class Persistence:
         memory: MemoryHistory,
         disk: DiskHistory,
         newest: NewestVersions,
-        unpersisted_seqnos: int,
     ) -> None:
-        """``unpersisted_seqnos`` simulates a slow disk: flushes leave out the newest batches.
-
-        A batch stays in memory while its end is among so many newest seqnos.
-        """
         self._store = store
         self._unwritten = unwritten
         self._memory = memory
         self._disk = disk
         self._newest = newest
-        self._unpersisted_seqnos = unpersisted_seqnos
+        self._unpersisted_seqnos = 0
         self._writer = DiskWriter(store, vbucket)
         self._is_over = False
         self.state = StateOnDisk(lambda: store.state)
@@ -51,6 +46,10 @@ class Persistence:
         """Set the one listener that is called after compaction has removed rollback points."""
         self._on_compaction = listener
 
+    def lag_by(self, seqnos: int) -> None:
+        """Be a slow disk: a batch stays in memory while its end is among so many newest seqnos."""
+        self._unpersisted_seqnos = seqnos
+
     @property
     def unwritten_bytes(self) -> int:
         return self._unwritten.size_bytes
@@ -58,7 +57,7 @@ class Persistence:
     # --- batches of writes
 
     def flush(self, up_to: int | None = None) -> None:
-        """Write the batches that end at or below ``up_to`` (None: all but ``unpersisted_seqnos``).
+        """Write the batches that end at or below ``up_to`` (None: all, but see ``lag_by``).
 
         Raises OSError if the file cannot be written; the batches then wait for the next call.
         """

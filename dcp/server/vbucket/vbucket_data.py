@@ -12,9 +12,9 @@ state, so a crash or a failover can return to the end of any batch.
 from collections.abc import Callable
 
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.durability import Durability
 from dcp.server.model.listeners import Listeners
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.model.versions import Version
 from dcp.server.storage.disk_file import DiskFile
 from dcp.server.storage.disk_history import DiskHistory
@@ -34,7 +34,7 @@ class VbucketData:
         self,
         vbucket: int,
         file: DiskFile,
-        settings: ClusterSettings,
+        settings: ServerSettings,
         *,
         writes_behind: bool = False,
         base_seqno: int = 0,
@@ -62,13 +62,7 @@ class VbucketData:
             purge_seqno=purge_seqno,
         )
         self.persistence = Persistence(
-            vbucket,
-            self._store,
-            self._unwritten,
-            self.memory,
-            self.disk,
-            self.newest,
-            settings.unpersisted_seqnos,
+            vbucket, self._store, self._unwritten, self.memory, self.disk, self.newest
         )
 
     # --- listeners

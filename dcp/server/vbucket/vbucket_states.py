@@ -7,16 +7,15 @@ takes its place (``prepare_to_replace``).
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from dcp.errors import LocalProtocolError
 from dcp.server.model.bucket_type import BucketType
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.failover_log import fork
 from dcp.server.model.hybrid_clock import HybridClock
 from dcp.server.model.manifest import DEFAULT_ID, Manifest
 from dcp.server.model.resume_rules import VbucketFacts
+from dcp.server.model.server_settings import ServerSettings
 from dcp.server.model.state_changes import StateEvent, next_state
 from dcp.server.model.stream_filter import StreamFilter
 from dcp.server.model.versions import Version
@@ -39,7 +38,7 @@ class Vbucket:
         self,
         vbucket: int,
         fresh_uuid: Callable[[], int],
-        settings: ClusterSettings,
+        settings: ServerSettings,
         home: VbucketHome | None = None,
         state: VbucketState | None = None,
     ) -> None:
@@ -374,15 +373,15 @@ class Vbucket:
         # Everything below the first given version counts as items that nobody recorded.
         base = versions[0].seqno - 1 if versions else high
         persisted = high if facts.persisted_seqno is None else facts.persisted_seqno
-        settings = replace(self._settings, unpersisted_seqnos=high - persisted)
         data = VbucketData(
             self.id,
             MemoryFile(),
-            settings,
+            self._settings,
             base_seqno=base,
             persisted_seqno=persisted - (high - base),
             purge_seqno=facts.purge_seqno,
         )
+        data.persistence.lag_by(high - persisted)
         self._begin(data, facts.failover_log, self.documents.clock, facts.state)
         self.take(versions)
         if facts.purge_seqno:

@@ -20,10 +20,10 @@ from dcp.errors import LakeError
 from dcp.lake.adapters import opening
 from dcp.lake.tables.lake_tables import CHANGES_TABLE
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.commands import setup_commands
 from dcp.server.commands.controls import CONTROLS
 from dcp.server.model.bucket_type import BucketType
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire.vocabulary import HelloFeature, Status
 from tests.client.drained import fill
 from tests.producer.tls import CERTIFICATE, READER, TLS_FILES

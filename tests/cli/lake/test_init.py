@@ -15,8 +15,8 @@ import pytest
 from dcp.cli.main import main
 from dcp.lake.config.settings_load import load_settings
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.manifest_changes import CreateCollection
-from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import PATIENCE_SECONDS, fill
 from tests.producer.tls import CERTIFICATE, TLS_FILES
 

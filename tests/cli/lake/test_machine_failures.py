@@ -24,7 +24,7 @@ from dcp.errors import DcplakeError, SetupError
 from dcp.lake.change_log.stop_points import VARIABLE
 from dcp.lake.run.replicate import run
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import source_rows, table_rows
 from tests.quick_spark import QUICK_CONF, spark_conf_toml

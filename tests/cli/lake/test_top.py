@@ -28,11 +28,11 @@ from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPla
 from dcp.lake.config.memory import worker_bytes
 from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
 from dcp.relay.figures import RelayFigures
 from dcp.server.bucket.node_figures import ConnectionFigures
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import Opcode
@@ -124,7 +124,7 @@ def test_a_consumer_that_acknowledges_too_much_is_told_of(
 
     def told() -> int:
         assert main(["top", *where, "--metrics"]) == 0
-        name = 'dcp_producer_over_acked_bytes_total{connection="twice"} '
+        name = 'dcp_server_over_acked_bytes_total{connection="twice"} '
         lines = capsys.readouterr().out.splitlines()
         (value,) = [line.removeprefix(name) for line in lines if line.startswith(name)]
         return int(float(value))
@@ -177,7 +177,7 @@ def test_the_name_of_a_consumer_moves_no_cursor(
         assert main(["top", *where, "--metrics"]) == 0
         lines = capsys.readouterr().out.split("\n")
         label = SHOWN_NAME.replace("\\", "\\\\")
-        assert f'dcp_producer_streams{{connection="{label}"}} 0.0' in lines
+        assert f'dcp_server_streams{{connection="{label}"}} 0.0' in lines
 
 
 def test_names_that_a_server_tells_as_they_are_move_no_cursor() -> None:

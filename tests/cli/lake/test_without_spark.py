@@ -38,8 +38,8 @@ from dcp.lake.tables.lake_tables import DOCS, LakeTables, open_lake
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, RowKind, is_kind
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.records import plain
-from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import PATIENCE_SECONDS, wait_for
 from tests.lake.object_store import BUCKET, ObjectStore, kind_of
 from tests.lake.receiving import settings_for

@@ -74,7 +74,10 @@ def test_a_refusal_of_an_ephemeral_bucket_names_what_needs_a_disk(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["serve", "--bucket-type", "ephemeral", "--history-retention", "5"]) == 2
-    assert "found ephemeral with history retention, expected" in capsys.readouterr().err
+    assert (
+        "found ephemeral with history_retention_bytes (--history-retention), expected"
+        in capsys.readouterr().err
+    )
 
 
 def test_serve_refuses_rules_that_nobody_has(capsys: pytest.CaptureFixture[str]) -> None:

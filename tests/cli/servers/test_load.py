@@ -8,7 +8,7 @@ import pytest
 from dcp.cli.main import main
 from dcp.cli.terminal import progress
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 
 DOCUMENTS = 4000
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dcp.cli.main import main
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.bucket_type import BucketType
-from dcp.server.model.cluster_settings import ClusterSettings
 from tests.producer.tls import CERTIFICATE, KEY, TLS_FILES
 
 TLS = ["--tls-cert", CERTIFICATE, "--tls-key", KEY]
@@ -76,15 +76,18 @@ def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
     [
         (["--tls-key", KEY], "--tls-require-client-cert: TLS key_file: found no cert_file"),
         ([*TLS, "--tls-require-client-cert"], "requires_client_certificate: found no ca_file"),
-        (["--tls-client-ca", CERTIFICATE], "producer tls: found no certificate, expected the"),
-        (["--tls-port", "12100"], "tls ports: found some, expected none without a certificate"),
-        (["--https-port", "0"], "tls ports: found some, expected none without a certificate"),
-        ([*TLS, "--nodes", "4"], "producer ports: found 11210 twice"),
+        (["--tls-client-ca", CERTIFICATE], "producer tls.cert_file (--tls-cert): found no"),
+        (["--tls-port", "12100"], "found some, expected none without a certificate (--tls-cert)"),
+        (["--https-port", "0"], "producer tls_port, https_port (--tls-port, --https-port): found"),
+        ([*TLS, "--nodes", "4"], "port, tls_port (--port, --tls-port): found 11210 twice"),
         (["--port", "65536"], "--port: found 65536, expected 0 to 65535"),
-        (["--port", "65535", "--nodes", "2"], "producer port: found 65536, expected 0 to 65535"),
-        (["--stuck-name-regex", "("], "stuck name regex: found '(', expected a regular expression"),
+        (["--port", "65535", "--nodes", "2"], "port (--port): found 65536, expected 0 to"),
+        (["--stuck-name-regex", "("], "(--stuck-name-regex): found '(', expected a regular"),
         (["--nodes", "0"], "--nodes: found 0, expected 1 to 128"),
-        (["--bucket-type", "ephemeral", "--data", "kept"], "such a bucket has no disk"),
+        (
+            ["--bucket-type", "ephemeral", "--data", "kept"],
+            "found ephemeral with data_folder (--data), expected",
+        ),
     ],
 )
 def test_options_that_do_not_go_together(

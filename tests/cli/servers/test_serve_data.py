@@ -193,7 +193,7 @@ def test_two_processes_on_one_folder(serve: Serve, tmp_path: Path) -> None:
         env={**os.environ, "DCPLAKE_PASSWORD": ACCOUNT[1]},
     )
     assert second.returncode == SourceError.exit_code
-    assert f'another producer serves from it ({{"pid": {first.process.pid}' in second.stderr
+    assert f'another process serves from it ({{"pid": {first.process.pid}' in second.stderr
 
 
 def test_a_stop_tells_clients_what_they_were_sent(serve: Serve) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dcp.cli.terminal import interrupts
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.client.drained import PATIENCE_SECONDS, wait_for
 from tests.lake.receiving import settings_for
 

@@ -316,7 +316,7 @@ def test_bad_rules_and_files(pair: ProducerCluster, tmp_path: Path) -> None:
 def test_serve_says_when_it_is_ready_and_ends_on_a_signal(number: signal.Signals) -> None:
     code = (
         "from dcp.producer.serve import serve; "
-        "from dcp.server.model.cluster_settings import ClusterSettings; "
+        "from dcp.producer.cluster_settings import ClusterSettings; "
         "serve(ClusterSettings(nodes=2, vbuckets=8))"
     )
     process = subprocess.Popen(

@@ -16,7 +16,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.memory_table import MemoryTable
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import source_rows, table_rows

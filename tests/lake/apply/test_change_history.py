@@ -20,7 +20,7 @@ from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.wire.vocabulary import REPEATING
 from tests.lake.apply.test_keys_without_repeats import log_rows, require_no_key_twice
 from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for

@@ -28,7 +28,7 @@ from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.verify.compare import verify
 from dcp.lake.verify.report import VerifyReport
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.query.test_cookbook import RECIPES
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import asked

@@ -15,7 +15,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.typed_columns import arrays_of
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for
 
 ANEW: Final = "docs: the next apply writes all rows anew, with other typed columns"

@@ -20,7 +20,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import SMALL_FLOW, lake_of, settings_for
 from tests.lake.replicas import require_every_version_exact
 from tests.seeds import seeds

@@ -19,7 +19,7 @@ from dcp.lake.store.log_slice import REPLACED
 from dcp.lake.tables.lake_tables import DOCS, record_cleaned_round
 from dcp.lake.tables.round_record import VbucketReport
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.wire.vocabulary import Status
 from tests.lake.memory_rounds import MemoryRounds
 from tests.lake.receiving import SMALL_FLOW, settings_for

@@ -30,7 +30,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.lake_tables import DOCS, cleaned_round
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.log_model import apply_pending
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import settings_for

@@ -14,7 +14,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.lake_tables import DOCS
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.memory_rounds import MemoryRounds
 from tests.lake.receiving import SMALL_FLOW, settings_for
 from tests.lake.rollback_history import Documents, History

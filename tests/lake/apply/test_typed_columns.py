@@ -32,7 +32,7 @@ from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, replicas_in
 from dcp.lake.tables.typed_columns import DOC
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.apply.known_documents import KNOWN
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import asked, source_rows, table_rows

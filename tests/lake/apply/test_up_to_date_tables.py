@@ -21,7 +21,7 @@ from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.tables.lake_tables import ReplicaTable
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 from tests.lake.receiving import settings_for
 

@@ -9,7 +9,7 @@ from dcp.errors import FencedError
 from dcp.lake.run.replicate import run
 from dcp.lake.store.table import CommitConflictError
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.memory_table import MemoryTable
 from tests.lake.receiving import settings_for
 

@@ -21,7 +21,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, cleaned_round
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import require_live_exact, source_rows, table_rows

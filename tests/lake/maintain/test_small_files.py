@@ -23,7 +23,7 @@ from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.conftest import NewLake
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import settings_for

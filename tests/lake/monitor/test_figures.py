@@ -43,7 +43,7 @@ from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.task_board.board_files import shown_on_board
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 from tests.lake.task_board.test_board_files import READY, watcher
 

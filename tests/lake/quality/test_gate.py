@@ -16,7 +16,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.spark.beside import session_beside
 from dcp.lake.tables.lake_tables import DOCS, QUALITY_TABLE
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import source_rows, table_rows

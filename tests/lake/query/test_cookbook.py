@@ -21,7 +21,7 @@ from dcp.lake.query.plain_names import show_for_queries
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import ReplicaTable
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.commits_by_hand import write_to_disk
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import lake_of, settings_for

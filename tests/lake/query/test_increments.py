@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from dcp.cli.main import main
 from dcp.lake.run.replicate import run
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 
 if TYPE_CHECKING:

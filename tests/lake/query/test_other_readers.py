@@ -15,7 +15,7 @@ from deltalake import DeltaTable, QueryBuilder
 from dcp.errors import ConfigError
 from dcp.lake.run.replicate import run
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import PASSWORD, USER, settings_for
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.maintain.steps import maintain
 from dcp.lake.tables.schema import REPLICA, TYPED
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcplake.lake import Lake
 from tests.lake.receiving import settings_for
 

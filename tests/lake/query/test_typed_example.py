@@ -23,7 +23,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import REPLICA, U64, spark_type
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from time import monotonic
 
 from dcp.lake.rounds.round_plan import BackfillNodes
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import RoundsInProcess, item_rows, settings_for
 
 RATE = 200_000.0

@@ -17,7 +17,7 @@ from dcp.lake.receive.data_source import DOCUMENTS, DcpDataSource, current_docum
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.tables.schema import CHANGES
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.quick_spark import QUICK_JAVA_OPTIONS
 
 ROOT = Path(__file__).parents[3]

@@ -7,7 +7,7 @@ import pytest
 
 from dcp.lake.run.replicate import run
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.send_window import SendWindow
 from tests.lake.receiving import RoundsInProcess, documents_at, lake_of, settings_for, source_at
 from tests.lake.replicas import require_live_exact, require_no_row_twice

@@ -22,7 +22,7 @@ from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype

@@ -25,7 +25,7 @@ from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.streams.active_stream import ActiveStream
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype, Status

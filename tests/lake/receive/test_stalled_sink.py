@@ -30,9 +30,9 @@ from dcp.lake.task_board.board_files import read_board
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.faults import Corruption
 from dcp.protocol.window import Window
-from dcp.server.model.cluster_settings import ClusterSettings
 from tests.client.drained import wait_for
 from tests.lake.receive.test_bounded_memory import Source, settings_of, source_of
 from tests.lake.receiving import PASSWORD, USER, RoundsInProcess, item_rows, settings_for

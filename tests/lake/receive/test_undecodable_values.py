@@ -22,7 +22,7 @@ from dcp.lake.task_board.board_files import read_board
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_metrics import task_exposition
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Opcode

@@ -21,9 +21,9 @@ from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.protocol.events import SnapshotStarted
 from dcp.protocol.position import Position
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.types import SnapshotRange
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

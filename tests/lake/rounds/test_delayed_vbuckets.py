@@ -8,7 +8,7 @@ import pytest
 from dcp.lake.rounds.delayed_vbuckets import LONGEST_WAIT_SECONDS, DelayedVbuckets
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import RoundsInProcess, settings_for
 
 EMPTY = VbucketReport(7, Outcome.REACHED, 0, 0, 0, 5, 5, 5)

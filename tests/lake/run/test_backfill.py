@@ -36,7 +36,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import CONTROL_TABLE, DOCS
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost
 from tests.lake.receiving import lake_of, overrides_of, settings_for
 from tests.lake.replicas import (

@@ -32,7 +32,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_tables import replicas_in
 from dcp.lake.tables.round_record import Outcome
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.threads import in_thread
 from tests.client.drained import wait_for

@@ -32,7 +32,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost
 from tests.lake.interrupted_lakes import InterruptedLakes, data_files_in
 from tests.lake.receiving import SMALL_FLOW, lake_of, overrides_of, settings_for

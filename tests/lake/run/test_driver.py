@@ -49,8 +49,8 @@ from dcp.lake.tables.lake_tables import LakeIdentity, LakeTables
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.protocol.position import Position
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.types import FailoverEntry, FailoverLog
 from dcp.wire.vocabulary import Opcode

@@ -21,7 +21,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import DOCS
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.object_store import BUCKET, ObjectStore
 from tests.lake.receiving import lake_of, settings_for, write_config
 from tests.lake.replicas import require_every_version_exact, require_no_row_twice, table_rows

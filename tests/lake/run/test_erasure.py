@@ -27,7 +27,7 @@ from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, QUALITY_TABLE, ensure
 from dcp.lake.tables.schema import QUALITY
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import CollectionName, ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import DEFAULT_ID
 from dcp.threads import in_thread
 from tests.client.drained import wait_for

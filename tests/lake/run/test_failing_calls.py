@@ -22,7 +22,7 @@ from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.lake_tables import DOCS, ensure_replicas, replicas_in
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.memory_rounds import MemoryRounds
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 from tests.lake.memory_table import MemoryTable

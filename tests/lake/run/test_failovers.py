@@ -24,7 +24,7 @@ from dcp.lake.run.driver import Driver
 from dcp.lake.run.replicate import open_or_create
 from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from tests.lake.receiving import settings_for
 from tests.lake.replicas import (

@@ -15,7 +15,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables, replicas_in
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.versions import version_in
 

@@ -17,7 +17,7 @@ import pytest
 
 from dcp.lake.rounds.round_plan import RoundPlan, TaskPlan
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.client.consuming import consuming, settings
 from tests.client.drained import USERS, Drained, assert_same_state, caught_up, wait_for
 from tests.lake.receiving import (

@@ -16,8 +16,8 @@ from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import apply_pending, run
 from dcp.lake.tables.lake_tables import AUDIT_TABLE
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.bucket_type import BucketType
-from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import require_every_version_exact, source_rows, table_rows
 

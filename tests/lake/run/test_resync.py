@@ -20,8 +20,8 @@ from dcp.lake.tables.lake_tables import CHANGES_TABLE, DOCS
 from dcp.lake.tables.vbucket_state import Restart, RestartReason
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.records import plain
-from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.figures import figures_of
 from tests.lake.memory_store import MemoryStore
 from tests.lake.receiving import lake_of, settings_for

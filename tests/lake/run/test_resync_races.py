@@ -16,7 +16,7 @@ from dcp.lake.run import driver as driver_module
 from dcp.lake.run.control_requests import Requests
 from dcp.lake.tables.lake_tables import CONTROL_TABLE, ensure_ledger
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.memory_rounds import MemoryRounds
 from tests.lake.receiving import settings_for
 

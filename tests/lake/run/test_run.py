@@ -36,8 +36,8 @@ from dcp.lake.tables.lake_tables import LakeTables, find_lake
 from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.writes.document_writer import MAX_VALUE_BYTES
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import MAX_SYSTEM_BYTES, join_xattrs

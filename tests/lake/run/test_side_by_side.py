@@ -28,7 +28,7 @@ from dcp.lake.run.replicate import run
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, replicas_in
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.threads import in_thread
 from tests.client.drained import wait_for
 from tests.lake.driver_host import DriverHost

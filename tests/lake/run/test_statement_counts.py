@@ -26,7 +26,7 @@ from dcp.lake.run.driver import Driver
 from dcp.lake.run.replicate import open_or_create
 from dcp.lake.tables.history import history
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

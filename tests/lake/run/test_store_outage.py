@@ -36,7 +36,7 @@ from dcp.lake.store.table import Transaction
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.client.drained import wait_for
 from tests.lake.memory_store import run_task
 from tests.lake.object_store import ACCESS_KEY, BUCKET, Failure, ObjectStore, Request

@@ -14,8 +14,8 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.bucket.auth import UserStore
-from dcp.server.model.cluster_settings import ClusterSettings
 from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import require_every_version_exact, require_no_row_twice
 from tests.producer.tls import CERTIFICATE, TLS_FILES

@@ -22,7 +22,7 @@ from dcp.lake.spark.jvm_environment import (
     refuse_language,
 )
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
 from tests.quick_spark import QUICK_CONF, spark_conf_toml
 

@@ -14,7 +14,7 @@ from dcp.lake.run.backfill_command import is_large_backfill
 from dcp.lake.run.replicate import is_large_load, run
 from dcp.lake.spark import jvm_options as options
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.object_store import BUCKET, ObjectStore, Request
 from tests.lake.receiving import settings_for
 from tests.lake.run.test_driver import view

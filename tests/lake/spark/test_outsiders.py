@@ -28,7 +28,7 @@ from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.verify.stream import metadata_access, read_function
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.outsider import (
     Loot,
     addresses_of_machine,

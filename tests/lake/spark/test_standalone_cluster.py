@@ -15,7 +15,7 @@ from dcp.cli.main import main as dcplake
 from dcp.lake.spark.java import find_java_home
 from dcp.lake.spark.session_settings import python_of_tasks
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake import job_series
 from tests.lake.job_series import JOBS, commands_for, ended_jobs
 from tests.lake.spark_processes import (

@@ -23,7 +23,7 @@ from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import open_lake
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import PASSWORD_FILE, USER, lake_of, settings_for
 from tests.lake.replicas import rows_of, source_rows
 

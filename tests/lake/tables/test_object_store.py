@@ -19,7 +19,7 @@ from dcp.lake.config.storage_options import s3a_settings
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost
 from tests.lake.object_store import (
     ACCESS_KEY,

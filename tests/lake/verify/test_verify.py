@@ -34,7 +34,7 @@ from dcp.lake.verify.frames import (
 from dcp.lake.verify.report import VerifyReport
 from dcp.lake.verify.stream import SOURCE_ROWS
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.wire.snappy import deflate
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import join_xattrs

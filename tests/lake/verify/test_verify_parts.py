@@ -27,8 +27,8 @@ from dcp.lake.verify.keys import undecidable
 from dcp.lake.verify.report import Difference, KeyState, TableCompared, VerifyReport
 from dcp.lake.verify.stream import SOURCE_ROWS, StreamEnding, metadata_access, read_function
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.records import read
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.types import U64_MAX
 from tests.lake.receiving import SMALL_FLOW, settings_for
 

@@ -1,7 +1,7 @@
 """Batches of a DCP connection: how much of how many streams goes out at once."""
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from tests.producer.dcp_session import DcpSession
 
 STREAMS = 4

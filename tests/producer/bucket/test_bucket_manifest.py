@@ -7,8 +7,8 @@ import pytest
 
 from dcp.producer.bucket import ProducerBucket
 from dcp.producer.bucket_states import set_state
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.manifest_changes import CreateCollection, CreateScope, DropScope
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import Manifest
 from dcp.server.storage.disk_file import Data, OsFile
 from dcp.wire.vocabulary import VbucketState

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from dcp.producer.bucket import ProducerBucket
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.commands import COMMANDS
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.bucket.client_load import FIRST_BATCH_BYTES, LARGEST_BATCH_BYTES, ClientLoad
 from dcp.server.commands.session import Session
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Version
 from dcp.server.node.accepted_connection import AcceptedConnection
 from dcp.server.node.turns import Turns

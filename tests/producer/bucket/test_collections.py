@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dcp.errors import LocalProtocolError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.manifest_changes import CreateCollection, CreateScope
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.versions import Content, Version

@@ -8,7 +8,7 @@ import pytest
 
 from dcp.errors import LocalProtocolError
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.types import FailoverEntry
 from dcp.wire import messages as m

@@ -6,9 +6,9 @@ import pytest
 
 from dcp.producer.bucket import ProducerBucket
 from dcp.producer.bucket_states import set_state, set_state_of_replica, set_up
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.failover import fail_over
 from dcp.producer.writes.document_writer import checked
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.state_changes import StateEvent
 from dcp.wire.vocabulary import VbucketState
 

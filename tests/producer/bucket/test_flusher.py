@@ -12,8 +12,8 @@ import pytest
 
 from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.bucket.bucket_storage import BucketStorage
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.node import loop_thread
 from dcp.server.node.cluster_nodes import ClusterNodes
@@ -205,7 +205,7 @@ def test_a_start_that_takes_too_long_ends_its_thread_before_the_folder_is_anothe
     close, seen = cluster.bucket.close, list[bool]()
 
     def noted() -> None:
-        seen.append(any(each.name == "producer cluster" for each in enumerate_threads()))
+        seen.append(any(each.name == "producer" for each in enumerate_threads()))
         close()
 
     monkeypatch.setattr(cluster.bucket, "close", noted)

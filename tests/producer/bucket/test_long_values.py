@@ -8,9 +8,9 @@ import asyncio
 import pytest
 
 from dcp.producer.bucket import ProducerBucket
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.commands import COMMANDS
 from dcp.server.commands.session import Session
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node import turns
 from dcp.server.node.accepted_connection import AcceptedConnection
 from dcp.wire import messages as m

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.checkpoints.checkpoint import CheckpointKind
 from dcp.server.checkpoints.checkpoint_manager import CheckpointManager
 from dcp.server.checkpoints.checkpoint_memory import (
@@ -15,7 +16,6 @@ from dcp.server.checkpoints.checkpoint_memory import (
     Recovery,
     recover,
 )
-from dcp.server.model.cluster_settings import ClusterSettings
 from tests.producer.queued import (
     COST,
     drained,

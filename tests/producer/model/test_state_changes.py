@@ -6,8 +6,8 @@ from dcp.errors import LocalProtocolError
 from dcp.producer.bucket import ProducerBucket
 from dcp.producer.bucket_states import change_state, give_back
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.writes.document_writer import checked
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.state_changes import ORDERED, StateEvent, next_state
 from dcp.server.model.versions import Content, SyncWrite, Version

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.bucket.dcp_connection import DcpConnection
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.server import Node
 from dcp.server.replication.background import ended, keep_running, log_failure
@@ -99,7 +99,7 @@ def test_a_cluster_whose_start_fails_says_why(monkeypatch: pytest.MonkeyPatch) -
     cluster = ProducerCluster(ClusterSettings(vbuckets=1))
     with pytest.raises(KeyError, match="broken"):
         cluster.start()
-    assert "producer cluster" not in {thread.name for thread in enumerate_threads()}
+    assert "producer" not in {thread.name for thread in enumerate_threads()}
 
 
 def test_a_cluster_whose_end_fails_says_so_and_ends(

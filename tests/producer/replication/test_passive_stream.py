@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.errors import RemoteProtocolError
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import FIRST
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.storage.stored_items import STORED_FLAVOUR

@@ -13,9 +13,9 @@ from dcp.client.kv.admin_client import AdminClient, NodeStatus
 from dcp.client.kv.kv_client import KvClient
 from dcp.errors import LocalProtocolError, NodeUnavailableError, SourceError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.rebalance import even_owners
 from dcp.server.model.cluster_map import ABSENT, replicas_behind
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.vocabulary import EndReason, Opcode, Status, StreamFlag, VbucketState

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from dcp.producer.bucket import ProducerBucket
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.commands import COMMANDS
 from dcp.server.commands.session import Session
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node import accepted_connection
 from dcp.server.node.accepted_connection import AcceptedConnection
 from dcp.server.node.turns import ITERATION_FRAMES, Turns

@@ -19,7 +19,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.server.bucket import dcp_connection
 from dcp.server.bucket.client_load import LARGEST_BATCH_BYTES
 from dcp.server.commands.outbox import LONG_ANSWER_BYTES
-from dcp.server.model.cluster_settings import OUTBOX_BYTES
+from dcp.server.model.server_settings import OUTBOX_BYTES
 from dcp.types import U32_MAX
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

@@ -7,7 +7,7 @@ from http import HTTPStatus
 import pytest
 
 from dcp.producer.bucket import ProducerBucket
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.node.http_endpoints import respond
 from dcp.server.node.http_messages import HttpRequest, HttpResponse
 
@@ -56,7 +56,7 @@ def test_a_node_tells_its_figures(bucket: ProducerBucket) -> None:
     answer = ask(bucket, "/metrics")
     assert answer.fields["Content-Type"].startswith("text/plain; version=0.0.4")
     lines = answer.body.decode().splitlines()
-    assert "# TYPE dcp_producer_acked_bytes_total counter" in lines
+    assert "# TYPE dcp_server_acked_bytes_total counter" in lines
     assert "dcp_producer_memory_bound_bytes 0.0" in lines
     assert ask(bucket, "/metrics", authorization="").status == HTTPStatus.UNAUTHORIZED
 

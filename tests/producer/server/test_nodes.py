@@ -10,8 +10,8 @@ import pytest
 from dcp.errors import LocalProtocolError, SetupError
 from dcp.producer.bucket import ProducerBucket
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.faults import Corruption
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Flavour, Version
 from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode

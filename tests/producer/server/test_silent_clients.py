@@ -9,10 +9,10 @@ import pytest
 from dcp.errors import ConfigError
 from dcp.producer.bucket import ProducerBucket, bucket_of
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.commands import COMMANDS
 from dcp.producer.writes.document_writer import checked
 from dcp.server.commands.session import Session
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.node.channels import PlainChannel
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
@@ -199,6 +199,7 @@ def test_impossible_times_are_refused(name: str, seconds: float) -> None:
 
 def test_an_impossible_regex_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"stuck name regex: found '\(', expected a regular expression"
+        ConfigError,
+        match=r"stuck_name_regex \(--stuck-name-regex\): found '\(', expected a regular expression",
     ):
         session_of(stuck_name_regex="(")

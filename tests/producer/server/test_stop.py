@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.types import END_OF_TIME
 from dcp.wire import messages as m
 from dcp.wire.codec import encode

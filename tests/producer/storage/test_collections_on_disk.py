@@ -9,7 +9,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.storage.disk_scan import Scan

@@ -16,6 +16,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.storage.disk_batch import DiskFormatError
 from dcp.server.storage.disk_file import Data, OsFile
+from dcp.tls_settings import TlsSettings
 from dcp.types import U64_MAX, FailoverEntry, FailoverLog
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Status, VbucketState
@@ -296,7 +297,7 @@ def test_a_folder_that_cannot_be_read(
 
 def test_a_folder_serves_one_producer_at_a_time(open_cluster: Open, folder: Path) -> None:
     first = open_cluster(folder)
-    with pytest.raises(SourceError, match=r"another producer serves from it \(\{\"pid\": "):
+    with pytest.raises(SourceError, match=r"another process serves from it \(\{\"pid\": "):
         open_cluster(folder)
     first.stop()
     open_cluster(folder)
@@ -314,5 +315,21 @@ def test_what_a_cluster_in_a_folder_does_not_do(open_cluster: Open, folder: Path
 
 def test_a_folder_that_cannot_be_made(open_cluster: Open, folder: Path) -> None:
     folder.write_text("a file")
-    with pytest.raises(ConfigError, match=r"data folder .*: found a file, expected a folder"):
+    with pytest.raises(ConfigError, match=r"data_folder \(--data\) .*: found a file, expected a"):
         open_cluster(folder)
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        ({"users": {"a": "\x01secret"}}, r"producer users: password of 'a': found characters"),
+        ({"tls": TlsSettings(cert_file="/nowhere")}, r"producer tls \(--tls-cert, .*'/nowhere'"),
+    ],
+)
+def test_a_refused_setting_leaves_no_folder(
+    open_cluster: Open, folder: Path, refused: dict[str, object], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        open_cluster(folder, **refused)
+    assert "secret" not in str(caught.value)
+    assert not folder.exists()

@@ -7,7 +7,7 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.storage.disk_batch import DiskFormatError
 from dcp.server.storage.disk_file import OsFile
 from dcp.server.storage.disk_store import VbucketStore

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.disk_batch import DiskBatch
 from dcp.server.storage.disk_file import MemoryFile

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import FIRST, Manifest
 from dcp.server.storage.disk_batch import DiskFormatError
 from dcp.wire.vocabulary import VbucketState

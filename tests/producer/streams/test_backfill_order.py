@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.wire.frame import Frame
 from dcp.wire.vocabulary import EndReason, Opcode, Status
 from tests.producer.dcp_session import DcpSession, frame_bytes

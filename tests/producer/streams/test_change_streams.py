@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.model.bucket_type import BucketType
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.versions import Flavour
 from dcp.server.storage.disk_file import MemoryFile
@@ -81,7 +81,7 @@ def test_who_may_ask(
 
 
 def test_history_needs_a_disk() -> None:
-    with pytest.raises(ConfigError, match="found ephemeral with history retention"):
+    with pytest.raises(ConfigError, match="found ephemeral with history_retention_bytes"):
         ClusterSettings(bucket_type=BucketType.EPHEMERAL, history_retention_bytes=1)
 
 

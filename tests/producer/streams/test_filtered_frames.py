@@ -9,7 +9,7 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.key_quota import KeyQuota
 from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter
 from dcp.server.model.versions import Content, Flavour, SyncWrite, Version

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import Rules, judge
 from dcp.server.model.versions import Flavour

@@ -4,8 +4,8 @@ import tracemalloc
 
 import pytest
 
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import StreamFilter
 from dcp.server.model.versions import Flavour

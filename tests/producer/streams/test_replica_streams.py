@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import FIRST
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING, LEGACY

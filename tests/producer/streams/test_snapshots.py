@@ -6,8 +6,8 @@ from itertools import cycle
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING

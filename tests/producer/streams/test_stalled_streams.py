@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.server.checkpoints.checkpoint_memory import recover
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import FIRST
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING, LEGACY, FilterKind, StreamFilter

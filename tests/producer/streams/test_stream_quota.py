@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.streams.stream_quota import StreamQuota
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.bucket import ProducerBucket
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.bucket.dcp_connection import DcpConnection
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.resume_rules import Verdict
 from dcp.server.model.stream_filter import EVERYTHING
 from dcp.server.storage.disk_file import MemoryFile

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.send_window import UNLIMITED
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.streams.stream_windows import StreamWindows

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
-from dcp.server.model.cluster_settings import ClusterSettings
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameSplitter
 from dcp.wire.vocabulary import Opcode, Status

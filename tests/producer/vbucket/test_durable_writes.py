@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.writes.document_writer import DocumentWriter, checked
 from dcp.producer.writes.sync_writes import (
     NEXT,
@@ -20,7 +21,6 @@ from dcp.producer.writes.sync_writes import (
     WriteState,
     is_possible,
 )
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.vbucket import request_framing

@@ -11,8 +11,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dcp.producer.branch_record import BranchRecord
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
 from dcp.server.model.resume_rules import Rules, judge
 from dcp.server.model.state_changes import StateEvent
@@ -65,8 +65,8 @@ class Forking:
 
     def __init__(self, base: int, unpersisted: int) -> None:
         random = Random(base)
-        settings = ClusterSettings(unpersisted_seqnos=unpersisted)
-        self.vbucket = Vbucket(0, lambda: random.randint(1, U64_MAX), settings)
+        self.vbucket = Vbucket(0, lambda: random.randint(1, U64_MAX), ClusterSettings())
+        self.vbucket.data.persistence.lag_by(unpersisted)
         self.vbucket.data.start_at(base)
         self.record = BranchRecord(0, self.vbucket.failover_log)
         self.vbucket.data.on_append.add(self.record.append)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.bucket_type import BucketType
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.manifest import FIRST
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.disk_batch import DiskFormatError

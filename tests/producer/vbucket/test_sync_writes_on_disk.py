@@ -9,8 +9,8 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.writes.sync_writes import abort_of, commit_of
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, SyncWrite, Version
 from dcp.server.storage.disk_file import MemoryFile
 from dcp.server.vbucket.vbucket_data import VbucketData

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.writes.document_writer import DocumentWriter, checked
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.stored_items import STORED_FLAVOUR
 from dcp.server.vbucket.stored_version import StoredVersion

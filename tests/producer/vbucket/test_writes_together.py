@@ -7,10 +7,10 @@ from threading import Barrier, Event
 import pytest
 
 from dcp.producer.cluster import ProducerCluster
+from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.failover import fail_over
 from dcp.producer.parallel_writes import flush_together, save_together
 from dcp.producer.promotion import take_over
-from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.versions import Content, Version
 from dcp.server.storage.bucket_record import BucketRecord
 from dcp.server.storage.data_folder import DataFolder

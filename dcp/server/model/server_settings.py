@@ -1,11 +1,12 @@
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
-from typing import ClassVar, Final, get_args
+from typing import Final, get_args
 
-from dcp.errors import ConfigError
+from dcp.errors import ConfigError, SecretError
 from dcp.protocol.negotiation import MAKES_UP_METADATA, Release
 from dcp.protocol.window_policies import FlowSettings
 from dcp.seeds import DEFAULT_BUCKET, HTTP_PORT, HTTPS_PORT, PLAIN_PORT, TLS_PORT
@@ -37,10 +38,11 @@ def _of_other_ports(protocol: str, usual: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSettings(Section):
-    """A cluster of ``nodes`` that share the vbuckets of one bucket."""
+class ServerSettings(Section):
+    """Nodes that share the vbuckets of one bucket: what the producer and a relay both have.
 
-    subject: ClassVar[str] = "producer "
+    The producer's are `ClusterSettings`, a relay's `RelayServerSettings`.
+    """
 
     nodes: int = key(1, "Data nodes.", least=1, most=MAX_NODES, option="--nodes")
     vbuckets: int = key(
@@ -79,16 +81,7 @@ class ClusterSettings(Section):
         choices=tuple(BucketType),
         option="--bucket-type",
     )
-    users: Mapping[str, str] = key(
-        {"Administrator": "password"}, "Names and passwords.", may_be_secret=True
-    )
-    users_without_streams: frozenset[str] = key(
-        frozenset(), "Users that may log in, but not open DCP connections."
-    )
-    administrators: frozenset[str] | None = key(
-        None,
-        "Users that may change the cluster and take over vbuckets; none: the first of ``users``.",
-    )
+    users: Mapping[str, str] = key({}, "Names and passwords.", may_be_secret=True)
     bucket_uuid: str = key("", "Uuid of the bucket; empty: a new one.")
     cluster_uuid: str = key(
         "", "Uuid of the cluster in its map, where servers from 7.6 on have one; empty: none."
@@ -110,15 +103,9 @@ class ClusterSettings(Section):
         least=0,
     )
     keeps_values: bool = key(
-        True,
-        "Whether memory holds the values of documents. A relay reads values that are on disk from "
-        "there each time. ``record_branches`` keeps all values.",
-    )
-    expiry_pager_seconds: float = key(
-        0.0,
-        "How often expired documents are deleted; 0: only by ``expire_due``.",
-        unit="seconds",
-        least=0,
+        False,
+        "Whether memory holds the values of documents that are on disk, too; else they are read "
+        "from there each time.",
     )
     idle_timeout_seconds: float = key(
         360.0,
@@ -162,12 +149,6 @@ class ClusterSettings(Section):
         least=0,
         option="--stuck-timeout",
     )
-    rebalance_timeout_seconds: float = key(
-        600.0,
-        "Time limit of a rebalance that a client orders over the protocol.",
-        unit="seconds",
-        least=0,
-    )
     max_connections: int = key(
         5_000, "Client connections to a node; it closes further ones at once.", least=1
     )
@@ -175,14 +156,6 @@ class ClusterSettings(Section):
         256 * 1024,
         "Streams that all clients together may open on a node (``stream_quota.py``).",
         least=1,
-    )
-    record_seqnos: bool = key(
-        True, "Whether counters keep every sent seqno, at 8 bytes each; for tests."
-    )
-    record_branches: bool = key(
-        True,
-        "Whether ``state_at`` knows every branch, with the writes that failovers and crashes lost; "
-        "else it knows the current branch only. For tests.",
     )
     replicas: int = key(
         0,
@@ -192,9 +165,6 @@ class ClusterSettings(Section):
         option="--replicas",
     )
     """Replicas without a node are absent until a node joins."""
-    unpersisted_seqnos: int = key(
-        0, "Number of newest seqnos that stay off the disk; for tests.", least=0
-    )
     data_folder: Path | None = key(
         None,
         "Folder of the bucket's data, which survives a restart; none: memory only.",
@@ -258,46 +228,52 @@ class ClusterSettings(Section):
             re.compile(self.stuck_name_regex)
         except re.error as error:
             raise ConfigError(
-                f"producer stuck name regex: found "
-                f"{self.stuck_name_regex!r}, expected a regular expression: {error}"
+                f"{self.named('stuck_name_regex')}: found {self.stuck_name_regex!r}, expected a "
+                f"regular expression: {error}"
             ) from None
         self._check_bucket_type()
         self._check_ports()
         if not _BUCKET_NAME.fullmatch(self.bucket):
             raise ConfigError(
-                f"producer bucket: found name {self.bucket!r}, expected 1 to 100 of the characters "
-                "A-Z a-z 0-9 _ - . %"
+                f"{self.named('bucket')}: found name {self.bucket!r}, expected 1 to 100 of the "
+                "characters A-Z a-z 0-9 _ - . %"
             )
         self._check_users()
 
     def _check_users(self) -> None:
+        named = self.named("users")
         if not self.users:
-            raise ConfigError("producer users: found none, expected at least one name and password")
+            raise ConfigError(f"{named}: found none, expected at least one name and password")
         for user in self.users:
             if not user or user.startswith("@"):
                 raise ConfigError(
-                    f"producer users: found {user!r}, expected a name that does not begin with @: "
-                    "those are the cluster's own"
+                    f"{named}: found {user!r}, expected a name that does not begin with @: those "
+                    "are the cluster's own"
                 )
-        unknown = sorted((self.administrators or frozenset()) - self.users.keys())
-        if unknown:
-            raise ConfigError(
-                f"producer administrators: found {unknown[0]!r}, expected one of "
-                f"{', '.join(sorted(self.users))}"
-            )
 
     def _check_bucket_type(self) -> None:
         needs_disk = {
-            "a data folder": self.data_folder is not None,
-            "unpersisted seqnos": self.unpersisted_seqnos,
-            "history retention": self.history_retention_bytes,
+            "data_folder": self.data_folder is not None,
+            "history_retention_bytes": self.history_retention_bytes,
         }
         found = [name for name, is_set in needs_disk.items() if is_set]
         if self.bucket_type is BucketType.EPHEMERAL and found:
+            told = " and ".join(f"{name}{self.option_words(name)}" for name in found)
             raise ConfigError(
-                f"producer bucket type: found ephemeral with {' and '.join(found)}, "
-                "expected neither: such a bucket has no disk"
+                f"{self.named('bucket_type')}: found ephemeral with {told}, expected neither: such "
+                "a bucket has no disk"
             )
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Read the certificates; None without TLS.
+
+        Raises:
+            SecretError: a file cannot be read, or does not hold what it should.
+        """
+        try:
+            return None if self.tls is None else self.tls.server_context()
+        except SecretError as error:
+            raise SecretError(f"{self.named('tls')}: {error}") from None
 
     @property
     def purge_age_seconds(self) -> float:
@@ -335,10 +311,12 @@ class ClusterSettings(Section):
         """
         return self.rules == "server" and self.release >= _TELLS_HIGH_SEQNOS
 
-    def is_administrator(self, user: str | None) -> bool:
-        if self.administrators is None:
-            return user == next(iter(self.users))
-        return user in self.administrators
+    def is_administrator(self, _: str | None) -> bool:
+        """Return whether a user may change the cluster, and take over vbuckets."""
+        return False
+
+    def may_open_dcp(self, _: str | None) -> bool:
+        return True
 
     @property
     def first_ports(self) -> tuple[int, int, int | None, int | None]:
@@ -357,12 +335,27 @@ class ClusterSettings(Section):
 
     def _check_ports(self) -> None:
         if self.tls is None and (self.tls_port, self.https_port) != (None, None):
-            raise ConfigError("producer tls ports: found some, expected none without a certificate")
+            raise ConfigError(
+                f"{self.named('tls_port', 'https_port')}: found some, expected none without a "
+                f"certificate{self.option_words('tls.cert_file')}"
+            )
         if self.tls is not None and not self.tls.cert_file:
-            raise ConfigError("producer tls: found no certificate, expected the nodes' own")
-        chosen = [first + node for first in self.first_ports if first for node in range(self.nodes)]
-        if chosen and max(chosen) > U16_MAX:
-            raise ConfigError(f"producer port: found {max(chosen)}, expected 0 to {U16_MAX}")
-        twice = sorted({port for port in chosen if chosen.count(port) > 1})
-        if twice:
-            raise ConfigError(f"producer ports: found {twice[0]} twice, expected each port once")
+            raise ConfigError(
+                f"{self.named('tls.cert_file')}: found no certificate, expected the nodes' own"
+            )
+        names = ("port", "http_port", "tls_port", "https_port")
+        chosen = [
+            (first + node, name)
+            for name, first in zip(names, self.first_ports, strict=True)
+            if first
+            for node in range(self.nodes)
+        ]
+        for port, name in chosen:
+            if port > U16_MAX:
+                raise ConfigError(f"{self.named(name)}: found {port}, expected 0 to {U16_MAX}")
+        for port, _ in chosen:
+            shared = [other for found, other in chosen if found == port]
+            if len(shared) > 1:
+                raise ConfigError(
+                    f"{self.named(*shared)}: found {port} twice, expected each port once"
+                )
