@@ -28,6 +28,7 @@ from dcp.lake.store.table import (
     Statement,
     Table,
     Transaction,
+    audit_fence,
 )
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
@@ -57,11 +58,9 @@ def write_audit(
         # The history has forgotten the commit. While it was the newest apply, a driver wrote its
         # audit: that always precedes the next apply.
         return
-    # A table that is dropped and created again gets a new id and version 0. With the id in the
-    # transaction's name, Delta skips only audits that exist.
     table_id = lake.table(applied.table).table_id()
-    app_id = f"{lake.identity.lake_id}:{AUDIT_TABLE}:{table_id}"
-    audit = lake.table(AUDIT_TABLE)
+    fence = audit_fence(lake.identity.lake_id, AUDIT_TABLE, table_id, applied.version)
+    audit, (app_id, _) = lake.table(AUDIT_TABLE), fence
     written = audit.transaction_version(app_id) if audit.exists() else None
     if written is not None and written >= applied.version:
         return
@@ -74,7 +73,7 @@ def write_audit(
             decided = current, log_slice, touched
         else:
             decided = plan.current, plan.log_slice, plan.touched
-        _append(lake, replica, applied, commit.time, (app_id, applied.version), decided)
+        _append(lake, replica, applied, commit.time, fence, decided)
     except MissingVersionError as missing:
         _LOGGER.warning(
             "%s: table %s may lack keys that version %d of %s took back: %s",

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcp.lake.adapters.apply_sql import (
+    emptied,
     log_part,
     micros_of,
     newest_rows_sql,
@@ -107,10 +108,10 @@ def few_touched(
 ) -> Touched | None:
     """Return the keys that a slice touches, if the log has at most ``most`` such rows.
 
-    None if it has more, or if rows of the table decide (`LogSlice.emptied`, `LogSlice.revived`).
+    None if it has more, or if rows of the table decide (`dcp.lake.adapters.apply_sql.table_parts`).
     The query reads narrow columns only, from a ``version`` of ``changes``.
     """
-    if log_slice.emptied or log_slice.revived:
+    if emptied(log_slice) or log_slice.revived:
         return None
     if not log_slice.ranges:
         return Touched()
@@ -144,7 +145,7 @@ def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) 
     refuses to continue inside it (`dcp.protocol.position`), and another epoch begins.
     """
     ranges = {each.vbucket: each for each in log_slice.ranges if each.role == Role.FRESH}
-    only_adds = not (log_slice.undone or log_slice.emptied or log_slice.revived)
+    only_adds = not (log_slice.undone or log_slice.cleared or log_slice.revived)
     if not only_adds or len(ranges) != len(log_slice.ranges):
         return frozenset()
     found = changes.query(
