@@ -124,7 +124,7 @@ def table_parts(current_version: int, log_slice: LogSlice) -> dict[int, Statemen
     """Return the queries for the rows that `touched_sql` takes from the table, by its version.
 
     In a vbucket that is cleared or replaced, the apply touches each key of the current version. The
-    log gives some of them a new row. The others are lost: `_lost_part` deletes their old rows.
+    log gives some of them a new row. The others are lost, so `lost_rows_sql` deletes them.
     """
     parts = {}
     if gone := emptied(log_slice):
@@ -210,7 +210,7 @@ def _touched_parts(
     parts = [newest_rows_sql(changes_sql, collection_id, won, LOG_COLUMNS, chosen)]
     if log_slice.restored_versions or emptied(log_slice):
         lost = f"(SELECT vbucket, key FROM ({touched}) WHERE is_touched AND seqno IS NULL) w"
-        parts.append(_lost_part(table_sql, log_slice, lost))
+        parts.append(lost_rows_sql(lost, _old_rows(table_sql, log_slice)))
     return parts
 
 
@@ -219,9 +219,13 @@ def _single_rows(changes_sql: str, rows: LogRows, ranges: Iterable[RowRange]) ->
     return f"SELECT {', '.join(LOG_COLUMNS)}, {_DELETED_SQL} {chosen}"
 
 
-def _lost_part(table_sql: str, log_slice: LogSlice, lost: str) -> str:
-    """Return the keys without a live row, each with its row of the restored version, or deleted."""
-    old = _old_rows(table_sql, log_slice)
+def lost_rows_sql(lost: str, old: str) -> str:
+    """Return the query for the rows of lost keys, which have no live row in the log.
+
+    A lost key gets its row of the restored version. If that version has none, the key is deleted.
+    ``lost`` is SQL for a relation ``w`` of vbuckets and keys, ``old`` for rows of old versions.
+    Spark and DataFusion run it.
+    """
     columns = ", ".join(f"w.{name}" if name in _KEY else f"o.{name}" for name in _NAMES)
     return f"""
 SELECT {columns}, o.key IS NULL AS deleted

@@ -4,7 +4,6 @@
 columns.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -13,7 +12,7 @@ import pyarrow as pa
 
 from dcp.lake.apply.typed_documents import made_columns
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
-from dcp.lake.change_log.touched_keys import MERGE_SOURCE, Touched
+from dcp.lake.change_log.touched_keys import Touched
 from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows, Merge
@@ -83,23 +82,6 @@ class RowReader(StrEnum):
     SPARK_FINDS_KEYS = "Spark finds the rows: they are many, or only the table has their keys"
     SPARK_FOR_BYTES = "Spark reads the rows: they have too many bytes for this process"
     SPARK_FOR_LARGE = "Spark reads the rows: a document may be large"
-
-
-def rows_to_merge(touched: Touched, newest: pa.Table, olds: Sequence[pa.Table]) -> pa.Table:
-    """Return a row for each touched key: its newest live one, the older version's, or a deletion.
-
-    ``newest`` has the rows of the log, ``olds`` those of older versions, all as `MERGE_SOURCE`.
-    """
-    old = pa.concat_tables([MERGE_SOURCE.empty_table(), *olds])
-    keys = list(zip(old["vbucket"].to_pylist(), old["key"].to_pylist(), strict=True))
-    lost = set(touched.lost)
-    restored = old.filter(pa.array([key in lost for key in keys], pa.bool_()))
-    # A lost key that the older version lacks as well is deleted.
-    gone = [
-        {"vbucket": vbucket, "key": key, "deleted": True}
-        for vbucket, key in sorted(lost.difference(keys))
-    ]
-    return pa.concat_tables([newest, restored, pa.Table.from_pylist(gone, MERGE_SOURCE)])
 
 
 def pays_to_name(touched: Touched, table_bytes: int, vbucket_count: int) -> bool:

@@ -25,7 +25,6 @@ from dcp.lake.apply.merge_plan import (
     RowReader,
     commit_reason,
     pays_to_name,
-    rows_to_merge,
 )
 from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.apply.slice_rules import oldest_pending_round
@@ -154,7 +153,7 @@ def _few_rows(
     newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
     if newest is None:
         return RowReader.SPARK_FOR_BYTES, None
-    return RowReader.DRIVER, rows_to_merge(touched, newest, small)
+    return RowReader.DRIVER, pa.concat_tables([newest, *small])
 
 
 def _may_be_large(lake: LakeTables, touched: Touched) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from dcp.lake.adapters.apply_sql import lost_rows_sql
 from dcp.lake.apply.merge_plan import (
     EMPTY_ROUNDS,
     TABLE_BYTES_BY_NAMED_KEY,
@@ -12,7 +13,6 @@ from dcp.lake.apply.merge_plan import (
     MergePlan,
     commit_reason,
     pays_to_name,
-    rows_to_merge,
 )
 from dcp.lake.apply.slice_rules import no_slice
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
@@ -21,6 +21,7 @@ from dcp.lake.config.contracts import ContractMode
 from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, RowRange, Undo
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 from dcp.lake.tables.typed_columns import TypedColumns
+from tests.lake.memory_store import MemoryStore
 
 CURRENT = AppliedVersion("docs", 3, from_round=1, to_round=7, log_from_round=7)
 NEXT = LogSlice(ranges=(), first_round=8, to_round=8, log_from_round=8)
@@ -98,15 +99,14 @@ def test_a_key_without_a_live_row_gets_the_older_one_or_is_deleted() -> None:
         ]
         return pa.Table.from_pylist(told, MERGE_SOURCE)
 
-    reference = RowReference(9, 0, 8)
-    touched = Touched({(1, "gone"): None, (1, "new"): reference, (1, "old"): None})
-    # "new" has a row in the older version as well, since a restored vbucket was read whole.
-    found = rows_to_merge(touched, rows(("new", b"2")), [rows(("old", b"1"), ("new", b"1"))])
-    assert [(row["key"], row["value"], row["deleted"]) for row in found.to_pylist()] == [
-        ("new", b"2", False),
+    lost = "(VALUES (1, 'gone'), (1, 'old')) AS w(vbucket, key)"
+    # The version has a row of "new" as well, since a restored vbucket is read whole.
+    old = rows(("old", b"1"), ("new", b"1")).to_batches()
+    found = MemoryStore().run(lost_rows_sql(lost, "SELECT * FROM old"), {"old": old})
+    assert {(row["key"], row["value"], row["deleted"]) for row in found.to_pylist()} == {
         ("old", b"1", False),
         ("gone", None, True),
-    ]
+    }
 
 
 TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), "f", ContractMode.EVOLVE)
