@@ -85,6 +85,15 @@ class Action:
         return self.state in _OPEN
 
 
+def options_object(options: str | None) -> dict[str, Any] | None:
+    """Return the JSON object of the column ``options``; None if the text is no JSON object."""
+    try:
+        told = json.loads(options or "{}")
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
+
+
 CONTROL: Final = pa.schema(columns_of(Action))
 """The columns of ``control``."""
 

@@ -5,8 +5,8 @@ obstore, delta-rs, pyarrow and Spark's connector. `dcp.lake.spark.failures` has 
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -204,17 +204,28 @@ CAUSES: Final = (
 
 
 @contextmanager
-def store_errors(where: str) -> Iterator[None]:
-    """Raise one of our errors, one line that begins with ``where``, for a failure of a store."""
+def translated(error_of: Callable[[Exception], Exception | None]) -> Iterator[None]:
+    """Raise ``error_of`` a failure in its place. Our errors pass, and failures without an error."""
     try:
         yield
     except DcplakeError:
         raise
     except Exception as failure:  # of many classes
-        if not is_from_store(failure):
+        if (error := error_of(failure)) is None:
             raise
+        raise error from failure
+
+
+def store_errors(where: str) -> AbstractContextManager[None]:
+    """Raise one of our errors, one line that begins with ``where``, for a failure of a store."""
+
+    def error_of(failure: Exception) -> DcplakeError | None:
+        if not is_from_store(failure):
+            return None
         error = named_cause(_told(failure), where, CAUSES)
-        raise error or DcplakeError(f"{where}: {plain_line(failure)}") from failure
+        return error or DcplakeError(f"{where}: {plain_line(failure)}")
+
+    return translated(error_of)
 
 
 def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:
