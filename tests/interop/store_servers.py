@@ -17,7 +17,8 @@ import pyarrow.fs as pafs
 import pytest
 
 from dcp.lake.adapters.file_table import FileTable
-from dcp.lake.adapters.opening import store_without_spark
+from dcp.lake.adapters.opening import lake_location, refuse_to_start
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import LakeSettings, Settings
 from dcp.lake.store.object_location import ObjectLocation
 from tests.interop.conftest import FOLDER
@@ -44,7 +45,7 @@ class StoreServer:
         """Return a table of a lake there; it need not be there, and no Spark reads it."""
         lake = LakeSettings(root=self.root, storage_options=dict(self.options))
         settings = Settings(lake=lake)
-        table = store_without_spark(settings).table(name)
+        table = SparkStore(refuse_to_start, lake_location(settings)).table(name)
         assert isinstance(table, FileTable)
         return table
 

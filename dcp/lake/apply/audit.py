@@ -20,6 +20,7 @@ from dcp.lake.change_log.applied import ReplicaStatus
 from dcp.lake.change_log.round_queries import states_left
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.touched_keys import Touched, few_touched
+from dcp.lake.config.table_names import AUDIT_TABLE
 from dcp.lake.store.log_slice import LogSlice, Role, Undo
 from dcp.lake.store.sql import at_version, one_of, quoted, string, u64
 from dcp.lake.store.table import (
@@ -32,7 +33,7 @@ from dcp.lake.store.table import (
 )
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables, ReplicaTable, ensure_ledger
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, ensure_ledger
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.types import U64_MAX

@@ -19,7 +19,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from dcp.errors import LakeError
-from dcp.lake.tables.lake_tables import CONTROL_TABLE, LakeTables, ensure_ledger
+from dcp.lake.config.table_names import CONTROL_TABLE
+from dcp.lake.tables.lake_tables import LakeTables, ensure_ledger
 from dcp.lake.tables.schema import TIME, columns_of
 from dcp.records import UNSTORED, plain
 

@@ -19,16 +19,11 @@ from typing import Any, Final
 from dcp.lake.change_log.applied import heartbeat_content, replica_status
 from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
 from dcp.lake.change_log.tampering import refuse_log_behind, short_vacuums
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.store.table import CommitConflictError, heartbeat_fence
 from dcp.lake.tables.history import FEW, HEARTBEAT, READ_VERSION, history
 from dcp.lake.tables.horizon import RECORDED, Horizon
-from dcp.lake.tables.lake_tables import (
-    CHANGES_TABLE,
-    DEFAULT_HORIZON_HOURS,
-    LakeTables,
-    ReplicaTable,
-    replicas_in,
-)
+from dcp.lake.tables.lake_tables import DEFAULT_HORIZON_HOURS, LakeTables, ReplicaTable, replicas_in
 
 _LOGGER = logging.getLogger(__name__)
 

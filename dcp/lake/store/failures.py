@@ -19,17 +19,18 @@ from dcp.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
+from dcp.lake.config.table_names import AUDIT_TABLE, CHANGES_TABLE, DOCS_TABLE
 
 _COPY: Final = "put it back from a copy"
 _REPLICA: Final = f"{_COPY}, or delete the table's folder: the next run creates the table again"
 _AUDIT: Final = f"{_COPY}, or delete the table's folder: only its record of rollbacks is lost"
 _REMEDIES: Final = {
-    ("changes", False): f"{_COPY}, or read the bucket again with {REREAD_COMMAND}",
-    ("changes", True): f"{_COPY}, or set lake.root to a new location and read the bucket there",
-    ("docs", False): _REPLICA,
-    ("docs", True): _REPLICA,
-    ("undone", False): _AUDIT,
-    ("undone", True): _AUDIT,
+    (CHANGES_TABLE, False): f"{_COPY}, or read the bucket again with {REREAD_COMMAND}",
+    (CHANGES_TABLE, True): f"{_COPY}, or set lake.root to a new location and read the bucket there",
+    (DOCS_TABLE, False): _REPLICA,
+    (DOCS_TABLE, True): _REPLICA,
+    (AUDIT_TABLE, False): _AUDIT,
+    (AUDIT_TABLE, True): _AUDIT,
 }
 """By the start of the table's name, and whether the file belongs to its Delta log."""
 

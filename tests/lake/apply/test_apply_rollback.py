@@ -20,10 +20,11 @@ from dcp.lake.change_log.applied import (
     unindexed_applied,
 )
 from dcp.lake.config.contracts import Contract, ContractMode
+from dcp.lake.config.table_names import AUDIT_TABLE
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables
+from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
 from tests.lake.apply.test_audit import NO_ROWS
 from tests.lake.conftest import NewLake
