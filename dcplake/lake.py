@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, SetupError
 from dcp.installation import how_to_install
-from dcp.lake.adapters.opening import lake_location, opened_lake
+from dcp.lake.adapters.opening import opened_lake, opened_store
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.config.table_names import CHANGES_TABLE, DOCS_TABLE
@@ -102,8 +102,8 @@ class Lake:
 
     def __repr__(self) -> str:
         """Name the place and the bucket."""
-        place = lake_location(self.settings)
-        return f"Lake({str(place)!r}, {self.settings.source.bucket!r})"
+        with opened_store(self.settings, starts_spark=False) as store:
+            return f"Lake({str(store.location)!r}, {self.settings.source.bucket!r})"
 
     def close(self) -> None:
         """Stop the Spark session, if this lake started it. A later method starts another."""
