@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from dcp.lake.adapters.opening import lake_location, refuse_to_start
+from dcp.lake.adapters.opening import opened_store
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import SECTIONS, Settings, SourceSettings
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
@@ -114,7 +114,8 @@ def overrides_of(settings: Settings) -> list[str]:
 
 def store_without_spark(settings: Settings) -> SparkStore:
     """Return the store of these settings, in which nothing may start Spark."""
-    return SparkStore(refuse_to_start, lake_location(settings))
+    with opened_store(settings, starts_spark=False) as store:
+        return store
 
 
 def lake_of(settings: Settings, spark: "SparkSession | None" = None) -> LakeTables:
