@@ -35,7 +35,7 @@ from benchmarks._producer import BenchProducer, producer
 from benchmarks._runs import session, settings_for
 from benchmarks.rounds import Cost, Meter
 from dcp.errors import DcplakeError
-from dcp.lake.adapters.opening import lake_location, spark_of, store_without_spark
+from dcp.lake.adapters.opening import lake_location, opened_lake, spark_of
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.merge_planner import plan_merge
@@ -152,14 +152,14 @@ class _Bench:
                 destination_filesystem=store.files,
             )
             on_s3 = LakeSettings(root=f"s3://{BUCKET}/lake", storage_options=store.options)
-            lake = open_lake(store_without_spark(replace(self.settings, lake=on_s3)))
             asked = Counter[str]()
-            store.answer = lambda request: asked.update([kind_of(request)])
-            for name in ("new to the table", "that knows the table"):
-                replica_status(lake, DOCS)
-                told = ", ".join(f"{count} {kind}" for kind, count in sorted(asked.items()))
-                print(f"the history in S3, for a process {name}: {told}", flush=True)
-                asked.clear()
+            with opened_lake(replace(self.settings, lake=on_s3), starts_spark=False) as lake:
+                store.answer = lambda request: asked.update([kind_of(request)])
+                for name in ("new to the table", "that knows the table"):
+                    replica_status(lake, DOCS)
+                    told = ", ".join(f"{count} {kind}" for kind, count in sorted(asked.items()))
+                    print(f"the history in S3, for a process {name}: {told}", flush=True)
+                    asked.clear()
 
     def cleaned_logs(self) -> None:
         """Plan and commit an apply to a table whose log has lost the last apply."""

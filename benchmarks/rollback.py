@@ -38,12 +38,12 @@ from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.apply import applier
 from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.config.settings import Settings
+from dcp.lake.config.table_names import AUDIT_TABLE
 from dcp.lake.run import driver
 from dcp.lake.run.replicate import run
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
-from dcp.lake.tables.lake_tables import AUDIT_TABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -47,6 +47,12 @@ def printable_name(name: bytes) -> str:
     return "".join(c if c.isprintable() else _bytes_of(c) for c in text)
 
 
+def unicode_escape(character: str) -> str:
+    r"""Return a character as ``\uXXXX`` or ``\UXXXXXXXX``: TOML and Spark's SQL read it back."""
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
 def number_ranges(numbers: Iterable[int]) -> str:
     """Return ``0-3, 7, 9-10`` for the numbers."""
     ranges: list[list[int]] = []

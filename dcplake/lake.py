@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 
 from dcp.errors import ConfigError, SetupError
 from dcp.installation import how_to_install
-from dcp.lake.adapters.opening import opened_lake, store_without_spark
+from dcp.lake.adapters.opening import opened_lake, opened_store
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
+from dcp.lake.config.table_names import CHANGES_TABLE, DOCS_TABLE
 from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
 from dcp.lake.query.answers import answer, errors_on_one_line
 from dcp.lake.query.cuts import Cut, find_cut
@@ -34,12 +35,7 @@ from dcp.lake.spark.session import (
     started_session,
 )
 from dcp.lake.store.sql import quoted
-from dcp.lake.tables.lake_tables import (
-    CHANGES_TABLE,
-    LEDGERS,
-    LakeTables,
-    replicas_in,
-)
+from dcp.lake.tables.lake_tables import LEDGERS, LakeTables, replicas_in
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.verify.compare import verify
 from dcp.lake.verify.report import DEFAULT_KEYS, VerifyReport
@@ -106,8 +102,8 @@ class Lake:
 
     def __repr__(self) -> str:
         """Name the place and the bucket."""
-        place = store_without_spark(self.settings).location
-        return f"Lake({str(place)!r}, {self.settings.source.bucket!r})"
+        with opened_store(self.settings, starts_spark=False) as store:
+            return f"Lake({str(store.location)!r}, {self.settings.source.bucket!r})"
 
     def close(self) -> None:
         """Stop the Spark session, if this lake started it. A later method starts another."""
@@ -203,7 +199,7 @@ class Lake:
 
     def to_arrow(
         self,
-        table: str = "docs",
+        table: str = DOCS_TABLE,
         *,
         columns: Sequence[str] | None = None,
         where: str = "true",
@@ -240,7 +236,7 @@ class Lake:
 
     def to_polars(
         self,
-        table: str = "docs",
+        table: str = DOCS_TABLE,
         *,
         columns: Sequence[str] | None = None,
         where: str = "true",
@@ -261,7 +257,7 @@ class Lake:
             ) from None
         return pl.DataFrame(self.to_arrow(table, columns=columns, where=where, version=version))
 
-    def to_dataframe(self, table: str = "docs", *, version: int | None = None) -> "DataFrame":
+    def to_dataframe(self, table: str = DOCS_TABLE, *, version: int | None = None) -> "DataFrame":
         """Return a table or a view as a DataFrame of Spark; unsigned 64-bit values are decimals.
 
         Its session is yours, if you gave one or one is active; otherwise dcplake starts one. From

@@ -17,6 +17,7 @@ from dcp.cli.main import application_of, parsed
 from dcp.errors import QualityError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.config.settings_load import load_settings
+from dcp.lake.config.table_names import DOCS_TABLE
 from dcp.lake.quality.check import check_replica
 from dcp.lake.quality.engine import write_data_docs
 from dcp.lake.quality.report import write_results
@@ -57,7 +58,7 @@ def check(
     expected = load_suite(suite)
     reports = []
     with opened_lake(settings) as lake:
-        for each in table or ["docs"]:
+        for each in table or [DOCS_TABLE]:
             report = check_replica(lake, each, expected, whole_table=whole_table)
             write_results(lake, report)
             if data_docs is not None:

@@ -296,7 +296,13 @@ MAY_NAME_DELTA: dict[str, str] = {
 QUERIES = frozenset({"rows", "take_rows", "query", "bounded_query"})
 
 PARTS_OF_OPENING = frozenset(
-    f"dcp.lake.adapters.opening.{name}" for name in ("lake_location", "refuse_to_start", "spark_of")
+    {
+        *(
+            f"dcp.lake.adapters.opening.{name}"
+            for name in ("lake_location", "refuse_to_start", "spark_of")
+        ),
+        "dcp.lake.tables.lake_tables.open_lake",
+    }
 )
 """What `dcp.lake.adapters.opening` puts together for all who open a lake."""
 

@@ -24,7 +24,7 @@ from dcp.wire.columns import DATA_OPCODES, decode_columns
 from dcp.wire.frame import Frame
 from dcp.wire.framing import FrameBlock
 from dcp.wire.leb128 import require_key_length, split_collection_key
-from dcp.wire.system_event import decode_system_event
+from dcp.wire.system_event import ENDS_DOCUMENTS, decode_system_event
 from dcp.wire.vocabulary import (
     HelloFeature,
     Magic,
@@ -300,12 +300,6 @@ _ITEMS: Final = frozenset(
 )
 """Messages with seqnos of their own, in addition to documents."""
 
-_ENDS_DOCUMENTS: Final = (
-    SystemEventKind.BEGIN_COLLECTION,
-    SystemEventKind.END_COLLECTION,
-    SystemEventKind.FLUSH_COLLECTION,
-)
-
 
 def _marker(stream: Stream, body: m.Body) -> _Handled:
     assert isinstance(body, m.SnapshotMarker)
@@ -330,7 +324,7 @@ def _advanced(stream: Stream, body: m.Body) -> _Handled:
 def _system_event(stream: Stream, body: m.Body) -> _Handled:
     assert isinstance(body, m.SystemEvent)
     meaning = decode_system_event(body)
-    if meaning is None and body.event in _ENDS_DOCUMENTS:
+    if meaning is None and body.event in ENDS_DOCUMENTS:
         raise RemoteProtocolError(
             f"system event at seqno {body.by_seqno}: found version {body.version} of "
             f"{SystemEventKind(body.event).name}, expected 0 or 1: so we cannot know which "

@@ -7,7 +7,7 @@ collection id. A producer sends version 2 (FlatBuffers) only to consumers that a
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import ClassVar, Final, get_args
 
 from dcp.errors import FrameError
 from dcp.types import U32_MAX, require_unsigned
@@ -24,6 +24,7 @@ _ONE_ID = Struct(">QI")
 class ManifestEvent:
     """A change of a collection or scope."""
 
+    kind: ClassVar[SystemEventKind]
     manifest_uid: int
     """The manifest of the last complete change: of several events of a change only the last has its
     uid."""
@@ -40,6 +41,7 @@ class ManifestEvent:
 class CollectionBegun(ManifestEvent):
     """A collection was created, or flushed if its id exists: then its older items are gone."""
 
+    kind = SystemEventKind.BEGIN_COLLECTION
     scope_id: int
     collection_id: int
     name: bytes
@@ -50,6 +52,7 @@ class CollectionBegun(ManifestEvent):
 class CollectionEnded(ManifestEvent):
     """A collection was dropped, with all its items."""
 
+    kind = SystemEventKind.END_COLLECTION
     scope_id: int
     collection_id: int
 
@@ -58,11 +61,24 @@ class CollectionEnded(ManifestEvent):
 class CollectionFlushed(ManifestEvent):
     """All items of a collection are gone; newer servers send ``CollectionBegun`` instead."""
 
+    kind = SystemEventKind.FLUSH_COLLECTION
     collection_id: int
+
+
+EndOfDocuments = CollectionBegun | CollectionEnded | CollectionFlushed
+"""After such an event, its vbucket has no document of the collection with a lower seqno.
+
+A flush arrives as the begin of an existing collection, so every begin counts. A new collection has
+no older documents.
+"""
+
+ENDS_DOCUMENTS: Final = frozenset(each.kind for each in get_args(EndOfDocuments))
+"""The kinds of `EndOfDocuments`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeCreated(ManifestEvent):
+    kind = SystemEventKind.CREATE_SCOPE
     scope_id: int
     name: bytes
 
@@ -71,6 +87,7 @@ class ScopeCreated(ManifestEvent):
 class ScopeDropped(ManifestEvent):
     """A scope was dropped; the ends of its collections precede this event."""
 
+    kind = SystemEventKind.DROP_SCOPE
     scope_id: int
 
 
@@ -122,23 +139,20 @@ def encode_system_event(event: ManifestEvent, by_seqno: int) -> SystemEvent:
     uid, version, name = event.manifest_uid, 0, b""
     match event:
         case CollectionBegun(max_ttl_seconds=None):
-            kind, name = SystemEventKind.BEGIN_COLLECTION, event.name
+            name = event.name
             value = _COLLECTION.pack(uid, event.scope_id, event.collection_id)
         case CollectionBegun(max_ttl_seconds=max_ttl):
-            kind, name, version = SystemEventKind.BEGIN_COLLECTION, event.name, 1
+            name, version = event.name, 1
             value = _COLLECTION_WITH_TTL.pack(uid, event.scope_id, event.collection_id, max_ttl)
         case CollectionEnded():
-            kind = SystemEventKind.END_COLLECTION
             value = _COLLECTION.pack(uid, event.scope_id, event.collection_id)
         case CollectionFlushed():
-            kind = SystemEventKind.FLUSH_COLLECTION
             value = _ONE_ID.pack(uid, event.collection_id)
         case ScopeCreated():
-            kind, name = SystemEventKind.CREATE_SCOPE, event.name
+            name = event.name
             value = _ONE_ID.pack(uid, event.scope_id)
         case ScopeDropped():
-            kind = SystemEventKind.DROP_SCOPE
             value = _ONE_ID.pack(uid, event.scope_id)
         case _:
             raise TypeError(f"encode system event: found {type(event).__name__}")
-    return SystemEvent(by_seqno, int(kind), version, name, value)
+    return SystemEvent(by_seqno, int(event.kind), version, name, value)

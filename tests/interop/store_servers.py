@@ -17,7 +17,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from dcp.lake.adapters.file_table import FileTable
-from dcp.lake.adapters.opening import store_without_spark
+from dcp.lake.adapters.opening import opened_store
 from dcp.lake.config.settings import LakeSettings, Settings
 from dcp.lake.store.object_location import ObjectLocation
 from tests.interop.conftest import FOLDER
@@ -44,7 +44,8 @@ class StoreServer:
         """Return a table of a lake there; it need not be there, and no Spark reads it."""
         lake = LakeSettings(root=self.root, storage_options=dict(self.options))
         settings = Settings(lake=lake)
-        table = store_without_spark(settings).table(name)
+        with opened_store(settings, starts_spark=False) as store:
+            table = store.table(name)
         assert isinstance(table, FileTable)
         return table
 

@@ -15,12 +15,13 @@ import pyarrow as pa
 from datafusion import SessionConfig, SessionContext
 
 from dcp.errors import LakeError
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.store.cached_reads import CachedReads
 from dcp.lake.store.lake_store import Append, BatchFunction
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.table import Transaction
-from dcp.lake.tables.lake_tables import CHANGES_TABLE, LakeIdentity, LakeTables, create_lake
+from dcp.lake.tables.lake_tables import LakeIdentity, LakeTables, create_lake
 from tests.lake.memory_table import MemoryTable, MemoryVersion, MemoryVersions
 
 if TYPE_CHECKING:

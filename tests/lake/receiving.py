@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from dcp.lake.adapters.opening import store_without_spark
+from dcp.lake.adapters.opening import opened_store
+from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.config.settings import SECTIONS, Settings, SourceSettings
 from dcp.lake.receive.source_access import SourceAccess, query_cluster, source_access
 from dcp.lake.receive.task_receiver import TaskReceiver
@@ -109,6 +110,12 @@ def overrides_of(settings: Settings) -> list[str]:
         "lake.lock": str(settings.lake.lock).lower(),
     }
     return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+
+
+def store_without_spark(settings: Settings) -> SparkStore:
+    """Return the store of these settings, in which nothing may start Spark."""
+    with opened_store(settings, starts_spark=False) as store:
+        return store
 
 
 def lake_of(settings: Settings, spark: "SparkSession | None" = None) -> LakeTables:

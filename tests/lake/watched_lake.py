@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from dcp.lake.change_log.applied import applied_of
+from dcp.lake.config.table_names import AUDIT_TABLE, CHANGES_TABLE, CONTROL_TABLE
 from dcp.lake.store.log_slice import Undo
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import TableCommit, history
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, CHANGES_TABLE, CONTROL_TABLE, DOCS, LakeTables
+from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.lake.tables.round_record import states_from_rows
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from tests.lake.memory_store import MemoryStore, lake_in_memory

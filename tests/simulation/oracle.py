@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dcp.lake.change_log.control import ERASE, ActionState, actions_of
 from dcp.lake.change_log.erase_request import Erasure, key_hash
-from dcp.lake.tables.lake_tables import CONTROL_TABLE
+from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.tables.schema import ITEM_KINDS
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.producer.cluster import ProducerCluster

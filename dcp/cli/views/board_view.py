@@ -10,6 +10,7 @@ from dcp.client.stats import StageStats
 from dcp.errors import LakeError
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.task_board.board_files import read_board
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_metrics import task_exposition
@@ -27,7 +28,7 @@ def looks_at_tasks(settings: Settings) -> Iterator[Sequence[TaskStats]]:
     while True:
         tasks = read_board(board)
         root = None if tasks or lake.schema else local_root(lake.root)
-        if root is not None and not (root / "changes").exists():
+        if root is not None and not (root / CHANGES_TABLE).exists():
             raise LakeError(
                 f"{root}: found no lake there, expected one (lake.root, --lake); a first "
                 "`dcplake run` makes it"

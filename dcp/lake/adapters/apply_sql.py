@@ -121,13 +121,22 @@ def log_part(collection_id: int, log_slice: LogSlice) -> Statement:
 
 
 def table_parts(current_version: int, log_slice: LogSlice) -> dict[int, Statement]:
-    """Return the queries for the rows that `touched_sql` takes from the table, by its version."""
+    """Return the queries for the rows that `touched_sql` takes from the table, by its version.
+
+    In a vbucket that is cleared or replaced, the apply touches each key of the current version. The
+    log gives some of them a new row. The others are lost, so `lost_rows_sql` deletes them.
+    """
     parts = {}
-    if log_slice.emptied:
-        parts[current_version] = _table_part(Role.IN_TABLE, log_slice.emptied)
+    if gone := emptied(log_slice):
+        parts[current_version] = _table_part(Role.IN_TABLE, gone)
     for version, vbuckets in _by_version(log_slice, log_slice.revived).items():
         parts[version] = _table_part(Role.REVIVED, vbuckets)
     return parts
+
+
+def emptied(log_slice: LogSlice) -> tuple[int, ...]:
+    """Return the vbuckets that lose all their old rows."""
+    return tuple(sorted({*log_slice.cleared, *log_slice.replaced}))
 
 
 def _table_part(role: Role, vbuckets: Iterable[int]) -> Statement:
@@ -199,9 +208,9 @@ def _touched_parts(
     won = f"({newest_references_sql(touched)}) w"
     chosen = f"{_in_rounds(log_slice)} AND {one_of('c.vbucket', log_slice.vbuckets)}"
     parts = [newest_rows_sql(changes_sql, collection_id, won, LOG_COLUMNS, chosen)]
-    if log_slice.restored_versions or log_slice.emptied:
+    if log_slice.restored_versions or emptied(log_slice):
         lost = f"(SELECT vbucket, key FROM ({touched}) WHERE is_touched AND seqno IS NULL) w"
-        parts.append(_lost_part(table_sql, log_slice, lost))
+        parts.append(lost_rows_sql(lost, _old_rows(table_sql, log_slice)))
     return parts
 
 
@@ -210,9 +219,13 @@ def _single_rows(changes_sql: str, rows: LogRows, ranges: Iterable[RowRange]) ->
     return f"SELECT {', '.join(LOG_COLUMNS)}, {_DELETED_SQL} {chosen}"
 
 
-def _lost_part(table_sql: str, log_slice: LogSlice, lost: str) -> str:
-    """Return the keys without a live row, each with its row of the restored version, or deleted."""
-    old = _old_rows(table_sql, log_slice)
+def lost_rows_sql(lost: str, old: str) -> str:
+    """Return the query for the rows of lost keys, which have no live row in the log.
+
+    A lost key gets its row of the restored version. If that version has none, the key is deleted.
+    ``lost`` is SQL for a relation ``w`` of vbuckets and keys, ``old`` for rows of old versions.
+    Spark and DataFusion run it.
+    """
     columns = ", ".join(f"w.{name}" if name in _KEY else f"o.{name}" for name in _NAMES)
     return f"""
 SELECT {columns}, o.key IS NULL AS deleted

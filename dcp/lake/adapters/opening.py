@@ -1,5 +1,8 @@
 """Opens a lake from its settings, for reading or as its single writer.
 
+`opened_lake` opens a lake that exists. A command that may find none, or makes the lake, opens its
+place by `opened_store`, and asks `find_lake`.
+
 This module chooses the location of a lake, its lock, and the Spark session that works on it.
 """
 
@@ -18,6 +21,7 @@ from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.config.storage_options import LOG_STORE, options_of_delta_rs, s3a_settings
 from dcp.lake.config.store_options import cloud_way, is_in_cloud
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.spark.beside import note_settings
 from dcp.lake.spark.hadoop import log_store_of
 from dcp.lake.spark.jvm_environment import refuse_language
@@ -26,7 +30,7 @@ from dcp.lake.spark.session import build_session, jvm_of
 from dcp.lake.spark.session_settings import JAVA_OPTIONS
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.lock import locked
-from dcp.lake.tables.lake_tables import CHANGES_TABLE, LakeTables, open_lake
+from dcp.lake.tables.lake_tables import LakeTables, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,15 +55,19 @@ def lake_location(settings: Settings) -> LakeLocation:
 
 @contextmanager
 def opened_lake(
-    settings: Settings, spark: "SparkSession | None" = None, *, writer: str = ""
+    settings: Settings,
+    spark: "SparkSession | None" = None,
+    *,
+    writer: str = "",
+    starts_spark: bool = True,
 ) -> Iterator[LakeTables]:
     """Open the lake of these settings; see `opened_store` for the arguments.
 
     Raises:
         LakeError: there is no lake, or the table is foreign or of another format version.
-        FencedError, SetupError, ConfigError: see `opened_store`.
+        NeedsSparkError, FencedError, SetupError, ConfigError: see `opened_store`.
     """
-    with opened_store(settings, spark, writer=writer) as store:
+    with opened_store(settings, spark, writer=writer, starts_spark=starts_spark) as store:
         yield open_lake(store)
 
 
@@ -70,6 +78,7 @@ def opened_store(
     *,
     writer: str = "",
     makes_lake: bool = False,
+    starts_spark: bool = True,
     is_long: Callable[[], bool] = lambda: False,
     stop: threading.Event | None = None,
 ) -> Iterator[SparkStore]:
@@ -81,6 +90,7 @@ def opened_store(
         writer: the command that is the lake's single writer in the block. It holds a local lake's
             lock, unless settings forbid locks. Empty for a reader.
         makes_lake: the command may make the lake, and so the folder for the lock.
+        starts_spark: if false, what only Spark can read raises NeedsSparkError.
         is_long: called when Spark starts; see `jvm_options`.
         stop: once it is set, starting Spark raises StoppedError.
 
@@ -93,16 +103,11 @@ def opened_store(
     location = lake_location(settings)
     has_lock = bool(writer) and settings.lake.lock and location.root is not None
     root = local_root(settings.lake.root) if has_lock else None
+    start = refuse_to_start
+    if starts_spark:
+        start = spark_of(settings, spark, is_long=is_long, stop=stop)
     with locked(root, writer, makes_lake=makes_lake):
-        yield SparkStore(spark_of(settings, spark, is_long=is_long, stop=stop), location)
-
-
-def store_without_spark(settings: Settings) -> SparkStore:
-    """Return the store of a lake for readers that must not start Spark.
-
-    It raises NeedsSparkError if only Spark can read the lake.
-    """
-    return SparkStore(refuse_to_start, lake_location(settings))
+        yield SparkStore(start, location)
 
 
 def spark_of(

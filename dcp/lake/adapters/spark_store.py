@@ -19,6 +19,7 @@ from dcp.lake.adapters.transaction import FEW_JOBS, FEW_ROWS, session_settings_f
 from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.config.memory import MEBIBYTE, arrow_settings
 from dcp.lake.config.storage_options import LOG_STORE
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.hadoop import (
@@ -63,7 +64,6 @@ _RECEIVED: Final = "dcplake_received_rows"
 _ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
 """Such a task has no flow control window, so that memory is left for larger row groups."""
 
-_CHANGES: Final = "changes"
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -149,11 +149,11 @@ class SparkStore:
 
     @property
     def is_remote(self) -> bool:
-        table = self.table(_CHANGES)
+        table = self.table(CHANGES_TABLE)
         return isinstance(table, FileTable) and table.location.is_remote
 
     def note(self, name: str, content: bytes) -> None:
-        if (located := self._located(_CHANGES)) is None:
+        if (located := self._located(CHANGES_TABLE)) is None:
             return
         if located.location is not None:
             located.location.put(name, content)
@@ -161,7 +161,7 @@ class SparkStore:
             put_file(self.spark, f"{located.spark_path}/{name}", content)
 
     def noted(self, name: str) -> bytes | None:
-        if (located := self._located(_CHANGES)) is None:
+        if (located := self._located(CHANGES_TABLE)) is None:
             return None
         if located.location is not None:
             return located.location.get(name)
@@ -181,7 +181,7 @@ class SparkStore:
 
     def prepare(self) -> None:
         """Make the catalog's schema if it is missing. If Spark commits to S3, test the store."""
-        located, schema = self._located(_CHANGES), self.location.schema
+        located, schema = self._located(CHANGES_TABLE), self.location.schema
         if schema is not None and located is None:
             self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {dotted(schema)}")
         if located is None or not is_on_s3(at := located.spark_path):
@@ -237,12 +237,12 @@ class SparkStore:
         spark, settings = self.spark, FEW_ROWS if are_few else {}
         each_task = spark.range(0, tasks, 1, tasks)
         # That costs a fraction of passing rows to Spark's JVM, and the commit needs no Spark.
-        if (location := self.location_of_files(_CHANGES)) is not None:
-            read_delta_log = self.table(_CHANGES).read_delta_log
+        if (location := self.location_of_files(CHANGES_TABLE)) is not None:
+            read_delta_log = self.table(CHANGES_TABLE).read_delta_log
             files = TaskFiles(each_task, receive, location, _FILES, settings, read_delta_log)
             return files.append
         frame = each_task.mapInArrow(receive, spark_ddl(CHANGES))
-        return partial(append_frame, frame, self.table(_CHANGES), settings)
+        return partial(append_frame, frame, self.table(CHANGES_TABLE), settings)
 
     def first_rows(self, table: str, merge: Merge) -> Append | None:
         if (location := self.location_of_files(table)) is None:

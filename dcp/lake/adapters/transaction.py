@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dcp.errors import DcplakeError
 from dcp.lake.spark.failures import CONFLICT
+from dcp.lake.store.failures import translated
 from dcp.lake.store.sql import quoted
 from dcp.lake.store.table import CommitConflictError, MissingVersionError, Transaction
 from dcp.lake.tables.history import metadata_json
@@ -70,27 +70,25 @@ def fenced(
     return described(spark, metadata, {**fence, **also})
 
 
-@contextmanager
-def delta_errors() -> Iterator[None]:
+def delta_errors() -> AbstractContextManager[None]:
     """Replace Delta's errors by the errors of `dcp.lake.store.table`; pass any other on.
 
     Raises:
         CommitConflictError, MissingVersionError: see `dcp.lake.store.table`.
     """
-    try:
-        yield
-    except DcplakeError:
-        raise
-    except Exception as error:
-        # The class of Delta's error depends on where Spark's bridge met it. In tasks, and under
-        # Spark Connect, only the text contains the condition.
-        condition = error.getCondition() if isinstance(error, PySparkException) else None
-        text = f"{condition or ''} {error}"
-        if CONFLICT.search(text):
-            raise CommitConflictError(str(error)) from error
-        if any(mark in text for mark in _MISSING_VERSION):
-            raise MissingVersionError(str(error)) from error
-        raise
+    return translated(_delta_error)
+
+
+def _delta_error(failure: Exception) -> Exception | None:
+    # The class of Delta's error depends on where Spark's bridge met it. In tasks, and under Spark
+    # Connect, only the text contains the condition.
+    condition = failure.getCondition() if isinstance(failure, PySparkException) else None
+    text = f"{condition or ''} {failure}"
+    if CONFLICT.search(text):
+        return CommitConflictError(str(failure))
+    if any(mark in text for mark in _MISSING_VERSION):
+        return MissingVersionError(str(failure))
+    return None
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.touched_keys import count_rows
 from dcp.lake.config.settings import ApplySettings, ApplyWhen
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.maintain.compaction import compact_small_files
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.rounds.lake_state import stale_vbuckets
@@ -196,7 +197,7 @@ class Applier:
             wait(beside)
             made += (version for each in beside for version in each.result())
             if made:
-                self._compact(first, "changes")
+                self._compact(first, CHANGES_TABLE)
             return made
 
     def _apply_waiting(

@@ -20,6 +20,7 @@ from dcp.lake.change_log.applied import ReplicaStatus
 from dcp.lake.change_log.round_queries import states_left
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.touched_keys import Touched, few_touched
+from dcp.lake.config.table_names import AUDIT_TABLE
 from dcp.lake.store.log_slice import LogSlice, Role, Undo
 from dcp.lake.store.sql import at_version, one_of, quoted, string, u64
 from dcp.lake.store.table import (
@@ -28,10 +29,11 @@ from dcp.lake.store.table import (
     Statement,
     Table,
     Transaction,
+    audit_fence,
 )
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables, ReplicaTable, ensure_ledger
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, ensure_ledger
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.types import U64_MAX
@@ -57,11 +59,9 @@ def write_audit(
         # The history has forgotten the commit. While it was the newest apply, a driver wrote its
         # audit: that always precedes the next apply.
         return
-    # A table that is dropped and created again gets a new id and version 0. With the id in the
-    # transaction's name, Delta skips only audits that exist.
     table_id = lake.table(applied.table).table_id()
-    app_id = f"{lake.identity.lake_id}:{AUDIT_TABLE}:{table_id}"
-    audit = lake.table(AUDIT_TABLE)
+    fence = audit_fence(lake.identity.lake_id, AUDIT_TABLE, table_id, applied.version)
+    audit, (app_id, _) = lake.table(AUDIT_TABLE), fence
     written = audit.transaction_version(app_id) if audit.exists() else None
     if written is not None and written >= applied.version:
         return
@@ -74,7 +74,7 @@ def write_audit(
             decided = current, log_slice, touched
         else:
             decided = plan.current, plan.log_slice, plan.touched
-        _append(lake, replica, applied, commit.time, (app_id, applied.version), decided)
+        _append(lake, replica, applied, commit.time, fence, decided)
     except MissingVersionError as missing:
         _LOGGER.warning(
             "%s: table %s may lack keys that version %d of %s took back: %s",

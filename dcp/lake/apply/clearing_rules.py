@@ -36,7 +36,7 @@ def with_events(ranges: Sequence[RowRange], events: Iterable[CollectionEvent]) -
     roles = {
         event: role
         for event in events
-        if not event.keeps and (role := _role_of(event, ranges)) is not None
+        if event.ends_documents and (role := _role_of(event, ranges)) is not None
     }
     live = [event for event, role in roles.items() if role is not Role.UNDONE]
     revives = Role.UNDONE in roles.values()
@@ -77,7 +77,7 @@ def keeps_dropped_rows(
         if event.epoch <= epoch_before or not event.seqno or _role_of(event, ranges) is not None
     ]
     newest = newest_event(told, forks)
-    return newest is not None and newest.keeps
+    return newest is not None and not newest.ends_documents
 
 
 def _role_of(event: CollectionEvent, ranges: Iterable[RowRange]) -> Role | None:

@@ -15,7 +15,7 @@ from dcp.lake.change_log.applied import applied_of, conclusive_history
 from dcp.lake.change_log.stop_points import reached
 from dcp.lake.store.lake_store import Append
 from dcp.lake.store.merge import LogRows
-from dcp.lake.store.table import CommitConflictError, Table
+from dcp.lake.store.table import CommitConflictError, Table, apply_fence
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import READ_VERSION
@@ -117,14 +117,12 @@ def _commit(
         READ_VERSION: metadata.pop("version"),
         "writer": writer_id,
     }
-    # The version is one above the newest apply or RESTORE. Delta therefore skips the MERGE of a
-    # driver whose plan is outdated, and a table restored to an older apply goes on from there.
-    transaction = f"{lake.identity.lake_id}:{plan.current.table}", plan.since_version + 1
+    fence = apply_fence(lake.identity.lake_id, plan.current.table, plan.since_version)
     try:
         if append is None:
-            lake.table(plan.current.table).merge(plan.merge(), transaction, metadata)
+            lake.table(plan.current.table).merge(plan.merge(), fence, metadata)
         else:
-            append(lambda: plan.current.version, transaction, metadata)
+            append(lambda: plan.current.version, fence, metadata)
         reached("apply.committed")
     except Exception as error:  # Spark's own class, or the bridge's: `_read_back` decides
         return error

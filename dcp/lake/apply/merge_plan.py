@@ -1,23 +1,24 @@
 """The plan of one apply to a replica table, and its decisions as pure functions. No Spark.
 
 `dcp.lake.apply.slice_rules` decides the slice of the log, `dcp.lake.apply.typed_plan` the typed
-columns.
+columns, `dcp.lake.change_log.touched_keys` the vbuckets without repeats.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import pyarrow as pa
 
 from dcp.lake.apply.typed_documents import made_columns
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
-from dcp.lake.change_log.touched_keys import MERGE_SOURCE, Touched
+from dcp.lake.change_log.touched_keys import Touched
 from dcp.lake.config.memory import DOCUMENT_BYTES, KIBIBYTE, MEBIBYTE
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows, Merge
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.records import UNSTORED, Record
 
 EMPTY_ROUNDS: Final = 100
 """After so many rounds without rows for a table, a commit without rows moves its round on."""
@@ -85,21 +86,25 @@ class RowReader(StrEnum):
     SPARK_FOR_LARGE = "Spark reads the rows: a document may be large"
 
 
-def rows_to_merge(touched: Touched, newest: pa.Table, olds: Sequence[pa.Table]) -> pa.Table:
-    """Return a row for each touched key: its newest live one, the older version's, or a deletion.
+def row_reader(
+    touched: Touched | None, olds: Sequence[pa.Table | None], largest_bytes: int
+) -> RowReader:
+    """Return who may read the rows of an apply.
 
-    ``newest`` has the rows of the log, ``olds`` those of older versions, all as `MERGE_SOURCE`.
+    ``touched`` is None if its keys are too many to list. ``olds`` are the rows of lost keys
+    (`SliceReader.old_rows`). ``largest_bytes`` is the size of the largest document in the rounds of
+    the touched keys.
     """
-    old = pa.concat_tables([MERGE_SOURCE.empty_table(), *olds])
-    keys = list(zip(old["vbucket"].to_pylist(), old["key"].to_pylist(), strict=True))
-    lost = set(touched.lost)
-    restored = old.filter(pa.array([key in lost for key in keys], pa.bool_()))
-    # A lost key that the older version lacks as well is deleted.
-    gone = [
-        {"vbucket": vbucket, "key": key, "deleted": True}
-        for vbucket, key in sorted(lost.difference(keys))
-    ]
-    return pa.concat_tables([newest, restored, pa.Table.from_pylist(gone, MERGE_SOURCE)])
+    if touched is None:
+        return RowReader.SPARK_FINDS_KEYS
+    if any(each is None for each in olds):
+        return RowReader.SPARK_FOR_BYTES
+    return RowReader.SPARK_FOR_LARGE if largest_bytes > LARGE_DOCUMENT_BYTES else RowReader.DRIVER
+
+
+def reads_table(log_slice: LogSlice, typed: TypedPlan) -> bool:
+    """Return whether an apply may read documents of the table; the log lacks their sizes."""
+    return bool(log_slice.restored_versions) or typed.rewrites
 
 
 def pays_to_name(touched: Touched, table_bytes: int, vbucket_count: int) -> bool:
@@ -109,22 +114,28 @@ def pays_to_name(touched: Touched, table_bytes: int, vbucket_count: int) -> bool
 
 
 @dataclass(frozen=True, slots=True)
-class MergePlan:
+class MergePlan(Record):
+    """One apply. Its JSON has every decision."""
+
     current: AppliedVersion
     """The table's version that the plan was made on."""
     log_slice: LogSlice
-    touched: Touched | None = field(repr=False)
+    touched: Annotated[Touched | None, UNSTORED] = field(repr=False)
     """Empty if the apply only moves the table's round on. None: Spark finds the keys."""
     since_version: int
     """The version of the table's newest apply or RESTORE; the transaction id counts from it."""
-    rows: pa.Table | LogRows = field(repr=False, compare=False)
+    rows: Annotated[pa.Table | LogRows, UNSTORED] = field(repr=False, compare=False)
     """The rows to merge, in the columns of `dcp.lake.change_log.touched_keys.MERGE_SOURCE`; or
     where Spark reads them.
     """
+    reason: CommitReason = CommitReason.ROWS
+    reader: RowReader = RowReader.DRIVER
+    """The process that reads ``rows``."""
     names_keys: bool = False
+    """The MERGE names the touched keys (`pays_to_name`)."""
     is_first: bool = False
     """No commit has changed a row of the table, so it is empty."""
-    typed: TypedPlan = UNTYPED
+    typed: Annotated[TypedPlan, UNSTORED] = UNTYPED
     largest_bytes: int = DOCUMENT_BYTES
     """The size of the largest document that the apply may read."""
 
@@ -135,6 +146,19 @@ class MergePlan:
     @property
     def vbuckets(self) -> tuple[int, ...]:
         return self.log_slice.vbuckets if self.touched is None else self.touched.vbuckets
+
+    @property
+    def touched_keys(self) -> Annotated[int | None, "touched_keys"]:
+        return None if self.touched is None else len(self.touched)
+
+    @property
+    def without_repeats(self) -> Annotated[tuple[int, ...], "without_repeats"]:
+        """The vbuckets in which Spark need not pick the newest row of each key."""
+        return tuple(sorted(self.rows.without_repeats)) if isinstance(self.rows, LogRows) else ()
+
+    @property
+    def typed_columns(self) -> Annotated[str, "typed_columns"]:
+        return str(self.typed)
 
     def merge(self) -> Merge:
         typed = self.typed

@@ -4,11 +4,16 @@
    `LogSlice`).
 2. Which columns: `typed_plan`; with `evolve`, documents may add some (`TypedPlan`).
 3. Whether the table gets a commit: `commit_reason`.
-4. Who reads the rows, this process or Spark: `_few_rows`.
+4. Who reads the rows, this process or Spark: `row_reader`. If their bytes prove too many for this
+   process, Spark does.
+5. In which vbuckets Spark need not pick the newest row of each key: `without_repeats`.
+6. Whether the MERGE names its keys: `pays_to_name`.
+7. How much memory a document may take: `reads_table`.
 
-The driver logs each decision at level DEBUG.
+The driver logs the plan, with each decision, as JSON at level DEBUG.
 """
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +22,6 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.apply.merge_plan import (
-    LARGE_DOCUMENT_BYTES,
     ROW_BUDGET,
     CommitReason,
     MergePlan,
@@ -25,7 +29,8 @@ from dcp.lake.apply.merge_plan import (
     RowReader,
     commit_reason,
     pays_to_name,
-    rows_to_merge,
+    reads_table,
+    row_reader,
 )
 from dcp.lake.apply.slice_reader import SliceReader
 from dcp.lake.apply.slice_rules import oldest_pending_round
@@ -82,31 +87,37 @@ def plan_merge(
     columns = lake.table(replica.name).columns()
     typed = typed_plan(columns, contract, is_applied=is_applied)
     reason = commit_reason(status.current, log_slice, touched, typed, is_applied=is_applied)
-    _LOGGER.debug("%s: %s; %s; %s; %s", replica.name, log_slice, touched, typed, reason)
     if reason is CommitReason.NONE:
+        _LOGGER.debug("%s: %s; %s; %s; %s", replica.name, log_slice, touched, typed, reason)
         return None
-    reader, rows = _few_rows(lake, replica, touched, olds, log_version, budget.bytes)
-    _LOGGER.debug("%s: %s", replica.name, reader)
+    reader = row_reader(touched, olds, _largest_touched_bytes(lake, touched))
+    rows: pa.Table | LogRows | None = None
+    if touched is not None and reader is RowReader.DRIVER:
+        rows = _rows_in_driver(lake, replica, touched, olds, log_version, budget.bytes)
+        if rows is None:
+            reader = RowReader.SPARK_FOR_BYTES
     if rows is None:
-        repeatless = vbuckets_without_repeats(lake.changes, log_version, log_slice)
-        rows = LogRows(lake.changes_sql, log_version, replica.collection_id, log_slice, repeatless)
+        once = vbuckets_without_repeats(lake.changes, log_version, log_slice)
+        rows = LogRows(lake.changes_sql, log_version, replica.collection_id, log_slice, once)
     rounds = range(log_slice.first_round, log_slice.to_round + 1)
-    # The log has the sizes of its own documents, but not of those in older table versions.
-    reads_table = log_slice.restored_versions or typed.rewrites
+    largest = None if reads_table(log_slice, typed) else largest_document_bytes(lake, rounds)
     plan = MergePlan(
         current=status.current,
         log_slice=log_slice,
         touched=touched,
+        reason=reason,
+        reader=reader,
         names_keys=_names_keys(lake, replica, touched),
         rows=rows,
         since_version=status.since_version,
         is_first=status.commit_history.since() == -1,
         typed=typed,
-        largest_bytes=DOCUMENT_BYTES if reads_table else largest_document_bytes(lake, rounds),
+        largest_bytes=DOCUMENT_BYTES if largest is None else largest,
     )
     if contract is not None and contract.mode is ContractMode.EVOLVE:
         plan = _with_columns(lake, plan)
-        _LOGGER.debug("%s: %s", replica.name, plan.typed)
+    if _LOGGER.isEnabledFor(logging.DEBUG):
+        _LOGGER.debug("%s", json.dumps(plan.to_json()))
     return None if reason is CommitReason.COLUMNS and not plan.typed.rewrites else plan
 
 
@@ -135,31 +146,23 @@ def _rows_due(
             return log_slice, touched, olds
 
 
-def _few_rows(
+def _largest_touched_bytes(lake: LakeTables, touched: Touched | None) -> int:
+    if touched is None or not (rounds := touched.rounds):
+        return 0
+    return largest_document_bytes(lake, rounds)
+
+
+def _rows_in_driver(
     lake: LakeTables,
     replica: ReplicaTable,
-    touched: Touched | None,
+    touched: Touched,
     olds: Sequence[pa.Table | None],
     log_version: int,
     most_bytes: int,
-) -> tuple[RowReader, pa.Table | None]:
-    """Return who reads the rows, and the rows if this process has read them."""
-    small = [each for each in olds if each is not None]
-    if touched is None:
-        return RowReader.SPARK_FINDS_KEYS, None
-    if len(small) < len(olds):
-        return RowReader.SPARK_FOR_BYTES, None
-    if _may_be_large(lake, touched):
-        return RowReader.SPARK_FOR_LARGE, None
+) -> pa.Table | None:
+    """Read a row for each touched key; None if they have more than ``most_bytes``."""
     newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
-    if newest is None:
-        return RowReader.SPARK_FOR_BYTES, None
-    return RowReader.DRIVER, rows_to_merge(touched, newest, small)
-
-
-def _may_be_large(lake: LakeTables, touched: Touched) -> bool:
-    rounds = touched.rounds
-    return bool(rounds) and largest_document_bytes(lake, rounds) > LARGE_DOCUMENT_BYTES
+    return None if newest is None else pa.concat_tables([newest, *olds])
 
 
 def _names_keys(lake: LakeTables, replica: ReplicaTable, touched: Touched | None) -> bool:

@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.errors import LakeError
+from dcp.lake.adapters.apply_sql import lost_rows_sql
 from dcp.lake.apply.slice_rules import (
     LogFacts,
     begins_anew,
@@ -198,23 +199,29 @@ class SliceReader:
     def old_rows(
         self, log_slice: LogSlice, touched: Touched | None, most_bytes: int
     ) -> Sequence[pa.Table | None] | None:
-        """Return the rows of lost keys from the versions that restore their vbuckets.
+        """Return the rows of lost keys (`lost_rows_sql`), as `MERGE_SOURCE`.
 
-        One table for each version; None in its place if its rows have more than ``most_bytes``.
+        One table for each restored version; None in its place if it has more than ``most_bytes``.
         Without ``touched``, the method only looks whether the versions are readable. The result is
         None if one is not: then another slice is due.
         """
         if touched is None:
             return () if self.try_to_read(log_slice.restored_versions, self._read_keys) else None
-        olds: list[pa.Table | None] = []
+        restored = {
+            vbucket: log_slice.restored_versions.get(vbucket, EMPTY_TABLE)
+            for vbucket, _ in touched.lost
+        }
+        # The empty table has no row of any key, which takes no query.
+        gone = [
+            {"vbucket": vbucket, "key": key, "deleted": True}
+            for vbucket, key in touched.lost
+            if restored[vbucket] == EMPTY_TABLE
+        ]
+        olds: list[pa.Table | None] = [pa.Table.from_pylist(gone, MERGE_SOURCE)] if gone else []
 
         def read(version: int, vbuckets: Sequence[int]) -> None:
             olds.append(self._read_rows(touched.lost, version, vbuckets, most_bytes))
 
-        needed = {vbucket for vbucket, _ in touched.lost}
-        restored = {
-            vb: version for vb, version in log_slice.restored_versions.items() if vb in needed
-        }
         return olds if self.try_to_read(restored, read) else None
 
     def try_to_read(
@@ -253,19 +260,19 @@ class SliceReader:
         vbuckets: Sequence[int],
         most_bytes: int,
     ) -> pa.Table | None:
-        keys = [key for vbucket, key in lost if vbucket in vbuckets]
-        found = self._lake.table(self._replica.name).bounded_query(
-            lambda name, text: (
+        needed = [(vbucket, key) for vbucket, key in lost if vbucket in vbuckets]
+
+        def statement(name: str, text: Callable[[str], str]) -> str:
+            values = ", ".join(f"({vbucket}, {text(key)})" for vbucket, key in needed)
+            return lost_rows_sql(
+                f"(VALUES {values}) AS w(vbucket, key)",
                 f"SELECT {', '.join(map(quoted, REPLICA.names))} FROM {name} "
-                f"WHERE {one_of('vbucket', vbuckets)} AND key IN ({', '.join(map(text, keys))})"
-            ),
-            REPLICA,
-            version,
-            most_bytes,
-        )
-        if found is None:
-            return None
-        return found.append_column(MERGE_SOURCE.field("deleted"), pa.repeat(False, found.num_rows))
+                f"WHERE {one_of('vbucket', vbuckets)} "
+                f"AND key IN ({', '.join(text(key) for _, key in needed)})",
+            )
+
+        table = self._lake.table(self._replica.name)
+        return table.bounded_query(statement, MERGE_SOURCE, version, most_bytes)
 
 
 def _can(

@@ -177,13 +177,13 @@ def restored_versions_among(
 
 def vbuckets_with_kept_rows(facts: LogFacts) -> tuple[int, ...]:
     """Return the vbuckets to replace that may keep the rows of a dropped collection."""
-    if not any(event.keeps for events in facts.events.values() for event in events):
+    if all(event.ends_documents for events in facts.events.values() for event in events):
         return ()
     anew = begins_anew(facts)
     return tuple(
         vbucket
         for vbucket, events in sorted(facts.events.items())
-        if any(event.keeps for event in events)
+        if not all(event.ends_documents for event in events)
         and _is_replaced(facts, vbucket, anew=anew)
         and _whole_beginning(facts, vbucket) is not None
     )

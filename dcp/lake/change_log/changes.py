@@ -1,7 +1,7 @@
 """Appends rounds to the change log ``changes``, and reads its newest round.
 
-An append is a compare-and-set: its Delta transaction id is (lake id, round), and rounds are
-consecutive. Delta skips an outdated append without an error, so each append reads the history back.
+An append is fenced (`dcp.lake.store.table.round_fence`). Delta skips an outdated append without an
+error, so each append reads the history back.
 """
 
 import secrets
@@ -14,7 +14,7 @@ from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.tampering import is_conclusive, refuse_tampering
 from dcp.lake.spark.failures import known_error
 from dcp.lake.store.lake_store import Append
-from dcp.lake.store.table import CommitConflictError
+from dcp.lake.store.table import CommitConflictError, round_fence
 from dcp.lake.tables.history import (
     READ_VERSION,
     WHOLE,
@@ -133,7 +133,7 @@ def append_round(
         refuse_tampered_log(lake, commits)
         # If somebody changes rows between this check and the commit, the next round finds it.
         metadata[READ_VERSION] = commits[0].version
-    transaction = lake.identity.lake_id, round_number
+    transaction = round_fence(lake.identity.lake_id, round_number)
 
     def read_version() -> int:
         """Return the newest version, if its history makes this round the next one."""

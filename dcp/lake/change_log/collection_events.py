@@ -23,13 +23,19 @@ from dcp.wire.json_tree import json_tree
 from dcp.wire.vocabulary import SystemEventKind
 
 _DROP: Final = SystemEventKind.END_COLLECTION.name
+IS_DROP_SQL: Final = f"get_json_object(detail, '$.event') = {string(_DROP)}"
+IS_EVENT_SQL: Final = (
+    f"{is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NOT NULL AND collection_id IS NOT NULL"
+)
+"""True for a `CollectionEvent`: only a row of an `EndOfDocuments` has a collection."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionEvent:
     """The begin, flush or drop of a collection in one vbucket, as the log records it.
 
-    After it, the source has no document of the collection with a lower seqno.
+    After it, the source has no document of the collection with a lower seqno
+    (`dcp.wire.system_event.EndOfDocuments`).
     """
 
     collection_id: int
@@ -37,8 +43,22 @@ class CollectionEvent:
     epoch: int
     seqno: int
     round: int
-    keeps: bool = False
-    """True for a drop after which the collection's rows stay in the lake."""
+    ends_documents: bool = True
+    """The lake loses these documents, too (`_ends_documents`)."""
+
+
+def _ends_documents(event: str, policy: DroppedPolicy | None) -> bool:
+    """Return whether an event of a collection ends all older documents in the lake.
+
+    It does unless it is a drop whose policy keeps them.
+    """
+    return not (event == _DROP and policy is DroppedPolicy.KEEP)
+
+
+def ends_documents_sql(changes_sql: str) -> str:
+    """Return the condition that a row is an event that ends documents, as `_ends_documents`."""
+    kept = f"array_contains({kept_sql(changes_sql)}, collection_id)"
+    return f"{IS_EVENT_SQL} AND NOT ({IS_DROP_SQL} AND {kept})"
 
 
 def collection_events(
@@ -54,14 +74,15 @@ def collection_events(
         f"AND vbucket IN ({integer_list(sorted(vbuckets))}) "
         f"AND collection_id IN ({integer_list(sorted(collection_ids))})",
     )
-    drops = [json_tree(row["detail"])["event"] == _DROP for row in rows]
-    policies = dropped_policies(lake) if any(drops) else {}
+    names = [json_tree(row["detail"])["event"] for row in rows]
+    policies = dropped_policies(lake) if _DROP in names else {}
+    ends = (
+        _ends_documents(name, policies.get(row["collection_id"]))
+        for row, name in zip(rows, names, strict=True)
+    )
     return [
-        read(
-            CollectionEvent,
-            row | {"keeps": is_drop and policies.get(row["collection_id"]) is DroppedPolicy.KEEP},
-        )
-        for row, is_drop in zip(rows, drops, strict=True)
+        read(CollectionEvent, row | {"ends_documents": each})
+        for row, each in zip(rows, ends, strict=True)
     ]
 
 
@@ -105,7 +126,7 @@ def kept_vbuckets(lake: LakeTables, to_round: int) -> dict[int, frozenset[int]]:
     kept = defaultdict[int, set[int]](set)
     for (collection_id, vbucket), found in events.items():
         newest = newest_event(found, forks[vbucket])
-        if newest is not None and newest.keeps:
+        if newest is not None and not newest.ends_documents:
             kept[collection_id].add(vbucket)
     return {collection_id: frozenset(found) for collection_id, found in kept.items()}
 
@@ -149,13 +170,4 @@ def kept_sql(changes_sql: str) -> str:
     return (
         f"(SELECT collect_set(collection_id) FROM {changes_sql} WHERE {_IS_DECISION} "
         f"AND get_json_object(detail, '$.{_POLICY}') = {string(DroppedPolicy.KEEP)})"
-    )
-
-
-def ends_documents_sql(changes_sql: str) -> str:
-    """Return the condition that a row is an event that ends all older documents."""
-    is_drop = f"get_json_object(detail, '$.event') = {string(_DROP)}"
-    return (
-        f"{is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NOT NULL AND collection_id IS NOT NULL "
-        f"AND NOT ({is_drop} AND array_contains({kept_sql(changes_sql)}, collection_id))"
     )

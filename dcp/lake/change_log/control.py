@@ -19,7 +19,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from dcp.errors import LakeError
-from dcp.lake.tables.lake_tables import CONTROL_TABLE, LakeTables, ensure_ledger
+from dcp.lake.config.table_names import CONTROL_TABLE
+from dcp.lake.tables.lake_tables import LakeTables, ensure_ledger
 from dcp.lake.tables.schema import TIME, columns_of
 from dcp.records import UNSTORED, plain
 
@@ -83,6 +84,15 @@ class Action:
     @property
     def is_open(self) -> bool:
         return self.state in _OPEN
+
+
+def options_object(options: str | None) -> dict[str, Any] | None:
+    """Return the JSON object of the column ``options``; None if the text is no JSON object."""
+    try:
+        told = json.loads(options or "{}")
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
 
 
 CONTROL: Final = pa.schema(columns_of(Action))

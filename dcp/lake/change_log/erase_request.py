@@ -4,7 +4,6 @@ A request names documents by the SHA-256 of their keys: the table of requests mu
 of documents that are to leave no trace.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -13,7 +12,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from dcp.errors import ConfigError
-from dcp.lake.change_log.control import ERASE, Action, ActionState
+from dcp.lake.change_log.control import ERASE, Action, ActionState, options_object
 from dcp.lake.store.sql import string_list
 
 MOST_KEYS: Final = 10_000
@@ -51,12 +50,8 @@ class Erasure:
         Raises:
             ConfigError: it asks for unknown things, or for too many keys.
         """
-        try:
-            told = json.loads(options or "{}")
-        except ValueError:
-            told = None
-        names = {_COLLECTION, _HASHES, _KEEP_OUT}
-        if not isinstance(told, dict) or not {_COLLECTION, _HASHES} <= set(told) <= names:
+        told, names = options_object(options), {_COLLECTION, _HASHES, _KEEP_OUT}
+        if told is None or not {_COLLECTION, _HASHES} <= set(told) <= names:
             raise ConfigError(
                 f"options: found {options!r:.200}, expected a JSON object of {_COLLECTION}, "
                 f"{_HASHES} and perhaps {_KEEP_OUT}"

@@ -8,13 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dcp.lake.adapters.apply_sql import (
+    emptied,
     log_part,
     micros_of,
     newest_rows_sql,
     rows_sql,
     touched_sql,
 )
-from dcp.lake.store.log_slice import LogSlice, Role
+from dcp.lake.store.log_slice import LogSlice, Role, RowRange
 from dcp.lake.store.sql import integer_list, one_of, quoted, u64
 from dcp.lake.store.table import Table
 from dcp.lake.tables.schema import CHANGES, REPLICA, RowKind, is_kind
@@ -86,7 +87,7 @@ _MARKER: Final = pa.schema(
     [CHANGES.field(name) for name in ("vbucket", "epoch", "snap_end", "snap_flags")]
 )
 _MOST_MARKERS: Final = 100_000
-"""If the slice has more markers, its snapshots are too small for `vbuckets_without_repeats`."""
+"""If the slice has more markers, its snapshots are too small for `without_repeats`."""
 _NEWEST: Final = MERGE_SOURCE.remove(MERGE_SOURCE.get_field_index("modified_at"))
 
 
@@ -107,10 +108,10 @@ def few_touched(
 ) -> Touched | None:
     """Return the keys that a slice touches, if the log has at most ``most`` such rows.
 
-    None if it has more, or if rows of the table decide (`LogSlice.emptied`, `LogSlice.revived`).
+    None if it has more, or if rows of the table decide (`dcp.lake.adapters.apply_sql.table_parts`).
     The query reads narrow columns only, from a ``version`` of ``changes``.
     """
-    if log_slice.emptied or log_slice.revived:
+    if emptied(log_slice) or log_slice.revived:
         return None
     if not log_slice.ranges:
         return Touched()
@@ -133,21 +134,10 @@ def few_touched(
 
 
 def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) -> frozenset[int]:
-    """Return the vbuckets that certainly have no key twice in a slice.
-
-    A snapshot holds each key once, unless its marker allows repeats (change streams). So a vbucket
-    qualifies if all its rows belong to one snapshot, even if the snapshot came in parts. Each part
-    begins with a marker, and all markers name the same end seqno. If a key of an earlier part had
-    changed, its new row would lie beyond that seqno.
-
-    The slice must lie on one branch. If a node's history differs below a snapshot's end, the node
-    refuses to continue inside it (`dcp.protocol.position`), and another epoch begins.
-    """
-    ranges = {each.vbucket: each for each in log_slice.ranges if each.role == Role.FRESH}
-    only_adds = not (log_slice.undone or log_slice.emptied or log_slice.revived)
-    if not only_adds or len(ranges) != len(log_slice.ranges):
+    """Read the markers of a slice, and return `without_repeats`."""
+    if not (ranges := _single_ranges(log_slice)):
         return frozenset()
-    found = changes.query(
+    markers = changes.query(
         lambda name, _: (
             f"SELECT {', '.join(_MARKER.names)} FROM {name} "
             f"WHERE {is_kind(RowKind.SNAPSHOT_MARKER)} "
@@ -157,10 +147,32 @@ def vbuckets_without_repeats(changes: Table, version: int, log_slice: LogSlice) 
         _MARKER,
         version,
     )
-    if found.num_rows == _MOST_MARKERS:
+    return without_repeats(log_slice, markers)
+
+
+def _single_ranges(log_slice: LogSlice) -> dict[int, RowRange]:
+    """Return the range of each vbucket, if the slice only adds rows, and each vbucket has one."""
+    ranges = {each.vbucket: each for each in log_slice.ranges if each.role == Role.FRESH}
+    only_adds = not (log_slice.undone or log_slice.cleared or log_slice.revived)
+    return ranges if only_adds and len(ranges) == len(log_slice.ranges) else {}
+
+
+def without_repeats(log_slice: LogSlice, markers: pa.Table) -> frozenset[int]:
+    """Return the vbuckets that certainly have no key twice in a slice, given its markers.
+
+    A snapshot holds each key once, unless its marker allows repeats (change streams). So a vbucket
+    qualifies if all its rows belong to one snapshot, even if the snapshot came in parts. Each part
+    begins with a marker, and all markers name the same end seqno. If a key of an earlier part had
+    changed, its new row would lie beyond that seqno.
+
+    The slice must lie on one branch. If a node's history differs below a snapshot's end, the node
+    refuses to continue inside it (`dcp.protocol.position`), and another epoch begins.
+    """
+    if markers.num_rows == _MOST_MARKERS:
         return frozenset()
+    ranges = _single_ranges(log_slice)
     snapshots: dict[int, set[tuple[int, int, bool]]] = {}
-    for marker in found.to_pylist():
+    for marker in markers.to_pylist():
         snapshot = marker["epoch"], int(marker["snap_end"]), bool(marker["snap_flags"] & REPEATING)
         snapshots.setdefault(marker["vbucket"], set()).add(snapshot)
     return frozenset(

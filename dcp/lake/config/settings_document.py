@@ -12,6 +12,7 @@ from dataclasses import Field
 from typing import Any, Final
 
 from dcp.lake.config.settings import SECTIONS, Settings
+from dcp.printable import unicode_escape
 from dcp.setting_keys import Section, default_of, describe_expected, shown_settings
 
 _HEAD = """\
@@ -76,14 +77,7 @@ def toml_value(value: object) -> str:
         return f"{value:_}"
     # TOML has the escapes of JSON, but no surrogates. A terminal shows printable characters alone.
     text = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
-    return text if text.isprintable() else "".join(map(_escaped, text))
-
-
-def _escaped(character: str) -> str:
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return "".join(each if each.isprintable() else unicode_escape(each) for each in text)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any, Final
 from dcp.errors import ConfigError
 from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.settings import INSTALLED_SUITE, SECTIONS, Settings
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.config.toml_file import read_toml
 from dcp.setting_keys import (
     default_of,
@@ -76,7 +77,7 @@ def require_no_lake_here(written: str, root: str, file: Path) -> None:
 
 
 def _is_lake(folder: Path) -> bool:
-    return os.path.isdir(folder / "changes" / "_delta_log")  # noqa: PTH112 -- says no where it may not look
+    return os.path.isdir(folder / CHANGES_TABLE / "_delta_log")  # noqa: PTH112 -- says no where it may not look
 
 
 PREFIX: Final = "DCPLAKE_"

@@ -21,6 +21,7 @@ from datetime import datetime
 
 from dcp.lake.change_log.applied import applied_of_version, indexed_applied
 from dcp.lake.change_log.round_queries import count_changes, round_records, rounds_left
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.maintain.work import (
     MaintenanceWork,
     StepReport,
@@ -138,7 +139,7 @@ def clean(work: MaintenanceWork) -> Iterator[StepReport]:
     try:
         plan = cleaning_of(work)
     except CleaningDeferredError as why:
-        yield StepReport("clean", "changes", f"nothing is removed: {why}")
+        yield StepReport("clean", CHANGES_TABLE, f"nothing is removed: {why}")
         return
     rows = count_changes(work.lake, plan.condition_sql())
     if work.dry_run or not rows:
@@ -146,10 +147,10 @@ def clean(work: MaintenanceWork) -> Iterator[StepReport]:
         if not rows:
             told = f"no row up to round {plan.to_round} is left that is not needed"
         yield StepReport(
-            "clean", "changes", told, figures={"rows": rows, "to_round": plan.to_round}
+            "clean", CHANGES_TABLE, told, figures={"rows": rows, "to_round": plan.to_round}
         )
         return
-    yield unless_driver_writes("clean", "changes", lambda: _remove(work, plan))
+    yield unless_driver_writes("clean", CHANGES_TABLE, lambda: _remove(work, plan))
 
 
 def cleaning_of(work: MaintenanceWork) -> CleaningPlan:
@@ -187,4 +188,4 @@ def _remove(work: MaintenanceWork, plan: CleaningPlan) -> StepReport:
     rows = lake.changes.delete(plan.condition_sql(), metadata)
     told = f"removed {rows:,} rows up to round {plan.to_round}"
     figures = {"rows": rows, "to_round": plan.to_round}
-    return StepReport("clean", "changes", told, done=True, figures=figures)
+    return StepReport("clean", CHANGES_TABLE, told, done=True, figures=figures)

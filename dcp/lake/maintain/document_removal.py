@@ -15,17 +15,11 @@ from dcp.errors import IncompleteRunError
 from dcp.lake.change_log.collection_events import kept_vbuckets
 from dcp.lake.change_log.control import ERASE
 from dcp.lake.change_log.erase_request import Erasure
+from dcp.lake.config.table_names import AUDIT_TABLE, CHANGES_TABLE, QUALITY_TABLE
 from dcp.lake.maintain.work import maintenance_metadata
 from dcp.lake.store.sql import integer_list, string, string_list
 from dcp.lake.tables.history import CLEANING, READ_VERSION, history
-from dcp.lake.tables.lake_tables import (
-    AUDIT_TABLE,
-    CHANGES_TABLE,
-    QUALITY_TABLE,
-    LakeTables,
-    ReplicaTable,
-    known_replicas,
-)
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, known_replicas
 from dcp.lake.tables.schema import AUDIT, CHANGES, ITEM_KINDS, QUALITY, REPLICA, RowKind, is_kind
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.records import UNSTORED, Record

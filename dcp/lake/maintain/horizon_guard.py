@@ -19,16 +19,11 @@ from typing import Any, Final
 from dcp.lake.change_log.applied import heartbeat_content, replica_status
 from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
 from dcp.lake.change_log.tampering import refuse_log_behind, short_vacuums
-from dcp.lake.store.table import CommitConflictError
+from dcp.lake.config.table_names import CHANGES_TABLE
+from dcp.lake.store.table import CommitConflictError, heartbeat_fence
 from dcp.lake.tables.history import FEW, HEARTBEAT, READ_VERSION, history
 from dcp.lake.tables.horizon import RECORDED, Horizon
-from dcp.lake.tables.lake_tables import (
-    CHANGES_TABLE,
-    DEFAULT_HORIZON_HOURS,
-    LakeTables,
-    ReplicaTable,
-    replicas_in,
-)
+from dcp.lake.tables.lake_tables import DEFAULT_HORIZON_HOURS, LakeTables, ReplicaTable, replicas_in
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -157,10 +152,8 @@ def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
             return False
         table, version, told = replica.name, status.version, heartbeat_content(status)
     metadata = {"lake": lake.identity.lake_id, READ_VERSION: version, HEARTBEAT: told}
-    # Versions grow, so the next one is a transaction number that nobody used before.
-    transaction = f"{lake.identity.lake_id}:{HEARTBEAT}", version + 1
     try:
-        lake.table(table).renew(transaction, metadata)
+        lake.table(table).renew(heartbeat_fence(lake.identity.lake_id, version), metadata)
     except CommitConflictError:
         return False
     return True

@@ -14,6 +14,7 @@ from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
 from dcp.lake.change_log.tampering import refuse_log_behind
 from dcp.lake.config.settings import Settings
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.maintain.cleaning import clean
 from dcp.lake.maintain.compaction import optimize, vacuum
 from dcp.lake.maintain.horizon_guard import (
@@ -125,7 +126,7 @@ def _retention(work: MaintenanceWork) -> Iterator[StepReport]:
 
 def _heartbeat(work: MaintenanceWork) -> Iterator[StepReport]:
     for replica in (None, *work.replicas):
-        table = "changes" if replica is None else replica.name
+        table = CHANGES_TABLE if replica is None else replica.name
         age = work.now - newest_commit_time(work.lake, table)
         if age.total_seconds() < work.horizon.heartbeat_seconds:
             continue

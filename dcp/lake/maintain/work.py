@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
 
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.store.table import CommitConflictError
 from dcp.lake.tables.history import WHOLE, TableCommit, history
 from dcp.lake.tables.horizon import Horizon
@@ -26,7 +27,7 @@ class MaintenanceWork:
     @property
     def tables(self) -> tuple[str, ...]:
         """``changes`` and the replicas: the horizon holds for their versions."""
-        return ("changes", *(replica.name for replica in self.replicas))
+        return (CHANGES_TABLE, *(replica.name for replica in self.replicas))
 
     @property
     def ledgers(self) -> tuple[str, ...]:

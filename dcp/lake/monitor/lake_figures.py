@@ -20,6 +20,7 @@ from dcp.lake.change_log.epochs import first_rounds_after, forks_between, live_u
 from dcp.lake.change_log.last_contact import LastContact, last_contact
 from dcp.lake.change_log.round_queries import reports_since, round_record, round_records
 from dcp.lake.change_log.tampering import refuse_log_behind, short_vacuums
+from dcp.lake.config.table_names import AUDIT_TABLE, CHANGES_TABLE
 from dcp.lake.maintain.horizon_guard import look_back, recorded_horizon, wrong_properties
 from dcp.lake.monitor.status_text import age_lines, request_line, stuck_lines
 from dcp.lake.query.views_sql import AS_SENT_SQL
@@ -27,14 +28,7 @@ from dcp.lake.rounds.round_report import window_full_shares
 from dcp.lake.store.table import TableSize
 from dcp.lake.tables.history import FEW, WINDOW, TableCommit, history
 from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.lake_tables import (
-    AUDIT_TABLE,
-    CHANGES_TABLE,
-    LakeTables,
-    ReplicaTable,
-    refuse_lost_replica,
-    replicas_in,
-)
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, RoundRecord, VbucketReport
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.lake.task_board.board_files import read_board

@@ -18,12 +18,12 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
+from dcp.lake.adapters.opening import opened_lake
+from dcp.lake.config.settings import Settings
 from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
 from dcp.lake.monitor.lake_metrics import lake_exposition
 from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_watch import RunWatch
-from dcp.lake.store.lake_store import LakeStore
-from dcp.lake.tables.lake_tables import open_lake
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.types import U16_MAX
 
@@ -47,16 +47,14 @@ class _Server(ThreadingHTTPServer):
 class RunServer:
     """Answers in a thread for each question."""
 
-    def __init__(
-        self, address: NodeAddress, store: LakeStore, board: BoardFolder, watch: RunWatch
-    ) -> None:
+    def __init__(self, address: NodeAddress, settings: Settings, watch: RunWatch) -> None:
         """Listen.
 
         Raises:
             SetupError: the address is taken, or not of this machine.
         """
-        self._store = store
-        self._board = board
+        self._settings = settings
+        self._board = BoardFolder.of(settings)
         self._watch = watch
         self._lock = threading.Lock()
         self._reader: FiguresReader | None = None
@@ -91,8 +89,8 @@ class RunServer:
         with self._lock:
             if self._read is None or monotonic() - self._read_at >= _KEPT_SECONDS:
                 if self._reader is None:
-                    lake = open_lake(self._store)
-                    self._reader = FiguresReader(lake, self._board, searches=True)
+                    with opened_lake(self._settings, starts_spark=False) as lake:
+                        self._reader = FiguresReader(lake, self._board, searches=True)
                 self._read = self._reader.read(datetime.now(UTC), self._watch.under_way)
                 self._read_at = monotonic()
             return replace(self._read, health=self._watch.health())

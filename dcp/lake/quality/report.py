@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final
 
 import pyarrow as pa
 
+from dcp.lake.config.table_names import QUALITY_TABLE
 from dcp.lake.quality.suite import QualitySuite, Severity
 from dcp.lake.tables.applied_version import Version
-from dcp.lake.tables.lake_tables import QUALITY_TABLE, LakeTables, ensure_ledger
+from dcp.lake.tables.lake_tables import LakeTables, ensure_ledger
 from dcp.lake.tables.schema import QUALITY, columns_of
 from dcp.lake.tables.vbucket_state import Round
 from dcp.records import UNSTORED, Record, plain

@@ -24,6 +24,7 @@ from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
 from dcp.lake.change_log.round_queries import oldest_round_left
 from dcp.lake.change_log.touched_keys import Touched, few_touched
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.store.sql import quoted
 from dcp.lake.store.table import MissingVersionError
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
@@ -78,7 +79,7 @@ def find_cut(
     for number in rounds:
         versions = _versions_holding(replicas, number)
         if versions is not None:
-            versions["changes"] = _log_version(lake, commits, number)
+            versions[CHANGES_TABLE] = _log_version(lake, commits, number)
             time = next((each.time for each in commits if each.round == number), None)
             _require_readable(lake, number, versions)
             return Cut(number, time, versions)

@@ -20,16 +20,11 @@ from pyspark.sql import SparkSession
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.transaction import session_settings_for_a_while
 from dcp.lake.config.required_spark import REQUIRED_SPARK
+from dcp.lake.config.table_names import CHANGES_TABLE, CONTROL_TABLE, QUALITY_TABLE
 from dcp.lake.query.views import register_views
 from dcp.lake.spark.session_settings import DELTA_CATALOG
 from dcp.lake.store.sql import dotted, quoted, string
-from dcp.lake.tables.lake_tables import (
-    CONTROL_TABLE,
-    QUALITY_TABLE,
-    LakeTables,
-    ReplicaTable,
-    replicas_in,
-)
+from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, replicas_in
 
 _SESSION_CATALOG: Final = "spark_catalog"
 
@@ -93,7 +88,7 @@ def name_tables_in_views(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> 
 
 def _shown_tables(lake: LakeTables, replicas: Sequence[ReplicaTable]) -> list[str]:
     others = (each for each in (CONTROL_TABLE, QUALITY_TABLE) if lake.table(each).exists())
-    return ["changes", *(replica.name for replica in replicas), *others]
+    return [CHANGES_TABLE, *(replica.name for replica in replicas), *others]
 
 
 def catalog_ends_with_session(spark: SparkSession) -> bool:

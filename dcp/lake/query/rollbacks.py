@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dcp.lake.change_log.epochs import rollback_rows
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, LakeTables
+from dcp.lake.config.table_names import AUDIT_TABLE
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.undone_key import UndoneKey
 from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.records import Record, read

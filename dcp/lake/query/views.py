@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame
 from dcp.lake.change_log.applied import replica_status, shown_stale
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.round_queries import states_at
+from dcp.lake.config.table_names import AUDIT_TABLE
 from dcp.lake.query.views_sql import (
     docs_live_sql,
     documents_sql,
@@ -43,7 +44,7 @@ from dcp.lake.query.views_sql import (
 from dcp.lake.store.sql import dotted, quoted
 from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables, ReplicaTable
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.typed_columns import DOC, arrays_of, has_names_twice
 

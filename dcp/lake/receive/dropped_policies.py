@@ -13,7 +13,7 @@ from typing import Any, Final
 from dcp.lake.config.settings import DroppedPolicy, PolicySettings
 from dcp.lake.tables.collections import Collections
 from dcp.protocol.events import SystemEventReceived
-from dcp.wire.system_event import CollectionBegun, CollectionEnded, CollectionFlushed
+from dcp.wire.system_event import EndOfDocuments
 from dcp.wire.vocabulary import SystemEventKind
 
 
@@ -67,14 +67,8 @@ _KINDS: Final = frozenset(map(int, SystemEventKind))
 
 
 def collection_of(event: SystemEventReceived) -> int | None:
-    """Return the collection that began, was flushed or was dropped; None for other events.
-
-    Its documents at lower seqnos of the vbucket are gone. A flush arrives as the begin of an
-    existing collection, so every begin counts; a new one has no older documents.
-    """
-    if isinstance(event.meaning, CollectionBegun | CollectionEnded | CollectionFlushed):
-        return event.meaning.collection_id
-    return None
+    """Return the collection whose older documents an event ends; None for other events."""
+    return event.meaning.collection_id if isinstance(event.meaning, EndOfDocuments) else None
 
 
 def system_event_text(event: SystemEventReceived) -> str:

@@ -19,10 +19,11 @@ from dcp.client.reactions import REFUSALS, Reaction, end_reason_name
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
 from dcp.errors import BucketError, LakeError, NodeUnavailableError, SourceError
-from dcp.lake.adapters.opening import NeedsSparkError, opened_store, store_without_spark
+from dcp.lake.adapters.opening import NeedsSparkError, opened_store
 from dcp.lake.adapters.spark_table import no_table
 from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.config.store_options import is_in_cloud
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_nodes
 from dcp.lake.receive.source_access import (
     Remembered,
@@ -39,7 +40,7 @@ from dcp.lake.run.store_check import try_store
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
-from dcp.lake.tables.lake_tables import CHANGES_TABLE, DOCS, find_lake
+from dcp.lake.tables.lake_tables import DOCS, find_lake
 from dcp.printable import number_ranges
 from dcp.protocol import events as e
 from dcp.protocol.credentials import Credentials
@@ -163,8 +164,9 @@ def check_source(settings: Settings, tell: Tell) -> ClusterView:
     """
     access = source_access(settings)
     connection, credentials = access.consumer.connection, access.source.credentials()
-    remembered = remembered_nodes(store_without_spark(settings), access.source.bucket)
-    found, manifest = _ask_cluster(access, remembered, tell)
+    with opened_store(settings, starts_spark=False) as store:
+        remembered = remembered_nodes(store, access.source.bucket)
+        found, manifest = _ask_cluster(access, remembered, tell)
     with checking("cluster map", tell) as finding:
         _look_at_map(found, settings, connection, finding)
     with checking("data nodes", tell) as finding:
@@ -351,13 +353,13 @@ def check_lake(settings: Settings, cluster: ClusterView, tell: Tell) -> None:
             overwrites files.
         ConfigError: a run would refuse the names of collections, or the lake's start.
     """
-    store = store_without_spark(settings)
-    location = store.location
-    root = location.root  # a catalog would be asked where the table is
-    there = None if root is None else store.location.of_table(CHANGES_TABLE)
-    with opened_store(settings) as starting:  # which starts Spark where it is asked for its session
-        if settings.lake.on_s3 and there is None:
-            store = starting
+    with (
+        opened_store(settings, starts_spark=False) as silent,
+        opened_store(settings) as starting,  # which starts Spark where it is asked for its session
+    ):
+        root = silent.location.root  # a catalog would be asked where the table is
+        there = None if root is None else silent.location.of_table(CHANGES_TABLE)
+        store = starting if settings.lake.on_s3 and there is None else silent
         if root is not None and (settings.lake.on_s3 or (is_in_cloud(root) and there is not None)):
             try_store(there, store.start_spark, root, tell)
         with checking("lake", tell) as finding:

@@ -4,7 +4,6 @@ The change log holds the progress of a backfill, so any later driver can go on w
 run one at a time, the oldest first.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
@@ -13,7 +12,7 @@ from typing import Final
 from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control
+from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control, options_object
 from dcp.lake.change_log.epochs import forks_between, newest_beginning
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.receive.source_access import SourceAccess
@@ -240,13 +239,10 @@ def requested_backfill(
 
 
 def _nodes_of(options: str | None) -> BackfillNodes:
-    try:
-        told = json.loads(options or "{}")
-    except ValueError:
-        told = None
-    if isinstance(told, dict) and _COLLECTIONS in told:
+    told = options_object(options)
+    if told is not None and _COLLECTIONS in told:
         raise ConfigError(f"options: found {_COLLECTIONS}, expected none: {NO_COLLECTIONS}")
-    if not isinstance(told, dict) or set(told) - {_NODES_KEY, _RATE}:
+    if told is None or set(told) - {_NODES_KEY, _RATE}:
         expected = f"expected a JSON object of {_NODES_KEY} and {_RATE}"
         raise ConfigError(f"options: found {options!r}, {expected}")
     nodes, rate = told.get(_NODES_KEY, REPLICAS), told.get(_RATE)

@@ -17,7 +17,6 @@ from dcp.lake.adapters.opening import (
     NeedsSparkError,
     opened_lake,
     opened_store,
-    store_without_spark,
 )
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.round_queries import states_at
@@ -84,8 +83,9 @@ def is_large_load(settings: Settings, high_seqnos: Mapping[int, int]) -> bool:
     if sum(high_seqnos.values()) < MANY_CHANGES:
         return False  # without requests to a store
     try:
-        lake = find_lake(store_without_spark(settings))
-        states = {} if lake is None else states_at(lake, latest_round(lake))
+        with opened_store(settings, starts_spark=False) as store:
+            lake = find_lake(store)
+            states = {} if lake is None else states_at(lake, latest_round(lake))
     except NeedsSparkError:
         return False
     seqnos = {vbucket: state.position.seqno for vbucket, state in states.items()}

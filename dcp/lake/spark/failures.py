@@ -9,7 +9,7 @@ import signal
 import subprocess
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,7 @@ from dcp.lake.store.failures import (
     Cause,
     is_from_store,
     named_cause,
+    translated,
     without_breaks,
 )
 from dcp.lake.store.table import CommitConflictError, MissingVersionError
@@ -226,17 +227,9 @@ def one_line_error(failure: BaseException, what: str = "") -> DcplakeError | Non
     return DcplakeError(f"{named}{innermost(failure)}{more}")
 
 
-@contextmanager
-def spark_errors(what: str) -> Iterator[None]:
+def spark_errors(what: str) -> AbstractContextManager[None]:
     """Raise one of our errors, one line that begins with ``what``, for a failure of Spark."""
-    try:
-        yield
-    except DcplakeError:
-        raise
-    except Exception as failure:  # Spark's own class, or the bridge's
-        if (error := one_line_error(failure, what)) is None:
-            raise
-        raise error from failure
+    return translated(lambda failure: one_line_error(failure, what))
 
 
 def _chain(failure: BaseException | None) -> Iterator[BaseException]:

@@ -5,8 +5,8 @@ obstore, delta-rs, pyarrow and Spark's connector. `dcp.lake.spark.failures` has 
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,17 +19,18 @@ from dcp.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
+from dcp.lake.config.table_names import AUDIT_TABLE, CHANGES_TABLE, DOCS_TABLE
 
 _COPY: Final = "put it back from a copy"
 _REPLICA: Final = f"{_COPY}, or delete the table's folder: the next run creates the table again"
 _AUDIT: Final = f"{_COPY}, or delete the table's folder: only its record of rollbacks is lost"
 _REMEDIES: Final = {
-    ("changes", False): f"{_COPY}, or read the bucket again with {REREAD_COMMAND}",
-    ("changes", True): f"{_COPY}, or set lake.root to a new location and read the bucket there",
-    ("docs", False): _REPLICA,
-    ("docs", True): _REPLICA,
-    ("undone", False): _AUDIT,
-    ("undone", True): _AUDIT,
+    (CHANGES_TABLE, False): f"{_COPY}, or read the bucket again with {REREAD_COMMAND}",
+    (CHANGES_TABLE, True): f"{_COPY}, or set lake.root to a new location and read the bucket there",
+    (DOCS_TABLE, False): _REPLICA,
+    (DOCS_TABLE, True): _REPLICA,
+    (AUDIT_TABLE, False): _AUDIT,
+    (AUDIT_TABLE, True): _AUDIT,
 }
 """By the start of the table's name, and whether the file belongs to its Delta log."""
 
@@ -204,17 +205,28 @@ CAUSES: Final = (
 
 
 @contextmanager
-def store_errors(where: str) -> Iterator[None]:
-    """Raise one of our errors, one line that begins with ``where``, for a failure of a store."""
+def translated(error_of: Callable[[Exception], Exception | None]) -> Iterator[None]:
+    """Raise ``error_of`` a failure in its place. Our errors pass, and failures without an error."""
     try:
         yield
     except DcplakeError:
         raise
     except Exception as failure:  # of many classes
-        if not is_from_store(failure):
+        if (error := error_of(failure)) is None:
             raise
+        raise error from failure
+
+
+def store_errors(where: str) -> AbstractContextManager[None]:
+    """Raise one of our errors, one line that begins with ``where``, for a failure of a store."""
+
+    def error_of(failure: Exception) -> DcplakeError | None:
+        if not is_from_store(failure):
+            return None
         error = named_cause(_told(failure), where, CAUSES)
-        raise error or DcplakeError(f"{where}: {plain_line(failure)}") from failure
+        return error or DcplakeError(f"{where}: {plain_line(failure)}")
+
+    return translated(error_of)
 
 
 def store_error(failure: BaseException, what: str = "") -> DcplakeError | None:

@@ -69,7 +69,7 @@ class LogSlice:
     undone: tuple[Undo, ...] = ()
     """Vbuckets whose rows above the fork go back to an older version, or are replaced."""
     cleared: tuple[int, ...] = ()
-    """Vbuckets that lose all rows, because the collection was flushed or dropped."""
+    """Vbuckets that lose all old rows, because the collection was flushed or dropped."""
     revived: tuple[int, ...] = ()
     """Vbuckets in which all keys of the older version return: a flush or drop is undone."""
     stale: Mapping[int, int] = field(default_factory=dict)
@@ -82,18 +82,12 @@ class LogSlice:
 
     @property
     def vbuckets(self) -> tuple[int, ...]:
-        return tuple(
-            sorted({*(each.vbucket for each in self.ranges), *self.emptied, *self.revived})
-        )
+        of_ranges = (each.vbucket for each in self.ranges)
+        return tuple(sorted({*of_ranges, *self.cleared, *self.replaced, *self.revived}))
 
     @property
     def replaced(self) -> tuple[int, ...]:
         return tuple(each.vbucket for each in self.undone if each.is_replacement)
-
-    @property
-    def emptied(self) -> tuple[int, ...]:
-        """The vbuckets that lose all their old rows, in order."""
-        return tuple(sorted({*self.cleared, *self.replaced}))
 
     @property
     def restored_versions(self) -> Mapping[int, int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dcp.errors import ConfigError
+from dcp.printable import unicode_escape
 from dcp.types import require_unsigned
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_:./ -]*")
@@ -40,14 +41,8 @@ def dotted(name: str) -> str:
 def string(text: str) -> str:
     if _PLAIN.fullmatch(text):
         return f"'{text}'"
-    return "'" + "".join(_escaped(character) for character in text) + "'"
-
-
-def _escaped(character: str) -> str:
-    if _PLAIN.fullmatch(character):
-        return character
-    code = ord(character)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    escaped = (each if _PLAIN.fullmatch(each) else unicode_escape(each) for each in text)
+    return f"'{''.join(escaped)}'"
 
 
 def at_version(table_sql: str, version: int | None) -> str:

@@ -9,11 +9,40 @@ import pyarrow as pa
 from dcp.lake.store.merge import Merge
 
 Transaction = tuple[str, int]
-"""Application id and version of a Delta transaction identifier.
+"""Application id and version of a Delta transaction identifier: the fence of a commit.
 
 Delta skips a commit, without an error, unless its version is above the application's last one. The
-caller must therefore read the commit back.
+caller must therefore read the commit back. `dcp.lake.store.file_commit` does the same for commits
+without Spark.
 """
+
+
+def round_fence(lake_id: str, round_number: int) -> Transaction:
+    """Return the fence of a round. Rounds are consecutive, so its append is a compare-and-set."""
+    return lake_id, round_number
+
+
+def apply_fence(lake_id: str, table: str, since_version: int) -> Transaction:
+    """Return the fence of an apply that was planned after ``since_version``.
+
+    That is the version of the newest apply or RESTORE. So Delta skips the MERGE of a driver whose
+    plan is outdated, and a table restored to an older apply goes on from there.
+    """
+    return f"{lake_id}:{table}", since_version + 1
+
+
+def audit_fence(lake_id: str, audit_table: str, table_id: str, version: int) -> Transaction:
+    """Return the fence of the audit of a table's apply, which made ``version``.
+
+    A table that is dropped and created again gets a new id and version 0. With the id in the
+    fence, Delta skips only audits that exist.
+    """
+    return f"{lake_id}:{audit_table}:{table_id}", version
+
+
+def heartbeat_fence(lake_id: str, version: int) -> Transaction:
+    """Return the fence of a heartbeat after ``version``. Versions grow, so nobody had it before."""
+    return f"{lake_id}:heartbeat", version + 1
 
 
 class CommitConflictError(Exception):

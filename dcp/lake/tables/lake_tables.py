@@ -15,6 +15,13 @@ import pyarrow as pa
 from dcp.client.cluster_map import ClusterMap
 from dcp.errors import ConfigError, LakeError
 from dcp.lake.config.contracts import DEFAULT_COLLECTION
+from dcp.lake.config.table_names import (
+    AUDIT_TABLE,
+    CHANGES_TABLE,
+    CONTROL_TABLE,
+    DOCS_TABLE,
+    QUALITY_TABLE,
+)
 from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.new_table import DELETION_VECTORS
@@ -99,18 +106,6 @@ class LakeIdentity:
         raise LakeError(f"{where}: this lake holds bucket {self.bucket!r}{told}")
 
 
-CHANGES_TABLE: Final = "changes"
-"""The change log (`dcp.lake.tables.schema.CHANGES`)."""
-
-AUDIT_TABLE: Final = "undone"
-"""The keys that rollbacks took back, see `dcp.lake.apply.audit`."""
-
-CONTROL_TABLE: Final = "control"
-"""Requests to the lake's driver and its answers, see `dcp.lake.change_log.control`."""
-
-QUALITY_TABLE: Final = "quality"
-"""The results of data quality checks, see `dcp.lake.quality.report`."""
-
 _LEDGERS: Final[Mapping[str, Sequence[str]]] = {
     AUDIT_TABLE: REPLICA_CLUSTERING,
     CONTROL_TABLE: (),
@@ -146,7 +141,7 @@ class ReplicaTable:
         return self.collection.partition(".")[0], self.collection
 
 
-DOCS: Final = ReplicaTable("docs", 0, DEFAULT_COLLECTION)
+DOCS: Final = ReplicaTable(DOCS_TABLE, 0, DEFAULT_COLLECTION)
 
 
 def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
@@ -160,7 +155,7 @@ def replica_of(scope: str, collection: str, collection_id: int) -> ReplicaTable:
     # Names alone are ambiguous: `a__b`/`c` and `a`/`b__c` give the same text, names may differ in
     # case only, and a collection may be dropped and created again.
     readable = (re.sub(r"[^A-Za-z0-9_]", "_", name)[:_NAME_MAX] for name in (scope, collection))
-    name = "__".join(("docs", *readable, f"{collection_id:x}"))
+    name = "__".join((DOCS_TABLE, *readable, f"{collection_id:x}"))
     return ReplicaTable(name, collection_id, f"{scope}.{collection}")
 
 

@@ -18,7 +18,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from dcp.lake.adapters.opening import opened_store
+from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.collection_events import kept_vbuckets
 from dcp.lake.config.settings import Settings
@@ -30,7 +30,7 @@ from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
-from dcp.lake.tables.lake_tables import ReplicaTable, open_lake, refuse_lost_replica, replicas_in
+from dcp.lake.tables.lake_tables import ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.lake.verify.frames import (
     Pins,
     pin_replicas,
@@ -75,10 +75,10 @@ def verify(
     """
     begin = monotonic()
     access = metadata_access(source_access(settings))
-    with opened_store(settings, spark) as store:
-        probe = partial(query_cluster, access, remembered_nodes(store, settings.source.bucket))
+    with opened_lake(settings, spark) as lake:
+        remembered = remembered_nodes(lake.store, settings.source.bucket)
+        probe = partial(query_cluster, access, remembered)
         cluster = probe()
-        lake = open_lake(store)
         require_same_bucket(lake, cluster, settings.source.bucket)
         ranges = None if vbuckets is None else number_ranges(vbuckets)
         chosen = vbuckets_of(ranges, lake.identity.vbucket_count)

@@ -18,7 +18,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.errors import LakeError
 from dcp.lake.adapters import opening
-from dcp.lake.tables.lake_tables import CHANGES_TABLE
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.commands import setup_commands

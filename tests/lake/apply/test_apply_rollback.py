@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dcp.lake.adapters.apply_sql import merge_source_sql
+from dcp.lake.adapters.apply_sql import emptied, merge_source_sql
 from dcp.lake.apply import audit
 from dcp.lake.apply.audit import write_audit
 from dcp.lake.apply.commit import run_apply
@@ -20,10 +20,11 @@ from dcp.lake.change_log.applied import (
     unindexed_applied,
 )
 from dcp.lake.config.contracts import Contract, ContractMode
+from dcp.lake.config.table_names import AUDIT_TABLE
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables
+from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS
 from tests.lake.apply.test_audit import NO_ROWS
 from tests.lake.conftest import NewLake
@@ -113,7 +114,7 @@ def test_every_version_and_docs_live_are_exact_over_forks(
             if number == ROUNDS:
                 chosen = require_spark_chooses_the_same(log)
                 all_parts = (
-                    chosen and chosen.restored_versions and chosen.revived and chosen.emptied
+                    chosen and chosen.restored_versions and chosen.revived and emptied(chosen)
                 )
                 assert all_parts or seed != SEED, "the query lacks a part"
             in_memory = log.apply(number)

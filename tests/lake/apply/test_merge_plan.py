@@ -1,26 +1,32 @@
 """The decisions of an apply as functions of facts, without Spark or tables, and their texts."""
 
+import json
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+from dcp.lake.adapters.apply_sql import lost_rows_sql
 from dcp.lake.apply.merge_plan import (
     EMPTY_ROUNDS,
+    LARGE_DOCUMENT_BYTES,
     TABLE_BYTES_BY_NAMED_KEY,
     CommitReason,
     MergePlan,
+    RowReader,
     commit_reason,
     pays_to_name,
-    rows_to_merge,
+    row_reader,
 )
 from dcp.lake.apply.slice_rules import no_slice
 from dcp.lake.apply.typed_plan import UNTYPED, ColumnChange, TypedPlan
 from dcp.lake.change_log.touched_keys import MERGE_SOURCE, RowReference, Touched
 from dcp.lake.config.contracts import ContractMode
 from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, RowRange, Undo
+from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 from dcp.lake.tables.typed_columns import TypedColumns
+from tests.lake.memory_store import MemoryStore
 
 CURRENT = AppliedVersion("docs", 3, from_round=1, to_round=7, log_from_round=7)
 NEXT = LogSlice(ranges=(), first_round=8, to_round=8, log_from_round=8)
@@ -91,6 +97,51 @@ def test_keys_are_named_if_their_vbuckets_have_many_bytes_for_each(
     assert pays_to_name(keys, table_bytes, vbucket_count=8) is expected
 
 
+NO_ROWS = MERGE_SOURCE.empty_table()
+
+
+@pytest.mark.parametrize(
+    ("keys", "olds", "largest_bytes", "expected"),
+    [
+        (ONE_KEY, [NO_ROWS], LARGE_DOCUMENT_BYTES, RowReader.DRIVER),
+        (ONE_KEY, [NO_ROWS], LARGE_DOCUMENT_BYTES + 1, RowReader.SPARK_FOR_LARGE),
+        (ONE_KEY, [NO_ROWS, None], 0, RowReader.SPARK_FOR_BYTES),
+        (None, [], 0, RowReader.SPARK_FINDS_KEYS),
+    ],
+)
+def test_this_process_reads_the_rows_of_few_keys_with_small_documents(
+    keys: Touched | None, olds: list[pa.Table | None], largest_bytes: int, expected: RowReader
+) -> None:
+    assert row_reader(keys, olds, largest_bytes) is expected
+
+
+def test_a_plan_tells_every_decision_as_json() -> None:
+    rows = LogRows("changes", 5, 0, NEXT, frozenset({3, 1}))
+    plan = MergePlan(
+        CURRENT,
+        NEXT,
+        None,
+        since_version=3,
+        rows=rows,
+        reader=RowReader.SPARK_FINDS_KEYS,
+        typed=OTHER_COLUMNS,
+        largest_bytes=70,
+    )
+    told = json.loads(json.dumps(plan.to_json()))
+    assert (told.pop("current")["to_round"], told.pop("log_slice")["to_round"]) == (7, 8)
+    assert told == {
+        "since_version": 3,
+        "reason": CommitReason.ROWS,
+        "reader": RowReader.SPARK_FINDS_KEYS,
+        "names_keys": False,
+        "is_first": False,
+        "largest_bytes": 70,
+        "touched_keys": None,
+        "without_repeats": [1, 3],
+        "typed_columns": "the typed columns go",
+    }
+
+
 def test_a_key_without_a_live_row_gets_the_older_one_or_is_deleted() -> None:
     def rows(*given: tuple[str, bytes]) -> pa.Table:
         told = [
@@ -98,15 +149,14 @@ def test_a_key_without_a_live_row_gets_the_older_one_or_is_deleted() -> None:
         ]
         return pa.Table.from_pylist(told, MERGE_SOURCE)
 
-    reference = RowReference(9, 0, 8)
-    touched = Touched({(1, "gone"): None, (1, "new"): reference, (1, "old"): None})
-    # "new" has a row in the older version as well, since a restored vbucket was read whole.
-    found = rows_to_merge(touched, rows(("new", b"2")), [rows(("old", b"1"), ("new", b"1"))])
-    assert [(row["key"], row["value"], row["deleted"]) for row in found.to_pylist()] == [
-        ("new", b"2", False),
+    lost = "(VALUES (1, 'gone'), (1, 'old')) AS w(vbucket, key)"
+    # The version has a row of "new" as well, since a restored vbucket is read whole.
+    old = rows(("old", b"1"), ("new", b"1")).to_batches()
+    found = MemoryStore().run(lost_rows_sql(lost, "SELECT * FROM old"), {"old": old})
+    assert {(row["key"], row["value"], row["deleted"]) for row in found.to_pylist()} == {
         ("old", b"1", False),
         ("gone", None, True),
-    ]
+    }
 
 
 TYPED = TypedColumns(pa.struct([("a", pa.int64()), ("b", pa.string())]), "f", ContractMode.EVOLVE)

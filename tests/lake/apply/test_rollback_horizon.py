@@ -23,6 +23,7 @@ from dcp.lake.adapters.transaction import described
 from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import replica_status, unindexed_applied
 from dcp.lake.change_log.round_queries import states_at
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.maintain.horizon_guard import (
     HorizonGuard,
     beat,
@@ -34,14 +35,7 @@ from dcp.lake.maintain.steps import run_steps, work_on
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.horizon import FILE_RETENTION, Horizon
-from dcp.lake.tables.lake_tables import (
-    CHANGES_TABLE,
-    DOCS,
-    LakeTables,
-    cleaned_round,
-    ensure_replicas,
-    open_lake,
-)
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, cleaned_round, ensure_replicas, open_lake
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
 from tests.lake.conftest import NewLake
 from tests.lake.figures import figures_of

@@ -15,7 +15,6 @@ from typing import Final
 
 import pytest
 
-from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
@@ -33,7 +32,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.log_model import apply_pending
 from tests.lake.memory_store import MemoryStore
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import settings_for, store_without_spark
 from tests.lake.replicas import (
     Rows,
     require_no_row_twice,

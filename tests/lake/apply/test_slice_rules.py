@@ -193,7 +193,7 @@ BELOW, ABOVE, ANEW = Fork(1, 5, 2), Fork(1, 12, 2), Fork(1, 0, 2)
 WENT_ON, FORKED = state_of(0, 0, 20), state_of(0, 1, 20)
 INCOMPLETE = replace(FORKED, position=Position(7, 20, 0, 30, 0))
 FLUSH = CollectionEvent(0, 0, 0, 15, 2)
-KEEPS = CollectionEvent(0, 0, 1, 15, 2, keeps=True)
+KEEPS = CollectionEvent(0, 0, 1, 15, 2, ends_documents=False)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from dcp.lake.adapters.opening import refuse_to_start
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.change_log.control import CONTROL, Action, ActionState, Control, actions_of
+from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.tables.history import history
-from dcp.lake.tables.lake_tables import CONTROL_TABLE
 from dcp.lake.tables.schema import spark_ddl
 from tests.lake.conftest import NewLake
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dcp.cli.main import main
 from dcp.client.addresses import NodeAddress
 from dcp.lake.adapters.file_table import FileTable
-from dcp.lake.adapters.opening import lake_location, store_without_spark
+from dcp.lake.adapters.opening import lake_location
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.config.settings import RoundSettings
@@ -236,10 +236,10 @@ def test_a_run_serves_the_figures_and_a_report_has_them_in_it(
 ) -> None:
     scene.follow()
     watch = RunWatch(Observer(), RoundSettings())
-    store, board = store_without_spark(scene.settings), BoardFolder.of(scene.settings)
+    board = BoardFolder.of(scene.settings)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = NodeAddress(*free.getsockname())
-    with RunServer(address, store, board, watch) as server:
+    with RunServer(address, scene.settings, watch) as server:
         figures = server.figures()
         assert figures.health is not None and figures.health.is_well
         assert replace(figures, health=None) == scene.figures(at=figures.at)

@@ -11,10 +11,11 @@ from dcp.errors import ConfigError, QualityError
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import QualitySettings
+from dcp.lake.config.table_names import QUALITY_TABLE
 from dcp.lake.quality.gate import QualityGate
 from dcp.lake.run.replicate import run
 from dcp.lake.spark.beside import session_beside
-from dcp.lake.tables.lake_tables import DOCS, QUALITY_TABLE
+from dcp.lake.tables.lake_tables import DOCS
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.memory_store import MemoryStore

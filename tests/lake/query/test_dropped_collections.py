@@ -107,13 +107,13 @@ def test_verify_and_applies_find_a_kept_drop_where_the_view_tells_one(case: Case
     places = [(each.get("event"), each["epoch"], each["seqno"]) for each in case.rows]
     forks = [Fork(epoch, seqno, 1) for name, epoch, seqno in places if name is None]
     events = [
-        CollectionEvent(8, 0, epoch, seqno, 1, keeps=name == END)
+        CollectionEvent(8, 0, epoch, seqno, 1, ends_documents=name != END)
         for name, epoch, seqno in places
         if name in (BEGIN, END)
     ]
     is_dropped = case.found is not None
     newest = newest_event(events, forks)
-    assert (newest is not None and newest.keeps) == is_dropped
+    assert (newest is not None and not newest.ends_documents) == is_dropped
 
     last_epoch = max(each["epoch"] for each in case.rows)
     again = [*forks, Fork(last_epoch + 1, 0, 2)]  # a history from 0 that tells nothing of it

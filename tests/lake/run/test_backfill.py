@@ -26,6 +26,7 @@ from dcp.lake.change_log.control import (
     Control,
 )
 from dcp.lake.config.settings import ApplySettings
+from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run.backfill_command import backfill, cancel_backfill
@@ -34,7 +35,7 @@ from dcp.lake.run.driver_backfills import requested_backfill
 from dcp.lake.run.preview import preview_backfill
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import history
-from dcp.lake.tables.lake_tables import CONTROL_TABLE, DOCS
+from dcp.lake.tables.lake_tables import DOCS
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost

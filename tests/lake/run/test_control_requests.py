@@ -15,8 +15,9 @@ from dcp.lake.change_log.control import (
     Control,
     pause_of,
 )
+from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.run.control_requests import Requests
-from dcp.lake.tables.lake_tables import CONTROL_TABLE, DOCS, LakeTables, ensure_replicas
+from dcp.lake.tables.lake_tables import DOCS, LakeTables, ensure_replicas
 from tests.lake.figures import figures_of
 from tests.lake.log_model import LogModel
 from tests.lake.memory_store import MemoryStore, lake_in_memory

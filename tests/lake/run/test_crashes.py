@@ -27,10 +27,11 @@ from dcp.lake.change_log.control import ActionState, Control
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.change_log.stop_points import VARIABLE
 from dcp.lake.config.settings import Settings
+from dcp.lake.config.table_names import AUDIT_TABLE
 from dcp.lake.run.erase_command import ask_erasure, check_erased
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import WHOLE, history
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, LakeTables
+from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.driver_host import DriverHost

@@ -17,13 +17,14 @@ from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.config.settings import ApplySettings, Settings
+from dcp.lake.config.table_names import AUDIT_TABLE, QUALITY_TABLE
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.erase_command import ask_erasure, check_erased, erasure_from_file
 from dcp.lake.run.replicate import apply_pending, run
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, QUALITY_TABLE, ensure_ledger
+from dcp.lake.tables.lake_tables import DOCS, ensure_ledger
 from dcp.lake.tables.schema import QUALITY
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import CollectionName, ProducerCluster

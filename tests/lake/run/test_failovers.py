@@ -14,7 +14,6 @@ from typing import Final
 import pytest
 
 from dcp.client.probe import ClusterView
-from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.round_queries import states_at
@@ -26,7 +25,7 @@ from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
-from tests.lake.receiving import settings_for
+from tests.lake.receiving import settings_for, store_without_spark
 from tests.lake.replicas import (
     require_every_version_exact,
     require_no_row_twice,

@@ -9,12 +9,12 @@ import pytest
 from dcp.client.addresses import NodeAddress
 from dcp.client.probe import persisted_seqnos
 from dcp.errors import ConfigError, IncompleteRunError
+from dcp.lake.config.table_names import AUDIT_TABLE
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.run import persistence_gate
 from dcp.lake.run.persistence_gate import NO_DISKS
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import apply_pending, run
-from dcp.lake.tables.lake_tables import AUDIT_TABLE
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.bucket_type import BucketType

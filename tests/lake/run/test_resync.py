@@ -11,12 +11,13 @@ from dcp.errors import ConfigError, IncompleteRunError, LakeError
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import PAUSE, RESUME, RESYNC, Action, ActionState, Control
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.rounds.round_plan import Idle, ReadAgain, RoundPlan
 from dcp.lake.run.control_requests import Requests, ask, resyncs_of
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.lake_tables import CHANGES_TABLE, DOCS
+from dcp.lake.tables.lake_tables import DOCS
 from dcp.lake.tables.vbucket_state import Restart, RestartReason
 from dcp.lake.verify.compare import verify
 from dcp.producer.cluster import ProducerCluster

@@ -11,10 +11,11 @@ import pytest
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import BACKFILL, CONTROL, RESYNC, Action, ActionState, Control
 from dcp.lake.change_log.round_queries import states_at
+from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.receive.source_access import query_cluster
 from dcp.lake.run import driver as driver_module
 from dcp.lake.run.control_requests import Requests
-from dcp.lake.tables.lake_tables import CONTROL_TABLE, ensure_ledger
+from dcp.lake.tables.lake_tables import ensure_ledger
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.memory_rounds import MemoryRounds

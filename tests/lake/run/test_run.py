@@ -20,7 +20,6 @@ from dcp.errors import (
     NodeUnavailableError,
     StoppedError,
 )
-from dcp.lake.adapters.opening import store_without_spark
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.query.views import register_views
 from dcp.lake.receive.source_access import query_cluster, source_access
@@ -42,7 +41,14 @@ from dcp.server.model.refused_error import RefusedError
 from dcp.wire.vocabulary import Datatype
 from dcp.wire.xattr import MAX_SYSTEM_BYTES, join_xattrs
 from tests.lake.figures import figures_of
-from tests.lake.receiving import QUICK_ROUND, QUICK_SOURCE, SMALL_FLOW, lake_of, settings_for
+from tests.lake.receiving import (
+    QUICK_ROUND,
+    QUICK_SOURCE,
+    SMALL_FLOW,
+    lake_of,
+    settings_for,
+    store_without_spark,
+)
 from tests.lake.replicas import (
     complete_seqnos,
     durable_seqnos,

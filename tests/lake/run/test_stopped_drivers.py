@@ -16,8 +16,9 @@ import pytest
 
 from dcp.errors import FencedError
 from dcp.lake.config.settings import Settings
+from dcp.lake.config.table_names import AUDIT_TABLE
 from dcp.lake.run.replicate import run
-from dcp.lake.tables.lake_tables import AUDIT_TABLE, DOCS, cleaned_round
+from dcp.lake.tables.lake_tables import DOCS, cleaned_round
 from tests.lake.driver_host import DriverHost, Ended
 from tests.lake.interrupted_lakes import InterruptedLakes, commits_in, data_files_in
 

@@ -17,12 +17,12 @@ from dcp.errors import LakeError
 from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.transaction import described
+from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.store.folder_location import FolderLocation
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.table_location import CommitFile, Located
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import (
-    CHANGES_TABLE,
     DOCS,
     LakeIdentity,
     LakeTables,
