@@ -22,6 +22,7 @@ from dcp.lake.change_log.collection_events import (
     undone_by_sql,
 )
 from dcp.lake.change_log.epochs import IS_FORK_SQL, dead_by_sql
+from dcp.lake.change_log.system_event_detail import IS_DROP_SQL
 from dcp.lake.config.contracts import same_name_key
 from dcp.lake.config.json_paths import FieldName, Step
 from dcp.lake.receive.keys import ESCAPE_PREFIX
@@ -42,7 +43,7 @@ from dcp.lake.tables.schema import (
 )
 from dcp.lake.tables.typed_columns import DOC, VIOLATIONS
 from dcp.lake.tables.vbucket_state import RestartReason
-from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype, SystemEventKind
+from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype
 
 VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Spark parses no larger text into a VARIANT."""
@@ -270,7 +271,6 @@ def dropped_collections_sql(changes_sql: str, replicas: Sequence[ReplicaTable]) 
     whose newest live event of the collection is the drop. A vbucket that began anew keeps its drop
     until its new history shows otherwise. ``keeps_rows`` is the policy's decision.
     """
-    drop = f"get_json_object(detail, '$.event') = {string(SystemEventKind.END_COLLECTION.name)}"
     tables = ", ".join(f"({string(each.name)}, {each.collection_id})" for each in replicas)
     return f"""
 SELECT t.table, t.collection_id, min(d.dropped_in_round) AS dropped_in_round,
@@ -278,7 +278,7 @@ SELECT t.table, t.collection_id, min(d.dropped_in_round) AS dropped_in_round,
 FROM (VALUES {tables or "('', -1)"}) AS t(table, collection_id)
 JOIN (SELECT e.vbucket, collection_id, min(round) FILTER (WHERE is_drop) AS dropped_in_round,
         max_by(is_drop, struct(epoch, seqno)) AS is_dropped
-      FROM (SELECT vbucket, epoch, seqno, round, collection_id, {drop} AS is_drop
+      FROM (SELECT vbucket, epoch, seqno, round, collection_id, {IS_DROP_SQL} AS is_drop
             FROM {changes_sql} WHERE {is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NOT NULL) e
       LEFT JOIN ({_forks(changes_sql)}) b ON e.vbucket = b.vbucket
       WHERE NOT coalesce({undone_by_sql("b.forks", "e")}, false)

@@ -109,12 +109,12 @@ CONTROL_TABLE: Final = "control"
 """Requests to the lake's driver and its answers, see `dcp.lake.change_log.control`."""
 
 QUALITY_TABLE: Final = "quality"
-"""The results of data quality checks, see `dcp.lake.quality.report`."""
+"""The results of data quality checks, see `dcp.lake.tables.quality_check`."""
 
 _LEDGERS: Final[Mapping[str, Sequence[str]]] = {
     AUDIT_TABLE: REPLICA_CLUSTERING,
     CONTROL_TABLE: (),
-    QUALITY_TABLE: ("time",),
+    QUALITY_TABLE: ("checked_at",),
 }
 """By table, the columns that it is clustered by."""
 LEDGERS: Final = tuple(_LEDGERS)
