@@ -138,7 +138,7 @@ class Case:
         report = check_replica(lake)
         write_results(lake, report)
         self.checks.append(meter.now().since(before))
-        if report.rows != rows or report.failed:
+        if report.check.checked_rows != rows or report.failed:
             raise AssertionError(f"{self.name}: found {report}, expected {rows} rows")
 
     def measure(self, spark: "SparkSession", meter: Meter, changes: int, seed: int) -> None:

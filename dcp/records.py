@@ -1,13 +1,16 @@
 """Derives rows and JSON objects of a record from its dataclass, and reads them back.
 
+A record has three forms: `plain` is JSON, `brief` is JSON without the values that are defaults, and
+`row_of` is a row of a table.
+
 A field is stored under its own name, or under the text that marks it (``Annotated[int, "bytes"]``).
 The fields of a field with the mark `SPREAD` stand beside the others. A property is stored, too, if
 a text marks its result; it is not read back. A record of one field is stored as that field.
-Unsigned 64-bit values are exact: integers in JSON, DECIMAL(20,0) in rows.
+Unsigned 64-bit values are exact: integers in JSON, DECIMAL(20,0) in rows. Times are texts in JSON.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from functools import cache
@@ -21,7 +24,13 @@ SPREAD: Final = "*"
 """Marks a field whose own fields stand beside the record's other fields."""
 
 UNSTORED: Final = ""
-"""Marks a field that `plain` leaves out. It may still be a column, if it names its Arrow type."""
+"""Marks a field that no form of the record has."""
+
+STORED_ONLY: Final = "stored"
+"""Marks a field that `row_of` and `brief` have, and `plain` lacks."""
+
+TOLD_ONLY: Final = "told"
+"""Marks a field that `plain` has, and `row_of` and `brief` lack."""
 
 
 class Record:
@@ -31,34 +40,66 @@ class Record:
         told: dict[str, Any] = plain(self)
         return told
 
-    def unlike(self, other: "Record") -> dict[str, Any]:
-        """Return the JSON of the fields in which this record differs from another of its class."""
-        theirs = other.to_json()
-        return {name: told for name, told in self.to_json().items() if told != theirs[name]}
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    lacks: str
+    """It lacks the fields with this mark."""
+    has_times: bool = False
+    """Times are `datetime`, not texts."""
+    has_defaults: bool = True
+
+
+_PLAIN: Final = _Form(STORED_ONLY)
+_ROW: Final = _Form(TOLD_ONLY, has_times=True)
+_BRIEF: Final = _Form(TOLD_ONLY, has_defaults=False)
 
 
 @cache
 def stored_fields(kind: type) -> tuple[tuple[str, str, Any], ...]:
+    """Return attribute, name and annotation of the fields that `read` reads."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple(
-        (each.name, marked(hints[each.name], str) or each.name, hints[each.name])
+        (each.name, _name(each.name, hints[each.name]), hints[each.name])
         for each in fields(kind)
         if marked(hints[each.name], str) != UNSTORED
     )
 
 
 @cache
-def _stored(kind: type) -> tuple[tuple[str, str], ...]:
-    """Return the attributes of a record that `plain` stores, each with its name."""
+def _members(kind: type, lacks: str) -> tuple[tuple[str, str, Any], ...]:
+    """Return the same of the fields and properties of a form."""
     properties = (
-        (attribute, marked(each.fget.__annotations__["return"], str))
+        (attribute, each.fget.__annotations__["return"])
         for attribute, each in vars(kind).items()
         if isinstance(each, property)
     )
-    return (
-        *((attribute, name) for attribute, name, _ in stored_fields(kind)),
-        *((attribute, name) for attribute, name in properties if name),
+    of_properties = (
+        (attribute, _name(attribute, annotation), annotation)
+        for attribute, annotation in properties
+        if marked(annotation, str)
     )
+    found = (*stored_fields(kind), *of_properties)
+    return tuple(each for each in found if marked(each[2], str) != lacks)
+
+
+def row_members(kind: type) -> tuple[tuple[str, Any], ...]:
+    """Return name and annotation of the columns of a record's rows; a name may be `SPREAD`."""
+    return tuple((name, annotation) for _, name, annotation in _members(kind, _ROW.lacks))
+
+
+@cache
+def _defaults(kind: type) -> Mapping[str, Any]:
+    return {each.name: _default(each) for each in fields(kind)}
+
+
+def _default(of: Field[Any]) -> Any:
+    return of.default if of.default_factory is MISSING else of.default_factory()
+
+
+def _name(attribute: str, annotation: Any) -> str:
+    mark: str | None = marked(annotation, str)
+    return attribute if mark in (None, STORED_ONLY, TOLD_ONLY) else mark
 
 
 def marked(annotation: Any, kind: type) -> Any:
@@ -80,26 +121,46 @@ def bare(annotation: Any) -> tuple[Any, bool]:
 
 
 def plain(value: Any) -> Any:
-    """Return a record, or a part of one, in the form of rows and JSON."""
+    """Return a record, or a part of one, in the form of JSON."""
+    return _told(value, _PLAIN)
+
+
+def row_of(record: Any) -> dict[str, Any]:
+    row: dict[str, Any] = _told(record, _ROW)
+    return row
+
+
+def brief(record: Any) -> dict[str, Any]:
+    """Return the JSON of a record to keep; `read` gives it the defaults that it lacks."""
+    told: dict[str, Any] = _told(record, _BRIEF)
+    return told
+
+
+def _told(value: Any, form: _Form) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):
-        return value.isoformat()
+        return value if form.has_times else value.isoformat()
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): _told(each, form) for key, each in value.items()}
     if isinstance(value, tuple | list):
-        return [plain(each) for each in value]
+        return [_told(each, form) for each in value]
     if not is_dataclass(value) or isinstance(value, type):
         return value
     told: dict[str, Any] = {}
-    for attribute, name in _stored(type(value)):
-        found = plain(getattr(value, attribute))
+    members = _members(type(value), form.lacks)
+    defaults = {} if form.has_defaults else _defaults(type(value))
+    for attribute, name, _ in members:
+        each = getattr(value, attribute)
+        if attribute in defaults and each == defaults[attribute] and len(members) > 1:
+            continue
+        found = _told(each, form)
         told |= (found or {}) if name == SPREAD else {name: found}
-    return told if len(told) > 1 else next(iter(told.values()))
+    return told if len(members) > 1 else next(iter(told.values()))
 
 
 def read(kind: type[_T], told: Any) -> _T:
-    """Read a record from a row or a JSON object of `plain`.
+    """Read a record from a row or a JSON object of it.
 
     A missing field gets its default, and so does null in a field that cannot be None.
 
@@ -164,11 +225,7 @@ _READERS: Final[Mapping[Any, Callable[[Any], Any]]] = {
 
 def _record_reader(kind: Any) -> Callable[[Any], Any]:
     columns = stored_fields(kind)
-    defaults = {
-        each.name
-        for each in fields(kind)
-        if each.default is not MISSING or each.default_factory is not MISSING
-    }
+    defaults = {name for name, each in _defaults(kind).items() if each is not MISSING}
     parts = [
         (attribute, name, _reader(annotation), attribute in defaults and not bare(annotation)[1])
         for attribute, name, annotation in columns

@@ -65,7 +65,7 @@ def check(
                 write_data_docs(report, data_docs)
             print(dumps(report.to_json()) if json else report, flush=True)
             reports.append(report)
-    if failed := [result.name for report in reports for result in report.failed]:
+    if failed := [result.expectation for report in reports for result in report.failed]:
         raise QualityError(f"does not hold: {', '.join(failed)}")
     return 0
 

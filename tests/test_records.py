@@ -18,6 +18,9 @@ from dcp.lake.change_log.applied import (
     applied_of_version,
     heartbeat_content,
 )
+from dcp.lake.change_log.control import Action
+from dcp.lake.change_log.last_contact import LastContact, Minute
+from dcp.lake.change_log.system_event_detail import SystemEventDetail
 from dcp.lake.config.flow_control_settings import WindowPlan
 from dcp.lake.query.cuts import Cut
 from dcp.lake.rounds.round_report import RoundReport
@@ -25,6 +28,7 @@ from dcp.lake.store.log_slice import LogSlice, Undo
 from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import HEARTBEAT, METADATA_KEY, TableCommit, metadata_json
+from dcp.lake.tables.quality_check import QualityCheck
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import columns_of
 from dcp.lake.tables.undone_key import DocumentState
@@ -32,7 +36,8 @@ from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
 from dcp.lake.task_board.task_stats import TaskStats
 from dcp.lake.verify.stream import StreamEnding
 from dcp.protocol.position import Position
-from dcp.records import bare, marked, plain, read, stored_fields
+from dcp.records import bare, brief, marked, plain, read, row_of, stored_fields
+from dcp.server.storage.saved_vbucket import SavedVbucket
 from dcp.types import FailoverEntry, FailoverLog
 
 U64 = st.integers(0, 2**64 - 1)
@@ -42,6 +47,7 @@ OF_KIND: dict[Any, st.SearchStrategy[Any]] = {
     bytes: st.binary(max_size=5),
     bool: st.booleans(),
     float: st.floats(allow_nan=False, allow_infinity=False),
+    datetime: st.datetimes(timezones=st.just(UTC)),
     Position: st.builds(Position.complete_at, st.integers(1, 2**64 - 1), U64),
     FailoverLog: st.lists(U64, min_size=1, max_size=3).map(
         lambda seqnos: FailoverLog(
@@ -86,16 +92,19 @@ def some(*kinds: Any) -> st.SearchStrategy[Any]:
         StreamEnding,
         Position,
         AppliedVersion,
+        SavedVbucket,
+        SystemEventDetail,
     )
 )
 def test_json_of_a_record_is_read_as_it_was_written(record: Any) -> None:
     assert read(type(record), json.loads(json.dumps(plain(record)))) == record
+    assert read(type(record), json.loads(json.dumps(brief(record)))) == record
 
 
-@given(some(VbucketProgress, RollbackOrder, DocumentState, Position, AppliedVersion))
+@given(some(VbucketProgress, RollbackOrder, DocumentState, Position, AppliedVersion, QualityCheck))
 def test_rows_of_a_record_are_read_as_they_were_written(record: Any) -> None:
     schema = pa.schema(columns_of(type(record)))
-    [row] = pa.RecordBatch.from_pylist([plain(record)], schema=schema).to_pylist()
+    [row] = pa.RecordBatch.from_pylist([row_of(record)], schema=schema).to_pylist()
     assert read(type(record), row) == record
 
 
@@ -123,6 +132,23 @@ def test_what_the_history_forgot_of_an_apply_is_whole_in_a_heartbeat() -> None:
     kept = CommitHistory((TableCommit(14, now, "WRITE", {"read_version": 13, **heard}),))
     kept = replace(kept, commits=(*kept.commits, TableCommit(13, now, "OPTIMIZE")))
     assert applied_of_version("docs", kept, 14) == applied
+
+
+def test_a_row_and_json_have_their_own_fields() -> None:
+    asked = Action(id="a", action="pause", time=datetime(2026, 1, 1, tzinfo=UTC), options="{}")
+    assert row_of(asked)["time"] == asked.time
+    assert not {"time", "options", "round"} & plain(asked).keys()
+    made = AppliedVersion("docs", 3, 1, 2, 2, inserted=7)
+    assert plain(made)["inserted"] == 7
+    assert "inserted" not in row_of(made).keys() | {
+        each.name for each in columns_of(AppliedVersion)
+    }
+
+
+def test_defaults_that_a_brief_record_lacks_are_read() -> None:
+    contact = LastContact(datetime(2026, 1, 1, tzinfo=UTC), 7.5, minutes=(Minute(3), Minute(4, 1)))
+    assert brief(contact)["minutes"] == [{"minute": 3}, {"minute": 4, "rounds": 1}]
+    assert read(LastContact, json.loads(json.dumps(brief(contact)))) == contact
 
 
 def test_a_property_is_stored_under_the_text_that_marks_its_result() -> None:

@@ -8,9 +8,10 @@ from unittest.mock import patch
 
 import dcp.lake.quality.gate
 from dcp.lake.apply.merge_plan import MergePlan
-from dcp.lake.quality.report import CheckScope, ExpectationResult, QualityReport
+from dcp.lake.quality.report import QualityReport
 from dcp.lake.quality.suite import QualitySuite
 from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.tables.quality_check import CheckScope, ExpectationResult, QualityCheck
 from tests.lake.memory_store import MemoryStore
 
 BAD: Final = b'{"bad":true}'
@@ -28,18 +29,22 @@ def rows_checked(told: Callable[[], None]) -> Iterator[None]:
         bad = values.count(BAD)
         if bad:
             told()
-        return QualityReport(
+        check = QualityCheck(
             run="run",
             checked_at=datetime.fromtimestamp(0, UTC),
             table=plan.current.table,
+            table_id=table.table_id(),
+            version=plan.current.version,
+            round=plan.to_round,
+            scope=CheckScope.PENDING,
+            since_version=None,
+            table_rows=None,
+            checked_rows=len(values),
             suite=suite.name,
             suite_digest=suite.digest,
-            version=plan.current.version,
-            applied_round=plan.to_round,
-            scope=CheckScope.PENDING,
-            rows=len(values),
-            results=(ExpectationResult("no bad document", "No document is bad.", bad),),
         )
+        found = ExpectationResult("no bad document", "No document is bad.", unexpected_count=bad)
+        return QualityReport(check, (found,))
 
     with patch.object(dcp.lake.quality.gate, "check_plan", check_plan):
         yield

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -14,6 +13,7 @@ from dcp.lake.rounds.observer import NEXT_ROUND, Observer, RoundProgress
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.records import plain
 
 if TYPE_CHECKING:
     from dcp.lake.config.settings import Settings
@@ -114,7 +114,7 @@ class JsonObserver(Observer):
 
     def applied(self, version: AppliedVersion) -> None:
         """Print what an apply changed."""
-        say_event("applied", asdict(version))
+        say_event("applied", plain(version))
 
     def erased(self, request_id: str, detail: str) -> None:
         """Print the result of an erasure."""

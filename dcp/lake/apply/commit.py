@@ -22,7 +22,7 @@ from dcp.lake.tables.history import READ_VERSION
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.typed_columns import DOC, TypedColumns
-from dcp.records import plain
+from dcp.records import row_of
 
 _ATTEMPTS: Final = 5
 """Maintenance may rewrite the table during each MERGE; after so many attempts the apply fails."""
@@ -111,7 +111,7 @@ def _commit(
     lake: LakeTables, plan: MergePlan, writer_id: str, append: Append | None
 ) -> Exception | None:
     """Commit, and return the error, if any. The commit may have succeeded in spite of an error."""
-    metadata = plain(plan.current.after(plan.log_slice))
+    metadata = row_of(plan.current.after(plan.log_slice))
     metadata |= {
         "lake": lake.identity.lake_id,
         READ_VERSION: metadata.pop("version"),

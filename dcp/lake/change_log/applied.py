@@ -20,7 +20,7 @@ from dcp.lake.tables.history import FEW, WHOLE, WINDOW, TableCommit, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
 from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.records import UNSTORED, plain, read
+from dcp.records import UNSTORED, read, row_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
 
 
 def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
-    return {"since": status.since_version, **(plain(status.applied) if status.applied else {})}
+    return {"since": status.since_version, **(row_of(status.applied) if status.applied else {})}
 
 
 def applied_of_heartbeat(told: Mapping[str, Any]) -> AppliedVersion | None:
@@ -223,6 +223,7 @@ def indexed_applied(
 
 def applied_to_batch(applied: Iterable[AppliedVersion], round_number: int) -> pa.RecordBatch:
     rows = [
-        {"round": round_number, "kind": RowKind.APPLIED, "applied": plain(each)} for each in applied
+        {"round": round_number, "kind": RowKind.APPLIED, "applied": row_of(each)}
+        for each in applied
     ]
     return pa.RecordBatch.from_pylist(rows, schema=CHANGES)

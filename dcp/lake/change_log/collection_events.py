@@ -5,7 +5,6 @@ may undo. The policy for a dropped collection's rows is recorded once, by the fi
 receives the drop in a vbucket. It holds for all vbuckets, even if they receive the drop later.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,16 +13,19 @@ from typing import Final
 import pyarrow as pa
 
 from dcp.lake.change_log.epochs import Fork, dead_by_sql, forks_between, live_up_to
+from dcp.lake.change_log.system_event_detail import (
+    IS_DROP_SQL,
+    KEEPS_ROWS_SQL,
+    SystemEventDetail,
+    drop_with_policy,
+)
 from dcp.lake.config.settings import DroppedPolicy
-from dcp.lake.store.sql import integer_list, string
+from dcp.lake.store.sql import integer_list
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
 from dcp.records import read
-from dcp.wire.json_tree import json_tree
 from dcp.wire.vocabulary import SystemEventKind
 
-_DROP: Final = SystemEventKind.END_COLLECTION.name
-IS_DROP_SQL: Final = f"get_json_object(detail, '$.event') = {string(_DROP)}"
 IS_EVENT_SQL: Final = (
     f"{is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NOT NULL AND collection_id IS NOT NULL"
 )
@@ -47,12 +49,12 @@ class CollectionEvent:
     """The lake loses these documents, too (`_ends_documents`)."""
 
 
-def _ends_documents(event: str, policy: DroppedPolicy | None) -> bool:
+def _ends_documents(policy: DroppedPolicy | None, *, is_drop: bool) -> bool:
     """Return whether an event of a collection ends all older documents in the lake.
 
     It does unless it is a drop whose policy keeps them.
     """
-    return not (event == _DROP and policy is DroppedPolicy.KEEP)
+    return not (is_drop and policy is DroppedPolicy.KEEP)
 
 
 def ends_documents_sql(changes_sql: str) -> str:
@@ -74,11 +76,11 @@ def collection_events(
         f"AND vbucket IN ({integer_list(sorted(vbuckets))}) "
         f"AND collection_id IN ({integer_list(sorted(collection_ids))})",
     )
-    names = [json_tree(row["detail"])["event"] for row in rows]
-    policies = dropped_policies(lake) if _DROP in names else {}
+    drops = [SystemEventDetail.parse(row["detail"]).is_drop for row in rows]
+    policies = dropped_policies(lake) if any(drops) else {}
     ends = (
-        _ends_documents(name, policies.get(row["collection_id"]))
-        for row, name in zip(rows, names, strict=True)
+        _ends_documents(policies.get(row["collection_id"]), is_drop=is_drop)
+        for row, is_drop in zip(rows, drops, strict=True)
     )
     return [
         read(CollectionEvent, row | {"ends_documents": each})
@@ -133,7 +135,6 @@ def kept_vbuckets(lake: LakeTables, to_round: int) -> dict[int, frozenset[int]]:
 
 # The collection's id identifies a drop: a new collection of the same name has another id. The
 # manifest's uid does not, because a node that skips a manifest gives the drop another uid.
-_POLICY: Final = "policy"
 _IS_DECISION: Final = f"{is_kind(RowKind.SYSTEM_EVENT)} AND vbucket IS NULL"
 
 
@@ -143,7 +144,7 @@ def policies_to_batch(policies: Mapping[int, DroppedPolicy], round_number: int) 
             "round": round_number,
             "kind": RowKind.SYSTEM_EVENT,
             "collection_id": collection_id,
-            "detail": json.dumps({"event": _DROP, "collection_id": collection_id, _POLICY: policy}),
+            "detail": str(drop_with_policy(collection_id, policy)),
         }
         for collection_id, policy in sorted(policies.items())
     ]
@@ -157,17 +158,20 @@ def begin_text(collection_id: int) -> str:
     event shows that the collection exists. No document has a seqno below 0.
     """
     event = SystemEventKind.BEGIN_COLLECTION.name
-    return json.dumps({"event": event, "collection_id": collection_id})
+    return str(SystemEventDetail(event, collection_id=collection_id))
 
 
 def dropped_policies(lake: LakeTables) -> dict[int, DroppedPolicy]:
     rows = lake.changes.rows("DISTINCT collection_id, detail", _IS_DECISION)
-    return {row["collection_id"]: DroppedPolicy(json_tree(row["detail"])[_POLICY]) for row in rows}
+    return {
+        row["collection_id"]: DroppedPolicy(SystemEventDetail.parse(row["detail"]).policy or "")
+        for row in rows
+    }
 
 
 def kept_sql(changes_sql: str) -> str:
     """Return a scalar subquery: the array of the dropped collections whose rows stay."""
     return (
         f"(SELECT collect_set(collection_id) FROM {changes_sql} WHERE {_IS_DECISION} "
-        f"AND get_json_object(detail, '$.{_POLICY}') = {string(DroppedPolicy.KEEP)})"
+        f"AND {KEEPS_ROWS_SQL})"
     )

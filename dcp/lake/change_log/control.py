@@ -21,8 +21,8 @@ import pyarrow as pa
 from dcp.errors import LakeError
 from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.tables.lake_tables import LakeTables, ensure_ledger
-from dcp.lake.tables.schema import TIME, columns_of
-from dcp.records import UNSTORED, plain
+from dcp.lake.tables.schema import columns_of
+from dcp.records import STORED_ONLY, UNSTORED, read, row_of
 
 BACKFILL: Final = "backfill"
 PAUSE: Final = "pause"
@@ -57,17 +57,17 @@ class Action:
     """A request, with the driver's newest answer. Each row of ``control`` tells a part of it."""
 
     id: str
-    time: Annotated[datetime | None, UNSTORED, TIME] = None
+    time: Annotated[datetime | None, STORED_ONLY] = None
     who: str = ""
-    action: str
+    action: str = ""
     """backfill, erase, pause, resume, resync, cancel"""
     vbuckets: str | None = None
     """As 0-63, 70; None: all."""
-    options: Annotated[str | None, UNSTORED, pa.string()] = None
+    options: Annotated[str | None, STORED_ONLY] = None
     """A JSON object. Those of an erasure may name documents."""
     state: ActionState = ActionState.REQUESTED
     """In a row: null or requested; from a driver: begun, done, incomplete…"""
-    round: Annotated[int, UNSTORED, pa.int64()] = 0
+    round: Annotated[int, STORED_ONLY, pa.int64()] = 0
     """The newest round when a driver began it. In a row: when the driver answered."""
     detail: str = ""
     is_to_be_cancelled: Annotated[bool, UNSTORED] = False
@@ -140,11 +140,8 @@ class Control:
     def write(
         self, action: Action, state: ActionState, round_number: int | None = None, detail: str = ""
     ) -> None:
-        row = plain(action) | {
-            "options": action.options,
-            "time": datetime.now(UTC),
-            "who": action.who or _user(),
-            "state": state,
+        now, who = datetime.now(UTC), action.who or _user()
+        row = row_of(replace(action, time=now, who=who, state=state)) | {
             "round": round_number,
             "detail": detail or None,
         }
@@ -161,40 +158,34 @@ def actions_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
     Rows without an id belong to no request; a row with an unknown state has no effect. A cancel
     without a request before it is a request itself, to be refused.
     """
-    by_id: dict[str, list[Mapping[str, Any]]] = {}
+    by_id: dict[str, list[Action]] = {}
     for row in sorted(rows, key=lambda each: each["time"] or _LONG_AGO):
         if row["id"]:
-            by_id.setdefault(row["id"], []).append(row)
-    return tuple(map(_action, by_id.values()))
+            state = row["state"] if row["state"] in _ANSWERS else None
+            told = read(Action, {**row, "state": state})
+            by_id.setdefault(told.id, []).append(told)
+    return tuple(map(_joined, by_id.values()))
 
 
-def _action(rows: Sequence[Mapping[str, Any]]) -> Action:
-    asked = next((row for row in rows if row["action"] != CANCEL), rows[0])
-    action = Action(
-        id=asked["id"],
-        time=asked["time"],
-        who=asked["who"] or _NOBODY,
-        action=asked["action"] or "",
-        vbuckets=asked["vbuckets"],
-        options=asked["options"],
-    )
+def _joined(rows: Sequence[Action]) -> Action:
+    asked = next((row for row in rows if row.action != CANCEL), rows[0])
+    who = asked.who or _NOBODY
+    action = replace(asked, who=who, state=ActionState.REQUESTED, round=0, detail="")
     is_cancel, cancels = action.action == CANCEL, 0
     for row in rows:
-        detail, is_answer = row["detail"] or "", row["state"] in _ANSWERS
-        if row["action"] == CANCEL:
+        is_answer = row.state is not ActionState.REQUESTED
+        if row.action == CANCEL:
             cancels += -1 if is_answer else 1  # a count, since clocks may order an answer first
             if not is_cancel:
                 continue
         if not is_answer or not action.is_open:
             continue
-        if row["state"] == ActionState.BEGUN:
-            if action.state is ActionState.REQUESTED:
-                number = int(row["round"] or 0)
-                action = replace(action, state=ActionState.BEGUN, round=number, begun_detail=detail)
-            else:
-                action = replace(action, detail=detail)  # why it waits
+        if row.state is not ActionState.BEGUN:
+            action = replace(action, state=row.state, detail=row.detail)
+        elif action.state is ActionState.REQUESTED:
+            action = replace(action, state=row.state, round=row.round, begun_detail=row.detail)
         else:
-            action = replace(action, state=ActionState(row["state"]), detail=detail)
+            action = replace(action, detail=row.detail)  # why it waits
     # This end also answers one cancel.
     cancels -= action.state is ActionState.CANCELLED
     is_first = is_cancel and action.is_open

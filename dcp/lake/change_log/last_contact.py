@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import psutil
 
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.store.lake_store import LakeStore
 from dcp.printable import age_text
-from dcp.records import UNSTORED, Record, read
+from dcp.records import STORED_ONLY, brief, read
 from dcp.wire.json_tree import json_tree
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ MINUTES_KEPT: Final = 6 * 60
 
 
 @dataclass(frozen=True, slots=True)
-class Minute(Record):
+class Minute:
     """The driver's work in one minute. A minute without a contact has no entry."""
 
     minute: int
@@ -67,13 +67,9 @@ class Minute(Record):
             },
         )
 
-    def told(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults, which most do not."""
-        return {"minute": self.minute} | self.unlike(Minute(self.minute))
-
 
 @dataclass(frozen=True, slots=True)
-class LastContact(Record):
+class LastContact:
     time: datetime
     """The time when a driver last asked the cluster for its seqnos."""
     next_seconds: float
@@ -84,7 +80,7 @@ class LastContact(Record):
     """The driver's machine; empty if the driver left no note."""
     pid: int = 0
     """The driver's process id on that machine."""
-    minutes: Annotated[tuple[Minute, ...], UNSTORED] = ()
+    minutes: Annotated[tuple[Minute, ...], STORED_ONLY] = ()
     """The minutes of the last hours, oldest first."""
 
     @classmethod
@@ -106,9 +102,8 @@ class LastContact(Record):
 
 
 def note_contact(store: LakeStore, contact: LastContact) -> None:
-    told = {**contact.to_json(), "minutes": [each.told() for each in contact.minutes]}
     try:
-        store.note(_NAME, json.dumps(told, separators=(",", ":")).encode())
+        store.note(_NAME, json.dumps(brief(contact), separators=(",", ":")).encode())
     except Exception as failure:  # of many classes: a failed note must not end the run
         _LOGGER.info("%s: cannot note the last contact: %s", store.location, failure)
 
@@ -117,9 +112,7 @@ def noted_contact(store: LakeStore) -> LastContact | None:
     try:
         if (content := store.noted(_NAME)) is None:
             return None
-        told: Any = json_tree(content)
-        minutes = tuple(read(Minute, each) for each in told.get("minutes", ()))
-        return replace(read(LastContact, told), minutes=minutes)
+        return read(LastContact, json_tree(content))
     except Exception as failure:  # of many classes: the lake itself may still be readable
         _LOGGER.info("%s: cannot read the last contact: %s", store.location, failure)
         return None

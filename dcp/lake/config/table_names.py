@@ -15,4 +15,4 @@ CONTROL_TABLE: Final = "control"
 """Requests to the lake's driver and its answers, see `dcp.lake.change_log.control`."""
 
 QUALITY_TABLE: Final = "quality"
-"""The results of data quality checks, see `dcp.lake.quality.report`."""
+"""The results of data quality checks, see `dcp.lake.tables.quality_check`."""

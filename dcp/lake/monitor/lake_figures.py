@@ -35,7 +35,7 @@ from dcp.lake.task_board.board_files import read_board
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_stats import TaskStats
 from dcp.printable import Shown, number_ranges, printable
-from dcp.records import SPREAD, UNSTORED, Record
+from dcp.records import SPREAD, UNSTORED, Record, brief
 
 ROUNDS_SHOWN: Final = 30
 """The most rounds in the figures; fewer at first, if they have many vbuckets."""
@@ -173,7 +173,7 @@ class LakeFigures(Record, Shown):
     def minutes(self) -> Annotated[list[dict[str, Any]], "minutes"]:
         """The driver's last hours by minute, oldest first; a missing value is 0."""
         contact = self.last_contact
-        return [] if contact is None else [each.told() for each in contact.minutes]
+        return [] if contact is None else [brief(each) for each in contact.minutes]
 
     @property
     def newest_round(self) -> RoundFigures | None:

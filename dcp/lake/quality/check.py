@@ -26,11 +26,12 @@ from dcp.lake.change_log.applied import ReplicaStatus, replica_status
 from dcp.lake.change_log.round_queries import states_left
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.quality.engine import run_suite
-from dcp.lake.quality.report import CheckScope, PassedCheck, QualityReport, last_passed
+from dcp.lake.quality.report import PassedCheck, QualityReport, last_passed
 from dcp.lake.quality.suite import QualitySuite, load_suite
 from dcp.lake.store.sql import quoted, u64
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, replicas_in
+from dcp.lake.tables.quality_check import CheckScope, QualityCheck
 from dcp.lake.tables.schema import REPLICA
 
 _COUNT: Final = pa.schema([("documents", pa.int64())])
@@ -41,6 +42,7 @@ _CACHED_BYTES: Final = 256 * MEBIBYTE
 @dataclass(frozen=True, slots=True)
 class RowsToCheck:
     current: AppliedVersion
+    table_id: str
     vbucket_count: int
     rows_sql: str
     complete: Mapping[int, int]
@@ -94,6 +96,7 @@ def newest_version(
     then = complete_positions(lake, replace(BEGINNING, to_round=since.round)) if since else {}
     return RowsToCheck(
         current=status.current,
+        table_id=lake.table(table).table_id(),
         vbucket_count=lake.identity.vbucket_count,
         rows_sql=f"SELECT * FROM {lake.table_sql(table, status.version)}",
         complete={vbucket: seqno for vbucket, (_, seqno) in now.items()},
@@ -164,21 +167,21 @@ def check_version(spark: SparkSession, replica: RowsToCheck, suite: QualitySuite
     frame = _with_suite_columns(rows, replica, suite, checked_at)
     with _cached(frame) if count * replica.row_bytes <= _CACHED_BYTES else nullcontext():
         results, validation = run_suite(frame, suite, replica.facts)
-    return QualityReport(
+    check = QualityCheck(
         run=uuid4().hex,
         checked_at=checked_at,
         table=replica.current.table,
-        suite=suite.name,
-        suite_digest=suite.digest,
+        table_id=replica.table_id,
         version=replica.current.version,
-        applied_round=replica.current.to_round,
+        round=replica.current.to_round,
         scope=replica.scope,
         since_version=replica.since.version if replica.since else None,
-        rows=count,
         table_rows=replica.facts["rows"] if replica.facts else None,
-        results=results,
-        validation=validation,
+        checked_rows=count,
+        suite=suite.name,
+        suite_digest=suite.digest,
     )
+    return QualityReport(check, results, validation)
 
 
 @contextmanager

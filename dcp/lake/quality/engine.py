@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +22,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from dcp.errors import SetupError
-from dcp.lake.quality.report import ExpectationResult, QualityReport
-from dcp.lake.quality.suite import ExpectationSpec, QualitySuite, Severity, Subject
+from dcp.lake.quality.report import QualityReport
+from dcp.lake.quality.suite import ExpectationSpec, QualitySuite, Subject
 from dcp.lake.store.sql import quoted
+from dcp.lake.tables.quality_check import ExpectationResult, RowSample, Severity
 from dcp.lake.tables.schema import IDENTIFYING_COLUMNS
+from dcp.records import read
 
 SAMPLES_AT_MOST: Final = 5
 
@@ -92,7 +93,7 @@ def write_data_docs(report: QualityReport, folder: Path) -> Path:
     from great_expectations.render.view.view import DefaultJinjaPageView
 
     view: Any = DefaultJinjaPageView()  # its methods have no types
-    page = folder / f"{report.table}-{report.version}.html"
+    page = folder / f"{report.check.table}-{report.check.version}.html"
     try:
         with _quiet():
             text = str(view.render(ValidationResultsPageRenderer().render(report.validation)))
@@ -169,29 +170,23 @@ def _whole(name: str, outcomes: Sequence[Any]) -> Any:
 def _result(
     spec: ExpectationSpec, outcome: Any, facts: Mapping[str, Any] | None
 ) -> ExpectationResult:
-    made = partial(
-        ExpectationResult, spec.name, spec.says, severity=spec.severity, columns=spec.columns
-    )
+    made = partial(ExpectationResult, spec.name, spec.says, spec.columns, spec.severity)
     if outcome.success:
-        return made(0)
+        return made(unexpected_count=0)
     if problem := _problem(outcome.exception_info or {}):
-        return made(None, problem=problem)
+        return made(exception_message=problem)
     if spec.about is Subject.TABLE:
-        return made(None, seen=", ".join(f"{name} {(facts or {})[name]}" for name in spec.columns))
+        seen = ", ".join(f"{name} {(facts or {})[name]}" for name in spec.columns)
+        return made(observed_value=seen)
     count = outcome.result.get("unexpected_count")
     if not count:
         # An expectation about the rows together: it counts none but has seen something.
         seen = outcome.result.get("observed_value", "nothing")
         is_time = isinstance(seen, datetime)
-        return made(None, seen=f"{seen.isoformat()}+00:00" if is_time else str(seen))
+        return made(observed_value=f"{seen.isoformat()}+00:00" if is_time else str(seen))
     samples = outcome.result.get("partial_unexpected_index_list") or []
-    return made(
-        int(count),
-        tuple(
-            {name: _plain(sample.get(name)) for name in IDENTIFYING_COLUMNS}
-            for sample in samples[:SAMPLES_AT_MOST]
-        ),
-    )
+    shown = tuple(read(RowSample, each) for each in samples[:SAMPLES_AT_MOST])
+    return made(unexpected_count=int(count), samples=shown)
 
 
 def _problem(exception_info: Mapping[str, Any]) -> str:
@@ -201,11 +196,6 @@ def _problem(exception_info: Mapping[str, Any]) -> str:
         if info.get("raised_exception"):
             return str(info.get("exception_message") or "no message").strip().splitlines()[0]
     return ""
-
-
-def _plain(value: object) -> object:
-    """A sample's value for JSON: DECIMAL columns hold whole numbers."""
-    return int(value) if isinstance(value, Decimal) else value
 
 
 @contextmanager

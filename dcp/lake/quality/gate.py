@@ -9,10 +9,11 @@ from dcp.errors import QualityError
 from dcp.lake.adapters.merge_rows import written_rows
 from dcp.lake.apply.merge_plan import MergePlan
 from dcp.lake.config.settings import INSTALLED_SUITE
-from dcp.lake.quality.report import CheckScope, QualityReport, write_results
+from dcp.lake.quality.report import QualityReport, write_results
 from dcp.lake.quality.suite import QualitySuite, load_suite
 from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.lake_tables import LakeTables
+from dcp.lake.tables.quality_check import CheckScope
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class QualityGate:
         if self._suite is None:
             return True
         report = check_plan(lake, plan, self._suite)
-        if report.passed:
+        if report.success:
             self._withheld.pop(plan.current.table, None)
             return True
         before = self._withheld.get(plan.current.table)
@@ -72,6 +73,7 @@ def check_plan(lake: LakeTables, plan: MergePlan, suite: QualitySuite) -> Qualit
     with written_rows(lake.spark, lake.table_sql(plan.current.table), merge) as written:
         rows = RowsToCheck(
             current=current,
+            table_id=lake.table(current.table).table_id(),
             vbucket_count=lake.identity.vbucket_count,
             rows_sql=f"SELECT * FROM {written}",
             complete={vb: seqno for vb, (_, seqno) in complete_positions(lake, current).items()},
@@ -82,14 +84,15 @@ def check_plan(lake: LakeTables, plan: MergePlan, suite: QualitySuite) -> Qualit
 
 
 def _broken(report: QualityReport) -> set[str]:
-    return {each.name for each in report.failed}
+    return {each.expectation for each in report.failed}
 
 
 def _told(report: QualityReport) -> str:
     failed = "\n".join(f"  {each}" for each in report.failed)
+    check = report.check
     return (
-        f"{report.table} stays at version {report.version}: quality.gate holds the apply of round "
-        f"{report.applied_round} back: of its {report.rows:,} rows some break suite "
-        f"{report.suite!r}. Correct them at the source (the next round brings them), or change the "
+        f"{check.table} stays at version {check.version}: quality.gate holds the apply of round "
+        f"{check.round} back: of its {check.checked_rows:,} rows some break suite "
+        f"{check.suite!r}. Correct them at the source (the next round brings them), or change the "
         f"suite\n{failed}"
     )

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from dcp.errors import ConfigError, SetupError
 from dcp.installation import how_to_install
+from dcp.lake.tables.quality_check import Severity
 from dcp.lake.tables.schema import REPLICA
 from dcp.suggestions import did_you_mean
 from dcp.wire.json_tree import json_tree
@@ -36,13 +37,6 @@ the latter to the former, in percent. The age of the newest apply at the time of
 
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
-
-
-class Severity(StrEnum):
-    """The weight of an expectation: a ``warning`` is reported, and fails nothing."""
-
-    ERROR = "error"
-    WARNING = "warning"
 
 
 class Subject(StrEnum):

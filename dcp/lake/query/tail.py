@@ -10,6 +10,7 @@ from typing import Any
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.round_queries import newest_item_counts, take_items
 from dcp.lake.tables.lake_tables import LakeTables
+from dcp.records import read
 
 _SHOWN_BYTES = 4096
 _ORDER = attrgetter("round", "seqno", "vbucket")
@@ -55,17 +56,9 @@ def changes_since(lake: LakeTables, round_number: int) -> tuple[int, Iterator[Ch
 def _changes(lake: LakeTables, first: int, last: int, count: int | None) -> list[Change]:
     def newest(rows: Iterable[Mapping[str, Any]]) -> list[Change]:
         changes = (
-            Change(
-                round=row["round"],
-                kind=row["kind"],
-                vbucket=row["vbucket"],
-                seqno=int(row["seqno"]),
-                cas=int(row["cas"]),
-                key=row["key"],
-                value_bytes=len(row["value"] or b""),
-                value=(row["value"] or b"")[:_SHOWN_BYTES],
-            )
+            read(Change, {**row, "value": value[:_SHOWN_BYTES], "value_bytes": len(value)})
             for row in rows
+            for value in (row["value"] or b"",)
         )
         if count is None:
             return sorted(changes, key=_ORDER)

@@ -17,13 +17,13 @@ from dcp.lake.adapters.apply_sql import (
     touched_sql,
 )
 from dcp.lake.change_log.collection_events import (
-    IS_DROP_SQL,
     IS_EVENT_SQL,
     ends_documents_sql,
     kept_sql,
     undone_by_sql,
 )
 from dcp.lake.change_log.epochs import IS_FORK_SQL, dead_by_sql
+from dcp.lake.change_log.system_event_detail import IS_DROP_SQL
 from dcp.lake.config.contracts import same_name_key
 from dcp.lake.config.json_paths import FieldName, Step
 from dcp.lake.receive.keys import ESCAPE_PREFIX

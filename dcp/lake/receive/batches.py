@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dcp.lake.change_log.system_event_detail import SystemEventDetail
 from dcp.lake.receive.arrow_columns import (
     constant_column,
     integer_column,
@@ -31,7 +32,7 @@ from dcp.lake.receive.document_columns import (
     layered_rows,
     stored_documents,
 )
-from dcp.lake.receive.dropped_policies import collection_of, system_event_text
+from dcp.lake.receive.dropped_policies import collection_of
 from dcp.lake.receive.keys import key_columns
 from dcp.lake.receive.private_values import PrivateValues
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind
@@ -240,7 +241,7 @@ class BatchBuilder:
                     event.vbucket,
                     event.seqno,
                     collection_id=collection_of(event),
-                    detail=system_event_text(event),
+                    detail=str(SystemEventDetail.of(event)),
                 )
 
     def _at_seqno(self, kind: RowKind, vbucket: int, seqno: int, **values: Any) -> None:

@@ -5,16 +5,13 @@ the manifests that a driver has seen, and from the lake's list of tables. A poli
 recorded for a drop holds whatever the settings say.
 """
 
-import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
 
 from dcp.lake.config.settings import DroppedPolicy, PolicySettings
 from dcp.lake.tables.collections import Collections
 from dcp.protocol.events import SystemEventReceived
 from dcp.wire.system_event import EndOfDocuments
-from dcp.wire.vocabulary import SystemEventKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +60,6 @@ class DroppedPolicies:
             raise collections.unknown("policy.dropped_collections", name)
 
 
-_KINDS: Final = frozenset(map(int, SystemEventKind))
-
-
 def collection_of(event: SystemEventReceived) -> int | None:
     """Return the collection whose older documents an event ends; None for other events."""
     return event.meaning.collection_id if isinstance(event.meaning, EndOfDocuments) else None
-
-
-def system_event_text(event: SystemEventReceived) -> str:
-    """Return the event as JSON: its name, ids if we know its layout, and bytes as sent."""
-    told: dict[str, Any] = {
-        "event": SystemEventKind(event.event).name if event.event in _KINDS else event.event,
-        "version": event.version,
-        "value": event.value.hex(),
-    }
-    if event.meaning is not None:
-        for field in fields(event.meaning):
-            value = getattr(event.meaning, field.name)
-            told[field.name] = _text(value) if isinstance(value, bytes) else value
-    elif event.name:
-        told["name"] = _text(event.name)
-    return json.dumps(told)
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")

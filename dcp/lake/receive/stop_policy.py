@@ -31,9 +31,10 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
+from dcp.client.consumer_events import StopReason
 from dcp.lake.rounds.round_plan import TaskBudget
 from dcp.lake.rounds.stream_result import StreamResult
-from dcp.lake.tables.round_record import Outcome
+from dcp.lake.tables.round_record import Outcome, StuckReason
 from dcp.wire.vocabulary import SnapshotFlag
 
 LONGEST_WAIT_SECONDS: Final = 0.25
@@ -157,7 +158,7 @@ class StopPolicy:
             vbucket = result.plan.vbucket
             reason = detail = ""
             if trouble := consumer.trouble(vbucket):
-                reason, detail = "no stream", trouble
+                reason, detail = StuckReason.NO_STREAM, trouble
             elif result.position.seqno == result.plan.position.seqno:
                 is_silent = self._silent_seconds(vbucket) >= self._ask_after_seconds
                 rounds = round_number - (result.plan.state.last_data_round or 0)
@@ -231,17 +232,17 @@ class StopPolicy:
         assert result.node is not None, "it has a stream"
         node, position = result.node, result.position
         if self._waits_for_turn(result):
-            return "waiting for its turn", f"{node} reads its disk for other vbuckets first"
+            return StuckReason.WAITING_FOR_TURN, f"{node} reads its disk for other vbuckets first"
         silent_seconds = self._silent_seconds(result.plan.vbucket)
         nothing = f"{node} sent nothing of it for {silent_seconds:.1f} s at seqno {position.seqno}"
         unanswered_seconds = self._listened_seconds - self._nodes[node].unanswered_since
         if unanswered_seconds >= self._ask_after_seconds:
-            return "node unavailable", f"{nothing}, and does not answer what it holds"
+            return StopReason.NODE_UNAVAILABLE, f"{nothing}, and does not answer what it holds"
         holds = _holds(result.plan.vbucket, self._told(result))
         if position.is_complete:
-            return "waiting for data", f"{nothing}, and {holds}"
+            return StuckReason.WAITING_FOR_DATA, f"{nothing}, and {holds}"
         snapshot = f"of a snapshot that ends at {position.snap_end}"
-        return "waiting for snapshot end", f"{nothing} {snapshot}, and {holds}"
+        return StuckReason.WAITING_FOR_SNAPSHOT_END, f"{nothing} {snapshot}, and {holds}"
 
     def _ask(self, node: NodeAddress, consumer: Consumer) -> None:
         """Ask again only after the time for an answer: answers may wait behind data."""

@@ -37,7 +37,7 @@ from dcp.lake.rounds.round_plan import RoundPlan, TaskBudget, TaskPlan
 from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.spark.task_errors import carried_errors
 from dcp.lake.store.lake_store import BatchFunction
-from dcp.lake.tables.round_record import Outcome, VbucketReport, states_to_batch
+from dcp.lake.tables.round_record import Outcome, StuckReason, VbucketReport, states_to_batch
 from dcp.lake.tables.schema import RowKind
 from dcp.lake.tables.vbucket_state import RollbackOrder
 from dcp.lake.task_board.board_files import TaskWatcher, shown_on_board
@@ -52,7 +52,7 @@ from dcp.protocol.events import (
     StreamOpened,
     SystemEventReceived,
 )
-from dcp.records import plain
+from dcp.records import row_of
 from dcp.types import FailoverLog
 from dcp.wire.system_event import CollectionEnded
 
@@ -261,9 +261,10 @@ class TaskReceiver:
             requested.vb_uuid,
             self._server_failover_logs.get(event.vbucket),
         )
-        self._batches.add_event(RowKind.ROLLBACK, event.vbucket, rollback=plain(order))
+        self._batches.add_event(RowKind.ROLLBACK, event.vbucket, rollback=row_of(order))
         self.results[event.vbucket].order = order
-        self._end(VbucketStop(event.vbucket, Outcome.ROLLBACK, "rollback", str(order)))
+        reason = StuckReason.ROLLBACK
+        self._end(VbucketStop(event.vbucket, Outcome.ROLLBACK, reason, str(order)))
 
     # When a vbucket ends
 

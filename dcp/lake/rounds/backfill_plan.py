@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.round_plan import BackfillNodes, LeftOut, left_out_lines
+from dcp.lake.tables.round_record import StuckReason
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, Restart, VbucketProgress
 from dcp.records import Record
 
@@ -225,7 +226,7 @@ def copy_to_begin_with(
 ) -> "VbucketHolder | LeftOut":
     vbucket, complete = state.vbucket, state.complete_seqno
     if state.order is not None:
-        return LeftOut(vbucket, "rollback pending", "the rollback comes first")
+        return LeftOut(vbucket, StuckReason.ROLLBACK_PENDING, "the rollback comes first")
     active = cluster.failover_logs.get(vbucket)
     on_branch = [
         copy
@@ -237,18 +238,19 @@ def copy_to_begin_with(
     best = max(on_branch, key=lambda each: each.high_seqno, default=None)
     if best is None and copies:
         named = ", ".join(str(copy.node) for copy in copies)
-        return LeftOut(
-            vbucket, "replica on another branch", f"{named}: the active node is on another"
-        )
+        detail = f"{named}: the active node is on another"
+        return LeftOut(vbucket, StuckReason.REPLICA_ON_ANOTHER_BRANCH, detail)
     if best is None:
         return _no_copy(vbucket, nodes)
     if best.high_seqno < complete:
         detail = f"{best.node} holds seqnos up to {best.high_seqno}, the lake up to {complete}"
-        return LeftOut(vbucket, "replica behind", detail)
+        return LeftOut(vbucket, StuckReason.REPLICA_BEHIND, detail)
     return best
 
 
 def _no_copy(vbucket: int, nodes: BackfillNodes) -> LeftOut:
     if nodes.reads_replicas:
-        return LeftOut(vbucket, "no replica", "no node that answers holds it as a replica")
-    return LeftOut(vbucket, "no active node", "no node that answers holds it")
+        return LeftOut(
+            vbucket, StuckReason.NO_REPLICA, "no node that answers holds it as a replica"
+        )
+    return LeftOut(vbucket, StuckReason.NO_ACTIVE_NODE, "no node that answers holds it")

@@ -13,6 +13,7 @@ from typing import Final
 
 from dcp.lake.config.settings import RollbackPolicy
 from dcp.lake.rounds.round_plan import LeftOut
+from dcp.lake.tables.round_record import StuckReason
 from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -33,7 +34,7 @@ def plan_rollback(
     if policy is RollbackPolicy.FAIL:
         return LeftOut(
             state.vbucket,
-            "rollback",
+            StuckReason.ROLLBACK,
             f"{order}; policy.rollback is fail: set it to rewrite or resync, or run "
             f"dcplake resync --vbuckets {state.vbucket} (dcplake plan shows how much that reads)",
         )
@@ -48,7 +49,7 @@ def plan_rollback(
     if is_refused_again and state.fruitless_rollbacks + 1 >= FRUITLESS_MOST:
         return LeftOut(
             state.vbucket,
-            "rollback without progress",
+            StuckReason.ROLLBACK_WITHOUT_PROGRESS,
             f"{order}, again, although nothing was read since the last order; the node does not "
             f"follow the protocol, or lost more than it says: "
             f"dcplake resync --vbuckets {state.vbucket} streams it again from the beginning",

@@ -154,6 +154,7 @@ class LeftOut:
 
     vbucket: int
     reason: str
+    """A `StuckReason`, a `StopReason` of the client, or an `Outcome`."""
     detail: str
 
 

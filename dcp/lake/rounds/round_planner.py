@@ -17,6 +17,7 @@ from dcp.lake.rounds.backfill_plan import BACKFILL_ROUND_SECONDS
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.restarts import restarts_of
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskBudget, TaskPlan
+from dcp.lake.tables.round_record import StuckReason
 from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
 
 if TYPE_CHECKING:
@@ -121,12 +122,13 @@ def _planned(
         return skipped
     node = cluster.map.owner(vbucket)
     if node is None:
-        return LeftOut(vbucket, "no active node", cluster.map.why_without_owner(vbucket))
+        return LeftOut(vbucket, StuckReason.NO_ACTIVE_NODE, cluster.map.why_without_owner(vbucket))
     if node in cluster.unreachable:
-        return LeftOut(vbucket, "node unreachable", f"{node}: {cluster.unreachable[node]}")
+        detail = f"{node}: {cluster.unreachable[node]}"
+        return LeftOut(vbucket, StuckReason.NODE_UNREACHABLE, detail)
     if goal is None:
         detail = f"{node} did not tell its high seqno, or its branch"
-        return LeftOut(vbucket, "no high seqno", detail)
+        return LeftOut(vbucket, StuckReason.NO_HIGH_SEQNO, detail)
     return StreamPlan(state, node, goal, restart)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from dcp.lake.rounds.round_plan import LeftOut, RoundPlan
-from dcp.lake.tables.round_record import Outcome
+from dcp.lake.tables.round_record import Outcome, StuckReason
 from dcp.lake.tables.vbucket_state import RestartReason
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class BoundedRun:
             if each.vbucket in backfill or progress[each.vbucket]:
                 continue
             if each.failed or (everything and each.outcome is Outcome.BUDGET):
-                reason = each.reason or "no progress"
+                reason = each.reason or StuckReason.NO_PROGRESS
                 detail = each.detail or f"{_FRUITLESS_ROUNDS} rounds brought nothing of it"
                 self.given_up[each.vbucket] = LeftOut(each.vbucket, reason, detail)
 
@@ -92,7 +92,8 @@ class BoundedRun:
             elif self._begun[vbucket] >= _EPOCHS_MOST:
                 detail = f"it ordered {self._begun[vbucket]} rollbacks in this run"
             if detail:
-                self.given_up[vbucket] = LeftOut(vbucket, "node contradicts itself", detail)
+                reason = StuckReason.NODE_CONTRADICTS_ITSELF
+                self.given_up[vbucket] = LeftOut(vbucket, reason, detail)
 
 
 def _backfill_vbuckets(plan: RoundPlan) -> frozenset[int]:

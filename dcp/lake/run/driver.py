@@ -80,7 +80,7 @@ from dcp.lake.tables.lake_tables import (
     remember_nodes,
     replicas_in,
 )
-from dcp.lake.tables.round_record import Outcome
+from dcp.lake.tables.round_record import Outcome, StuckReason
 from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.printable import Shown
 
@@ -533,4 +533,4 @@ class Driver:
         told = {left.vbucket for left in known}
         detail = "a table shows its old rows until it is streamed whole"
         stale = sorted(self._applier.stale)
-        return tuple(LeftOut(vb, "stale", detail) for vb in stale if vb not in told)
+        return tuple(LeftOut(vb, StuckReason.STALE, detail) for vb in stale if vb not in told)

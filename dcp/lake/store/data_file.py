@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from dcp.lake.config.memory import UPLOAD_PART_BYTES
 from dcp.lake.store.table_location import TableLocation
-from dcp.records import plain
+from dcp.records import row_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class DataFile:
     """JSON as in the Delta protocol, "Per-file Statistics"."""
 
     def to_batch(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([plain(self)], schema=DATA_FILE)
+        return pa.RecordBatch.from_pylist([row_of(self)], schema=DATA_FILE)
 
 
 _TYPES: Final[Mapping[object, pa.DataType]] = {str: pa.string(), int: pa.int64()}

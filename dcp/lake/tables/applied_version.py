@@ -10,10 +10,10 @@ import pyarrow as pa
 from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Undo
 from dcp.lake.tables.vbucket_state import Round, Vbucket
 from dcp.printable import number_ranges
-from dcp.records import UNSTORED
+from dcp.records import TOLD_ONLY
 
 Version = Annotated[int, pa.int64()]
-Count = Annotated[int, UNSTORED]
+Count = Annotated[int, TOLD_ONLY]
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -109,7 +109,7 @@ class LakeIdentity:
 _LEDGERS: Final[Mapping[str, Sequence[str]]] = {
     AUDIT_TABLE: REPLICA_CLUSTERING,
     CONTROL_TABLE: (),
-    QUALITY_TABLE: ("time",),
+    QUALITY_TABLE: ("checked_at",),
 }
 """By table, the columns that it is clustered by."""
 LEDGERS: Final = tuple(_LEDGERS)

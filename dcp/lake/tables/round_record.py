@@ -12,7 +12,7 @@ from dcp.errors import LakeError
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.tables.schema import CHANGES, RowKind
 from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
-from dcp.records import Record, plain, read
+from dcp.records import Record, brief, read, row_of
 
 UNDECODABLE: Final = (
     "values cannot be decoded and are as they were sent: datatype is above 1 there, "
@@ -41,6 +41,40 @@ class Outcome(StrEnum):
     """It was behind but could not be streamed; ``reason`` and ``detail`` say why."""
 
 
+class StuckReason(StrEnum):
+    """The reason why a run or a comparison cannot go on with a vbucket.
+
+    The client has further reasons (`dcp.client.consumer_events.StopReason`).
+    """
+
+    NO_ACTIVE_NODE = "no active node"
+    """The cluster map names none, or no node that answers holds the vbucket."""
+    NODE_UNREACHABLE = "node unreachable"
+    NO_HIGH_SEQNO = "no high seqno"
+    """The node did not tell its high seqno, or its branch."""
+    NO_STREAM = "no stream"
+    """The round ended before a stream was open."""
+    WAITING_FOR_TURN = "waiting for its turn"
+    """The node reads its disk for other vbuckets first."""
+    WAITING_FOR_DATA = "waiting for data"
+    WAITING_FOR_SNAPSHOT_END = "waiting for snapshot end"
+    NO_PROGRESS = "no progress"
+    """Several rounds brought nothing of it."""
+    NODE_CONTRADICTS_ITSELF = "node contradicts itself"
+    ROLLBACK = "rollback"
+    """The node ordered a rollback, which no epoch has followed."""
+    ROLLBACK_WITHOUT_PROGRESS = "rollback without progress"
+    ROLLBACK_PENDING = "rollback pending"
+    """A backfill waits until the rollback is done."""
+    NO_REPLICA = "no replica"
+    REPLICA_BEHIND = "replica behind"
+    REPLICA_ON_ANOTHER_BRANCH = "replica on another branch"
+    STALE = "stale"
+    """A table shows old rows of it, until a round streams it whole."""
+    DELETIONS_PURGED = "deletions purged"
+    """The source forgot deletions that a comparison needs."""
+
+
 @dataclass(frozen=True, slots=True)
 class VbucketReport(Record):
     """A vbucket's result in a round. If the vbucket was left out, it has only a reason."""
@@ -54,6 +88,7 @@ class VbucketReport(Record):
     complete_seqno: int = 0
     target_seqno: int = 0
     reason: str = ""
+    """A `StuckReason` or the client's; empty if the vbucket advanced."""
     detail: str = ""
     escaped_keys: int = 0
     undecodable_values: int = 0
@@ -71,9 +106,10 @@ class VbucketReport(Record):
         return read(cls, json.loads(status) | {"vbucket": vbucket})
 
     def status(self) -> str:
-        """Return the JSON for ``detail`` of the status row, without default values."""
-        unset = VbucketReport(self.vbucket, self.outcome)
-        return json.dumps({"outcome": self.outcome} | self.unlike(unset))
+        """Return the JSON for ``detail`` of the status row, whose column has the vbucket."""
+        told = brief(self)
+        del told["vbucket"]
+        return json.dumps(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +156,7 @@ def states_to_batch(
             "kind": RowKind.POSITION,
             "seqno": state.position.seqno,
             "vb_uuid": state.position.vb_uuid,
-            "position": plain(state),
+            "position": row_of(state),
         }
         for state in states
     ]

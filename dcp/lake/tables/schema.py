@@ -13,17 +13,18 @@ them: bit 2 is SNAPPY, bit 4 is XATTR. ``xattrs`` is null, and ``detail`` in ``c
 from dataclasses import is_dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final, get_args, get_origin
 
 import pyarrow as pa
 
 from dcp.lake.store.sql import quoted, string_list
 from dcp.lake.tables.applied_version import AppliedVersion
+from dcp.lake.tables.quality_check import ExpectationResult, QualityCheck, RowSample
 from dcp.lake.tables.undone_key import DocumentState, UndoneKey
 from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
-from dcp.records import SPREAD, UNSTORED, bare, marked
+from dcp.records import SPREAD, bare, marked, row_members
 
-FORMAT_VERSION: Final = 9
+FORMAT_VERSION: Final = 10
 """The format of lakes: columns, kinds of rows, metadata of commits. Other lakes are refused."""
 
 
@@ -50,7 +51,7 @@ class RowKind(StrEnum):
     """seqno"""
 
     SYSTEM_EVENT = "system_event"
-    """seqno, detail (JSON).
+    """seqno, detail (JSON, see `dcp.lake.change_log.system_event_detail`).
 
     ``collection_id`` is set if a collection begins, is flushed or is dropped. At the source, the
     vbucket then has none of its documents at a lower seqno.
@@ -118,17 +119,13 @@ def column_type(annotation: Any) -> pa.DataType:
 
 
 def columns_of(kind: Any) -> list[pa.Field]:
-    """Return the columns of a record's rows.
-
-    A field that is not stored in JSON is a column if its annotation has an Arrow type.
-    """
+    """Return the columns of a record's rows."""
     columns: list[pa.Field] = []
-    for name, annotation in get_type_hints(kind, include_extras=True).items():
-        mark = marked(annotation, str)
-        if mark == SPREAD:
+    for name, annotation in row_members(kind):
+        if name == SPREAD:
             columns += columns_of(bare(annotation)[0])
-        elif mark != UNSTORED or marked(annotation, pa.DataType) is not None:
-            columns.append(pa.field(mark or name, column_type(annotation)))
+        else:
+            columns.append(pa.field(name, column_type(annotation)))
     return columns
 
 
@@ -214,32 +211,9 @@ DOCUMENT_STATE: Final = column_type(DocumentState)
 AUDIT: Final = pa.schema(columns_of(UndoneKey))
 """The table ``undone``: one row for each key in each replica that a rollback took back."""
 
-IDENTIFYING_COLUMNS: Final = ("vbucket", "key", "seqno")
-"""Samples of a replica's rows have these columns."""
+IDENTIFYING_COLUMNS: Final = tuple(each.name for each in columns_of(RowSample))
 
-QUALITY: Final = pa.schema(
-    [
-        ("run", pa.string()),  # identifies one check of one table
-        ("time", TIME),
-        ("table", pa.string()),
-        ("table_id", pa.string()),  # Delta's id: a table that is created again gets another
-        ("version", pa.int64()),  # of the table
-        ("round", pa.int64()),  # of that version
-        ("scope", pa.string()),  # changed rows, whole table
-        ("since_version", pa.int64()),  # of changed rows: the version that the check starts from
-        ("table_rows", pa.int64()),
-        ("checked_rows", pa.int64()),
-        ("suite", pa.string()),
-        ("suite_digest", pa.string()),
-        ("expectation", pa.string()),
-        ("columns", pa.list_(pa.string())),
-        ("severity", pa.string()),
-        ("success", pa.bool_()),
-        ("failed", pa.int64()),  # rows; null if the expectation counts none
-        ("samples", pa.list_(pa.struct(list(map(REPLICA.field, IDENTIFYING_COLUMNS))))),
-        ("found", pa.string()),  # if it counts none: the observed value, or why it could not run
-    ]
-)
+QUALITY: Final = pa.schema([*columns_of(QualityCheck), *columns_of(ExpectationResult)])
 """The table ``quality``: one row for each expectation of each check."""
 
 

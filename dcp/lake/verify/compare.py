@@ -31,6 +31,7 @@ from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.collections import replicas_of
 from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.lake_tables import ReplicaTable, refuse_lost_replica, replicas_in
+from dcp.lake.tables.round_record import StuckReason
 from dcp.lake.verify.frames import (
     Pins,
     pin_replicas,
@@ -94,7 +95,11 @@ def verify(
         reader = SourceReader(lake, settings, access, probe, lake_state, show_pass)
         reader.leave_out(
             [
-                LeftOut(state.vbucket, "rollback", f"{state.order}, which the next run follows")
+                LeftOut(
+                    state.vbucket,
+                    StuckReason.ROLLBACK,
+                    f"{state.order}, which the next run follows",
+                )
                 for state in lake_state.states.values()
                 if state.order is not None
             ]

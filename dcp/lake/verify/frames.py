@@ -17,6 +17,7 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
+from dcp.lake.tables.round_record import StuckReason
 from dcp.lake.tables.schema import CHANGES
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def unpinned_vbuckets(wanted: Mapping[ReplicaTable, Collection[int]], pins: Pins
     return [
         LeftOut(
             vbucket,
-            "stale",
+            StuckReason.STALE,
             f"{replica.name} waits for its first complete snapshot after a rollback, or with "
             "another [filter]",
         )

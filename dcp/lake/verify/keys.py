@@ -15,6 +15,7 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.lake_tables import ReplicaTable
+from dcp.lake.tables.round_record import StuckReason
 from dcp.lake.verify.frames import (
     IN_REPLICA_ONLY,
     KINDS,
@@ -156,7 +157,7 @@ def undecidable(
     return [
         LeftOut(
             vbucket,
-            "deletions purged",
+            StuckReason.DELETIONS_PURGED,
             f"the source forgot deletions up to seqno {purge_seqno}, above {seqno}, where "
             f"{replica.name} stands: a missing key proves nothing; replicate first",
         )

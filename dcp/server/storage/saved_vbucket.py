@@ -6,17 +6,18 @@ Everything else about a vbucket follows from its items.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from dcp.records import brief, read
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.manifest_table import ManifestTable
 from dcp.server.storage.disk_batch import DiskFormatError
 from dcp.server.storage.disk_file import OsFile
-from dcp.types import FailoverEntry, FailoverLog
+from dcp.types import FailoverLog
 from dcp.wire.vocabulary import VbucketState
 
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class SavedVbucket:
     """The last CAS value that the vbucket assigned."""
     manifests: tuple[tuple[int, int], ...] = ()
     """Seqno of each system event, and the number of its manifest in the ``ManifestTable``."""
-    high_seqnos: Mapping[int, int] | None = None
+    high_seqnos: Mapping[int, int] = field(default_factory=dict)
     """By collection."""
     complete_seqno: int | None = None
     """End of the last complete snapshot, if a replica has parts of one on disk. None: every disk
@@ -54,33 +55,16 @@ class SavedVbucket:
     """The active's purge seqno: a replica got no tombstones up to here."""
 
     @property
-    def lasting(self) -> object:
+    def lasting(self) -> "SavedVbucket":
         """The part that no item shows; a change of it must be saved."""
-        return (
-            self.state,
-            self.failover_log,
-            self.base_seqno,
-            self.manifests,
-            self.complete_seqno,
-            self.learned_purge_seqno,
-        )
+        return replace(self, last_cas=0, high_seqnos={})
 
     @property
     def manifest_numbers(self) -> frozenset[int]:
         return frozenset(number for _, number in self.manifests)
 
     def encode(self) -> bytes:
-        tree = {
-            "version": STATE_VERSION,
-            "state": int(self.state),
-            "log": [[entry.vb_uuid, entry.seqno] for entry in self.failover_log.entries],
-            "base": self.base_seqno,
-            "cas": self.last_cas,
-            "manifests": self.manifests,
-            "highs": list((self.high_seqnos or {}).items()),
-            "whole": self.complete_seqno,
-            "purge": self.learned_purge_seqno,
-        }
+        tree = {"version": STATE_VERSION, **brief(self)}
         return json.dumps(tree, separators=(",", ":")).encode()
 
     @classmethod
@@ -95,16 +79,7 @@ class SavedVbucket:
                 f"vbucket {vbucket}: found state version {tree['version']}, "
                 f"expected {STATE_VERSION}"
             )
-        return cls(
-            VbucketState(tree["state"]),
-            FailoverLog(tuple(FailoverEntry(*entry) for entry in tree["log"])),
-            tree["base"],
-            tree["cas"],
-            tuple((seqno, number) for seqno, number in tree["manifests"]),
-            dict(tree["highs"]),
-            tree["whole"],
-            tree["purge"],
-        )
+        return read(cls, tree)
 
 
 class StateOnDisk:

@@ -83,7 +83,7 @@ class Vbucket:
         self.documents.rewind()
         self.named_manifests = saved.manifest_numbers
         steps = [(seqno, self._manifest(home, number)) for seqno, number in saved.manifests]
-        self.documents.collections.restore(steps, saved.high_seqnos or {}, data.high_seqno)
+        self.documents.collections.restore(steps, saved.high_seqnos, data.high_seqno)
         data.disk.restore_high_seqnos(self.documents.collections.high_seqnos)
         # After a crash items may be newer than the saved clock, and CAS values must not repeat.
         for version in data.newest.versions:

@@ -4,7 +4,9 @@ import json
 import re
 from pathlib import Path
 
+from dcp.client.consumer_events import StopReason
 from dcp.lake.monitor.lake_metrics import LAKE_METRICS
+from dcp.lake.tables.round_record import StuckReason
 from dcp.relay.figures import RelayFigures
 
 ROOT = Path(__file__).parents[3]
@@ -52,3 +54,13 @@ def test_each_alerting_rule_is_about_exported_metrics_and_links_to_its_section()
     assert [name for name, _, _ in found] == re.findall(r"^## (\w+)$", page, re.MULTILINE)
     sections = re.split(r"^## .*$", page, flags=re.MULTILINE)[1:]
     assert all("**Look at**" in each and "**Do**" in each for each in sections)
+
+
+def test_the_page_of_alarms_lists_each_reason_of_a_stuck_vbucket() -> None:
+    page = (ROOT / "docs" / "howto" / "alarms.md").read_text()
+    _, _, rows = page.partition("| `reason` | meaning | what to do |\n")
+    listed = re.findall(r"^\| (`.+?) \| ", rows.partition("\n\n")[0], re.MULTILINE)
+    of_runs = {StuckReason.NO_PROGRESS, StuckReason.NODE_CONTRADICTS_ITSELF, StuckReason.STALE}
+    of_other_readers = {StuckReason.DELETIONS_PURGED, StopReason.FINISHED, StopReason.CLOSED}
+    reasons = {*StuckReason, *StopReason} - of_runs - of_other_readers
+    assert sorted(re.findall("`(.+?)`", " ".join(listed))) == sorted(reasons)

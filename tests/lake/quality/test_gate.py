@@ -79,7 +79,9 @@ def test_an_apply_is_held_back_until_its_rows_pass(tmp_path: Path) -> None:
         assert {(row["scope"], row["round"], row["checked_rows"]) for row in found} == {
             ("rows of an apply", 2, 2)
         }
-        assert {(row["expectation"], row["failed"]) for row in found} == {("flags_known", 1)}
+        assert {(row["expectation"], row["unexpected_count"]) for row in found} == {
+            ("flags_known", 1)
+        }
         assert found[0]["samples"][0]["key"] == "bad"
 
         cluster.set(b"bad", b"{}", flags=6)

@@ -182,6 +182,7 @@ def version_of(spark: "SparkSession", rows: list[dict[str, Any]]) -> RowsToCheck
     spark.createDataFrame(ordered, spark_ddl(REPLICA)).createOrReplaceTempView("planted")
     return RowsToCheck(
         current=AppliedVersion("planted", 0, 0, 1, 1),
+        table_id="",
         vbucket_count=VBUCKETS,
         rows_sql="SELECT * FROM planted",
         complete=dict.fromkeys(range(VBUCKETS), COMPLETE_SEQNO),
@@ -207,7 +208,7 @@ def test_every_planted_violation_is_named_and_no_sound_row_quietly(
     report = check_version(spark, small, load_suite())
     written = capfd.readouterr()
     assert (written.out, written.err) == ("", "")
-    assert report.rows == len(rows)
+    assert report.check.checked_rows == len(rows)
 
     of_rows = load_suite().about(Subject.ROWS)
     expected: dict[str, set[str | None]] = {spec.name: set() for spec in of_rows}
@@ -219,17 +220,17 @@ def test_every_planted_violation_is_named_and_no_sound_row_quietly(
     expected["vbucket_and_key_unique"] = {"twice"}
 
     for result in report.results:
-        keys = expected[result.name]
-        count = 2 if result.name == "vbucket_and_key_unique" else len(keys)
-        assert result.violations == count, result
-        shown = {sample["key"] for sample in result.samples}
+        keys = expected[result.expectation]
+        count = 2 if result.expectation == "vbucket_and_key_unique" else len(keys)
+        assert result.unexpected_count == count, result
+        shown = {sample.key for sample in result.samples}
         assert shown <= keys, result
         assert len(result.samples) == min(count, 5), result
     assert all(expected.values()), "an expectation that no planted row breaks"
 
     assert "key_in_its_vbucket: 6 rows against" in str(report)
-    exact = next(each for each in report.results if each.name == "seqno_present")
-    assert exact.samples[0]["seqno"] is None
+    exact = next(each for each in report.results if each.expectation == "seqno_present")
+    assert exact.samples[0].seqno is None
     beyond = json.dumps(report.to_json())
     assert str(COMPLETE_SEQNO + 1) in beyond
 
@@ -258,9 +259,9 @@ def test_expectation_that_cannot_be_computed_never_counts_as_held(spark: "SparkS
         version_of(spark, [row(b"a")]),
         replace(suite, expectations=(foreign, suite.expectations[1], of_all)),
     )
-    assert [each.passed for each in report.results] == [False, True, False]
+    assert [each.success for each in report.results] == [False, True, False]
     assert str(report.results[2]).startswith("FAIL  row_count: found 1, against: ")
-    assert "no_such_column" in report.results[0].problem
+    assert "no_such_column" in str(report.results[0].exception_message)
     assert "could not be checked" in str(report)
 
 
@@ -281,7 +282,7 @@ def test_a_time_that_was_seen_is_told_in_utc(
             spark, version_of(spark, [row(b"a")]), replace(suite, expectations=(newest,))
         )
     time.tzset()
-    assert report.results[0].seen == row(b"a")["modified_at"].isoformat()
+    assert report.results[0].observed_value == row(b"a")["modified_at"].isoformat()
 
 
 def test_column_of_a_suite_that_is_no_sql_is_named(spark: "SparkSession") -> None:
@@ -381,13 +382,13 @@ def test_a_job_checks_what_changed_since_a_version_that_passed(
     # Received but not applied: the replica is still measured by round 1.
     commit_round(lake, 2, {b"a": 9})
     code, first = check()
-    assert (code, first["applied_round"]) == (0, 1)
-    assert (first["scope"], first["rows"], first["table_rows"]) == ("whole table", 4, 4)
+    assert (code, first["round"]) == (0, 1)
+    assert (first["scope"], first["checked_rows"], first["table_rows"]) == ("whole table", 4, 4)
 
     apply_pending(lake, [DOCS], 2, "writer-1")
     code, second = check()
     assert (code, second["scope"], second["since_version"]) == (0, "changed rows", first["version"])
-    assert (second["rows"], second["table_rows"]) == (1, 4)
+    assert (second["checked_rows"], second["table_rows"]) == (1, 4)
 
     commit_round(lake, 3, {b"a": 10}, flags=-1)
     apply_pending(lake, [DOCS], 3, "writer-1")
@@ -397,14 +398,14 @@ def test_a_job_checks_what_changed_since_a_version_that_passed(
     lake.spark.sql(f"UPDATE {docs} SET rev = 0 WHERE key = 'b'").collect()
     code, third = check()
     assert (code, third["since_version"]) == (QualityError.exit_code, second["version"])
-    assert (third["rows"], third["table_rows"]) == (1, 2)
-    held = {each["name"]: each["passed"] for each in third["expectations"]}
+    assert (third["checked_rows"], third["table_rows"]) == (1, 2)
+    held = {each["expectation"]: each["success"] for each in third["results"]}
     assert held == {"rev_positive": True, "flags_in_range": False, "rows_kept": True}, (
         "half of them"
     )
 
     code, whole = check("--whole-table", "--data-docs", str(pages))
-    assert (code, whole["rows"], whole["passed"]) == (QualityError.exit_code, 2, False)
+    assert (code, whole["checked_rows"], whole["success"]) == (QualityError.exit_code, 2, False)
     [page] = pages.iterdir()
     assert page.name == f"docs-{whole['version']}.html"
     assert "rev_positive: every row has a revision" in page.read_text("utf-8")
@@ -412,18 +413,21 @@ def test_a_job_checks_what_changed_since_a_version_that_passed(
     # What failed is looked at until it holds; and a warning fails nothing.
     lake.spark.sql(f"DELETE FROM {docs}").collect()
     code, fourth = check()
-    assert (code, fourth["table_rows"], fourth["passed"]) == (0, 0, True)
+    assert (code, fourth["table_rows"], fourth["success"]) == (0, 0, True)
     assert fourth["since_version"] == second["version"]
-    [warning] = [each for each in fourth["expectations"] if not each["passed"]]
-    assert (warning["name"], warning["seen"]) == ("rows_kept", "rows_change_percent -100.0")
+    [warning] = [each for each in fourth["results"] if not each["success"]]
+    assert (warning["expectation"], warning["observed_value"]) == (
+        "rows_kept",
+        "rows_change_percent -100.0",
+    )
 
     name_tables(lake, [DOCS])
     kept = lake.spark.sql(
-        "SELECT expectation, severity, failed, samples, version FROM quality WHERE NOT success"
+        "SELECT expectation, unexpected_count, samples FROM quality WHERE NOT success"
     ).collect()
     samples = {each["expectation"]: each["samples"] for each in kept}
     assert [tuple(each) for each in samples["rev_positive"]] == [(vbucket_of(b"b", 4), "b", 2)]
-    assert sorted((each["expectation"], each["failed"]) for each in kept) == [
+    assert sorted((each["expectation"], each["unexpected_count"]) for each in kept) == [
         ("flags_in_range", 1),
         ("flags_in_range", 1),
         ("rev_positive", 1),

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from dcp.errors import ConfigError
-from dcp.lake.quality.report import (
+from dcp.lake.quality.report import QualityReport, results_table
+from dcp.lake.quality.suite import load_suite, parse_suite
+from dcp.lake.tables.quality_check import (
     CheckScope,
     ExpectationResult,
-    QualityReport,
-    results_table,
+    QualityCheck,
+    RowSample,
+    Severity,
 )
-from dcp.lake.quality.suite import Severity, load_suite, parse_suite
 
 EXPECTATION = {
     "type": "expect_column_values_to_not_be_null",
@@ -153,32 +155,34 @@ def test_unreadable_suite_file_is_named(tmp_path: Path) -> None:
 
 
 def report(*results: ExpectationResult) -> QualityReport:
-    return QualityReport(
+    check = QualityCheck(
         run="run-1",
-        checked_at=datetime(2026, 11, 25, tzinfo=UTC),
+        checked_at=CHECKED_AT,
         table="docs",
-        suite="replica",
-        suite_digest="0123456789abcdef",
+        table_id="table-id",
         version=7,
-        applied_round=3,
+        round=3,
         scope=CheckScope.CHANGED,
         since_version=5,
-        rows=1000,
         table_rows=2000,
-        results=results,
+        checked_rows=1000,
+        suite="replica",
+        suite_digest="0123456789abcdef",
     )
+    return QualityReport(check, results)
 
 
-HELD = ExpectationResult("key_present", "every row has a key", 0)
+CHECKED_AT = datetime(2026, 11, 25, tzinfo=UTC)
+HELD = ExpectationResult("key_present", "every row has a key", unexpected_count=0)
 BROKEN = ExpectationResult(
     "cas_positive",
     "a stored document never has CAS 0",
-    1200,
-    ({"vbucket": 5, "key": 'a"b', "seqno": 2**64 - 1},),
+    unexpected_count=1200,
+    samples=(RowSample(5, 'a"b', 2**64 - 1),),
 )
-UNEQUAL = ExpectationResult("row_count", "there are 10 rows", None, seen="1000")
-WARNED = replace(UNEQUAL, name="fresh", severity=Severity.WARNING, columns=("age_seconds",))
-UNKNOWN = ExpectationResult("document_parses", "it is JSON", None, problem="no column value")
+UNEQUAL = ExpectationResult("row_count", "there are 10 rows", observed_value="1000")
+WARNED = replace(UNEQUAL, expectation="fresh", severity=Severity.WARNING, columns=("age_seconds",))
+UNKNOWN = ExpectationResult("document_parses", "it is JSON", exception_message="no column value")
 
 
 def test_sound_report_reads_well() -> None:
@@ -208,33 +212,36 @@ def test_violations_are_named_with_count_and_rows() -> None:
 def test_a_warning_is_told_and_fails_nothing() -> None:
     found = report(HELD, WARNED)
     assert (found.failed, found.broken) == ((), (WARNED,))
-    assert found.to_json()["passed"] is True
+    assert found.to_json()["success"] is True
     assert "  warn  fresh: found 1000, against: there are 10 rows" in str(found)
     assert "1 of 2 expectations of suite 'replica' hold" in str(found)
 
 
 def test_results_have_a_row_for_each_expectation() -> None:
-    rows = results_table(report(BROKEN, WARNED, UNKNOWN), "table-id").to_pylist()
+    rows = results_table(report(BROKEN, WARNED, UNKNOWN)).to_pylist()
     assert [each["expectation"] for each in rows] == ["cas_positive", "fresh", "document_parses"]
-    assert [each["failed"] for each in rows] == [1200, None, None]
-    assert [each["found"] for each in rows] == [None, "1000", "no column value"]
+    assert [each["unexpected_count"] for each in rows] == [1200, None, None]
+    assert [each["observed_value"] for each in rows] == [None, "1000", None]
+    assert [each["exception_message"] for each in rows] == [None, None, "no column value"]
+    assert rows[1]["columns"] == ["age_seconds"]
     assert [each["severity"] for each in rows] == ["error", "warning", "error"]
     assert rows[0]["samples"] == [{"vbucket": 5, "key": 'a"b', "seqno": Decimal(2**64 - 1)}]
-    assert {(each["run"], each["version"], each["scope"], each["success"]) for each in rows} == {
-        ("run-1", 7, "changed rows", False)
+    of_check = ("run", "checked_at", "version", "scope", "success")
+    assert {tuple(each[name] for name in of_check) for each in rows} == {
+        ("run-1", CHECKED_AT, 7, "changed rows", False)
     }
 
 
 def test_json_form_is_exact() -> None:
     content = json.loads(json.dumps(report(HELD, BROKEN, UNKNOWN).to_json()))
-    assert content["passed"] is False
-    assert [each["passed"] for each in content["expectations"]] == [True, False, False]
-    assert content["expectations"][1]["samples"][0]["seqno"] == 2**64 - 1
-    assert content["expectations"][2]["problem"] == "no column value"
+    assert content["success"] is False
+    assert [each["success"] for each in content["results"]] == [True, False, False]
+    assert content["results"][1]["samples"][0]["seqno"] == 2**64 - 1
+    assert content["results"][2]["exception_message"] == "no column value"
 
 
-def test_result_without_count_needs_a_problem() -> None:
-    with pytest.raises(ValueError, match="either"):
-        ExpectationResult("a", "b", None)
-    with pytest.raises(ValueError, match="either"):
-        ExpectationResult("a", "b", 1, problem="c")
+def test_a_result_has_one_finding() -> None:
+    with pytest.raises(ValueError, match="expected one of"):
+        ExpectationResult("a", "b")
+    with pytest.raises(ValueError, match="expected one of"):
+        ExpectationResult("a", "b", unexpected_count=1, exception_message="c")

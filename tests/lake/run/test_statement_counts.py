@@ -17,7 +17,7 @@ from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.adapters.transaction import session_settings_for_a_while
 from dcp.lake.config.settings import Settings
 from dcp.lake.quality.check import check_replica
-from dcp.lake.quality.report import CheckScope, write_results
+from dcp.lake.quality.report import write_results
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
@@ -25,6 +25,7 @@ from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.driver import Driver
 from dcp.lake.run.replicate import open_or_create
 from dcp.lake.tables.history import history
+from dcp.lake.tables.quality_check import CheckScope
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.receiving import settings_for
@@ -174,7 +175,11 @@ def test_a_round_of_a_thousand_changes_its_apply_its_check_and_what_takes_some_b
     write_results(lake, check_replica(lake))
     require_few_jobs(warm)
     report, jobs, commits = warm.counted(lambda: check_replica(lake))
-    assert (report.scope, report.rows, report.failed) == (CheckScope.CHANGED, CHANGES, ())
+    assert (report.check.scope, report.check.checked_rows, report.failed) == (
+        CheckScope.CHANGED,
+        CHANGES,
+        (),
+    )
     assert jobs <= CHECK_JOBS
     assert commits == 0
 

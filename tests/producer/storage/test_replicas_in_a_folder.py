@@ -327,7 +327,7 @@ def test_a_part_of_a_snapshot_is_not_taken_up() -> None:
         kept.flush(0)
         kept.flush(1)
         state = json.loads(replica.vbucket.data.disk.saved_state)
-        assert (replica.vbucket.data.disk.persisted_seqno, state["whole"]) == (3, 1)
+        assert (replica.vbucket.data.disk.persisted_seqno, state["complete_seqno"]) == (3, 1)
         kept.lose_power()
         replica = kept.bucket.replicas.at(1, 0)
         assert replica is not None

@@ -105,7 +105,7 @@ def test_a_replica_that_goes_back_lacks_no_more_than_it_has_seen(
 
 @pytest.mark.parametrize("version", [STATE_VERSION - 1, STATE_VERSION + 1])
 def test_the_state_of_another_version_is_refused(version: int) -> None:
-    saved = SavedVbucket(VbucketState.ACTIVE, LOG, high_seqnos={}, learned_purge_seqno=30)
+    saved = SavedVbucket(VbucketState.ACTIVE, LOG, manifests=((5, 1),), high_seqnos={8: 2**64 - 1})
     assert SavedVbucket.decode(saved.encode(), 0) == saved
     other = saved.encode().replace(b'"version":%d' % STATE_VERSION, b'"version":%d' % version)
     with pytest.raises(DiskFormatError, match=f"7: found state version {version}, expected"):
