@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.relay.relay_figures import RelayFigures
+from dcp.relay_figures import RelayFigures
 from dcp.server.bucket.bucket_assembly import Bucket
 from dcp.server.model.cluster_settings import ClusterSettings
 from dcp.server.model.listeners import Listeners

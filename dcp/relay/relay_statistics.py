@@ -11,10 +11,10 @@ from dcp.printable import number_ranges
 from dcp.relay.memory import relay_bytes
 from dcp.relay.regulator import Regulator
 from dcp.relay.relay_bucket import RelayBucket
-from dcp.relay.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
 from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.upstream import Upstream
 from dcp.relay.upstream_link import UpstreamLink
+from dcp.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
 from dcp.server.commands.memory_formula import Load, keys_of
 from dcp.server.streams.active_stream import ActiveStreamPhase
 

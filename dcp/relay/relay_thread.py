@@ -16,10 +16,10 @@ from dcp.client.probe import ask_seeds
 from dcp.errors import ConfigError, NodeUnavailableError
 from dcp.relay.commands import relay_commands
 from dcp.relay.relay_bucket import NODE, RelayBucket
-from dcp.relay.relay_figures import RelayFigures
 from dcp.relay.relay_settings import RelaySettings
 from dcp.relay.relay_statistics import log_figures, relay_figures
 from dcp.relay.upstream import Upstream
+from dcp.relay_figures import RelayFigures
 from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.serving import Serving, Work
 from dcp.server.replication.background import keep_running

@@ -39,15 +39,12 @@ def run(
         replicate(settings, once=once, observer=observer)
         _say_end(once=once, json=json)
         return 0
-    from dcp.lake.adapters.opening import store_without_spark
     from dcp.lake.monitor.run_server import RunServer, http_address
     from dcp.lake.monitor.run_watch import RunWatch
-    from dcp.lake.task_board.board_folder import BoardFolder
 
     address = http_address(http)
     watch = RunWatch(observer, settings.round)
-    store, board = store_without_spark(settings), BoardFolder.of(settings)
-    with RunServer(address, store, board, watch):
+    with RunServer(address, settings, watch):
         if not json:
             say(f"the run is shown at http://{address}/")
         replicate(settings, once=once, observer=watch)

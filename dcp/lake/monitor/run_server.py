@@ -18,11 +18,12 @@ from typing import Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
-from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
-from dcp.lake.monitor.lake_metrics import lake_exposition
+from dcp.lake.adapters.opening import store_without_spark
+from dcp.lake.config.settings import Settings
+from dcp.lake.monitor.figures_reader import FiguresReader
+from dcp.lake.monitor.lake_figures import LakeFigures
 from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_watch import RunWatch
-from dcp.lake.store.lake_store import LakeStore
 from dcp.lake.tables.lake_tables import open_lake
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.types import U16_MAX
@@ -47,16 +48,13 @@ class _Server(ThreadingHTTPServer):
 class RunServer:
     """Answers in a thread for each question."""
 
-    def __init__(
-        self, address: NodeAddress, store: LakeStore, board: BoardFolder, watch: RunWatch
-    ) -> None:
+    def __init__(self, address: NodeAddress, settings: Settings, watch: RunWatch) -> None:
         """Listen.
 
         Raises:
             SetupError: the address is taken, or not of this machine.
         """
-        self._store = store
-        self._board = board
+        self._settings = settings
         self._watch = watch
         self._lock = threading.Lock()
         self._reader: FiguresReader | None = None
@@ -91,8 +89,9 @@ class RunServer:
         with self._lock:
             if self._read is None or monotonic() - self._read_at >= _KEPT_SECONDS:
                 if self._reader is None:
-                    lake = open_lake(self._store)
-                    self._reader = FiguresReader(lake, self._board, searches=True)
+                    lake = open_lake(store_without_spark(self._settings))
+                    board = BoardFolder.of(self._settings)
+                    self._reader = FiguresReader(lake, board, searches=True)
                 self._read = self._reader.read(datetime.now(UTC), self._watch.under_way)
                 self._read_at = monotonic()
             return replace(self._read, health=self._watch.health())
@@ -102,7 +101,7 @@ class RunServer:
             return 200, _JSON, json.dumps(self.figures().to_json())
 
         def metrics() -> tuple[int, str, str]:
-            text = lake_exposition(self.figures())
+            text = self.figures().exposition()
             return 200, "text/plain; version=0.0.4; charset=utf-8", text
 
         def health() -> tuple[int, str, str]:

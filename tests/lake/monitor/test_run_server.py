@@ -10,23 +10,18 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
-from dcp.lake.adapters.opening import refuse_to_start
-from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.config.settings import RoundSettings
+from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings
 from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_server import RunServer, http_address
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, RoundProgress, StreamProgress
 from dcp.lake.rounds.round_plan import Idle, RoundPlan, TaskBudget
-from dcp.lake.store.location import LakeLocation
-from dcp.lake.task_board.board_folder import BoardFolder
 
 ROUNDS = RoundSettings(
     target_seconds=20, node_deadline_seconds=10, minimum_interval_seconds=5, quiet_seconds=1
 )
 LIMIT = 20 + 10 + 5 + 60
 IDLE = Idle("lake-1", 1, ())
-BOARD = BoardFolder("lake-1")
 
 
 class Clock:
@@ -46,16 +41,16 @@ def watch(clock: Clock) -> RunWatch:
     return RunWatch(Observer(), ROUNDS, clock)
 
 
-def store_in(folder: Path) -> SparkStore:
-    return SparkStore(refuse_to_start, LakeLocation(root=str(folder)))
+def settings_in(folder: Path) -> Settings:
+    return Settings(lake=LakeSettings(root=str(folder)))
 
 
 @pytest.fixture
 def server(watch: RunWatch, tmp_path: Path) -> Iterator[RunServer]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    address, store = NodeAddress("127.0.0.1", port), store_in(tmp_path / "lake")
-    with RunServer(address, store, BOARD, watch) as server:
+    address = NodeAddress("127.0.0.1", port)
+    with RunServer(address, settings_in(tmp_path / "lake"), watch) as server:
         yield server
 
 
@@ -131,7 +126,7 @@ def test_an_address_is_of_this_machine_alone_unless_a_host_is_named(
             http_address(wrong)
     taken = NodeAddress("127.0.0.1", server.port)
     with pytest.raises(SetupError, match=rf"--http {taken}: cannot listen there: .*name another"):
-        RunServer(taken, store_in(tmp_path), BOARD, watch)
+        RunServer(taken, settings_in(tmp_path), watch)
 
 
 def test_a_page_with_figures_in_it_cannot_be_left_by_them() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from dcp.lake.change_log.applied import ReplicaStatus
 from dcp.lake.change_log.last_contact import LastContact, Minute, note_contact
-from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures, ReplicaFigures
-from dcp.lake.monitor.lake_metrics import lake_exposition
+from dcp.lake.monitor.figures_reader import FiguresReader
+from dcp.lake.monitor.lake_figures import LakeFigures, ReplicaFigures
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import TableCommit
@@ -70,9 +70,9 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
 
 def test_tasks_have_the_metrics_of_top_with_the_labels_of_their_lake() -> None:
     older = watcher([READY], "dcplake-0a1b2c3d-r6-t2.0").stats()
-    newer = replace(watcher([READY]).stats(), at=older.at + 1)
-    of_lake = samples_of(lake_exposition(NEW))
-    found = samples_of(lake_exposition(replace(NEW, tasks=(newer, older))))
+    newer = replace(watcher([READY]).stats(), at=older.at + timedelta(seconds=1))
+    of_lake = samples_of(NEW.exposition())
+    found = samples_of(replace(NEW, tasks=(newer, older)).exposition())
     added = [each for each in found if each not in of_lake]
     for each in added:
         assert (each.labels.pop("bucket"), each.labels.pop("lake")) == ("bucket", "id")
