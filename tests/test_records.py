@@ -42,6 +42,7 @@ OF_KIND: dict[Any, st.SearchStrategy[Any]] = {
     bytes: st.binary(max_size=5),
     bool: st.booleans(),
     float: st.floats(allow_nan=False, allow_infinity=False),
+    datetime: st.datetimes(timezones=st.just(UTC)),
     Position: st.builds(Position.complete_at, st.integers(1, 2**64 - 1), U64),
     FailoverLog: st.lists(U64, min_size=1, max_size=3).map(
         lambda seqnos: FailoverLog(
@@ -138,7 +139,7 @@ def test_a_row_of_an_older_lake_gives_new_fields_their_defaults() -> None:
     del older["start_seqno"]
     assert read(VbucketProgress, older) == VbucketProgress.beginning(3)
     windows = plain(WindowPlan("static", 0, 1, 10, 10))
-    sample = {"format": 2, "task": "t", "round": 1, "bottleneck_seconds": None, "windows": windows}
+    sample = {"format": 3, "task": "t", "round": 1, "bottleneck_seconds": None, "windows": windows}
     task = TaskStats.from_json(sample)
     assert task.bottleneck_seconds == {}
     left_out = VbucketReport.parse(7, '{"outcome": "left_out", "reason": "x", "largest_bytes": 0}')

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic
+from unittest.mock import ANY
 
 import pytest
 
@@ -184,6 +185,9 @@ def test_the_command_shows_it(
     told = json.loads(capsys.readouterr().out)
     assert told["round"] == 0 and told["tasks"] == []
     assert told["source"]["relay"]["groups"][0]["required"] == 2
+    assert main(["top", "--relay", relay.http_seeds[0], "--user", USER, "--json"]) == 0
+    over_http = json.loads(capsys.readouterr().out)["relay"]
+    assert told["source"]["relay"] == over_http | {"resident_bytes": ANY, "memory_bound_bytes": ANY}
     assert (told["source"]["node"], told["source"]["trouble"]) == (relay.seeds[0], "")
     relay.stop()
     assert main(words) == 0

@@ -128,7 +128,7 @@ class Health(Record):
 
 @dataclass(frozen=True, slots=True)
 class SourceFigures(Record):
-    """What a lake's source tells of itself. A cluster tells nothing, a relay its figures."""
+    """The figures of a lake's source. A cluster has none, a relay has its own."""
 
     node: str = ""
     relay: RelayFigures | None = None

@@ -203,8 +203,7 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     scene.receive()
     detail = "127.0.0.1:1: refused"
     stuck = VbucketReport(1, Outcome.LEFT_OUT, reason="node unreachable", detail=detail)
-    in_run = scene.figures(({}, contact_at(datetime.now(UTC))))
-    figures = replace(in_run, stuck=(stuck, replace(stuck, vbucket=2)))
+    figures = replace(scene.figures(), stuck=(stuck, replace(stuck, vbucket=2)))
     assert figures.rollbacks == VBUCKETS
     told = figures.to_json()["stuck"]
     assert told[0].items() >= {"vbucket": 1, "reason": stuck.reason, "detail": detail}.items()
