@@ -185,8 +185,6 @@ def _reader_of(kind: Any) -> Callable[[Any], Any]:
     if get_origin(kind) is tuple:
         of_each = _reader(get_args(kind)[0])
         return lambda told: tuple(map(of_each, told))
-    if kind is datetime:
-        return lambda told: datetime.fromisoformat(told) if isinstance(told, str) else told
     if get_origin(kind) in (dict, Mapping):
         of_key, of_value = map(_reader, get_args(kind))
         return lambda told: {of_key(key): of_value(each) for key, each in told.items()}
@@ -216,7 +214,17 @@ def _text(told: Any) -> str:
     return told
 
 
+def _time(told: Any) -> datetime:
+    found = datetime.fromisoformat(told) if isinstance(told, str) else told
+    if not isinstance(found, datetime):
+        raise TypeError(f"found {told!r}, expected a time")
+    if found.tzinfo is None:
+        raise ValueError(f"found {told!r}, expected a time with its zone")
+    return found
+
+
 _READERS: Final[Mapping[Any, Callable[[Any], Any]]] = {
+    datetime: _time,
     int: _whole_number,
     float: _number,
     str: _text,

@@ -6,7 +6,7 @@ Each method is the command of its name and reads the lake anew; docs/howto/pytho
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -20,7 +20,8 @@ from dcp.lake.adapters.opening import opened_lake, opened_store
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.config.table_names import CHANGES_TABLE, DOCS_TABLE
-from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
+from dcp.lake.monitor.figures_reader import read_figures
+from dcp.lake.monitor.lake_figures import LakeFigures
 from dcp.lake.query.answers import answer, errors_on_one_line
 from dcp.lake.query.cuts import Cut, find_cut
 from dcp.lake.query.plain_names import show_for_queries, show_to_user
@@ -36,7 +37,6 @@ from dcp.lake.spark.session import (
 )
 from dcp.lake.store.sql import quoted
 from dcp.lake.tables.lake_tables import LEDGERS, LakeTables, replicas_in
-from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.verify.compare import verify
 from dcp.lake.verify.report import DEFAULT_KEYS, VerifyReport
 
@@ -148,9 +148,8 @@ class Lake:
         Raises:
             LakeError: there is no lake.
         """
-        with self._opened() as lake:
-            reader = FiguresReader(lake, BoardFolder.of(self.settings), searches=False)
-            return reader.read(datetime.now(UTC))
+        with self._noting_spark():
+            return read_figures(self.settings, self._spark, searches=False)
 
     def verify(
         self, *, vbuckets: Collection[int] | None = None, keys: int = DEFAULT_KEYS

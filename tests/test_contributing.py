@@ -16,7 +16,11 @@ ADDITIONS = {
         "dcp",
         r"\bhistory_retention_bytes:",
     ),
-    "metric of a lake": (2, "dcp/lake", r"\bdcplake_waiting_vbuckets\b|\bwaiting: tuple"),
+    "metric of a lake": (
+        2,
+        "dcp/lake",
+        r"\bdcplake_waiting_vbuckets\b|\bwaiting: tuple|\bwaiting=tuple",
+    ),
     "replica column": (3, "dcp/lake", r"\bexpiry\b"),
     "message of the protocol": (3, "dcp", r"\bOsoSnapshot\b|\bDCP_OSO_SNAPSHOT\b"),
 }

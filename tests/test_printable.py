@@ -12,7 +12,7 @@ from dcp.cli.terminal.output import say
 from dcp.cli.terminal.table import table
 from dcp.printable import printable, printable_lines, printable_name
 from dcp.prometheus import exposition, metrics
-from dcp.relay.figures import UpstreamFigures
+from dcp.relay_figures import UpstreamFigures
 from dcp.server.model.connection_name import display_name
 
 HOSTILE = "e\x1b[2J\nv\rl\x85\u202e\u2028\0"

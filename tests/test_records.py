@@ -146,7 +146,9 @@ def test_a_row_and_json_have_their_own_fields() -> None:
 
 
 def test_defaults_that_a_brief_record_lacks_are_read() -> None:
-    contact = LastContact(datetime(2026, 1, 1, tzinfo=UTC), 7.5, minutes=(Minute(3), Minute(4, 1)))
+    contact = LastContact(
+        datetime(2026, 1, 1, tzinfo=UTC), 7.5, 2, minutes=(Minute(3), Minute(4, 1))
+    )
     assert brief(contact)["minutes"] == [{"minute": 3}, {"minute": 4, "rounds": 1}]
     assert read(LastContact, json.loads(json.dumps(brief(contact)))) == contact
 
@@ -164,7 +166,7 @@ def test_a_row_of_an_older_lake_gives_new_fields_their_defaults() -> None:
     del older["start_seqno"]
     assert read(VbucketProgress, older) == VbucketProgress.beginning(3)
     windows = plain(WindowPlan("static", 0, 1, 10, 10))
-    sample = {"format": 2, "task": "t", "round": 1, "bottleneck_seconds": None, "windows": windows}
+    sample = {"format": 3, "task": "t", "round": 1, "bottleneck_seconds": None, "windows": windows}
     task = TaskStats.from_json(sample)
     assert task.bottleneck_seconds == {}
     left_out = VbucketReport.parse(7, '{"outcome": "left_out", "reason": "x", "largest_bytes": 0}')

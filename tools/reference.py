@@ -16,7 +16,7 @@ from dcp.errors import DcplakeError
 from dcp.lake.config.settings import SECTIONS
 from dcp.lake.config.settings_document import toml_value
 from dcp.lake.config.settings_load import PREFIX
-from dcp.lake.monitor.lake_metrics import LAKE_METRICS
+from dcp.lake.monitor.lake_figures import LakeFigures
 from dcp.protocol.negotiation import CONTROL_TERMS, FEATURE_TERMS
 from dcp.setting_keys import default_of, describe_expected, shown_settings
 
@@ -203,7 +203,7 @@ def _exit_codes() -> Iterator[str]:
 
 
 def _metrics() -> Iterator[str]:
-    for metric in LAKE_METRICS:
+    for metric in LakeFigures.metrics:
         labels = "".join(f"`{label}`" for label in re.findall(r"\[(\w+)", metric.path))
         yield f"| `{metric.name}` | {metric.type} | {labels} | {_cell(metric.help)} |\n"
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from dcp.errors import ConfigError
-from dcp.relay.figures import RelayFigures
+from dcp.relay_figures import RelayFigures
 from dcp.server.bucket.assembly import Bucket
 from dcp.server.model.counters import Counters
 from dcp.server.model.listeners import Listeners

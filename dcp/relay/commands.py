@@ -7,7 +7,7 @@ DCP_STREAM_REQ                   ETMPFAIL if the relay does not have the client'
 failover logs, OBSERVE_SEQNO     ETMPFAIL until the relay knows the failover log
 DCP_OPEN                         EINVAL for a name with a malformed ``#gtag=``
 DCP_CONTROL receiver_group_tag   sets the client's group (``receivers.py``)
-STAT relay                       the relay's figures, as JSON (``figures.py``)
+STAT relay                       the relay's figures, as JSON (``dcp/relay_figures.py``)
 """
 
 import json

@@ -9,11 +9,11 @@ import psutil
 
 from dcp.printable import number_ranges
 from dcp.relay.bucket import RelayBucket
-from dcp.relay.figures import GroupFigures, RelayFigures, UpstreamFigures
 from dcp.relay.memory import relay_bytes
 from dcp.relay.regulator import Regulator
 from dcp.relay.settings import RelaySettings
 from dcp.relay.upstream import Upstream, UpstreamLink
+from dcp.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
 from dcp.server.commands.memory_formula import Load, keys_of
 from dcp.server.streams.active_stream import ActiveStreamPhase
 

@@ -17,9 +17,9 @@ from dcp.errors import ConfigError, NodeUnavailableError, SecretError
 from dcp.relay.bucket import NODE, RelayBucket
 from dcp.relay.commands import relay_commands
 from dcp.relay.figure_sources import log_figures, relay_figures
-from dcp.relay.figures import RelayFigures
 from dcp.relay.settings import RelaySettings
 from dcp.relay.upstream import Upstream
+from dcp.relay_figures import RelayFigures
 from dcp.server.node.cluster_nodes import ClusterNodes
 from dcp.server.node.serving import Serving, Work
 from dcp.server.replication.background import keep_running

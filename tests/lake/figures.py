@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime
 
-from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
+from dcp.lake.monitor.figures_reader import FiguresReader
+from dcp.lake.monitor.lake_figures import LakeFigures
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.task_board.board_folder import BoardFolder
 

@@ -19,8 +19,8 @@ import pytest
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.records import read
-from dcp.relay.figures import RelayFigures
 from dcp.relay.thread import Relay
+from dcp.relay_figures import RelayFigures
 from dcp.server.storage.disk_file import Data, OsFile
 from tests.client.drained import USERS, all_of, fill, wait_for
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient

@@ -25,7 +25,7 @@ import pytest
 from dcp.client.kv.kv_client import KvClient
 from dcp.producer.cluster import ProducerCluster
 from dcp.records import read
-from dcp.relay.figures import RelayFigures
+from dcp.relay_figures import RelayFigures
 from tests.cli.own_process import port_kept
 from tests.cli.serving import Serving
 from tests.client.drained import USERS, fill, wait_for

@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic
+from unittest.mock import ANY
 
 import pytest
 
 from dcp.cli.main import main
-from dcp.cli.views.relay_view import SourceReport, ask_source
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
+from dcp.lake.monitor.lake_figures import SourceFigures, source_lines
+from dcp.lake.monitor.source_figures import ask_source
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.flow_spec import parse_flow_spec
-from dcp.relay.figures import GroupFigures, RelayFigures
 from dcp.relay.thread import Relay
+from dcp.relay_figures import GroupFigures, RelayFigures
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode
 from tests.client.drained import USERS, fill, wait_for
@@ -39,6 +41,10 @@ def source(*seeds: str, **more: object) -> Settings:
     return load_settings(None, {}, {f"source.{name}": value for name, value in settings.items()})
 
 
+def lines_of(report: SourceFigures) -> list[str]:
+    return list(source_lines(report))
+
+
 def test_it_says_which_group_lacks_somebody(
     make_cluster: MakeCluster, make_relay: MakeRelay
 ) -> None:
@@ -47,7 +53,7 @@ def test_it_says_which_group_lacks_somebody(
     report = ask_source(source(relay.seeds[0]))
     assert (report.node, report.trouble) == (relay.seeds[0], "")
     assert report.relay is not None and report.relay.groups[0].receivers == 0
-    head, group, *_ = report.lines()
+    head, group, *_ = lines_of(report)
     assert head.startswith(f"relay {relay.seeds[0]}: consumers 0, streams 0; RSS ")
     assert group == "  vbuckets 0-3: 0 of 2 receivers, no stream until they are there"
 
@@ -64,7 +70,7 @@ def test_it_says_who_gates_and_what_the_cluster_waits_for(
 
         def names_it() -> bool:
             slow.take_one(0.05, release=False)
-            lines = ask_source(source(relay.seeds[0])).lines()
+            lines = lines_of(ask_source(source(relay.seeds[0])))
             text = [line for line in lines if "wait for consumer slow" in line]
             upstream = [line for line in lines if f"upstream {cluster.seeds[0]}" in line]
             return bool(text) and "in use, waits for consumer slow" in upstream[0]
@@ -74,7 +80,7 @@ def test_it_says_who_gates_and_what_the_cluster_waits_for(
 
 def test_names_of_consumers_move_no_cursor() -> None:
     told = RelayFigures(groups=(GroupFigures("0-1", waits_for="a\x1b[2J\n\u00e9"),))
-    assert SourceReport("node:1", told).lines() == [
+    assert lines_of(SourceFigures("node:1", told)) == [
         "relay node:1: consumers 0, streams 0; RSS not known",
         "  vbuckets 0-1: 0 B wait for consumer a\\x1b[2J\\n\u00e9",
     ]
@@ -99,7 +105,7 @@ def test_a_name_forges_no_line_of_the_status_nor_of_the_log(
         fill(cluster, 200, 500)
 
         def is_named() -> bool:
-            lines = ask_source(source(relay.seeds[0])).lines()
+            lines = lines_of(ask_source(source(relay.seeds[0])))
             assert all(line.isprintable() for line in lines)
             return any(f"wait for consumer {shown}" in line for line in lines)
 
@@ -114,8 +120,8 @@ def test_a_name_forges_no_line_of_the_status_nor_of_the_log(
 def test_a_cluster_has_nothing_to_say(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     report = ask_source(source(cluster.seeds[0]))
-    assert report == SourceReport(cluster.seeds[0])
-    assert report.lines() == []
+    assert report == SourceFigures(cluster.seeds[0])
+    assert lines_of(report) == []
 
 
 @contextmanager
@@ -128,19 +134,19 @@ def silent_node() -> Iterator[str]:
 def test_a_source_that_is_silent_or_gone_holds_nothing_up(make_cluster: MakeCluster) -> None:
     with silent_node() as silent:
         began = monotonic()
-        (line,) = ask_source(source(silent), deadline_seconds=0.5).lines()
+        (line,) = lines_of(ask_source(source(silent), deadline_seconds=0.5))
         assert monotonic() - began < PATIENCE_SECONDS
         assert line.startswith("source: not known what it waits for: ") and silent in line
         cluster = make_cluster()
         assert ask_source(source(silent, cluster.seeds[0])).node == cluster.seeds[0]
-    (line,) = ask_source(source(silent)).lines()
+    (line,) = lines_of(ask_source(source(silent)))
     assert "cannot connect" in line
 
 
 def test_no_source_is_named_and_no_password_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ask_source(Settings()).lines() == []
+    assert lines_of(ask_source(Settings())) == []
     monkeypatch.delenv("DCPLAKE_PASSWORD")
-    (line,) = ask_source(source("127.0.0.1:1")).lines()
+    (line,) = lines_of(ask_source(source("127.0.0.1:1")))
     assert "DCPLAKE_PASSWORD is not set" in line
 
 
@@ -151,10 +157,10 @@ def test_certificates_and_mechanisms_are_those_of_the_lake(
     relay = make_relay(cluster, listen_tls=TLS_FILES)
     (encrypted,) = relay.tls_seeds
     assert ask_source(source(encrypted, tls=True, tls_ca_file=CERTIFICATE)).relay
-    (line,) = ask_source(source(encrypted, tls=True)).lines()
+    (line,) = lines_of(ask_source(source(encrypted, tls=True)))
     assert "CERTIFICATE_VERIFY_FAILED" in line
     monkeypatch.setattr("dcp.server.commands.setup_commands.MECHANISMS", b"PLAIN")
-    (line,) = ask_source(source(relay.seeds[0])).lines()
+    (line,) = lines_of(ask_source(source(relay.seeds[0])))
     assert "found PLAIN offered" in line and PASSWORD not in line
     assert ask_source(source(relay.seeds[0], allow_plain=True)).relay
     assert ask_source(source(encrypted, tls=True, tls_ca_file=CERTIFICATE)).relay
@@ -179,6 +185,9 @@ def test_the_command_shows_it(
     told = json.loads(capsys.readouterr().out)
     assert told["round"] == 0 and told["tasks"] == []
     assert told["source"]["relay"]["groups"][0]["required"] == 2
+    assert main(["top", "--relay", relay.http_seeds[0], "--user", USER, "--json"]) == 0
+    over_http = json.loads(capsys.readouterr().out)["relay"]
+    assert told["source"]["relay"] == over_http | {"resident_bytes": ANY, "memory_bound_bytes": ANY}
     assert (told["source"]["node"], told["source"]["trouble"]) == (relay.seeds[0], "")
     relay.stop()
     assert main(words) == 0

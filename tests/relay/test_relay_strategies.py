@@ -172,7 +172,7 @@ def test_a_group_is_waited_for(
     relay = _relay(make_relay, cluster, "tagged,g:7/2,t:60s")
     first = make_lake(relay, "first#gtag=7")
     make_lake(relay, "nobody").take_one()
-    one_of_two = "vbuckets 0-1: 1 of 2 receivers, no stream"
+    one_of_two = "vbuckets 0-1: 1 of 2 receivers, no stream until they are there"
     wait_for("one is there", lambda: first.take_one(0.05) or one_of_two == _groups(relay))
     assert cluster.counters().items_sent == {}
     second = make_lake(relay, "second#gtag=7")

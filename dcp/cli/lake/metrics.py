@@ -4,7 +4,6 @@ Reads the lake's own tables and starts no Spark where the lake is a folder of th
 it suits scheduled runs: the textfile collector of Prometheus' node exporter reads what it writes.
 """
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -25,16 +24,10 @@ def run(
     ] = None,
 ) -> int:
     """Read, and print or write."""
-    from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.monitor.lake_figures import FiguresReader
-    from dcp.lake.monitor.lake_metrics import lake_exposition
-    from dcp.lake.task_board.board_folder import BoardFolder
+    from dcp.lake.monitor.figures_reader import read_figures
 
-    settings = settings_from(config, lake, overrides)
-    with opened_lake(settings) as tables:
-        reader = FiguresReader(tables, BoardFolder.of(settings), searches=True)
-        figures = reader.read(datetime.now(UTC))
-    text = lake_exposition(figures)
+    figures = read_figures(settings_from(config, lake, overrides), searches=True)
+    text = figures.exposition()
     if output is None:
         say(text.rstrip("\n"))
     else:

@@ -1,6 +1,5 @@
 """``dcplake report``: the page of a lake as a file, which needs no run and no network."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -21,16 +20,10 @@ def run(
     ] = None,
 ) -> int:
     """Read the lake, and write or print."""
-    from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.monitor.lake_figures import FiguresReader
+    from dcp.lake.monitor.figures_reader import read_figures
     from dcp.lake.monitor.page import page_html
-    from dcp.lake.task_board.board_folder import BoardFolder
 
-    settings = settings_from(config, lake, overrides)
-    with opened_lake(settings) as tables:
-        reader = FiguresReader(tables, BoardFolder.of(settings), searches=True)
-        figures = reader.read(datetime.now(UTC))
-    told = figures.to_json()
+    told = read_figures(settings_from(config, lake, overrides), searches=True).to_json()
     if html is None:
         say_json(told)
     else:

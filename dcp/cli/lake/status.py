@@ -4,7 +4,6 @@ Where a run is going on that this machine can see, also what each of its connect
 where the source is a relay, what that one waits for.
 """
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 from typer import Option
@@ -21,25 +20,12 @@ def run(
     json: Annotated[bool, Option("--json", help="the status as one JSON object")] = False,
 ) -> int:
     """Read and print."""
-    from dcp.cli.views.board_view import connection_lines
-    from dcp.cli.views.relay_view import ask_source
-    from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.monitor.lake_figures import FiguresReader
-    from dcp.lake.task_board.board_folder import BoardFolder
+    from dcp.lake.monitor.figures_reader import read_figures
 
     settings = settings_from(config, lake, overrides)
-    with opened_lake(settings) as tables, tables.read_once():
-        reader = FiguresReader(tables, BoardFolder.of(settings), searches=False)
-        figures = reader.read(datetime.now(UTC))
-    source = ask_source(settings)
+    figures = read_figures(settings, searches=False, asks_source=True)
     if json:
-        say_json(figures.to_json() | {"source": source.to_json()})
+        say_json(figures.to_json())
     else:
         say(str(figures))
-        if figures.tasks:
-            say(f"connections of round {max(task.round for task in figures.tasks)}:")
-        for line in connection_lines(figures.tasks):
-            say(f"  {line}")
-        for line in source.lines():
-            say(line)
     return 0

@@ -67,10 +67,10 @@ def run(  # noqa: PLR0913  (an argument for each option)
         raise ConfigError(
             "--tls, --ca-file, --cert-file: found no --producer or --relay, expected one of them"
         )
-    from dcp.cli.views.board_view import looks_at_tasks, tasks_shown
+    from dcp.cli.views.board_view import board_shown, looks_at_board
 
-    tasks = looks_at_tasks(settings)
-    shown = (tasks_shown(each, metrics=metrics, as_json=json) for each in tasks)
+    boards = looks_at_board(settings)
+    shown = (board_shown(each, metrics=metrics, as_json=json) for each in boards)
     return _show(shown, once=is_once, on_screen=not json)
 
 

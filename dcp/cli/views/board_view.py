@@ -1,65 +1,45 @@
 """The running tasks of a lake: tables of connections and of stages, as plain text."""
 
 from collections.abc import Iterator, Sequence
-from time import time
+from datetime import UTC, datetime
 
 from dcp.cli.terminal.output import json_text
-from dcp.cli.terminal.quantities import bar, count_text, memory_text, share_text, size_text
 from dcp.cli.terminal.table import table
 from dcp.client.stats import StageStats
 from dcp.errors import LakeError
 from dcp.lake.config.lake_root import local_root
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.table_names import CHANGES_TABLE
-from dcp.lake.task_board.board_files import read_board
+from dcp.lake.task_board.board_files import BoardFigures, read_board
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_metrics import task_exposition
 from dcp.lake.task_board.task_stats import Connection, TaskStats
-from dcp.printable import printable
+from dcp.quantities import bar, count_text, memory_text, share_text, size_text
 
 
-def looks_at_tasks(settings: Settings) -> Iterator[Sequence[TaskStats]]:
-    """Yield what the running tasks tell, again and again.
+def looks_at_board(settings: Settings) -> Iterator[BoardFigures]:
+    """Read the task board again and again; yield its figures.
 
     Raises:
         LakeError: there is no lake, as far as this machine can tell.
     """
     board, lake = BoardFolder.of(settings), settings.lake
     while True:
-        tasks = read_board(board)
-        root = None if tasks or lake.schema else local_root(lake.root)
+        figures = BoardFigures(datetime.now(UTC), tuple(read_board(board)))
+        root = None if figures.tasks or lake.schema else local_root(lake.root)
         if root is not None and not (root / CHANGES_TABLE).exists():
             raise LakeError(
                 f"{root}: found no lake there, expected one (lake.root, --lake); a first "
                 "`dcplake run` makes it"
             )
-        yield tasks
+        yield figures
 
 
-def tasks_shown(tasks: Sequence[TaskStats], *, metrics: bool, as_json: bool) -> str:
-    """Return the tasks for Prometheus, as JSON, or as text."""
+def board_shown(figures: BoardFigures, *, metrics: bool, as_json: bool) -> str:
+    """Return the figures for Prometheus, as JSON, or as text."""
     if metrics:
-        return task_exposition(tasks)
-    if as_json:
-        return json_text({"at": time(), "tasks": [each.to_json() for each in tasks]})
-    return board_text(tasks)
-
-
-def connection_lines(samples: Sequence[TaskStats]) -> list[str]:
-    """Return one line for each task, and for each of its connections, for ``dcplake status``."""
-    lines = []
-    for sample in samples:
-        lines.append(f"{sample.label}: {memory_text(sample.resident_bytes, sample.bound_bytes)}")
-        for each in sample.connections:
-            window = ""
-            if each.window is not None:
-                full = share_text(each.window.full_seconds, sample.seconds)
-                window = (
-                    f"; flow control: {size_text(each.window.in_use)} of a buffer of "
-                    f"{size_text(each.window.size)} in use, full {full} of the time"
-                )
-            lines.append(f"{sample.label} {each.node}: waits for {each.waits_for}{window}")
-    return [printable(line) for line in lines]
+        return task_exposition(figures.tasks)
+    return json_text(figures.to_json()) if as_json else board_text(figures.tasks)
 
 
 def board_text(samples: Sequence[TaskStats]) -> str:

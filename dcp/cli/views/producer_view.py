@@ -7,13 +7,13 @@ themselves show for how long a connection has been paused.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from http import HTTPStatus
 from ipaddress import ip_address
-from time import monotonic, time
+from time import monotonic
 from typing import Final
 
 from dcp.cli.terminal.output import json_text
-from dcp.cli.terminal.quantities import bar, count_text, memory_text, size_text
 from dcp.cli.terminal.table import table
 from dcp.client.addresses import NodeAddress
 from dcp.client.seed_lookup import HttpAnswer, ask_over_http
@@ -21,8 +21,9 @@ from dcp.errors import ConfigError, SourceError
 from dcp.printable import printable
 from dcp.producer.figures import ProducerFigures
 from dcp.protocol.credentials import Credentials
+from dcp.quantities import bar, count_text, memory_text, size_text
 from dcp.records import Record, read
-from dcp.relay.figures import RelayFigures
+from dcp.relay_figures import RelayFigures
 from dcp.seeds import parse_seed
 from dcp.server.bucket.node_figures import ConnectionFigures, node_exposition
 from dcp.tls_settings import TlsSettings
@@ -40,7 +41,7 @@ _EXPECTED: Final = (
 class NodeFigures(Record):
     """The figures of a producer or a relay at ``/figures.json``; time and node are ours."""
 
-    at: float = 0.0
+    at: datetime | None = None
     node: str = ""
     connections: tuple[ConnectionFigures, ...] = field(kw_only=True)
     relay: RelayFigures | None = None
@@ -83,7 +84,7 @@ def looks_at_node(
                 "relay; --producer shows it"
             )
         connections = _with_pauses(found.connections, before.connections, now - asked_at)
-        before = replace(found, at=time(), node=address, connections=tuple(connections))
+        before = replace(found, at=datetime.now(UTC), node=address, connections=tuple(connections))
         asked_at = now
         yield before
 
@@ -120,13 +121,13 @@ def node_shown(figures: NodeFigures, *, metrics: bool, as_json: bool) -> str:
 def _node_text(figures: NodeFigures) -> str:
     parts = [f"{figures.node}: {count_text(len(figures.connections), 'DCP connection')}"]
     if figures.producer is not None:
-        parts.append(f"producer: {process_memory_text(figures.producer)}")
+        parts.append(f"producer: {_memory_text(figures.producer)}")
     if figures.connections:
         parts.append(_table(figures.connections))
     if any(each.over_acked_bytes for each in figures.connections):
         parts.append("\n".join(_over_acks(figures.connections)))
     if figures.relay is not None:
-        parts.append(f"relay: {process_memory_text(figures.relay)}")
+        parts.append(f"relay: {_memory_text(figures.relay)}")
         parts.append(table(["relay", "value"], figures.relay.rows()))
     return "\n\n".join(parts)
 
@@ -138,9 +139,8 @@ def _is_this_machine(host: str) -> bool:
         return host == "localhost"
 
 
-def process_memory_text(figures: ProducerFigures | RelayFigures) -> str:
-    """Return the memory that a process has, beside its bound if there is one."""
-    return memory_text(figures.resident_bytes or None, figures.memory_bound_bytes)
+def _memory_text(figures: ProducerFigures | RelayFigures) -> str:
+    return memory_text(figures.resident_bytes, figures.memory_bound_bytes)
 
 
 def _over_acks(connections: Sequence[ConnectionFigures]) -> Iterator[str]:

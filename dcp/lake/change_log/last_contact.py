@@ -19,7 +19,6 @@ import psutil
 
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.store.lake_store import LakeStore
-from dcp.printable import age_text
 from dcp.records import STORED_ONLY, brief, read
 from dcp.wire.json_tree import json_tree
 
@@ -74,8 +73,8 @@ class LastContact:
     """The time when a driver last asked the cluster for its seqnos."""
     next_seconds: float
     """The driver asks the cluster again within this time; 0: it has ended."""
-    behind: int | None = None
-    """The seqnos that the lake lacked at that time; None if only a round shows the contact."""
+    behind: int
+    """The seqnos that the lake lacked at that time."""
     machine: str = ""
     """The driver's machine; empty if the driver left no note."""
     pid: int = 0
@@ -93,12 +92,6 @@ class LastContact:
     def is_overdue(self, at: datetime) -> bool:
         """Return whether no driver has asked the cluster in time; the lag is then unknown."""
         return self.age_seconds(at) > self.next_seconds
-
-    def told(self, at: datetime) -> str:
-        age = age_text(self.age_seconds(at))
-        if self.is_overdue(at):
-            return f"no contact with the cluster for {age}"
-        return f"last contact with the cluster {age} ago"
 
 
 def note_contact(store: LakeStore, contact: LastContact) -> None:
@@ -118,12 +111,14 @@ def noted_contact(store: LakeStore) -> LastContact | None:
         return None
 
 
-def last_contact(store: LakeStore, round_at: datetime | None) -> LastContact | None:
+def last_contact(store: LakeStore, round_at: datetime | None, behind: int) -> LastContact | None:
     """Return the last contact, from the note or the newest round; None if there is neither.
 
-    ``round_at`` is the time of the newest round; its driver asked the cluster shortly before it.
+    ``round_at`` is the time of the newest round: a contact at which the lake lacked ``behind``
+    seqnos, as its driver asked the cluster shortly before it.
     """
-    by_round = None if round_at is None else LastContact(round_at, _next_seconds(RoundSettings()))
+    next_seconds = _next_seconds(RoundSettings())
+    by_round = None if round_at is None else LastContact(round_at, next_seconds, behind)
     if (noted := noted_contact(store)) is None:
         return by_round
     # The driver was on this machine and its process has ended, so it will not ask again.
@@ -131,7 +126,7 @@ def last_contact(store: LakeStore, round_at: datetime | None) -> LastContact | N
         noted = replace(noted, next_seconds=0.0)
     if by_round is None or by_round.time <= noted.time:
         return noted
-    return replace(noted, time=by_round.time, behind=None)
+    return replace(noted, time=by_round.time, behind=by_round.behind)
 
 
 def _next_seconds(rounds: RoundSettings) -> float:

@@ -1,58 +1,73 @@
-"""The figures of a lake, and their reader. Status, metrics, page and report render them.
+"""The figures of a lake: their metrics, their JSON, and each line that ``dcplake status`` prints.
 
-The reader asks the lake's own tables, without Spark if Delta's log and files suffice. It does not
-ask the cluster: the newest round's plan says what the cluster had.
+``figures_reader.py`` reads them. The labels of metrics are bounded: bucket, lake, tables, reasons,
+stages. Metrics give times, not ages: a file of metrics may be read late.
 """
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import takewhile
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final
 
-from dcp.errors import ConfigError, LakeError
-from dcp.lake.change_log.applied import ReplicaStatus, replica_status, shown_stale
-from dcp.lake.change_log.changes import newest_round, refuse_tampered_log, round_time
-from dcp.lake.change_log.control import Action, Control, pause_of, paused_by
-from dcp.lake.change_log.epochs import first_rounds_after, forks_between, live_up_to
-from dcp.lake.change_log.last_contact import LastContact, last_contact
-from dcp.lake.change_log.round_queries import reports_since, round_record, round_records
-from dcp.lake.change_log.tampering import refuse_log_behind, short_vacuums
-from dcp.lake.config.table_names import AUDIT_TABLE, CHANGES_TABLE
-from dcp.lake.maintain.horizon_guard import look_back, recorded_horizon, wrong_properties
-from dcp.lake.monitor.status_text import age_lines, request_line, stuck_lines
-from dcp.lake.query.views_sql import AS_SENT_SQL
-from dcp.lake.rounds.round_report import window_full_shares
+from dcp.lake.change_log.applied import ReplicaStatus
+from dcp.lake.change_log.control import BACKFILL, RESYNC, Action
+from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.store.table import TableSize
-from dcp.lake.tables.history import FEW, WINDOW, TableCommit, history
-from dcp.lake.tables.horizon import Horizon
-from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
-from dcp.lake.tables.round_record import UNDECODABLE, Outcome, RoundRecord, VbucketReport
-from dcp.lake.tables.vbucket_state import VbucketProgress
-from dcp.lake.task_board.board_files import read_board
-from dcp.lake.task_board.board_folder import BoardFolder
+from dcp.lake.tables.round_record import UNDECODABLE, VbucketReport
+from dcp.lake.task_board.board_files import BoardFigures
+from dcp.lake.task_board.task_metrics import TASK_METRICS, newest_by_label
 from dcp.lake.task_board.task_stats import TaskStats
-from dcp.printable import Shown, number_ranges, printable
+from dcp.printable import Shown, age_text, number_ranges, printable
+from dcp.prometheus import Metrics, exposition, metrics
+from dcp.quantities import memory_text, share_text, size_text
 from dcp.records import SPREAD, UNSTORED, Record, brief
+from dcp.relay_figures import GroupFigures, RelayFigures, UpstreamFigures
 
-ROUNDS_SHOWN: Final = 30
-"""The most rounds in the figures; fewer at first, if they have many vbuckets."""
-
-_REPORTS_READ: Final = 3000
-"""A first reading reads about this many reports of vbuckets, in tens of milliseconds."""
-_FEWEST_ROUNDS: Final = 3
-
-UnderWay = tuple[Mapping[int, int], LastContact | None]
-"""What a driver knows: seqnos by vbucket, and its last contact with the cluster."""
-
-NOTHING_UNDER_WAY: Final[UnderWay] = ({}, None)
-
-_LOGGER = logging.getLogger(__name__)
-_Found = TypeVar("_Found")
-_Head = tuple[str, int, datetime]
-"""A table's name, and the version and time of its newest commit."""
+_LABELS: Final = {"bucket": "bucket", "lake": "lake_id"}
+_METRICS: Final = metrics(
+    _LABELS,
+    """
+dcplake_lag_seqnos replicas[table=table].lag_seqnos
+    Seqnos between what a replica table shows and the newest known ones, summed over all vbuckets.
+    Collections share a vbucket's seqnos. While nobody drives the lake, a lag of 0 has no sample.
+dcplake_lag_seconds replicas[table=table].lag_seconds
+    How long the lake has known of the oldest change that a replica table lacks; 0 if it lacks none.
+    While nobody drives the lake, a lag of 0 has no sample.
+dcplake_last_contact_timestamp_seconds last_contact.time
+    When a driver last asked the cluster what it holds; it notes that once a minute.
+dcplake_last_contact_behind_seqnos last_contact.behind
+    Seqnos that the lake lacked at that contact; if a newer round shows it, after that round.
+dcplake_round                        round              The newest committed round.
+dcplake_last_round_timestamp_seconds newest_round.time
+    When the newest round was committed.
+dcplake_round_rows                   newest_round.rows
+    Document rows of the newest round.
+dcplake_round_received_bytes         newest_round.bytes
+    Bytes of the newest round on the wire.
+dcplake_round_window_full_ratio      newest_round.window_full[stage]
+    Part of the newest round's time in which nodes could send nothing, by the stage that was waited
+    for.
+dcplake_table_round replicas[table=table].status.round
+    Round that a replica table was last brought to.
+dcplake_last_apply_timestamp_seconds replicas[table=table].status.applied_at
+    When a replica table was last applied to.
+dcplake_rollbacks_total rollbacks
+    Rollbacks that the cluster has ordered since the lake was made. Each vbucket counts.
+dcplake_stuck_vbuckets stuck_by_reason[reason]
+    Vbuckets that the newest round could not bring further, by reason.
+dcplake_waiting_vbuckets waiting
+    Vbuckets whose newest rows wait for the end of their snapshot.
+dcplake_stale_vbuckets replicas[table=table].stale
+    Vbuckets that a replica table shows as they were, until they are streamed whole.
+dcplake_table_version tables[table=table].version     The newest version of a table.
+dcplake_table_bytes   tables[table=table].size.bytes  Bytes of that version's data files.
+dcplake_table_files   tables[table=table].size.files  Data files of that version.
+""",
+)
+_OF_TASKS: Final = tuple(
+    replace(each, path=f"tasks[task=label].{each.path}", labels=_LABELS) for each in TASK_METRICS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +98,6 @@ class ReplicaFigures:
     def table(self) -> str:
         return self.status.table
 
-    def lines(self, newest_round: int) -> Iterator[str]:
-        table, version, number = self.status.table, self.status.version, self.status.round
-        is_behind = number < newest_round
-        standing = f"last applied at round {number}" if is_behind else "holds that round"
-        yield f"  {table}: version {version}, {self.documents:,} documents, {standing}"
-        if self.status.defect:
-            yield f"    no apply is possible: found {self.status.defect} by somebody else"
-        if self.undecodable_values:
-            yield f"    {self.undecodable_values:,} {UNDECODABLE}"
-        if self.stale:
-            stale = number_ranges(self.stale)
-            yield f"    stale, until they are streamed whole: vbuckets {stale}"
-
 
 @dataclass(frozen=True, slots=True)
 class RoundFigures:
@@ -125,15 +127,25 @@ class Health(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class LakeFigures(Record, Shown):
-    """A lake at one instant, as its own tables tell it."""
+class SourceFigures(Record):
+    """The figures of a lake's source. A cluster has none, a relay has its own."""
+
+    node: str = ""
+    relay: RelayFigures | None = None
+    trouble: str = ""
+    """The reason why nobody was asked, or nobody answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeFigures(BoardFigures, Shown):
+    """A lake at one instant, as its own tables tell it. Ages and lags count up to ``at``."""
+
+    metrics: ClassVar[Metrics] = _METRICS
 
     bucket: str
     lake_id: Annotated[str, "lake"]
     location: str
     vbuckets: int
-    at: datetime
-    """Ages and lags count up to this time."""
     round: int
     round_at: datetime | None
     """None before the first round, or if the history has forgotten it."""
@@ -159,8 +171,8 @@ class LakeFigures(Record, Shown):
     """Open requests of the table ``control``."""
     paused: str
     """Names who paused the lake; empty if it is not paused."""
-    tasks: tuple[TaskStats, ...] = ()
-    """Running tasks, as far as this machine sees them."""
+    source: SourceFigures | None = None
+    """None unless the source was asked."""
     health: Health | None = None
     """None unless a run serves its own figures."""
 
@@ -183,7 +195,13 @@ class LakeFigures(Record, Shown):
     def stuck_by_reason(self) -> Mapping[str, int]:
         return dict(sorted(Counter(each.reason for each in self.stuck).items()))
 
+    def exposition(self) -> str:
+        """Return the figures as Prometheus reads them."""
+        shown = replace(self, tasks=newest_by_label(self.tasks))
+        return exposition((_METRICS + _OF_TASKS, [shown]))
+
     def __str__(self) -> str:
+        """Return what ``dcplake status`` prints."""
         applies = (each.status.applied_at for each in self.replicas if each.status.applied_at)
         lines = [
             f"lake {self.lake_id} at {self.location}: bucket {self.bucket!r}, {self.vbuckets} "
@@ -191,333 +209,121 @@ class LakeFigures(Record, Shown):
             *age_lines(self.at, self.last_contact, self.round_at, max(applies, default=None)),
         ]
         for each in self.replicas:
-            lines += each.lines(self.round)
+            lines += _replica_lines(each, self.round)
         if self.waiting:
             lines.append(f"  waiting for their snapshot's end: {len(self.waiting)} vbuckets")
-        lines += stuck_lines(self.stuck)
+        lines += _stuck_lines(self.stuck)
         if self.paused:
             lines.append(f"  {printable(self.paused)}; dcplake resume ends that")
-        lines += map(request_line, self.requests)
+        lines += map(_request_line, self.requests)
         lines += [f"  warning: {warning}" for warning in self.warnings]
+        lines += task_lines(self.tasks)
+        lines += [] if self.source is None else source_lines(self.source)
         return "\n".join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lag:
-    """The changes that a replica table lacks."""
+def age_lines(
+    at: datetime, contact: LastContact | None, round_at: datetime | None, apply_at: datetime | None
+) -> list[str]:
+    if contact is None:
+        return ["  no contact with the cluster yet"]
+    is_overdue, age = contact.is_overdue(at), age_text(contact.age_seconds(at))
+    last = f"no contact with the cluster for {age}"
+    ages = [
+        last if is_overdue else f"last contact with the cluster {age} ago",
+        *(
+            f"last {what} {age_text((at - time).total_seconds())} ago"
+            for what, time in (("round", round_at), ("apply", apply_at))
+            if time is not None
+        ),
+    ]
+    line = f"  {', '.join(ages)}"
+    if is_overdue:
+        return [line, "    so the lag is unknown; dcplake run goes on from there"]
+    return [f"{line}; {contact.behind:,} seqnos were to be read then" if contact.behind else line]
 
-    reached: Mapping[int, int]
-    """By vbucket, the seqno up to which the table is complete; rounds without rows for it count."""
-    since: datetime | None
-    """When the lake learned of the oldest missing change; None if none is missing."""
 
-    def lacking(self, known: Sequence[int]) -> list[int]:
-        """Return the number of lacking seqnos for every vbucket, from its newest known one."""
-        return [max(0, high - self.reached.get(vb, 0)) for vb, high in enumerate(known)]
+def _replica_lines(replica: ReplicaFigures, newest_round: int) -> Iterator[str]:
+    table, version, number = replica.table, replica.status.version, replica.status.round
+    is_behind = number < newest_round
+    standing = f"last applied at round {number}" if is_behind else "holds that round"
+    yield f"  {table}: version {version}, {replica.documents:,} documents, {standing}"
+    if replica.status.defect:
+        yield f"    no apply is possible: found {replica.status.defect} by somebody else"
+    if replica.undecodable_values:
+        yield f"    {replica.undecodable_values:,} {UNDECODABLE}"
+    if replica.stale:
+        stale = number_ranges(replica.stale)
+        yield f"    stale, until they are streamed whole: vbuckets {stale}"
 
 
-class FiguresReader:
-    """Reads the figures of one open lake, in one thread at a time.
+def _stuck_lines(stuck: Iterable[VbucketReport]) -> Iterator[str]:
+    by_reason: dict[str, list[VbucketReport]] = {}
+    for report in stuck:
+        by_reason.setdefault(report.reason, []).append(report)
+    for reason, reports in by_reason.items():
+        which = number_ranges(each.vbucket for each in reports)
+        first = f"{reports[0].vbucket}: {printable(reports[0].detail)}"
+        yield f"  stand still: vbuckets {which}: {reason} ({first})"
 
-    It reads again only what has changed since its last read.
-    """
 
-    def __init__(self, lake: LakeTables, board: BoardFolder, *, searches: bool) -> None:
-        """``searches``: search the log for several rounds, and for rows that tables lack.
+def _request_line(each: Action) -> str:
+    has_vbuckets = each.action in (BACKFILL, RESYNC)
+    of = f" vbuckets {each.vbuckets or 'all'};" if has_vbuckets else ""
+    waits = f"; waits: {printable(each.detail)}" if each.detail else ""
+    return f"  {each.action} {each.id}, {each.state}:{of} asked for by {printable(each.who)}{waits}"
 
-        Each of these rounds, and each round since a table's newest row, may cost a read. Without a
-        search there is only the newest round, and the lag of a table at an older one is unknown.
-        """
-        self._lake = lake
-        self._board = board
-        self._searches = searches
-        self._control = Control(lake)
-        self._heads: Sequence[_Head] = ()
-        self._of_tables: LakeFigures | None = None
-        """The figures that stay while no table has a new version; the others are empty."""
-        self._highs: Mapping[int, int] = {}
-        """The newest known seqno of each vbucket."""
-        self._lags: Mapping[str, _Lag] = {}
-        """By replica table, as far as it is known."""
-        self._rounds: dict[int, RoundFigures] = {}
-        self._sizes: Mapping[_Head, TableSize] = {}
-        self._counts: Mapping[_Head, tuple[int, int]] = {}
-        self._vacuums: Mapping[_Head, tuple[TableCommit, ...]] = {}
 
-    def read(self, at: datetime, under_way: UnderWay = NOTHING_UNDER_WAY) -> LakeFigures:
-        """Return the figures at a time. A driver may know higher seqnos than its lake.
-
-        Raises:
-            LakeError: a table, or the newest round's record, is damaged.
-        """
-        targets, asked = under_way
-        with self._lake.read_once():
-            of_tables = self._figures_of_tables(at)
-            contact = last_contact(self._lake.store, of_tables.round_at)
-            if asked is not None and (contact is None or contact.time <= asked.time):
-                contact = replace(asked, minutes=() if contact is None else contact.minutes)
-            actions = self._control.actions()
-            pause = pause_of(actions)
-            tasks, unreadable = _running(self._board)
-            figures = replace(
-                of_tables,
-                at=at,
-                last_contact=contact,
-                warnings=(*of_tables.warnings, *self._short_vacuums(of_tables, at), *unreadable),
-                requests=tuple(each for each in actions if each.is_open),
-                paused="" if pause is None else paused_by(pause),
-                tasks=tasks,
-            )
-            return self._with_lags(figures, targets)
-
-    def _figures_of_tables(self, at: datetime) -> LakeFigures:
-        replicas = replicas_in(self._lake)
-        tables = [CHANGES_TABLE, *(each.name for each in replicas)]
-        if self._lake.table(AUDIT_TABLE).exists():
-            tables.append(AUDIT_TABLE)
-        newest = [(table, history(self._lake.table(table))[0]) for table in tables]
-        heads = [(table, commit.version, commit.time) for table, commit in newest]
-        if self._of_tables is None or self._heads != heads:
-            self._of_tables, self._heads = self._read_tables(replicas, heads, at), heads
-        return self._of_tables
-
-    def _read_tables(
-        self, replicas: Sequence[ReplicaTable], heads: Sequence[_Head], at: datetime
-    ) -> LakeFigures:
-        lake, shown = self._lake, {each.name for each in replicas}
-        commits = history(lake.changes, WINDOW if self._searches else FEW)
-        newest = newest_round(lake, commits)
-        round_at = round_time(lake, newest, commits) if newest else None
-        rounds = self._round_figures(commits, newest, round_at)
-        record = round_record(lake, newest)
-        statuses = {each: replica_status(lake, each) for each in replicas}
-        of_replicas = [head for head in heads if head[0] in shown]
-        self._sizes = _kept(self._sizes, heads, lambda table: lake.table(table).size())
-        self._counts = _kept(self._counts, of_replicas, lambda table: _counts(lake, table))
-        self._vacuums = _kept(self._vacuums, of_replicas, lambda table: _vacuums(lake, table))
-        self._highs = _high_seqnos(record)
-        self._lags = self._known_lags(statuses, commits, newest, record)
-        counts = {table: counts for (table, *_), counts in self._counts.items()}
-        states, reports = sorted(record.states.items()), record.reports
-        identity = lake.identity
-        return LakeFigures(
-            bucket=identity.bucket,
-            lake_id=identity.lake_id,
-            location=str(lake.location),
-            vbuckets=identity.vbucket_count,
-            at=at,
-            round=newest,
-            round_at=round_at,
-            rounds=rounds,
-            last_contact=None,
-            waiting=tuple(vb for vb, state in states if not state.position.is_complete),
-            stuck=tuple(each for each in reports if each.failed or each.reason),
-            rollbacks=sum(state.rollbacks for _, state in states),
-            behind=(),
-            replicas=tuple(
-                ReplicaFigures(
-                    status,
-                    tuple(sorted(shown_stale(status, record.states))),
-                    *counts[replica.name],
-                    lag_seqnos=None,
-                    lag_seconds=None,
+def task_lines(tasks: Sequence[TaskStats]) -> Iterator[str]:
+    """Yield a line for each task, and for each of its connections."""
+    if tasks:
+        yield f"connections of round {max(task.round for task in tasks)}:"
+    for task in tasks:
+        memory = memory_text(task.resident_bytes, task.bound_bytes)
+        yield f"  {printable(task.label)}: {memory}"
+        for each in task.connections:
+            window = ""
+            if each.window is not None:
+                full = share_text(each.window.full_seconds, task.seconds)
+                window = (
+                    f"; flow control: {size_text(each.window.in_use)} of a buffer of "
+                    f"{size_text(each.window.size)} in use, full {full} of the time"
                 )
-                for replica, status in statuses.items()
-            ),
-            tables=tuple(TableFigures(*head[:2], size) for head, size in self._sizes.items()),
-            horizon_seconds=recorded_horizon(lake).seconds,
-            warnings=tuple(_warnings(lake, commits, newest, statuses)),
-            requests=(),
-            paused="",
-        )
-
-    def _with_lags(self, figures: LakeFigures, targets: Mapping[int, int]) -> LakeFigures:
-        at, contact = figures.at, figures.last_contact
-        vbuckets = range(figures.vbuckets)
-        known = [max(targets.get(vb, 0), self._highs.get(vb, 0)) for vb in vbuckets]
-        lacking = {table: lag.lacking(known) for table, lag in self._lags.items()}
-
-        def with_lag(replica: ReplicaFigures) -> ReplicaFigures:
-            if (lag := self._lags.get(replica.table)) is None:
-                return replica
-            seqnos = sum(lacking[replica.table])
-            since = lag.since or (contact.time if seqnos and contact else at)
-            seconds = max(0.0, (at - since).total_seconds())
-            return replace(
-                replica,
-                lag_seqnos=seqnos if seqnos or figures.is_driven else None,
-                lag_seconds=seconds if seconds or figures.is_driven else None,
-            )
-
-        behind = tuple(max(each) for each in zip([0] * len(known), *lacking.values(), strict=True))
-        return replace(figures, behind=behind, replicas=tuple(map(with_lag, figures.replicas)))
-
-    def _short_vacuums(self, figures: LakeFigures, at: datetime) -> Iterator[str]:
-        for (table, *_), vacuums in self._vacuums.items():
-            yield from short_vacuums(table, vacuums, Horizon(figures.horizon_seconds), at)
-
-    def _known_lags(
-        self,
-        statuses: Mapping[ReplicaTable, ReplicaStatus],
-        commits: Sequence[TableCommit],
-        newest: int,
-        record: RoundRecord,
-    ) -> dict[str, _Lag]:
-        # If a table is ahead of the log, somebody took the log back: its newest round is unknown.
-        known = {
-            each: status
-            for each, status in statuses.items()
-            if status.round == newest or (self._searches and status.round < newest)
-        }
-        try:
-            return dict(_lags(self._lake, known, commits, newest, record))
-        except LakeError as error:  # a damaged file; or a table taken back to a forgotten round
-            _LOGGER.info("%s: the lag is unknown: %s", self._lake.location, error)
-            return {}
-
-    def _round_figures(
-        self, commits: Sequence[TableCommit], newest: int, round_at: datetime | None
-    ) -> tuple[RoundFigures, ...]:
-        """Return the newest rounds; the same read of the log brings the newest round's record."""
-        vbucket_count = self._lake.identity.vbucket_count
-        most = ROUNDS_SHOWN if self._searches else 1
-        at_once = min(most, max(_FEWEST_ROUNDS, _REPORTS_READ // vbucket_count))
-        read_from = max(1, newest - at_once + 1)
-        missing = [each for each in range(read_from, newest + 1) if each not in self._rounds]
-        if missing:
-            reports = reports_since(self._lake, missing[0], {newest})
-            times = {each.round: each.time for each in commits if each.round is not None}
-            self._rounds |= {
-                number: _of_round(
-                    number,
-                    round_at if number == newest else times.get(number),
-                    reports.get(number, ()),
-                )
-                for number in missing
-            }
-        shown = range(newest, max(0, newest - most), -1)
-        known = tuple(takewhile(lambda number: number in self._rounds, shown))
-        self._rounds = {number: self._rounds[number] for number in known}
-        return tuple(self._rounds.values())
+            yield printable(f"  {task.label} {each.node}: waits for {each.waits_for}{window}")
 
 
-def _kept(
-    known: Mapping[_Head, _Found], heads: Sequence[_Head], read_table: Callable[[str], _Found]
-) -> dict[_Head, _Found]:
-    """Return what is known of these versions of tables, and read the others."""
-    return {head: known[head] if head in known else read_table(head[0]) for head in heads}
+def source_lines(source: SourceFigures) -> Iterator[str]:
+    """Yield who the source is if it is a relay, and what holds something up there."""
+    if source.trouble:
+        yield f"source: not known what it waits for: {printable(source.trouble)}"
+    if source.relay is not None:
+        yield from map(printable, _relay_lines(source.node, source.relay))
 
 
-def _counts(lake: LakeTables, table: str) -> tuple[int, int]:
-    """Return the number of documents, and of those whose value is stored as it was sent."""
-    # Two questions: the log answers each of them, mostly without a reading into any data file.
-    all_, as_sent = (
-        lake.table(table).rows("count(*) AS found", condition)[0]["found"]
-        for condition in ("true", AS_SENT_SQL)
-    )
-    return int(all_), int(as_sent)
+def _relay_lines(node: str, relay: RelayFigures) -> Iterator[str]:
+    there = f"consumers {relay.consumers}, streams {relay.streams}"
+    memory = memory_text(relay.resident_bytes, relay.memory_bound_bytes)
+    yield f"relay {node}: {there}; {memory}"
+    if relay.waits_for_disk:
+        yield "  the cluster waits for the relay's disk"
+    if relay.disk_trouble:
+        yield f"  {relay.disk_trouble}"
+    for group in relay.groups:
+        yield from _group_lines(group)
+    for link in relay.upstream:
+        yield f"  upstream {link.node}: {_upstream_text(link)}"
 
 
-def _vacuums(lake: LakeTables, table: str) -> tuple[TableCommit, ...]:
-    commits = history(lake.table(table), look_back(lake))
-    return tuple(each for each in commits if each.retention_seconds is not None)
+def _group_lines(group: GroupFigures) -> Iterator[str]:
+    if group.lacks_receivers or group.receivers < group.required:
+        yield f"  {group}"
+    if group.waits_for:
+        unconsumed = size_text(group.unconsumed_bytes)
+        yield f"  vbuckets {group.vbuckets}: {unconsumed} wait for consumer {group.waits_for}"
 
 
-def _running(board: BoardFolder) -> tuple[tuple[TaskStats, ...], Sequence[str]]:
-    """Return the tasks of the board, and why it cannot be read."""
-    try:
-        return tuple(read_board(board)), ()
-    except (ConfigError, OSError) as error:  # no other figure may suffer
-        return (), (str(error),)
-
-
-def _of_round(
-    number: int, time: datetime | None, reports: Collection[VbucketReport]
-) -> RoundFigures:
-    streamed = [each for each in reports if each.outcome is not Outcome.LEFT_OUT]
-    return RoundFigures(
-        number,
-        time,
-        sum(each.rows for each in streamed),
-        sum(each.frame_bytes for each in streamed),
-        len(streamed),
-        sum(each.outcome is Outcome.ROLLBACK for each in streamed),
-        {stage: share for stage, share in window_full_shares(streamed).items() if share},
-    )
-
-
-def _high_seqnos(record: RoundRecord) -> dict[int, int]:
-    """Return the newest seqno of each vbucket that a round's plan, or its streams, knew."""
-    highs = {vb: max(_reached(state), state.position.seqno) for vb, state in record.states.items()}
-    for each in record.reports:
-        # A stream that caught up proved that the node has nothing up to the target.
-        if each.outcome is not Outcome.CAUGHT_UP:
-            highs[each.vbucket] = max(highs[each.vbucket], each.target_seqno)
-    return highs
-
-
-def _reached(state: VbucketProgress) -> int:
-    return max(state.caught_up_seqno, state.complete_seqno)
-
-
-def _lags(
-    lake: LakeTables,
-    statuses: Mapping[ReplicaTable, ReplicaStatus],
-    commits: Sequence[TableCommit],
-    newest: int,
-    record: RoundRecord,
-) -> Iterator[tuple[str, _Lag]]:
-    now, highs = record.states, _high_seqnos(record)
-    waiting = [state.first_pending_round for state in now.values() if state.first_pending_round]
-    if any(highs[vb] > max(_reached(state), state.position.seqno) for vb, state in now.items()):
-        waiting.append(newest)  # what its plan knew of and it did not read
-    held = {each.collection_id: status.round for each, status in statuses.items()}
-    lacking = first_rounds_after(lake, held, newest)
-    records = round_records(lake, {held[collection_id] for collection_id in lacking})
-    for replica, status in statuses.items():
-        first = lacking.get(replica.collection_id)
-        reached = {vb: _reached(state) for vb, state in now.items()}
-        if first is not None:
-            reached = _reached_at(lake, status.round, records[status.round].states, now, newest)
-        since = min([*waiting, *([] if first is None else [first])], default=None)
-        yield (
-            replica.name,
-            _Lag(reached, None if since is None else round_time(lake, since, commits)),
-        )
-
-
-def _reached_at(
-    lake: LakeTables,
-    round_number: int,
-    states: Mapping[int, VbucketProgress],
-    now: Mapping[int, VbucketProgress],
-    newest: int,
-) -> dict[int, int]:
-    """Return the seqnos that the states of a round had reached, as far as they are still live."""
-    forked = [vb for vb, state in states.items() if state.epoch != now[vb].epoch]
-    forks = forks_between(lake, round_number, newest, forked)
-    return {
-        vb: min(_reached(state), live_up_to(state.epoch, forks.get(vb, ())))
-        for vb, state in states.items()
-    }
-
-
-def _warnings(
-    lake: LakeTables,
-    commits: Sequence[TableCommit],
-    newest: int,
-    replicas: Mapping[ReplicaTable, ReplicaStatus],
-) -> Iterator[str]:
-    """Yield everything that the next run would refuse or set right. Refuses nothing itself."""
-    try:
-        refuse_tampered_log(lake, commits)
-        statuses = {replica.name: status for replica, status in replicas.items()}
-        refuse_log_behind(str(lake.location), newest, statuses)
-        if newest:
-            refuse_lost_replica(lake)
-    except LakeError as error:
-        yield str(error)
-    horizon = recorded_horizon(lake)
-    for table, wrong in wrong_properties(lake, replicas, horizon).items():
-        found = ", ".join(f"{name} {value or 'not set'}" for name, value in wrong.items())
-        yield f"table {table}: found {found}, expected the horizon of {horizon}"
+def _upstream_text(link: UpstreamFigures) -> str:
+    if not link.is_ready:
+        return f"no connection: {link.trouble or 'it is being set up'}"
+    text = f"{size_text(link.unacked_bytes)} of {size_text(link.window_bytes)} in use"
+    return f"{text}, waits for consumer {link.waits_for}" if link.waits_for else text

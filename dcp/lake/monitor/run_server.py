@@ -20,8 +20,8 @@ from dcp.client.addresses import NodeAddress
 from dcp.errors import ConfigError, SetupError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.config.settings import Settings
-from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
-from dcp.lake.monitor.lake_metrics import lake_exposition
+from dcp.lake.monitor.figures_reader import FiguresReader
+from dcp.lake.monitor.lake_figures import LakeFigures
 from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.task_board.board_folder import BoardFolder
@@ -54,7 +54,6 @@ class RunServer:
             SetupError: the address is taken, or not of this machine.
         """
         self._settings = settings
-        self._board = BoardFolder.of(settings)
         self._watch = watch
         self._lock = threading.Lock()
         self._reader: FiguresReader | None = None
@@ -90,7 +89,8 @@ class RunServer:
             if self._read is None or monotonic() - self._read_at >= _KEPT_SECONDS:
                 if self._reader is None:
                     with opened_lake(self._settings, starts_spark=False) as lake:
-                        self._reader = FiguresReader(lake, self._board, searches=True)
+                        board = BoardFolder.of(self._settings)
+                        self._reader = FiguresReader(lake, board, searches=True)
                 self._read = self._reader.read(datetime.now(UTC), self._watch.under_way)
                 self._read_at = monotonic()
             return replace(self._read, health=self._watch.health())
@@ -100,7 +100,7 @@ class RunServer:
             return 200, _JSON, json.dumps(self.figures().to_json())
 
         def metrics() -> tuple[int, str, str]:
-            text = lake_exposition(self.figures())
+            text = self.figures().exposition()
             return 200, "text/plain; version=0.0.4; charset=utf-8", text
 
         def health() -> tuple[int, str, str]:

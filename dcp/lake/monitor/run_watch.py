@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.monitor.lake_figures import NOTHING_UNDER_WAY, Health
+from dcp.lake.monitor.figures_reader import NOTHING_UNDER_WAY
+from dcp.lake.monitor.lake_figures import Health
 from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, StreamProgress
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from time import monotonic, time
 from typing import Final
@@ -27,6 +28,7 @@ import psutil
 from dcp.errors import ConfigError
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_stats import TaskStats
+from dcp.records import Record
 from dcp.wire.json_tree import json_tree
 
 
@@ -131,6 +133,15 @@ def _keep_written(file: Path, stats: Callable[[], TaskStats], ended: threading.E
                 new.replace(file)
         except Exception as error:  # nobody's work may suffer from being watched
             _LOGGER.debug("task board %s: %r", file, error)
+
+
+@dataclass(frozen=True, slots=True)
+class BoardFigures(Record):
+    """The task board of a lake at one instant."""
+
+    at: datetime
+    tasks: tuple[TaskStats, ...] = ()
+    """Running tasks, as far as this machine sees them."""
 
 
 def read_board(board: BoardFolder) -> list[TaskStats]:

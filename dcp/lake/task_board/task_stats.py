@@ -21,14 +21,14 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from time import time
+from datetime import UTC, datetime
 from typing import Final
 
 from dcp.client.stats import ConnectionStats, StageStats, WindowStats
 from dcp.lake.config.flow_control_settings import WindowPlan
 from dcp.records import Record, read
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 READING_SECONDS: Final = 1.0
 _LONGEST_TEXT: Final = 300
 _OF_ONE_RUN: Final = re.compile(r"[0-9a-f]{8}|r\d+")
@@ -78,7 +78,7 @@ class TaskStats(Record):
     round: int
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
-    at: float = field(default_factory=time)
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
     seconds: float = 0.0
     """The time since its start."""
     vbuckets: int = 0

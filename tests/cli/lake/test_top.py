@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dcp.cli.main import main
-from dcp.cli.terminal.quantities import bar, memory_text, size_text
-from dcp.cli.views.board_view import board_text, connection_lines
+from dcp.cli.views.board_view import board_text
 from dcp.cli.views.producer_view import NodeFigures, node_shown
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
@@ -26,12 +26,14 @@ from dcp.client.seed_lookup import HttpAnswer
 from dcp.client.settings import ConnectionSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
 from dcp.lake.config.memory import worker_bytes
+from dcp.lake.monitor.lake_figures import task_lines
 from dcp.lake.task_board.task_stats import Connection, TaskStats
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from dcp.protocol.credentials import Credentials, Secret
 from dcp.protocol.position import Position
-from dcp.relay.figures import RelayFigures
+from dcp.quantities import bar, memory_text, size_text
+from dcp.relay_figures import RelayFigures
 from dcp.server.bucket.node_figures import ConnectionFigures
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
@@ -62,7 +64,9 @@ def test_without_a_run_top_says_so_and_metrics_have_no_samples(
     assert main(["top", "--config", str(world.config)]) == 0
     assert capsys.readouterr().out == "no task is running\n"
     assert main(["top", "--config", str(world.config), "--json"]) == 0
-    assert look_json(capsys.readouterr().out)["tasks"] == []
+    found = look_json(capsys.readouterr().out)
+    assert found.keys() == {"at", "tasks"} and found["tasks"] == []
+    assert datetime.now(UTC) - datetime.fromisoformat(found["at"]) < timedelta(minutes=5)
     assert main(["top", "--config", str(world.config), "--metrics"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines and all(line.startswith("# ") for line in lines)
@@ -101,6 +105,7 @@ def test_top_shows_what_a_producer_tells_of_its_connections(
     with stalled_consumer(world, 10_000) as connection:
         assert main(["top", *where, "--json"]) == 0
         told = look_json(capsys.readouterr().out)
+        assert datetime.fromisoformat(told["at"]) <= datetime.now(UTC)
         (found,) = told["connections"]
         assert found["name"] == connection.name
         assert found["window_bytes"] == 10_000
@@ -195,9 +200,9 @@ def test_what_a_server_refuses_with_moves_no_cursor() -> None:
     waits_for = "reconnecting: refused: \x1b[2J\nlake: fine"
     windows = WindowPlan.of(FlowControlSettings(), 1)
     waiting = Connection("node:1", "", waits_for)
-    look = TaskStats("t0", 1, "host", 1, 0.0, connections=(waiting,), windows=windows)
-    told = connection_lines([look])
-    assert len(told) == 2
+    look = TaskStats("t0", 1, "host", 1, connections=(waiting,), windows=windows)
+    told = list(task_lines([look]))
+    assert len(told) == 3
     assert all(line.isprintable() for line in told)
     assert all(line.isprintable() for line in board_text([look]).split("\n"))
     assert "lake: fine" not in {line.lstrip()[:10] for line in board_text([look]).split("\n")}
@@ -357,8 +362,9 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
         assert re.search(rf"RSS \d+ of at most {bound_bytes / 2**20:,.0f} MiB", status)
         assert f"{connection['node']}: waits for Spark (buffer full)" in status
         assert main(["status", *options, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out.splitlines()[-1])["tasks"]
-        nodes = {each["node"] for task in told for each in task["connections"]}
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert [task.keys() for task in told["tasks"]] == [task.keys() for task in tasks]
+        nodes = {each["node"] for task in told["tasks"] for each in task["connections"]}
         assert connection["node"] in nodes
         assert main(["top", *options, "--metrics"]) == 0
         metrics = capsys.readouterr().out
@@ -418,11 +424,11 @@ def test_a_board_of_tasks_without_flow_control_is_shown_too() -> None:
 
     look: TaskStats = watcher([READY]).stats()
     without = TaskStats.from_json(json.loads(json.dumps(look.to_json())) | {"connections": []})
-    assert connection_lines([without]) == [f"t2: {_memory_of(look)}"]
+    assert list(task_lines([without])) == ["connections of round 7:", f"  t2: {_memory_of(look)}"]
     assert "1 task of round 7" in board_text([without])
     assert f"t2: {_memory_of(look)}\n" in board_text([without])
-    assert connection_lines([look])[1].startswith(
-        "t2 node.example:11210: waits for Spark (buffer full)"
+    assert list(task_lines([look]))[2].startswith(
+        "  t2 node.example:11210: waits for Spark (buffer full)"
     )
 
 
@@ -436,9 +442,9 @@ def _memory_of(look: TaskStats) -> str:
     [
         (312 * 2**20, 540 * 2**20, "RSS 312 of at most 540 MiB"),
         (312 * 2**20, 0, "RSS 312 MiB"),
-        (None, 540 * 2**20, "RSS not known of at most 540 MiB"),
-        (None, 0, "RSS not known"),
+        (0, 540 * 2**20, "RSS not known of at most 540 MiB"),
+        (0, 0, "RSS not known"),
     ],
 )
-def test_memory_beside_its_bound(resident_bytes: int | None, bound_bytes: int, shown: str) -> None:
+def test_memory_beside_its_bound(resident_bytes: int, bound_bytes: int, shown: str) -> None:
     assert memory_text(resident_bytes, bound_bytes) == shown

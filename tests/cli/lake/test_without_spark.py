@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +23,7 @@ from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.settings import Settings
 from dcp.lake.maintain import compaction
-from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures
+from dcp.lake.monitor.figures_reader import read_figures
 from dcp.lake.rounds.observer import NEXT_ROUND
 from dcp.lake.run import replicate as lake_run
 from dcp.lake.run.preview import preview
@@ -36,7 +35,6 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history, metadata_json
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, open_lake
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS, RowKind, is_kind
-from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from dcp.records import plain
@@ -188,12 +186,6 @@ def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:
         return asked.total()
 
 
-def figures_of(settings: Settings) -> LakeFigures:
-    with opening.opened_lake(settings) as lake:
-        reader = FiguresReader(lake, BoardFolder.of(settings), searches=True)
-        return reader.read(datetime.now(UTC))
-
-
 def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,13 +217,14 @@ def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
             there = replace(settings, lake=on_s3)
             tables = lake.changes, lake.table(DOCS.name)
             looks = [history(each, 1)[0].version % CHECKPOINT_INTERVAL for each in tables]
-            for look in (preview, partial(lake_run.run, once=True), figures_of):
+            run, read = partial(lake_run.run, once=True), partial(read_figures, searches=True)
+            for look in (preview, run, read):
                 asked.clear()
                 with monkeypatch.context() as patch:
                     patch.setattr(opening, "session", lambda *_, **__: pytest.fail("Spark"))
                     look(there)
                 assert asked.keys() <= {"GET", "HEAD", "PUT"}
-                notes = 2 if isinstance(look, partial) else 0
+                notes = 2 if look is run else 0
                 assert asked["PUT"] == notes, "a run notes its look, and its end"
                 looks.append(asked.total())
             shown.append(looks.pop())  # the times and reports of the newest rounds, 50 at most

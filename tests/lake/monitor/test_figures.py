@@ -22,13 +22,8 @@ from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.monitor import run_server
-from dcp.lake.monitor.lake_figures import (
-    NOTHING_UNDER_WAY,
-    FiguresReader,
-    LakeFigures,
-    UnderWay,
-)
-from dcp.lake.monitor.lake_metrics import LAKE_METRICS, lake_exposition
+from dcp.lake.monitor.figures_reader import NOTHING_UNDER_WAY, FiguresReader, UnderWay
+from dcp.lake.monitor.lake_figures import LakeFigures
 from dcp.lake.monitor.run_server import RunServer
 from dcp.lake.monitor.run_watch import RunWatch
 from dcp.lake.receive.source_access import query_cluster, source_access
@@ -208,13 +203,12 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     scene.receive()
     detail = "127.0.0.1:1: refused"
     stuck = VbucketReport(1, Outcome.LEFT_OUT, reason="node unreachable", detail=detail)
-    in_run = scene.figures(({}, contact_at(datetime.now(UTC))))
-    figures = replace(in_run, stuck=(stuck, replace(stuck, vbucket=2)))
+    figures = replace(scene.figures(), stuck=(stuck, replace(stuck, vbucket=2)))
     assert figures.rollbacks == VBUCKETS
     told = figures.to_json()["stuck"]
     assert told[0].items() >= {"vbucket": 1, "reason": stuck.reason, "detail": detail}.items()
     assert (told[0]["outcome"], len(told)) == ("left_out", 2), "the page tells these two apart"
-    text = lake_exposition(figures)
+    text = figures.exposition()
     samples = [each for all_ in text_string_to_metric_families(text) for each in all_.samples]
     assert {each.labels.pop("bucket") for each in samples} == {"default"}
     assert {each.labels.pop("lake") for each in samples} == {figures.lake_id}
@@ -223,7 +217,7 @@ def test_a_rollback_is_counted_and_every_metric_is_told(scene: Scene) -> None:
     assert found["dcplake_rollbacks_total",] == VBUCKETS
     assert found["dcplake_lag_seqnos", "docs"] == 20
     assert found["dcplake_lag_seconds", "docs"] > 0
-    assert {name for name, *_ in found} >= {each.name for each in LAKE_METRICS} - {
+    assert {name for name, *_ in found} >= {each.name for each in LakeFigures.metrics} - {
         "dcplake_round_window_full_ratio"  # nothing was large
     }
 
@@ -255,9 +249,9 @@ def test_a_run_serves_the_figures_and_a_report_has_them_in_it(
     told = json.loads(capsys.readouterr().out)
     assert main(["status", "--lake", root, "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
-    assert status.keys() == told.keys() | {"source"}
+    assert status.keys() == told.keys()
     differ = {name for name in told if status[name] != told[name]}
-    assert differ <= {"at", "rounds", "behind", "replicas"}
+    assert differ <= {"at", "rounds", "behind", "replicas", "source"}
     for one, other in zip(status["replicas"], told["replicas"], strict=True):
         assert one in (other, other | {"lag_seqnos": None, "lag_seconds": None})
     assert {each["table"] for each in told["replicas"]} == {"docs", scene.table}
@@ -307,7 +301,7 @@ def test_no_lag_of_zero_is_told_when_nobody_drives(scene: Scene) -> None:
     assert not told["is_driven"]
     for each in told["replicas"]:
         assert (each["lag_seqnos"], each["lag_seconds"]) == (None, None)
-    text = lake_exposition(figures)
+    text = figures.exposition()
     assert "dcplake_lag_seconds{" not in text and "dcplake_lag_seqnos{" not in text
     assert "dcplake_last_contact_timestamp_seconds{" in text
 

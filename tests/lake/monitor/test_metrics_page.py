@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 from dcp.client.consumer_events import StopReason
-from dcp.lake.monitor.lake_metrics import LAKE_METRICS
+from dcp.lake.monitor.lake_figures import LakeFigures
 from dcp.lake.tables.round_record import StuckReason
-from dcp.relay.figures import RelayFigures
+from dcp.relay_figures import RelayFigures
 
 ROOT = Path(__file__).parents[3]
 BASE = "https://dcplake.example.com/"
@@ -21,7 +21,7 @@ def test_the_page_lists_each_metric_with_its_type_label_and_meaning() -> None:
     )
     assert rows == [
         (each.name, each.type, "".join(re.findall(r"\[(\w+)", each.path)), each.help)
-        for each in LAKE_METRICS
+        for each in LakeFigures.metrics
     ]
 
 
@@ -30,7 +30,9 @@ def test_each_query_of_the_dashboard_names_a_metric_that_is_exported() -> None:
     queries = [each["expr"] for panel in dashboard["panels"] for each in panel["targets"]]
     named = [re.findall(r"\b[a-z]\w*_\w+", query) for query in queries]
     assert all(len(names) == 1 for names in named), named
-    assert {name for names in named for name in names} == {each.name for each in LAKE_METRICS}
+    assert {name for names in named for name in names} == {
+        each.name for each in LakeFigures.metrics
+    }
 
 
 def test_each_alerting_rule_is_about_exported_metrics_and_links_to_its_section() -> None:
@@ -46,7 +48,7 @@ def test_each_alerting_rule_is_about_exported_metrics_and_links_to_its_section()
     for text in (rules, page):
         assert f"sed -i 's|{BASE}|https://docs.my.company/dcplake/|' alerts.yml" in text
     assert len(found) == rules.count("- alert:")
-    exported = {each.name for each in (*LAKE_METRICS, *RelayFigures.metrics)}
+    exported = {each.name for each in (*LakeFigures.metrics, *RelayFigures.metrics)}
     for name, query, link in found:
         named = set(re.findall(r"\b[a-z]\w*_\w+", query)) - {"present_over_time"}
         assert named and named <= exported, query

@@ -49,8 +49,8 @@ def settings_in(folder: Path) -> Settings:
 def server(watch: RunWatch, tmp_path: Path) -> Iterator[RunServer]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    address, settings = NodeAddress("127.0.0.1", port), settings_in(tmp_path / "lake")
-    with RunServer(address, settings, watch) as server:
+    address = NodeAddress("127.0.0.1", port)
+    with RunServer(address, settings_in(tmp_path / "lake"), watch) as server:
         yield server
 
 

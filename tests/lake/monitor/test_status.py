@@ -5,18 +5,24 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from dcp.lake.change_log.applied import ReplicaStatus
+from dcp.lake.change_log.changes import append_round
 from dcp.lake.change_log.last_contact import LastContact, Minute, note_contact
-from dcp.lake.monitor.lake_figures import FiguresReader, LakeFigures, ReplicaFigures
-from dcp.lake.monitor.lake_metrics import lake_exposition
+from dcp.lake.monitor.figures_reader import FiguresReader
+from dcp.lake.monitor.lake_figures import LakeFigures, ReplicaFigures
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import TableCommit
-from dcp.lake.tables.round_record import Outcome, VbucketReport
+from dcp.lake.tables.round_record import Outcome, VbucketReport, states_to_batch
+from dcp.lake.tables.schema import CHANGES, RowKind
+from dcp.lake.tables.vbucket_state import VbucketProgress
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_metrics import task_exposition
+from dcp.protocol.position import Position
+from tests.lake.given_rows import given_rows
 from tests.lake.memory_store import lake_in_memory
 from tests.lake.task_board.test_board_files import READY, samples_of, watcher
 
@@ -70,9 +76,9 @@ def test_vbuckets_that_wait_for_the_same_thing_are_told_in_one_line() -> None:
 
 def test_tasks_have_the_metrics_of_top_with_the_labels_of_their_lake() -> None:
     older = watcher([READY], "dcplake-0a1b2c3d-r6-t2.0").stats()
-    newer = replace(watcher([READY]).stats(), at=older.at + 1)
-    of_lake = samples_of(lake_exposition(NEW))
-    found = samples_of(lake_exposition(replace(NEW, tasks=(newer, older))))
+    newer = replace(watcher([READY]).stats(), at=older.at + timedelta(seconds=1))
+    of_lake = samples_of(NEW.exposition())
+    found = samples_of(replace(NEW, tasks=(newer, older)).exposition())
     added = [each for each in found if each not in of_lake]
     for each in added:
         assert (each.labels.pop("bucket"), each.labels.pop("lake")) == ("bucket", "id")
@@ -113,6 +119,32 @@ def test_the_newest_contact_with_the_cluster_counts() -> None:
         asked = LastContact(AT + timedelta(minutes=minutes), 200.0, behind=7)
         contact = reader.read(AT, ({}, asked)).last_contact
         assert contact is not None and contact.behind == behind
+
+
+def test_a_round_is_a_contact_and_tells_what_it_left_to_the_next_one() -> None:
+    lake = lake_in_memory(2)
+    reports = (
+        VbucketReport(0, Outcome.BUDGET, target_seqno=9),
+        VbucketReport(1, Outcome.REACHED, target_seqno=5),
+    )
+    rows = [
+        {"round": 1, "vbucket": each.vbucket, "kind": RowKind.STATUS, "detail": each.status()}
+        for each in reports
+    ]
+    states = [
+        replace(VbucketProgress.beginning(vbucket), position=Position.complete_at(1, seqno))
+        for vbucket, seqno in ((0, 4), (1, 5))
+    ]
+    batches = [pa.RecordBatch.from_pylist(rows, schema=CHANGES), states_to_batch(states, 1)]
+    append_round(lake, given_rows(lake, pa.Table.from_batches(batches)), 1, "writer")
+    figures = FiguresReader(lake, BoardFolder("lake"), searches=True).read(datetime.now(UTC))
+    assert figures.last_contact is not None
+    assert (figures.last_contact.time, figures.last_contact.behind) == (figures.round_at, 5)
+    assert "5 seqnos were to be read then" in str(figures).splitlines()[1]
+    told = [
+        each for each in samples_of(figures.exposition()) if each.name.endswith("behind_seqnos")
+    ]
+    assert [each.value for each in told] == [5.0]
 
 
 def test_the_age_of_look_round_and_apply_is_told_and_who_drives() -> None:

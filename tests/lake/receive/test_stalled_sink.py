@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -133,7 +134,7 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
             sleep(0.2)
             assert source.counters()["bytes_sent"] == stopped["bytes_sent"]
             assert ours.memory_full_info().uss - before < 2 * MEBIBYTE
-        later = _look(place, lambda each: each.at > sample.at + 1.0)
+        later = _look(place, lambda each: each.at > sample.at + timedelta(seconds=1))
         _require_bounds(later)
         (connection,) = later.connections
         assert (connection.received_bytes, connection.acknowledged_bytes) == (

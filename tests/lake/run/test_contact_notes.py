@@ -8,7 +8,7 @@ import pytest
 
 from dcp.lake.change_log.last_contact import MINUTES_KEPT, LastContact, Minute, last_contact
 from dcp.lake.config.settings import RoundSettings
-from dcp.lake.monitor.status_text import age_lines
+from dcp.lake.monitor.lake_figures import age_lines
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.contact_notes import ContactNotes
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -43,8 +43,8 @@ class CountingStore(MemoryStore):
         super().note(name, content)
 
 
-def found(store: MemoryStore, round_at: datetime | None = None) -> LastContact:
-    contact = last_contact(store, round_at)
+def found(store: MemoryStore, round_at: datetime | None = None, behind: int = 0) -> LastContact:
+    contact = last_contact(store, round_at, behind)
     assert contact is not None
     return contact
 
@@ -52,7 +52,7 @@ def found(store: MemoryStore, round_at: datetime | None = None) -> LastContact:
 def test_a_look_is_noted_once_a_minute_and_a_driver_that_died_is_overdue() -> None:
     store, clock = CountingStore(), Clock()
     notes = ContactNotes(store, RoundSettings(), clock)
-    assert last_contact(store, None) is None
+    assert last_contact(store, None, 0) is None
     for _ in range(24):
         notes.contacted(0)
         clock.passes(5)
@@ -62,18 +62,16 @@ def test_a_look_is_noted_once_a_minute_and_a_driver_that_died_is_overdue() -> No
     assert not contact.is_overdue(contact.time + timedelta(seconds=NEXT_SECONDS))
     late = contact.time + timedelta(seconds=NEXT_SECONDS + 1)
     assert contact.is_overdue(late)
-    assert contact.told(late) == "no contact with the cluster for 3 min"
-    assert (
-        contact.told(contact.time + timedelta(seconds=12))
-        == "last contact with the cluster 12 s ago"
-    )
+    soon = contact.time + timedelta(seconds=12)
+    assert age_lines(late, contact, None, None)[0] == "  no contact with the cluster for 3 min"
+    assert age_lines(soon, contact, None, None) == ["  last contact with the cluster 12 s ago"]
 
 
 def test_a_driver_that_ends_notes_its_last_contact_and_no_driver_without_contact_does() -> None:
     store, clock = CountingStore(), Clock()
     notes = ContactNotes(store, RoundSettings(), clock)
     notes.ended()
-    assert last_contact(store, None) is None
+    assert last_contact(store, None, 0) is None
     notes.contacted(7)
     notes.contacted(0)
     assert found(store).behind == 7
@@ -113,9 +111,9 @@ def test_without_a_note_that_can_be_read_the_newest_round_tells(content: bytes) 
     store, clock = CountingStore(), Clock()
     store.refuses = True
     ContactNotes(store, RoundSettings(), clock).contacted(0)
-    assert last_contact(store, None) is None
+    assert last_contact(store, None, 0) is None
     store.notes["_dcplake_last_contact.json"] = content
-    assert found(store, BEGIN) == LastContact(BEGIN, NEXT_SECONDS)
+    assert found(store, BEGIN, 9) == LastContact(BEGIN, NEXT_SECONDS, 9)
 
 
 def test_a_round_that_is_newer_than_the_note_is_a_look_and_has_read_what_was_to_be_read() -> None:
@@ -124,8 +122,10 @@ def test_a_round_that_is_newer_than_the_note_is_a_look_and_has_read_what_was_to_
     noted, later = found(store), BEGIN + timedelta(seconds=40)
     told = "  last contact with the cluster 40 s ago; 3 seqnos were to be read then"
     assert age_lines(later, noted, None, None) == [told]
+    left = found(store, later, 2)
+    assert left == replace(noted, time=later, behind=2), "the round left these to the next one"
     by_round = found(store, later)
-    assert by_round == replace(noted, time=later, behind=None)
+    assert by_round == replace(noted, time=later, behind=0)
     told = "  last contact with the cluster 0 s ago, last round 0 s ago"
     assert age_lines(later, by_round, later, None) == [told]
     assert found(store, BEGIN - timedelta(seconds=9)) == noted

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any
@@ -136,7 +137,7 @@ def test_a_look_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "found", [None, [], {}, {"format": 1}, {"format": 2}, {"format": 2, "x": 1}]
+    "found", [None, [], {}, {"format": 2}, {"format": 3}, {"format": 3, "x": 1}]
 )
 def test_what_is_no_look_is_refused(found: object) -> None:
     with pytest.raises(ValueError, match="expected a sample of a task"):
@@ -185,9 +186,9 @@ def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: BoardFolder) 
     }
     for name, each in news.items():
         put(folder, name, each, seconds_ago=31 if name == "silent" else 0)
-    (folder / "torn.task.json").write_text('{"format": 2, "tas')
+    (folder / "torn.task.json").write_text('{"format": 3, "tas')
     os.utime(folder / "torn.task.json", (0, 0))
-    (folder / "newer.task.json").write_text('{"format": 3}')
+    (folder / "newer.task.json").write_text('{"format": 4}')
     (folder / "other.txt").write_text("not ours")
     assert [each.task for each in read_board(place)] == [stats.task, "elsewhere"]
     left = {file.name for file in folder.iterdir()}
@@ -201,9 +202,10 @@ def test_machines_that_share_a_board_need_not_agree_on_the_time(
     """Others' clocks, then our own: none says how old a file is."""
     folder = place.make()
     stats = watcher([READY]).stats()
-    theirs = replace(stats, host="another-host", at=time() + skew_seconds)
+    skewed = datetime.now(UTC) + timedelta(seconds=skew_seconds)
+    theirs = replace(stats, host="another-host", at=skewed)
     put(folder, "theirs", theirs)
-    put(folder, "ours", replace(stats, task="ours", at=time() + skew_seconds))
+    put(folder, "ours", replace(stats, task="ours", at=skewed))
     for _ in range(2):
         assert [each.task for each in read_board(place)] == [stats.task, "ours"]
         monkeypatch.setattr("dcp.lake.task_board.board_files.time", lambda: time() - skew_seconds)
@@ -253,6 +255,8 @@ def put(folder: Path, name: str, stats: TaskStats, seconds_ago: float = 0) -> Pa
         {"task": 5},
         {"task": None},
         {"at": "x"},
+        {"at": 1.0},
+        {"at": "2026-01-31T10:00:00"},
         {"bytes_per_second": math.nan},
         {"bytes_per_second": "x"},
         {"bottleneck_seconds": [1]},
@@ -383,7 +387,7 @@ def samples_of(text: str) -> list[Sample]:
 
 def test_metrics_are_one_exposition_with_bounded_labels() -> None:
     older = watcher([READY], "dcplake-0a1b2c3d-r6-t2.0").stats()
-    newer = replace(watcher([READY]).stats(), at=older.at + 1)
+    newer = replace(watcher([READY]).stats(), at=older.at + timedelta(seconds=1))
     text = task_exposition([newer, older])
     found = samples_of(text)
     for sample in samples_of(METRICS):

@@ -32,9 +32,12 @@ def share_text(seconds: float, of_seconds: float) -> str:
     return f"{min(1.0, seconds / of_seconds):.0%}" if of_seconds > 0 else "0%"
 
 
-def memory_text(resident_bytes: int | None, bound_bytes: int) -> str:
-    """Return what a process has, and may have at most: ``RSS 312 of at most 540 MiB``."""
-    has = "not known" if resident_bytes is None else f"{resident_bytes / _MIB:,.0f}"
+def memory_text(resident_bytes: int, bound_bytes: int) -> str:
+    """Return what a process has, and may have at most: ``RSS 312 of at most 540 MiB``.
+
+    0 is not known.
+    """
+    has = f"{resident_bytes / _MIB:,.0f}" if resident_bytes else "not known"
     most = f" of at most {bound_bytes / _MIB:,.0f}" if bound_bytes else ""
-    unit = " MiB" if bound_bytes or resident_bytes is not None else ""
+    unit = " MiB" if bound_bytes or resident_bytes else ""
     return f"RSS {has}{most}{unit}"

@@ -93,7 +93,7 @@ class GroupFigures:
     number: int = 0
 
     def __str__(self) -> str:
-        without = ", no stream" if self.lacks_receivers else ""
+        without = ", no stream until they are there" if self.lacks_receivers else ""
         return f"vbuckets {self.vbuckets}: {self.receivers} of {self.required} receivers{without}"
 
 
