@@ -82,8 +82,8 @@ class LogFacts:
 
     def first_round(self, version: AppliedVersion, vbucket: int) -> int:
         """Return the oldest round with rows of a vbucket that a version may lack."""
-        pending = self.state(version, vbucket).first_pending_round
-        return pending or version.round_of(vbucket) + 1
+        incomplete = self.state(version, vbucket).first_incomplete_round
+        return incomplete or version.round_of(vbucket) + 1
 
     def with_forks(self, found: Mapping[int, Iterable[Fork]]) -> "LogFacts":
         forks = {
@@ -201,7 +201,7 @@ def decide_slice(facts: LogFacts) -> LogSlice:
         ranges=tuple(each for part in parts for each in part.ranges),
         first_round=min((part.first_round for part in parts), default=facts.to_round),
         to_round=facts.to_round,
-        log_from_round=oldest_pending_round(facts.after.values(), facts.to_round),
+        log_from_round=oldest_incomplete_round(facts.after.values(), facts.to_round),
         undone=tuple(each for part in parts for each in part.undone),
         cleared=tuple(each for part in parts for each in part.cleared),
         revived=tuple(each for part in parts for each in part.revived),
@@ -348,16 +348,16 @@ def may_have_rows(old: VbucketProgress, new: VbucketProgress, from_round: int) -
     if new.complete_seqno <= old.complete_seqno:
         return False
     brought = max(new.last_data_round or 0, new.last_collection_round or 0)
-    return brought > from_round or old.first_pending_round is not None
+    return brought > from_round or old.first_incomplete_round is not None
 
 
-def oldest_pending_round(states: Iterable[VbucketProgress], otherwise: int) -> int:
-    """Return a round such that no row of an older round waits in any of these states.
+def oldest_incomplete_round(states: Iterable[VbucketProgress], otherwise: int) -> int:
+    """Return a round such that no older one has rows above the complete seqno of any state.
 
     It is at most ``otherwise``: the caller reads all rounds from there on anyway.
     """
-    pending = (state.first_pending_round for state in states)
-    return min([otherwise, *(number for number in pending if number)])
+    incomplete = (state.first_incomplete_round for state in states)
+    return min([otherwise, *(number for number in incomplete if number)])
 
 
 def _require_consistent(old: VbucketProgress, new: VbucketProgress, forks: Sequence[Fork]) -> None:

@@ -85,7 +85,7 @@ class FoundDocuments(Record):
     """The number of documents that are at the source, as far as the tables know."""
     deleted: int = 0
     """Of those, the number with a later deletion in the log. Their replica lacks that deletion."""
-    pending: int = 0
+    incomplete: int = 0
     """The number of rows in the log that wait for the end of their snapshot."""
 
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ def find_documents(
     tables = _tables_with_documents(lake, erasure)
     found = {each.table: _found_rows(lake, each) for each in tables if each.table != QUALITY_TABLE}
     log_rows = found[CHANGES_TABLE]
-    pending = sum(
+    incomplete = sum(
         row["epoch"] == state.epoch and int(row["seqno"]) > state.complete_seqno
         for row in log_rows
         if (state := states.get(row["vbucket"])) is not None
@@ -161,7 +161,7 @@ def find_documents(
         deleted += sum(_is_deleted(row, newest) for row in there)
     rows = {table: len(each) for table, each in found.items()}
     lost = {each.table: history(lake.table(each.table), 1)[0].version for each in tables}
-    return FoundDocuments(erasure, rows, len(keys), lost, at_source, deleted, pending)
+    return FoundDocuments(erasure, rows, len(keys), lost, at_source, deleted, incomplete)
 
 
 def _found_rows(lake: LakeTables, named: _TableRows) -> list[dict[str, Any]]:

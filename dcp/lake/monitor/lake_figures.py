@@ -474,7 +474,7 @@ def _lags(
     record: RoundRecord,
 ) -> Iterator[tuple[str, _Lag]]:
     now, highs = record.states, _high_seqnos(record)
-    waiting = [state.first_pending_round for state in now.values() if state.first_pending_round]
+    waiting = [number for state in now.values() if (number := state.first_incomplete_round)]
     if any(highs[vb] > max(_reached(state), state.position.seqno) for vb, state in now.items()):
         waiting.append(newest)  # what its plan knew of and it did not read
     held = {each.collection_id: status.round for each, status in statuses.items()}

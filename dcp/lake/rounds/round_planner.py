@@ -155,7 +155,7 @@ def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int
 
 
 def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
-    """Return whether the lake may lack rows up to ``target_seqno``, or hold them as pending.
+    """Return whether the lake may lack rows up to ``target_seqno``, or their snapshot's end.
 
     A vbucket that began at 0 again may be empty. It must be read to prove that, so that its old
     rows can go.

@@ -23,7 +23,7 @@ from dcp.lake.tables.undone_key import DocumentState, UndoneKey
 from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
 from dcp.records import SPREAD, UNSTORED, bare, marked
 
-FORMAT_VERSION: Final = 9
+FORMAT_VERSION: Final = 10
 """The format of lakes: columns, kinds of rows, metadata of commits. Other lakes are refused."""
 
 

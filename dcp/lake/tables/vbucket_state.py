@@ -82,7 +82,7 @@ Round = Annotated[int, pa.int64()]
 Vbucket = Annotated[int, pa.int32()]
 
 _ROUNDS: Final = (
-    "first_pending_round",
+    "first_incomplete_round",
     "last_data_round",
     "last_complete_round",
     "last_collection_round",
@@ -101,7 +101,7 @@ class VbucketProgress:
 
     0 if there was neither.
     """
-    first_pending_round: Round | None = None
+    first_incomplete_round: Round | None = None
     """A lower bound of the oldest round with rows above the complete seqno."""
     last_data_round: Round | None = None
     last_complete_round: Round | None = None
@@ -187,7 +187,7 @@ class VbucketProgress:
             epoch=self.epoch + 1,
             position=Position.complete_at(restart.vb_uuid, seqno),
             caught_up_seqno=seqno,  # the node that proved a higher one may have lost it
-            first_pending_round=None,
+            first_incomplete_round=None,
             last_complete_round=self.last_complete_round if seqno else None,
             purge_seqno=None,
             order=None,
@@ -225,7 +225,7 @@ class VbucketProgress:
             self,
             position=position,
             caught_up_seqno=self.caught_up_seqno if caught_up_seqno is None else caught_up_seqno,
-            first_pending_round=self._first_pending(round_number, position, completed),
+            first_incomplete_round=self._first_incomplete(round_number, position, completed),
             last_data_round=round_number if brought_rows else self.last_data_round,
             last_complete_round=round_number if completed else self.last_complete_round,
             last_collection_round=round_number
@@ -240,10 +240,12 @@ class VbucketProgress:
     def ordered(self, order: RollbackOrder) -> "VbucketProgress":
         return replace(self, order=order, rollbacks=self.rollbacks + 1)
 
-    def _first_pending(self, round_number: int, position: Position, completed: bool) -> int | None:
+    def _first_incomplete(
+        self, round_number: int, position: Position, completed: bool
+    ) -> int | None:
         """Return the oldest round that may have rows above the complete seqno."""
         if position.is_complete:
             return None
         # A new complete seqno is at or above every row of earlier rounds, so that only this round
-        # can have brought pending rows.
-        return round_number if completed else (self.first_pending_round or round_number)
+        # can have brought rows above it.
+        return round_number if completed else (self.first_incomplete_round or round_number)

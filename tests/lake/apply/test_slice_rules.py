@@ -15,7 +15,7 @@ from dcp.lake.apply.slice_rules import (
     LogFacts,
     decide_slice,
     may_have_rows,
-    oldest_pending_round,
+    oldest_incomplete_round,
     restored_versions_among,
     rounds_before_forks,
     rounds_of_events,
@@ -36,13 +36,13 @@ from tests.seeds import seeds
 
 
 def state_at(
-    seqno: int, *, vbucket: int = 0, epoch: int = 0, pending: int | None = None, data: int = 1
+    seqno: int, *, vbucket: int = 0, epoch: int = 0, incomplete: int | None = None, data: int = 1
 ) -> VbucketProgress:
     return VbucketProgress(
         vbucket,
         epoch,
         Position.complete_at(7, seqno),
-        first_pending_round=pending,
+        first_incomplete_round=incomplete,
         last_data_round=data,
     )
 
@@ -74,16 +74,16 @@ def test_only_vbuckets_that_moved_and_can_have_rows_are_touched() -> None:
     assert not may_have_rows(old, state_at(10, data=9), 5)  # did not move
     assert may_have_rows(old, state_at(20, data=9), 5)
     assert not may_have_rows(old, state_at(20, data=1), 5)  # moved past nothing for us
-    waiting = state_at(10, pending=2)
+    waiting = state_at(10, incomplete=2)
     assert may_have_rows(waiting, state_at(20, data=1), 5)  # rows of an old round became complete
 
 
 def test_rows_that_wait_are_in_the_log_from_the_oldest_round_of_any_of_them() -> None:
-    waiting = [state_at(10, pending=round_number) for round_number in (None, 4, 2, None)]
-    assert oldest_pending_round(waiting, 9) == 2
-    assert oldest_pending_round(waiting[:1], 9) == 9
-    assert oldest_pending_round(waiting, 1) == 1
-    assert oldest_pending_round([], 6) == 6
+    waiting = [state_at(10, incomplete=round_number) for round_number in (None, 4, 2, None)]
+    assert oldest_incomplete_round(waiting, 9) == 2
+    assert oldest_incomplete_round(waiting[:1], 9) == 9
+    assert oldest_incomplete_round(waiting, 1) == 1
+    assert oldest_incomplete_round([], 6) == 6
 
 
 MOST = 2**64 - 1

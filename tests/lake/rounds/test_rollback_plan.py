@@ -107,7 +107,7 @@ def test_restart(state: VbucketProgress, complete: list[int], expected: tuple[in
     assert (position.seqno, position.vb_uuid) == expected
     assert position == Position.complete_at(expected[1], expected[0])
     assert (begun.epoch, begun.order, begun.caught_up_seqno) == (1, None, expected[0])
-    assert begun.first_pending_round is None
+    assert begun.first_incomplete_round is None
     assert begun.failover_log == state.failover_log
 
 
@@ -133,7 +133,7 @@ def test_a_position_inside_a_snapshot_goes_back_to_what_is_complete() -> None:
     state = replace(
         ordered(100, 80, log((A, 0)), log((B, 85), (A, 0))),
         position=Position(A, 100, 80, 120, 80),
-        first_pending_round=4,
+        first_incomplete_round=4,
     )
     begun = followed(state, [50, 80])
     assert begun.position == Position.complete_at(A, 80)

@@ -278,7 +278,7 @@ def test_a_node_lost_in_mid_round_leaves_the_others_data(
         run(settings, once=True, observer=Fault())
     assert caught.value.exit_code == 5
     assert f"{len(lost)} vbuckets could not be read" in str(caught.value)
-    reasons = {left.vbucket: left.reason for left in heard.reports[0].incomplete}
+    reasons = {left.vbucket: left.reason for left in heard.reports[0].all_left_out}
     assert sorted(reasons) == lost
     assert set(reasons.values()) == {"node unavailable"}
     lake = lake_of(settings)

@@ -59,16 +59,16 @@ def test_two_rows_of_a_vbucket_are_refused() -> None:
         states_from_rows(rows)
 
 
-def test_the_first_pending_round_stays_until_its_snapshot_ends() -> None:
+def test_the_first_incomplete_round_stays_until_its_snapshot_ends() -> None:
     state = VbucketProgress.beginning(0)
     state = state.advanced(4, Position(9, 3, 0, 10, 0), brought_rows=True)
-    assert (state.first_pending_round, state.last_complete_round) == (4, None)
+    assert (state.first_incomplete_round, state.last_complete_round) == (4, None)
     state = state.advanced(5, Position(9, 8, 0, 10, 0), brought_rows=True)
-    assert (state.first_pending_round, state.last_data_round) == (4, 5)
+    assert (state.first_incomplete_round, state.last_data_round) == (4, 5)
     state = state.advanced(6, Position(9, 12, 10, 20, 10), brought_rows=True)
-    assert (state.first_pending_round, state.last_complete_round) == (6, 6)
+    assert (state.first_incomplete_round, state.last_complete_round) == (6, 6)
     state = state.advanced(7, Position.complete_at(9, 20), brought_rows=False)
-    assert (state.first_pending_round, state.last_data_round) == (None, 6)
+    assert (state.first_incomplete_round, state.last_data_round) == (None, 6)
 
 
 def test_a_position_that_goes_back_is_refused() -> None:
