@@ -225,7 +225,7 @@ def copy_to_begin_with(
 ) -> "VbucketHolder | LeftOut":
     vbucket, complete = state.vbucket, state.complete_seqno
     if state.order is not None:
-        return LeftOut(vbucket, "rollback pending", "the rollback comes first")
+        return LeftOut(vbucket, "rollback", f"{state.order}, which comes first")
     active = cluster.failover_logs.get(vbucket)
     on_branch = [
         copy

@@ -153,7 +153,7 @@ def test_an_ordered_rollback_is_followed_before_a_vbucket_begins() -> None:
     asked = request(0)
     progress = BackfillProgress.of(asked, {0: state}, begun=())
     plan = planned(asked, progress, {0: state}, view(), {0: [copy(FIRST, 100)]})
-    assert plan.waiting_for[0].reason == "rollback pending"
+    assert plan.waiting_for[0].reason == "rollback"
     assert not plan.copies
 
 
