@@ -67,7 +67,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Repair": {
         "resync": ("lake", "stream vbuckets again from their beginning"),
         "erase": ("lake", "take documents out, with all their versions"),
-        "backfill": ("lake", "rebuild vbuckets from replica nodes during replication"),
+        "backfill": ("lake", "rebuild vbuckets from replica vbuckets during replication"),
     },
     "Test cluster": {
         "demo": (

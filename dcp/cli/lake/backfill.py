@@ -1,4 +1,4 @@
-"""``dcplake backfill``: rebuild vbuckets from replica nodes during replication."""
+"""``dcplake backfill``: rebuild vbuckets from replica vbuckets during replication."""
 
 from typing import Annotated
 

@@ -1,12 +1,13 @@
 """Chooses the vbuckets of a backfill that the next round reads, and the node for each. Pure.
 
-A backfill reads vbuckets from seqno 0, from nodes that hold them as replicas, to spare the active
-nodes. Few begin in one round: the published rows of a vbucket stay until its first whole state
-replaces them, and changes of that time wait.
+A backfill reads replica vbuckets from seqno 0, to spare the active nodes. Few begin in one round:
+the published rows of a vbucket stay until its first whole state replaces them, and changes of that
+time wait.
 
-A replica may lag behind its active node, or be on another branch. A published vbucket begins only
-on a replica that has all of the lake's seqnos on the active node's branch. So no published row is
-lost. If the replica is ahead of a node that is promoted later, that node orders a rollback.
+A replica vbucket may lag behind the active node, or be on another branch. A published vbucket
+begins only if a replica vbucket has all of the lake's seqnos on the active node's branch. So no
+published row is lost. If the replica vbucket is ahead of a node that is promoted later, that node
+orders a rollback.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -98,7 +99,7 @@ class BackfillEstimate(Record):
 REPLICAS: Final = "replicas"
 SETTINGS: Final = "settings"
 NODE_CHOICES: Final = (REPLICAS, SETTINGS)
-"""A backfill reads from replicas, or as ``source.seeds`` say (perhaps from a relay)."""
+"""A backfill reads replica vbuckets, or as ``source.seeds`` say (perhaps from a relay)."""
 
 LEAST_MEGABYTES_PER_SECOND: Final = 0.01
 MOST_MEGABYTES_PER_SECOND: Final = 1e6
@@ -173,7 +174,7 @@ class BackfillPlan:
         """Return the copy to read, or why nobody may read the vbucket; None: its active node.
 
         The active node also streams a vbucket that has begun and must restart for another reason: a
-        replica may lack published rows.
+        replica vbucket may lack published rows.
         """
         if restart is not None and vbucket not in self.beginning:
             return None
@@ -238,17 +239,17 @@ def copy_to_begin_with(
     if best is None and copies:
         named = ", ".join(str(copy.node) for copy in copies)
         return LeftOut(
-            vbucket, "replica on another branch", f"{named}: the active node is on another"
+            vbucket, "replica vbucket on another branch", f"{named}: the active node is on another"
         )
     if best is None:
         return _no_copy(vbucket, nodes)
     if best.high_seqno < complete:
         detail = f"{best.node} holds seqnos up to {best.high_seqno}, the lake up to {complete}"
-        return LeftOut(vbucket, "replica behind", detail)
+        return LeftOut(vbucket, "replica vbucket behind", detail)
     return best
 
 
 def _no_copy(vbucket: int, nodes: BackfillNodes) -> LeftOut:
     if nodes.reads_replicas:
-        return LeftOut(vbucket, "no replica", "no node that answers holds it as a replica")
+        return LeftOut(vbucket, "no replica vbucket", "no node that answers has one")
     return LeftOut(vbucket, "no active node", "no node that answers holds it")

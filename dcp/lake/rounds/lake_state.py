@@ -26,7 +26,7 @@ class LakeState:
     rollbacks: Collection[Restart | LeftOut] = ()
     """For each vbucket with a rollback order the restart that follows it, or why none can."""
     stale: Collection[int] = ()
-    """Vbuckets that some replica shows as of an older round, and that have not begun at 0 since."""
+    """Vbuckets that a replica table shows as of an older round. They have not begun at 0 since."""
     resyncs: Collection[int] = ()
     """Vbuckets that users want to begin at 0, and that have not done so since."""
     backfill: BackfillPlan | None = None
@@ -76,9 +76,9 @@ def read_lake_state(
     stale: Mapping[int, int],
     resyncs: Mapping[int, int],
 ) -> LakeState:
-    """Return a lake's state. Its log, replicas and users may make vbuckets restart.
+    """Return a lake's state. Its log, replica tables and users may make vbuckets restart.
 
-    ``stale`` maps vbuckets to the round as of which a replica holds them (`stale_vbuckets`).
+    ``stale`` maps vbuckets to the round as of which a replica table holds them (`stale_vbuckets`).
     ``resyncs`` maps vbuckets to the round after which they must begin again.
     """
     newest = latest_round(lake)

@@ -127,7 +127,7 @@ class TaskPlan:
     left_out: Annotated["tuple[LeftOut, ...]", UNSTORED] = ()
     """The carried vbuckets that should have been streamed."""
     applied: Annotated[tuple[AppliedVersion, ...], UNSTORED] = ()
-    """Replica versions that the log does not list; the task writes them."""
+    """Versions of replica tables that the log does not list; the task writes them."""
     backfill: BackfillNodes | None = None
     """Set if all its streams belong to a backfill; its rate is this task's part."""
     seeds: Annotated[tuple[NodeAddress, ...], UNSTORED] = ()
@@ -260,7 +260,7 @@ def _task_text(task: TaskPlan) -> str:
 
 
 def _backfill_text(nodes: BackfillNodes) -> str:
-    told = "backfill from replicas" if nodes.reads_replicas else "backfill"
+    told = "backfill from replica vbuckets" if nodes.reads_replicas else "backfill"
     if nodes.bytes_per_second is None:
         return told
     return f"{told}, at most {nodes.bytes_per_second / 1e6:,.3g} MB/s"

@@ -211,8 +211,8 @@ def progress_of(
 ) -> BackfillProgress:
     forks = forks_between(lake, request.begun_round, newest, request.vbuckets)
     begun = {vb: each for vb, own in forks.items() if (each := newest_beginning(own)) is not None}
-    # For any other reason the active node streams the vbucket from seqno 0. A replica must not go
-    # on with it: it may lack published rows.
+    # For any other reason the active node streams the vbucket from seqno 0. A replica vbucket
+    # must not go on with it: it may lack published rows.
     taken_over = {vb for vb, each in begun.items() if each.reason != RestartReason.BACKFILL}
     return BackfillProgress.of(request, states, begun, taken_over)
 

@@ -72,12 +72,12 @@ def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
     [
         ([copy(FIRST, 90, log(OLD))], log(OLD), FIRST, ""),
         ([copy(FIRST, 80, log(OLD)), copy(SECOND, 95, log(OLD))], log(OLD), SECOND, ""),
-        ([copy(FIRST, 79, log(OLD))], log(OLD), None, "replica behind"),
-        ([copy(FIRST, 200, log(OLD))], log(NEW, OLD), None, "replica on another branch"),
+        ([copy(FIRST, 79, log(OLD))], log(OLD), None, "replica vbucket behind"),
+        ([copy(FIRST, 200, log(OLD))], log(NEW, OLD), None, "replica vbucket on another branch"),
         ([copy(FIRST, 200, log(OLD)), copy(SECOND, 90, log(NEW, OLD))], log(NEW, OLD), SECOND, ""),
         ([copy(FIRST, 90, log(OLD))], None, FIRST, ""),  # the active node does not tell its branch
         ([copy(FIRST, 90)], log(OLD), FIRST, ""),  # nor does the replica
-        ([], log(OLD), None, "no replica"),
+        ([], log(OLD), None, "no replica vbucket"),
     ],
 )
 def test_a_published_vbucket_begins_where_nothing_of_it_would_go_back(
@@ -109,9 +109,9 @@ def test_what_has_begun_is_read_on_from_the_fullest_copy_or_left_out() -> None:
     copies = {0: [copy(FIRST, 60, log(OLD)), copy(SECOND, 70, log(NEW))]}
     plan = planned(asked, progress, states, view(2, branch=log(OLD)), copies)
     assert (plan.copies, plan.beginning) == ({0: copies[0][1]}, frozenset())
-    assert plan.waiting_for[1].reason == "no replica"
+    assert plan.waiting_for[1].reason == "no replica vbucket"
     plan = planned(asked, progress, states, view(2), {1: [copy(FIRST, 80)]})
-    assert plan.left_out[0].reason == "no replica"
+    assert plan.left_out[0].reason == "no replica vbucket"
     assert (plan.copies, plan.beginning) == ({1: copy(FIRST, 80)}, frozenset({1}))
 
 
@@ -121,7 +121,7 @@ def test_a_new_lake_is_read_at_once_and_no_active_node_is_asked_for_what_has_no_
     large = SEQNOS_OF_A_ROUND * 3
     plan = planned(asked, progress, {}, view(2, large), {0: [copy(FIRST, large)]})
     assert (plan.copies, plan.beginning) == ({0: copy(FIRST, large)}, frozenset())
-    assert plan.left_out[1].reason == "no replica"
+    assert plan.left_out[1].reason == "no replica vbucket"
     whole = plan_round(
         LakeState("lake-1", 0, backfill=plan),
         view(2, large),
@@ -182,7 +182,10 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
             assert (each.node, each.target_seqno) == (FIRST, 90)
             assert each.restart == Restart(each.vbucket, RestartReason.BACKFILL)
             assert (each.state.epoch, each.state.position.seqno) == (1, 0)
-    assert f"backfill from replicas, at most {1 / len(reading):.3g} MB/s; node:11220" in str(plan)
+    assert (
+        f"backfill from replica vbuckets, at most {1 / len(reading):.3g} MB/s; node:11220"
+        in str(plan)
+    )
     assert not [each for task in reading for each in task.carried]
     only = {vb: states[vb] for vb in range(4)}
     shorter = replace(cluster.map, active=(*cluster.map.active[:4], -1))

@@ -109,7 +109,9 @@ def test_a_new_lake_is_filled_though_an_active_node_is_gone(tmp_path: Path) -> N
         # Another lake, and no other node: what node 1 alone has, active, nobody reads.
         cluster.kill_node(2)
         settings = replace(settings, lake=replace(settings.lake, root=str(tmp_path / "other")))
-        with pytest.raises(IncompleteRunError, match=r"left out: vbuckets .*: no replica \("):
+        with pytest.raises(
+            IncompleteRunError, match=r"left out: vbuckets .*: no replica vbucket \("
+        ):
             backfill(settings, None, REPLICAS)
         expected = {
             vb: rows for vb, rows in source(cluster).items() if cluster.vbucket_owner(vb) != 1
@@ -212,7 +214,9 @@ def test_a_replica_that_is_behind_or_ahead_of_the_promoted_node(tmp_path: Path) 
         fill(cluster, range(50), b"not replicated")
         run(settings, once=True)
         held = table_rows(lake, None)
-        with pytest.raises(IncompleteRunError, match=r"replica behind \(127.* holds seqnos up to"):
+        with pytest.raises(
+            IncompleteRunError, match=r"replica vbucket behind \(127.* holds seqnos up to"
+        ):
             backfill(settings, {0, 1}, REPLICAS)
         assert table_rows(lake, None) == held == source(cluster)
 
