@@ -37,7 +37,7 @@ from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.vbucket_state import RestartReason, VbucketProgress
 from dcp.printable import number_ranges, numbers_of
 
-_NODES_KEY: Final = "source"  # a name that users write
+_FROM: Final = "from"
 _RATE: Final = "megabytes_per_second"
 _COLLECTIONS: Final = "collections"
 
@@ -236,7 +236,7 @@ def requested_backfill(
     """Return a new request: of all vbuckets, without a limit, if these are None."""
     ranges = None if vbuckets is None else number_ranges(vbuckets)
     rate = {} if megabytes_per_second is None else {_RATE: megabytes_per_second}
-    return Action.requested(BACKFILL, ranges, {_NODES_KEY: nodes, **rate})
+    return Action.requested(BACKFILL, ranges, {_FROM: nodes, **rate})
 
 
 def _nodes_of(options: str | None) -> BackfillNodes:
@@ -246,13 +246,13 @@ def _nodes_of(options: str | None) -> BackfillNodes:
         told = None
     if isinstance(told, dict) and _COLLECTIONS in told:
         raise ConfigError(f"options: found {_COLLECTIONS}, expected none: {NO_COLLECTIONS}")
-    if not isinstance(told, dict) or set(told) - {_NODES_KEY, _RATE}:
-        expected = f"expected a JSON object of {_NODES_KEY} and {_RATE}"
+    if not isinstance(told, dict) or set(told) - {_FROM, _RATE}:
+        expected = f"expected a JSON object of {_FROM} and {_RATE}"
         raise ConfigError(f"options: found {options!r}, {expected}")
-    nodes, rate = told.get(_NODES_KEY, REPLICAS), told.get(_RATE)
+    nodes, rate = told.get(_FROM, REPLICAS), told.get(_RATE)
     if nodes not in NODE_CHOICES:
         raise ConfigError(
-            f"options: {_NODES_KEY}: found {nodes!r}, expected {' or '.join(NODE_CHOICES)}"
+            f"options: {_FROM}: found {nodes!r}, expected {' or '.join(NODE_CHOICES)}"
         )
     if rate is None:
         return BackfillNodes(nodes == REPLICAS)

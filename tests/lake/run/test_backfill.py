@@ -311,7 +311,7 @@ def test_requests_of_others_are_refused_by_name_and_one_is_cancelled(tmp_path: P
             "l": ("backfill", None, '{"collections": ["c"]}', "a backfill reads whole vbuckets"),
             "b": ("backfill", "0-6", None, "vbuckets: found 6, expected some of 0-5"),
             "c": ("backfill", "x", None, "vbuckets: found 'x', expected some of 0-5"),
-            "d": ("backfill", None, '{"source": "disk"}', "source: found 'disk', expected"),
+            "d": ("backfill", None, '{"from": "disk"}', "from: found 'disk', expected"),
             "e": ("backfill", None, '{"megabytes_per_second": 0}', "found 0, expected 0.01 to 1"),
             "g": ("backfill", None, '{"megabytes_per_second": Infinity}', "found inf, expected 0"),
             "f": ("backfill", None, "[1]", "options: found '[1]', expected a JSON object"),
