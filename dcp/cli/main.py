@@ -71,7 +71,7 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     },
     "Test cluster": {
         "demo": (
-            "demo",
+            "servers",
             "producer, real documents, replication and SQL on the result, all on this machine",
         ),
         "serve": ("servers", "run the embedded Couchbase-like producer"),

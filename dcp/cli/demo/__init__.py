@@ -1,1 +1,1 @@
-"""The command ``dcplake demo``."""
+"""What ``dcplake demo`` shows: its producer, its airports and its second act."""
