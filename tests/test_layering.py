@@ -145,7 +145,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "query",
         "monitor",
     ),
-    "cli": ("terminal", "options", "views", "lake", "demo", "servers"),
+    "cli": ("terminal", "options", "displays", "lake", "demo", "servers"),
 }
 MOST_MODULES = 25
 MOST_ATTRIBUTES = 15

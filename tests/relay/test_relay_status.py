@@ -9,8 +9,8 @@ from time import monotonic
 
 import pytest
 
+from dcp.cli.displays.source_report import SourceReport, ask_source
 from dcp.cli.main import main
-from dcp.cli.views.relay_view import SourceReport, ask_source
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.settings_load import load_settings
 from dcp.producer.cluster import ProducerCluster

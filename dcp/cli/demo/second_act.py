@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from dcp.cli.demo.airport_changes import LostWrites, lost_writes
 from dcp.cli.demo.serve_process import USER, VBUCKETS, DemoProducer
+from dcp.cli.displays.run_output import replicate_aloud
 from dcp.cli.terminal.output import say
 from dcp.cli.terminal.table import table
-from dcp.cli.views.run_output import replicate_aloud
 from dcp.types import vbucket_of
 
 if TYPE_CHECKING:

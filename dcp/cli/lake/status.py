@@ -21,8 +21,8 @@ def run(
     json: Annotated[bool, Option("--json", help="the status as one JSON object")] = False,
 ) -> int:
     """Read and print."""
-    from dcp.cli.views.board_view import connection_lines
-    from dcp.cli.views.relay_view import ask_source
+    from dcp.cli.displays.running_tasks import connection_lines
+    from dcp.cli.displays.source_report import ask_source
     from dcp.lake.adapters.opening import opened_lake
     from dcp.lake.monitor.lake_figures import FiguresReader
     from dcp.lake.task_board.board_folder import BoardFolder

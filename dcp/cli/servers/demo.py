@@ -19,10 +19,10 @@ from typer import Option
 from dcp.cli.demo.airport_changes import Changes, Document, airports, changes, documents
 from dcp.cli.demo.second_act import say_in_order, second_act
 from dcp.cli.demo.serve_process import USER, DemoProducer
+from dcp.cli.displays.run_output import replicate_aloud
 from dcp.cli.terminal.output import say
 from dcp.cli.terminal.progress import progress
 from dcp.cli.terminal.table import table
-from dcp.cli.views.run_output import replicate_aloud
 from dcp.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
+from dcp.cli.displays.node_connections import process_memory_text
 from dcp.cli.terminal.quantities import size_text
-from dcp.cli.views.producer_view import process_memory_text
 from dcp.client.addresses import NodeAddress
 from dcp.client.kv.kv_connection import KvConnection, signed_in
 from dcp.client.settings import ConnectionSettings

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dcp.cli.views import run_output
-from dcp.cli.views.run_output import PlainObserver
+from dcp.cli.displays import run_output
+from dcp.cli.displays.run_output import PlainObserver
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
 from dcp.lake.rounds.observer import NEXT_ROUND, StreamProgress, round_progress
