@@ -27,7 +27,7 @@ from dcp.lake.tables.history import (
 )
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.round_record import states_to_batch
-from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart
 
 _ATTEMPTS: Final = 5
 """Maintenance may change the log during each append; after so many attempts the round fails."""
@@ -164,7 +164,7 @@ def append_round(
 
 def append_states(
     lake: LakeTables,
-    states: Collection[VbucketProgress],
+    states: Collection[LakeVbucketState],
     round_number: int,
     writer_id: str,
     *,

@@ -34,7 +34,7 @@ from dcp.lake.tables.history import CLEANING, READ_VERSION, history
 from dcp.lake.tables.horizon import version_at
 from dcp.lake.tables.lake_tables import ReplicaTable, record_cleaned_round
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.printable import number_ranges
 
 
@@ -106,7 +106,7 @@ def rounds_to_judge(versions: Collection[Sequence[AppliedVersion]]) -> set[int]:
 
 def plan_cleaning(
     versions: Mapping[ReplicaTable, Sequence[AppliedVersion]],
-    states: Mapping[int, Mapping[int, VbucketProgress]],
+    states: Mapping[int, Mapping[int, LakeVbucketState]],
 ) -> CleaningPlan:
     """Return the rows that may go; ``versions`` are the applies within the horizon, by replica.
 

@@ -27,7 +27,7 @@ from dcp.lake.tables.lake_tables import (
     known_replicas,
 )
 from dcp.lake.tables.schema import AUDIT, CHANGES, ITEM_KINDS, QUALITY, REPLICA, RowKind, is_kind
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.records import UNSTORED, Record
 
 _FOUND: Final = ("vbucket", "epoch", "seqno", "key", "kind")
@@ -135,7 +135,7 @@ def find_documents(
     lake: LakeTables,
     erasure: Erasure,
     to_round: int,
-    states: Mapping[int, VbucketProgress],
+    states: Mapping[int, LakeVbucketState],
 ) -> FoundDocuments:
     """Find the rows of the documents.
 

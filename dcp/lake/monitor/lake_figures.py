@@ -36,7 +36,7 @@ from dcp.lake.tables.lake_tables import (
     replicas_in,
 )
 from dcp.lake.tables.round_record import UNDECODABLE, Outcome, RoundRecord, VbucketReport
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.lake.task_board.board_files import read_board
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_stats import TaskStats
@@ -462,7 +462,7 @@ def _high_seqnos(record: RoundRecord) -> dict[int, int]:
     return highs
 
 
-def _reached(state: VbucketProgress) -> int:
+def _reached(state: LakeVbucketState) -> int:
     return max(state.caught_up_seqno, state.complete_seqno)
 
 
@@ -495,8 +495,8 @@ def _lags(
 def _reached_at(
     lake: LakeTables,
     round_number: int,
-    states: Mapping[int, VbucketProgress],
-    now: Mapping[int, VbucketProgress],
+    states: Mapping[int, LakeVbucketState],
+    now: Mapping[int, LakeVbucketState],
     newest: int,
 ) -> dict[int, int]:
     """Return the seqnos that the states of a round had reached, as far as they are still live."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.round_plan import BackfillNodes, LeftOut, left_out_lines
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, LakeVbucketState, Restart
 from dcp.records import Record
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class BackfillProgress:
     def of(
         cls,
         request: BackfillRequest,
-        states: Mapping[int, VbucketProgress],
+        states: Mapping[int, LakeVbucketState],
         begun: Collection[int],
         taken_over: Collection[int] = (),
     ) -> "BackfillProgress":
@@ -152,7 +152,7 @@ class BackfillProgress:
         return cls(request.vbuckets - started, started - done, done)
 
 
-def is_new(state: VbucketProgress) -> bool:
+def is_new(state: LakeVbucketState) -> bool:
     return state.epoch == FIRST_EPOCH and not state.is_whole
 
 
@@ -184,7 +184,7 @@ class BackfillPlan:
 def plan_backfill(
     request: BackfillRequest,
     progress: BackfillProgress,
-    states: Mapping[int, VbucketProgress],
+    states: Mapping[int, LakeVbucketState],
     cluster: "ClusterView",
     copies: Mapping[int, Sequence["VbucketHolder"]],
 ) -> BackfillPlan:
@@ -199,7 +199,7 @@ def plan_backfill(
     seqnos = 0
     # A vbucket that has begun must go on: its stream comes first, whatever it holds.
     for vbucket in sorted(progress.reading):
-        state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
+        state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
         copy = max(copies.get(vbucket, ()), key=lambda each: each.high_seqno, default=None)
         if copy is None:
             left_out[vbucket] = _no_copy(vbucket, request.nodes)
@@ -207,7 +207,7 @@ def plan_backfill(
         chosen[vbucket] = copy
         seqnos += max(0, copy.high_seqno - state.position.seqno)
     for vbucket in sorted(progress.waiting):
-        state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
+        state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
         found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.nodes)
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
@@ -219,7 +219,7 @@ def plan_backfill(
 
 
 def copy_to_begin_with(
-    state: VbucketProgress,
+    state: LakeVbucketState,
     cluster: "ClusterView",
     copies: Sequence["VbucketHolder"],
     nodes: BackfillNodes,

@@ -1,4 +1,4 @@
-"""Reads a lake's state: its vbuckets' positions, and the facts that make some begin a new epoch."""
+"""Reads a lake's state: its vbuckets' states, and the facts that make some begin a new epoch."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,14 +15,14 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.lake_tables import LakeTables, cleaned_round
-from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart
 
 
 @dataclass(frozen=True, slots=True)
 class LakeState:
     lake_id: str
     latest_round: int
-    states: Mapping[int, VbucketProgress] = field(default_factory=dict)
+    states: Mapping[int, LakeVbucketState] = field(default_factory=dict)
     rollbacks: Collection[Restart | LeftOut] = ()
     """For each vbucket with a rollback order the restart that follows it, or why none can."""
     stale: Collection[int] = ()
@@ -37,10 +37,10 @@ class LakeState:
     A higher seqno of theirs starts no round. A round for other vbuckets streams them too.
     """
 
-    def state(self, vbucket: int) -> VbucketProgress:
-        return self.states.get(vbucket) or VbucketProgress.beginning(vbucket)
+    def state(self, vbucket: int) -> LakeVbucketState:
+        return self.states.get(vbucket) or LakeVbucketState.beginning(vbucket)
 
-    def restarted(self, vbucket: int, restart: Restart | None) -> VbucketProgress:
+    def restarted(self, vbucket: int, restart: Restart | None) -> LakeVbucketState:
         """Return the state from which to stream a vbucket; its rows pass the filter."""
         state, rules = self.state(vbucket), self.document_filter.rules
         if restart is not None:
@@ -114,7 +114,7 @@ def _not_begun_since(lake: LakeTables, rounds: Mapping[int, int], newest: int) -
 
 
 def ordered_restarts(
-    lake: LakeTables, ordered: Collection[VbucketProgress], newest: int, policy: RollbackPolicy
+    lake: LakeTables, ordered: Collection[LakeVbucketState], newest: int, policy: RollbackPolicy
 ) -> list[Restart | LeftOut]:
     targets = ((state.vbucket, rollback_target(state, policy)) for state in ordered)
     bounds = {vbucket: most_seqno for vbucket, (most_seqno, _) in targets}

@@ -9,7 +9,7 @@ from dcp.lake.config.flow_control_settings import WindowPlan
 from dcp.lake.config.settings import RollbackPolicy
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason
 from dcp.printable import Shown, number_ranges, printable
 from dcp.protocol.position import Position
 from dcp.records import SPREAD, UNSTORED, Record
@@ -75,7 +75,7 @@ class BackfillNodes:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    state: Annotated[VbucketProgress, UNSTORED]
+    state: Annotated[LakeVbucketState, UNSTORED]
     node: NodeAddress
     target_seqno: int
     """The least seqno to reach. If it is reached, the stream only asks whether the node agrees."""
@@ -121,7 +121,7 @@ class TaskPlan:
 
     index: int
     streams: tuple[StreamPlan, ...]
-    carried: Annotated[tuple[VbucketProgress, ...], UNSTORED]
+    carried: Annotated[tuple[LakeVbucketState, ...], UNSTORED]
     """States of vbuckets that no task streams; the task writes them to the log."""
     windows: WindowPlan
     left_out: Annotated["tuple[LeftOut, ...]", UNSTORED] = ()

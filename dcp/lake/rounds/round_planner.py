@@ -17,7 +17,7 @@ from dcp.lake.rounds.backfill_plan import BACKFILL_ROUND_SECONDS
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.restarts import restarts_of
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskBudget, TaskPlan
-from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart
 
 if TYPE_CHECKING:
     from dcp.client.probe import ClusterView
@@ -154,7 +154,7 @@ def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int
     return min(at_once, worth, len(streams))
 
 
-def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
+def is_behind(state: LakeVbucketState, target_seqno: int) -> bool:
     """Return whether the lake may lack rows up to ``target_seqno``, or their snapshot's end.
 
     A vbucket that began at 0 again may be empty. It must be read to prove that, so that its old
@@ -165,7 +165,7 @@ def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
     return target_seqno > max(state.caught_up_seqno, state.position.complete_seqno)
 
 
-def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
+def is_elsewhere(state: LakeVbucketState, cluster: "ClusterView") -> bool:
     """Return whether the producer may be on another history, and a stream must ask it.
 
     The producer has fewer seqnos than the lake, or writes on a branch that the lake's failover log

@@ -81,7 +81,7 @@ from dcp.lake.tables.lake_tables import (
     replicas_in,
 )
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.printable import Shown
 
 
@@ -451,7 +451,7 @@ class Driver:
         self._access = replace(self._access, dropped=dropped)
 
     def _read_recorded_policies(
-        self, states: Iterable[VbucketProgress], collections: Collections
+        self, states: Iterable[LakeVbucketState], collections: Collections
     ) -> None:
         """Read the recorded policies again after a new round with collection events.
 

@@ -34,7 +34,7 @@ from dcp.lake.rounds.round_plan import BackfillNodes, LeftOut, RoundPlan, left_o
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.lake.tables.vbucket_state import RestartReason, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, RestartReason
 from dcp.printable import number_ranges, numbers_of
 
 _FROM: Final = "from"
@@ -114,7 +114,7 @@ class DriverBackfills:
     def _begun(
         self,
         action: Action,
-        states: Mapping[int, VbucketProgress],
+        states: Mapping[int, LakeVbucketState],
         newest: int,
         cluster: ClusterView,
     ) -> BackfillRequest | None:
@@ -134,7 +134,7 @@ class DriverBackfills:
         self,
         action: Action,
         request: BackfillRequest,
-        states: Mapping[int, VbucketProgress],
+        states: Mapping[int, LakeVbucketState],
         newest: int,
         cluster: ClusterView,
     ) -> BackfillPlan | None:
@@ -206,7 +206,7 @@ def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
 def progress_of(
     lake: LakeTables,
     request: BackfillRequest,
-    states: Mapping[int, VbucketProgress],
+    states: Mapping[int, LakeVbucketState],
     newest: int,
 ) -> BackfillProgress:
     forks = forks_between(lake, request.begun_round, newest, request.vbuckets)

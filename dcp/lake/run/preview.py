@@ -48,9 +48,9 @@ from dcp.lake.tables.collections import collections_in, collections_of
 from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import (
+    LakeVbucketState,
     Restart,
     RollbackOrder,
-    VbucketProgress,
 )
 from dcp.printable import number_ranges
 from dcp.protocol.events import FailoverLogReceived, RollbackOrdered, StreamOpened
@@ -295,7 +295,7 @@ def preview_backfill(
         LakeError: the table is foreign, or the lake holds another bucket.
     """
     access = source_access(settings)
-    states: Mapping[int, VbucketProgress] = {}
+    states: Mapping[int, LakeVbucketState] = {}
     documents = None
     with opened_store(settings) as store:
         cluster = query_cluster(access, remembered_nodes(store, settings.source.bucket))
@@ -310,7 +310,7 @@ def preview_backfill(
     seqnos: Counter[NodeAddress] = Counter()
     left_out = []
     for vbucket in sorted(request.vbuckets):
-        state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
+        state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
         found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.nodes)
         if isinstance(found, LeftOut):
             left_out.append(found)

@@ -1,4 +1,4 @@
-"""The record of a committed round: for each vbucket its position, and its stream's outcome."""
+"""The record of a committed round: for each vbucket its state, and its stream's outcome."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -11,7 +11,7 @@ import pyarrow as pa
 from dcp.errors import LakeError
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.tables.schema import CHANGES, RowKind
-from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart
 from dcp.records import Record, plain, read
 
 UNDECODABLE: Final = (
@@ -78,7 +78,7 @@ class VbucketReport(Record):
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    states: Mapping[int, VbucketProgress]
+    states: Mapping[int, LakeVbucketState]
     """Every vbucket's state after the round."""
     reports: tuple[VbucketReport, ...]
     """The reports of the vbuckets that the round streamed, or should have streamed."""
@@ -94,7 +94,7 @@ BEFORE_THE_FIRST: Final = RoundRecord({}, ())
 
 
 def states_to_batch(
-    states: Collection[VbucketProgress], round_number: int, restarts: Iterable[Restart] = ()
+    states: Collection[LakeVbucketState], round_number: int, restarts: Iterable[Restart] = ()
 ) -> pa.RecordBatch:
     """Return a round's ``position`` rows, behind a ``rollback`` row for each of its restarts.
 
@@ -127,15 +127,15 @@ def states_to_batch(
     return pa.RecordBatch.from_pylist([*forks, *positions], schema=CHANGES)
 
 
-def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, VbucketProgress]:
+def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, LakeVbucketState]:
     """Return the states of ``position`` rows, by vbucket.
 
     Raises:
         LakeError: a vbucket has two rows.
     """
-    states: dict[int, VbucketProgress] = {}
+    states: dict[int, LakeVbucketState] = {}
     for row in rows:
-        state = read(VbucketProgress, {**row, **row["position"]})
+        state = read(LakeVbucketState, {**row, **row["position"]})
         if state.vbucket in states:
             raise LakeError(
                 f"changes: found two position rows of vbucket {state.vbucket} in one round, "

@@ -1,6 +1,6 @@
 """The state of one vbucket after a round, as its ``position`` row stores it.
 
-Each field of `VbucketProgress` is a column of the row. Unsigned 64-bit values are Python ints here
+Each field of `LakeVbucketState` is a column of the row. Unsigned 64-bit values are Python ints here
 and DECIMAL(20,0) in tables: a float or signed 64-bit integer would damage them.
 """
 
@@ -73,7 +73,7 @@ class Restart:
     vb_uuid: int = 0
     """The branch that holds the seqno."""
     is_fruitless: bool = False
-    """See `VbucketProgress.fruitless_rollbacks`."""
+    """See `LakeVbucketState.fruitless_rollbacks`."""
 
 
 FIRST_EPOCH = 0
@@ -90,8 +90,8 @@ _ROUNDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class VbucketProgress:
-    """A vbucket's position, and the state that a round needs to continue from there."""
+class LakeVbucketState:
+    """A vbucket's position in its stream, and what a round needs to continue from there."""
 
     vbucket: Vbucket
     epoch: Annotated[int, pa.int32()]
@@ -140,7 +140,7 @@ class VbucketProgress:
                 raise ValueError(f"{name}: found {value}, expected a round (1 or more) or None")
 
     @classmethod
-    def beginning(cls, vbucket: int) -> "VbucketProgress":
+    def beginning(cls, vbucket: int) -> "LakeVbucketState":
         return cls(vbucket, FIRST_EPOCH, Position.beginning())
 
     @property
@@ -158,7 +158,7 @@ class VbucketProgress:
         """True if the vbucket began at 0 again, and the new history is not whole."""
         return self.epoch > FIRST_EPOCH and not self.is_whole
 
-    def starting_at(self, failover_log: FailoverLog, seqno: int) -> "VbucketProgress":
+    def starting_at(self, failover_log: FailoverLog, seqno: int) -> "LakeVbucketState":
         """Return the state of an unread vbucket that starts at ``seqno``.
 
         ``failover_log`` is its node's failover log. No stream has accepted it yet, but a rollback
@@ -180,7 +180,7 @@ class VbucketProgress:
         """
         return min(self.start_seqno or 0, seqno)
 
-    def restarted(self, restart: Restart) -> "VbucketProgress":
+    def restarted(self, restart: Restart) -> "LakeVbucketState":
         seqno = restart.seqno
         return replace(
             self,
@@ -204,7 +204,7 @@ class VbucketProgress:
         failover_log: FailoverLog | None = None,
         caught_up_seqno: int | None = None,
         purge_seqno: int | None = None,
-    ) -> "VbucketProgress":
+    ) -> "LakeVbucketState":
         """Return the state after ``round_number`` streamed up to ``position`` in the same epoch.
 
         None leaves a field unchanged.
@@ -237,7 +237,7 @@ class VbucketProgress:
             fruitless_rollbacks=self.fruitless_rollbacks if failover_log is None else 0,
         )
 
-    def ordered(self, order: RollbackOrder) -> "VbucketProgress":
+    def ordered(self, order: RollbackOrder) -> "LakeVbucketState":
         return replace(self, order=order, rollbacks=self.rollbacks + 1)
 
     def _first_incomplete(

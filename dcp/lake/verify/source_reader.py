@@ -15,7 +15,7 @@ from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import spark_ddl
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.lake.verify.stream import SOURCE_ROWS, StreamEnding, read_function
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class SourceReader:
         self._show_pass = show_pass
         self._starts = {
             vbucket: replace(
-                VbucketProgress.beginning(vbucket),
+                LakeVbucketState.beginning(vbucket),
                 failover_log=state.failover_log,
                 filter_fingerprint=self.document_filter.fingerprint,
                 start_seqno=state.start_seqno,

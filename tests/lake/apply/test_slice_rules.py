@@ -27,7 +27,7 @@ from dcp.lake.change_log.collection_events import CollectionEvent
 from dcp.lake.change_log.epochs import Fork
 from dcp.lake.store.log_slice import REPLACED, LogSlice, Role, RowRange, Undo
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason
 from dcp.protocol.position import Position
 from tests.lake.apply.test_audit import NO_ROWS
 from tests.lake.forking_log import ForkingLog
@@ -37,8 +37,8 @@ from tests.seeds import seeds
 
 def state_at(
     seqno: int, *, vbucket: int = 0, epoch: int = 0, incomplete: int | None = None, data: int = 1
-) -> VbucketProgress:
-    return VbucketProgress(
+) -> LakeVbucketState:
+    return LakeVbucketState(
         vbucket,
         epoch,
         Position.complete_at(7, seqno),
@@ -161,12 +161,12 @@ def test_a_log_that_lacks_a_fork_or_goes_back_is_refused() -> None:
     log.append([], [states[each.vbucket].restarted(each) for each in resyncs])
     with pytest.raises(LakeError, match=r"vbucket 0 is in epoch 1 .* dcplake resync --vbuckets 0"):
         log.log_slice(log.lake.round)
-    log.append([], [*map(VbucketProgress.beginning, states)])
+    log.append([], [*map(LakeVbucketState.beginning, states)])
     with pytest.raises(LakeError, match="went back from complete seqno"):
         log.log_slice(log.lake.round)
 
 
-def state_of(vbucket: int, epoch: int, seqno: int, **more: Any) -> VbucketProgress:
+def state_of(vbucket: int, epoch: int, seqno: int, **more: Any) -> LakeVbucketState:
     made = state_at(seqno, vbucket=vbucket, epoch=epoch)
     return replace(made, last_data_round=2, **more)
 
@@ -177,7 +177,7 @@ OLDER = AppliedVersion("docs", 3, 0, 0, 0)
 
 
 def facts_of(
-    new: VbucketProgress, *forks: Fork, events: Sequence[CollectionEvent] = (), **more: Any
+    new: LakeVbucketState, *forks: Fork, events: Sequence[CollectionEvent] = (), **more: Any
 ) -> LogFacts:
     """Return the facts of one vbucket, held at seqno 10 of round 1, for an apply to round 2."""
     states = {0: {}, 1: {0: state_at(10)}, 2: {0: new}}
@@ -266,7 +266,7 @@ def test_a_fork_below_the_held_seqno_takes_a_vbucket_back(
     assert vbuckets_to_take_back(facts) == taken_back
 
 
-def version_at(number: int, seqno: int) -> tuple[AppliedVersion, VbucketProgress]:
+def version_at(number: int, seqno: int) -> tuple[AppliedVersion, LakeVbucketState]:
     return AppliedVersion("docs", 10 + number, 0, number, number), state_at(seqno)
 
 

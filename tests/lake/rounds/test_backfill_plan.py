@@ -24,7 +24,7 @@ from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import BackfillNodes, RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.run.driver_backfills import progress_of
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason, RollbackOrder
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.memory_store import lake_in_memory
@@ -44,9 +44,9 @@ def view(vbuckets: int = 1, high: int = 100, branch: FailoverLog | None = None) 
     return ClusterView(cluster_map, dict.fromkeys(range(vbuckets), high), {}, None, logs)
 
 
-def published(vbucket: int, seqno: int, epoch: int = 0) -> VbucketProgress:
+def published(vbucket: int, seqno: int, epoch: int = 0) -> LakeVbucketState:
     position = Position.complete_at(OLD, seqno)
-    return VbucketProgress(vbucket, epoch, position, caught_up_seqno=seqno, last_complete_round=1)
+    return LakeVbucketState(vbucket, epoch, position, caught_up_seqno=seqno, last_complete_round=1)
 
 
 def copy(node: NodeAddress, high: int, branch: FailoverLog | None = None) -> VbucketHolder:
@@ -56,7 +56,7 @@ def copy(node: NodeAddress, high: int, branch: FailoverLog | None = None) -> Vbu
 def planned(
     asked: BackfillRequest,
     progress: BackfillProgress,
-    states: Mapping[int, VbucketProgress],
+    states: Mapping[int, LakeVbucketState],
     cluster: ClusterView,
     copies: Mapping[int, Sequence[VbucketHolder]],
 ) -> BackfillPlan:
@@ -210,7 +210,7 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     ],
 )
 def test_a_vbucket_is_done_where_all_that_a_node_held_was_read(
-    state: VbucketProgress, is_done: bool
+    state: LakeVbucketState, is_done: bool
 ) -> None:
     progress = BackfillProgress.of(request(0), {0: state}, begun={0})
     assert (0 in progress.done) is is_done

@@ -17,7 +17,7 @@ from dcp.lake.rounds.lake_state import read_lake_state
 from dcp.lake.rounds.round_plan import BackfillNodes, Idle
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.tables.document_filter import DocumentFilter
-from dcp.lake.tables.vbucket_state import RestartReason, RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, RestartReason, RollbackOrder
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.forking_log import ForkingLog
@@ -64,7 +64,7 @@ def decided(asked: Collection[str], *, has_started: bool = True) -> str | None:
 
     ``asked`` ask for a restart of the only vbucket.
     """
-    state = VbucketProgress(
+    state = LakeVbucketState(
         0,
         0,
         Position.complete_at(BRANCH, 10),

@@ -13,7 +13,7 @@ from dcp.lake.rounds.rollback_plan import (
     start_seqno_on,
 )
 from dcp.lake.rounds.round_plan import LeftOut, StreamPlan
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason, RollbackOrder
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -26,15 +26,15 @@ def log(*entries: tuple[int, int]) -> FailoverLog:
 
 def ordered(
     seqno: int, to: int, ours: FailoverLog, theirs: FailoverLog | None, *, epoch: int = 0
-) -> VbucketProgress:
+) -> LakeVbucketState:
     """A vbucket complete at ``seqno``, whose request there was answered with ROLLBACK ``to``."""
     uuid = ours.uuid_at(seqno)
-    state = VbucketProgress(5, epoch, Position.complete_at(uuid, seqno), failover_log=ours)
+    state = LakeVbucketState(5, epoch, Position.complete_at(uuid, seqno), failover_log=ours)
     return state.ordered(RollbackOrder(seqno, to, uuid if seqno else 0, theirs))
 
 
 def planned(
-    state: VbucketProgress, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
+    state: LakeVbucketState, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
 ) -> Restart | LeftOut:
     most_seqno, _ = rollback_target(state, policy)
     newest = max((each for each in complete if each <= most_seqno), default=0)
@@ -42,8 +42,8 @@ def planned(
 
 
 def followed(
-    state: VbucketProgress, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
-) -> VbucketProgress:
+    state: LakeVbucketState, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
+) -> LakeVbucketState:
     restart = planned(state, complete, policy)
     assert isinstance(restart, Restart) and restart.reason is RestartReason.ROLLBACK
     return state.restarted(restart)
@@ -101,7 +101,7 @@ def followed(
         ),
     ],
 )  # fmt: skip
-def test_restart(state: VbucketProgress, complete: list[int], expected: tuple[int, int]) -> None:
+def test_restart(state: LakeVbucketState, complete: list[int], expected: tuple[int, int]) -> None:
     begun = followed(state, complete)
     position = begun.position
     assert (position.seqno, position.vb_uuid) == expected

@@ -25,7 +25,7 @@ from dcp.lake.rounds.round_planner import (
     plan_round,
 )
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason, RollbackOrder
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -54,8 +54,8 @@ def cluster(
 
 def complete(
     vbucket: int, seqno: int, caught_up: int = 0, last: int | None = None
-) -> VbucketProgress:
-    return VbucketProgress(
+) -> LakeVbucketState:
+    return LakeVbucketState(
         vbucket,
         0,
         Position.complete_at(UUID, seqno),
@@ -64,7 +64,7 @@ def complete(
     )
 
 
-def lake(*states: VbucketProgress, latest_round: int = 3) -> LakeState:
+def lake(*states: LakeVbucketState, latest_round: int = 3) -> LakeState:
     return LakeState("lake-1", latest_round, {state.vbucket: state for state in states})
 
 
@@ -107,7 +107,7 @@ def test_a_lake_that_starts_now_streams_from_the_high_seqnos_to_write_them_down(
 
 def test_a_start_is_forgotten_with_its_filter_also_where_nothing_was_read_since() -> None:
     log = FailoverLog((FailoverEntry(UUID, 0),))
-    resynced = VbucketProgress.beginning(0).starting_at(log, 30).restarted(RESYNC)
+    resynced = LakeVbucketState.beginning(0).starting_at(log, 30).restarted(RESYNC)
     view = cluster({0: 50}, vbuckets=1)
     kept = replace(resynced, filter_fingerprint=STARTS_NOW.fingerprint)
     plan = planned(replace(lake(kept), document_filter=STARTS_NOW), view)
@@ -142,14 +142,14 @@ def test_only_what_is_behind_is_streamed_and_all_positions_are_written() -> None
         (complete(0, 10, caught_up=12), 12, False),  # proven to hold nothing for us
         (complete(0, 10, caught_up=12), 13, True),
         (complete(0, 10), 9, False),
-        (VbucketProgress(0, 0, Position(UUID, 10, 7, 20, 7)), 20, True),  # inside a snapshot
-        (VbucketProgress(0, 0, Position(UUID, 10, 7, 20, 7)), 10, True),  # its end is not here yet
-        (VbucketProgress(0, 0, Position(UUID, 2**64 - 2, 7, 2**64 - 1, 7)), 2**64 - 1, True),
-        (VbucketProgress.beginning(0), 0, False),
-        (VbucketProgress.beginning(0), 1, True),
+        (LakeVbucketState(0, 0, Position(UUID, 10, 7, 20, 7)), 20, True),  # inside a snapshot
+        (LakeVbucketState(0, 0, Position(UUID, 10, 7, 20, 7)), 10, True),  # its end is not here yet
+        (LakeVbucketState(0, 0, Position(UUID, 2**64 - 2, 7, 2**64 - 1, 7)), 2**64 - 1, True),
+        (LakeVbucketState.beginning(0), 0, False),
+        (LakeVbucketState.beginning(0), 1, True),
     ],
 )
-def test_behind(state: VbucketProgress, high: int, behind: bool) -> None:
+def test_behind(state: LakeVbucketState, high: int, behind: bool) -> None:
     assert is_behind(state, high) is behind
 
 
@@ -173,12 +173,12 @@ def test_what_may_wait_makes_no_round_and_comes_with_one() -> None:
     [
         pytest.param(complete(0, 20), 19, id="the node has less"),
         pytest.param(
-            VbucketProgress(0, 0, Position(UUID, 15, 10, 20, 10)), 20, id="inside a snapshot"
+            LakeVbucketState(0, 0, Position(UUID, 15, 10, 20, 10)), 20, id="inside a snapshot"
         ),
     ],
 )
 def test_what_may_wait_does_not_where_more_than_its_high_seqno_asks(
-    state: VbucketProgress, high: int
+    state: LakeVbucketState, high: int
 ) -> None:
     log = FailoverLog((FailoverEntry(UUID, 0),))
     position = replace(lake(replace(state, failover_log=log)), delayed=frozenset({0}))
@@ -361,11 +361,11 @@ def test_a_round_has_as_many_tasks_as_it_is_worth(
     assert len(plan.tasks) == tasks
 
 
-def read(seqno: int, *entries: tuple[int, int]) -> VbucketProgress:
+def read(seqno: int, *entries: tuple[int, int]) -> LakeVbucketState:
     """A vbucket complete at a seqno, with the failover log accepted with its data."""
     log = FailoverLog(tuple(FailoverEntry(*entry) for entry in entries))
     position = Position.complete_at(log.uuid_at(seqno), seqno)
-    return VbucketProgress(0, 0, position, caught_up_seqno=seqno, failover_log=log)
+    return LakeVbucketState(0, 0, position, caught_up_seqno=seqno, failover_log=log)
 
 
 @pytest.mark.parametrize(
@@ -377,11 +377,11 @@ def read(seqno: int, *entries: tuple[int, int]) -> VbucketProgress:
         (read(10, (8, 5), (7, 0)), 10, ((8, 5), (7, 0)), False),
         (read(10, (7, 0)), 10, None, False),  # the node does not tell
         (read(10, (7, 0)), None, ((7, 0),), False),
-        (VbucketProgress.beginning(0), 0, ((8, 5), (7, 0)), False),
+        (LakeVbucketState.beginning(0), 0, ((8, 5), (7, 0)), False),
     ],
 )
 def test_a_node_on_another_history_is_asked(
-    state: VbucketProgress,
+    state: LakeVbucketState,
     high: int | None,
     log: tuple[tuple[int, int], ...] | None,
     elsewhere: bool,

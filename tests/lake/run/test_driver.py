@@ -47,7 +47,7 @@ from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_tables import LakeIdentity, LakeTables
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.producer.cluster import ProducerCluster
 from dcp.protocol.position import Position
 from dcp.server.model.cluster_settings import ClusterSettings
@@ -86,7 +86,7 @@ class Scripted(Driver):
         settings = Settings(SourceSettings(), round=quick)
         super().__init__(lake, settings, access, Observer())
         self._outcome_of = outcome_of
-        self.states: dict[int, VbucketProgress] = {}
+        self.states: dict[int, LakeVbucketState] = {}
         self.keeps_states = False
         self.rounds: list[set[int]] = []
         self.handed_over = 0
@@ -126,7 +126,7 @@ class Scripted(Driver):
             outcome, seqno = self._outcome_of(stream.vbucket, stream.target_seqno)
             position = Position(0xAB if seqno else 0, seqno, seqno, seqno, seqno)
             if not self.keeps_states:
-                self.states[stream.vbucket] = VbucketProgress(stream.vbucket, 0, position, seqno)
+                self.states[stream.vbucket] = LakeVbucketState(stream.vbucket, 0, position, seqno)
             reports.append(
                 VbucketReport(
                     stream.vbucket,
@@ -232,7 +232,7 @@ def test_a_node_that_contradicts_itself_for_ever_is_left_out(
     looks.append(view(7))
     driver = Scripted(lambda _, __: (Outcome.REACHED, 10))
     log = FailoverLog((FailoverEntry(0xAB, 0),))
-    driver.states[0] = VbucketProgress(0, 0, Position.complete_at(0xAB, 10), 10, failover_log=log)
+    driver.states[0] = LakeVbucketState(0, 0, Position.complete_at(0xAB, 10), 10, failover_log=log)
     driver.keeps_states = True
     with pytest.raises(IncompleteRunError, match="node contradicts itself"):
         driver.once(view(7), threading.Event())
