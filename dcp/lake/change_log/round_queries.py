@@ -165,7 +165,7 @@ def _record(lake: LakeTables, number: int, rows: list[dict[str, Any]]) -> RoundR
         raise LakeError(
             f"{lake.location}: found {len(states)} positions in round {number} of changes, "
             f"expected one for each of the {expected} vbuckets: they were cleaned, or somebody "
-            f"changed the log; {REREAD_COMMAND} reads the bucket again"
+            f"changed the table; {REREAD_COMMAND} reads the bucket again"
         )
     statuses = sorted(
         (row["vbucket"], row["detail"]) for row in rows if row["kind"] == RowKind.STATUS

@@ -121,7 +121,7 @@ def plan_cleaning(
     rounds = rounds_to_judge(versions.values())
     to_round = min(rounds, default=0)
     if to_round == 0:
-        raise CleaningDeferredError("a replica had no round when the horizon began")
+        raise CleaningDeferredError("a replica table had no round when the horizon began")
     judges = [states[number] for number in sorted(rounds)]
     by_vbucket = [[each[vbucket] for each in judges] for vbucket in sorted(judges[0])]
     log_from = min(each.log_from_round for applied in versions.values() for each in applied)

@@ -85,8 +85,8 @@ def repair(lake: LakeTables, writer_id: str, *, only_in_log: Sequence[str] = ())
         if only_in_log:
             raise LakeError(
                 f"{lake.changes.where}: cannot be read, so that nothing tells any more "
-                f"{'; or '.join(only_in_log)}. Expected a log that can be read: put its files back "
-                "from a copy, or do that"
+                f"{'; or '.join(only_in_log)}. Expected a change log that can be read: put its "
+                "files back from a copy, or do that"
             )
         _empty(lake, replicas, newest, writer_id)
     restarts = [Restart(vbucket, RestartReason.RESYNC) for vbucket in states]
