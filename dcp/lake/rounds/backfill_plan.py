@@ -20,7 +20,7 @@ from dcp.lake.tables.vbucket_state import FIRST_EPOCH, LakeVbucketState, Restart
 from dcp.records import Record
 
 if TYPE_CHECKING:
-    from dcp.client.probe import ClusterView, VbucketHolder
+    from dcp.client.probe import ProbedCluster, VbucketHolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def plan_backfill(
     request: BackfillRequest,
     progress: BackfillProgress,
     states: Mapping[int, LakeVbucketState],
-    cluster: "ClusterView",
+    cluster: "ProbedCluster",
     copies: Mapping[int, Sequence["VbucketHolder"]],
 ) -> BackfillPlan:
     """Choose the streams of the next round, by the rules in the module's docstring.
@@ -220,7 +220,7 @@ def plan_backfill(
 
 def copy_to_begin_with(
     state: LakeVbucketState,
-    cluster: "ClusterView",
+    cluster: "ProbedCluster",
     copies: Sequence["VbucketHolder"],
     nodes: BackfillNodes,
 ) -> "VbucketHolder | LeftOut":

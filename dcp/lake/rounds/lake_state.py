@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.errors import ConfigError
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.epochs import forks_between, live_complete_seqnos
@@ -148,7 +148,7 @@ def filtered_lake_state(lake: LakeTables, document_filter: DocumentFilter) -> La
     return lake_state
 
 
-def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:
+def require_same_bucket(lake: LakeTables, cluster: ProbedCluster, bucket: str) -> None:
     """Refuse a cluster whose bucket is not the lake's.
 
     Raises:

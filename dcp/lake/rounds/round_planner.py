@@ -20,7 +20,7 @@ from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, Tas
 from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart
 
 if TYPE_CHECKING:
-    from dcp.client.probe import ClusterView
+    from dcp.client.probe import ProbedCluster
 
 SEQNOS_OF_A_TASK: Final = 10_000
 """A round gets one more task for each so many seqnos, which take a task about 0.1 seconds."""
@@ -34,7 +34,7 @@ CLUSTER_TASKS: Final = 2
 
 def plan_round(
     lake_state: LakeState,
-    cluster: "ClusterView",
+    cluster: "ProbedCluster",
     settings: RoundSettings,
     flow: FlowControlSettings,
     slots: int | Callable[[], int],
@@ -91,7 +91,7 @@ def plan_round(
 
 def _planned(
     lake_state: LakeState,
-    cluster: "ClusterView",
+    cluster: "ProbedCluster",
     vbucket: int,
     restart: Restart | LeftOut | None,
     goal: int | None,
@@ -165,7 +165,7 @@ def is_behind(state: LakeVbucketState, target_seqno: int) -> bool:
     return target_seqno > max(state.caught_up_seqno, state.position.complete_seqno)
 
 
-def is_elsewhere(state: LakeVbucketState, cluster: "ClusterView") -> bool:
+def is_elsewhere(state: LakeVbucketState, cluster: "ProbedCluster") -> bool:
     """Return whether the producer may be on another history, and a stream must ask it.
 
     The producer has fewer seqnos than the lake, or writes on a branch that the lake's failover log
@@ -181,7 +181,7 @@ def is_elsewhere(state: LakeVbucketState, cluster: "ClusterView") -> bool:
     return failover_log is not None and failover_log.current_uuid != state.failover_log.current_uuid
 
 
-def _may_wait(stream: StreamPlan, lake_state: LakeState, cluster: "ClusterView") -> bool:
+def _may_wait(stream: StreamPlan, lake_state: LakeState, cluster: "ProbedCluster") -> bool:
     """Return whether a stream alone starts no round: its vbucket waits, and only has new seqnos."""
     asks_more = stream.restart or stream.is_backfill or is_elsewhere(stream.state, cluster)
     is_complete = stream.position.is_complete
@@ -207,7 +207,7 @@ def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan,
 
 def _tasks(
     lake_state: LakeState,
-    cluster: "ClusterView",
+    cluster: "ProbedCluster",
     shares: Sequence[tuple[StreamPlan, ...]],
     left_out: Sequence[LeftOut],
     flow: FlowControlSettings,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Final
 
-from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
+from dcp.client.probe import ProbedCluster, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control
@@ -74,7 +74,7 @@ class DriverBackfills:
     def is_open(self) -> bool:
         return self._request is not None
 
-    def next(self, cluster: ClusterView) -> BackfillPlan | None:
+    def next(self, cluster: ProbedCluster) -> BackfillPlan | None:
         while (action := self._oldest_open()) is not None:
             newest = latest_round(self._lake)
             states = states_at(self._lake, newest)
@@ -116,7 +116,7 @@ class DriverBackfills:
         action: Action,
         states: Mapping[int, LakeVbucketState],
         newest: int,
-        cluster: ClusterView,
+        cluster: ProbedCluster,
     ) -> BackfillRequest | None:
         """Begin a request, or return one that a driver has begun; None if it is refused."""
         try:
@@ -136,7 +136,7 @@ class DriverBackfills:
         request: BackfillRequest,
         states: Mapping[int, LakeVbucketState],
         newest: int,
-        cluster: ClusterView,
+        cluster: ProbedCluster,
     ) -> BackfillPlan | None:
         progress = progress_of(self._lake, request, states, newest)
         if not progress.waiting and not progress.reading:
@@ -218,7 +218,7 @@ def progress_of(
 
 
 def copies_of(
-    cluster: ClusterView, access: SourceAccess, *, reads_replicas: bool
+    cluster: ProbedCluster, access: SourceAccess, *, reads_replicas: bool
 ) -> Mapping[int, Sequence[VbucketHolder]]:
     if reads_replicas:
         return probe_replicas(cluster, access.consumer.connection, access.source.credentials())

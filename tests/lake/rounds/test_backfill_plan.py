@@ -7,7 +7,7 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.probe import ClusterView, VbucketHolder
+from dcp.client.probe import ProbedCluster, VbucketHolder
 from dcp.lake.change_log.changes import append_states
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -38,10 +38,10 @@ def log(*uuids: int) -> FailoverLog:
     return FailoverLog(tuple(FailoverEntry(uuid, 0) for uuid in uuids))
 
 
-def view(vbuckets: int = 1, high: int = 100, branch: FailoverLog | None = None) -> ClusterView:
+def probed(vbuckets: int = 1, high: int = 100, branch: FailoverLog | None = None) -> ProbedCluster:
     cluster_map = ClusterMap("b", "uuid", 1, 1, (ACTIVE, FIRST, SECOND), (0,) * vbuckets)
     logs = {} if branch is None else dict.fromkeys(range(vbuckets), branch)
-    return ClusterView(cluster_map, dict.fromkeys(range(vbuckets), high), {}, None, logs)
+    return ProbedCluster(cluster_map, dict.fromkeys(range(vbuckets), high), {}, None, logs)
 
 
 def published(vbucket: int, seqno: int, epoch: int = 0) -> LakeVbucketState:
@@ -57,7 +57,7 @@ def planned(
     asked: BackfillRequest,
     progress: BackfillProgress,
     states: Mapping[int, LakeVbucketState],
-    cluster: ClusterView,
+    cluster: ProbedCluster,
     copies: Mapping[int, Sequence[VbucketHolder]],
 ) -> BackfillPlan:
     return plan_backfill(asked, progress, states, cluster, copies)
@@ -89,7 +89,7 @@ def test_a_published_vbucket_begins_where_nothing_of_it_would_go_back(
     states = {0: published(0, 80)}
     asked = request(0)
     progress = BackfillProgress.of(asked, states, begun=())
-    plan = planned(asked, progress, states, view(branch=branch), {0: copies})
+    plan = planned(asked, progress, states, probed(branch=branch), {0: copies})
     assert not plan.left_out
     if node is None:
         assert not plan.copies
@@ -107,10 +107,10 @@ def test_what_has_begun_is_read_on_from_the_fullest_copy_or_left_out() -> None:
     progress = BackfillProgress.of(asked, states, begun={0})
     assert progress == BackfillProgress(frozenset({1}), frozenset({0}), frozenset())
     copies = {0: [copy(FIRST, 60, log(OLD)), copy(SECOND, 70, log(NEW))]}
-    plan = planned(asked, progress, states, view(2, branch=log(OLD)), copies)
+    plan = planned(asked, progress, states, probed(2, branch=log(OLD)), copies)
     assert (plan.copies, plan.beginning) == ({0: copies[0][1]}, frozenset())
     assert plan.waiting_for[1].reason == "no replica vbucket"
-    plan = planned(asked, progress, states, view(2), {1: [copy(FIRST, 80)]})
+    plan = planned(asked, progress, states, probed(2), {1: [copy(FIRST, 80)]})
     assert plan.left_out[0].reason == "no replica vbucket"
     assert (plan.copies, plan.beginning) == ({1: copy(FIRST, 80)}, frozenset({1}))
 
@@ -119,12 +119,12 @@ def test_a_new_lake_is_read_at_once_and_no_active_node_is_asked_for_what_has_no_
     asked = request(0, 1, new=[0, 1])
     progress = BackfillProgress.of(asked, {}, begun=())
     large = SEQNOS_OF_A_ROUND * 3
-    plan = planned(asked, progress, {}, view(2, large), {0: [copy(FIRST, large)]})
+    plan = planned(asked, progress, {}, probed(2, large), {0: [copy(FIRST, large)]})
     assert (plan.copies, plan.beginning) == ({0: copy(FIRST, large)}, frozenset())
     assert plan.left_out[1].reason == "no replica vbucket"
     whole = plan_round(
         LakeState("lake-1", 0, backfill=plan),
-        view(2, large),
+        probed(2, large),
         RoundSettings(),
         FlowControlSettings(),
         2,
@@ -141,10 +141,10 @@ def test_a_round_begins_as_many_as_its_seqnos_allow_and_one_at_least() -> None:
     asked = request(*states)
     progress = BackfillProgress.of(asked, states, begun=())
     copies = {vb: [copy(FIRST, high)] for vb, high in enumerate(highs)}
-    plan = planned(asked, progress, states, view(5), copies)
+    plan = planned(asked, progress, states, probed(5), copies)
     assert list(plan.copies) == [0, 2, 3]
     only = request(1)
-    plan = planned(only, BackfillProgress.of(only, states, ()), states, view(5), copies)
+    plan = planned(only, BackfillProgress.of(only, states, ()), states, probed(5), copies)
     assert list(plan.copies) == [1]
 
 
@@ -152,7 +152,7 @@ def test_an_ordered_rollback_is_followed_before_a_vbucket_begins() -> None:
     state = published(0, 80).ordered(RollbackOrder(80, 60, OLD))
     asked = request(0)
     progress = BackfillProgress.of(asked, {0: state}, begun=())
-    plan = planned(asked, progress, {0: state}, view(), {0: [copy(FIRST, 100)]})
+    plan = planned(asked, progress, {0: state}, probed(), {0: [copy(FIRST, 100)]})
     assert plan.waiting_for[0].reason == "rollback"
     assert not plan.copies
 
@@ -163,7 +163,7 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     asked = replace(request(0, 1, 2, 3), nodes=replace(NODES, bytes_per_second=1e6))
     copies = {vb: [copy(FIRST, 90)] for vb in range(4)}
     progress = BackfillProgress.of(asked, states, begun=())
-    cluster = view(12, 100)
+    cluster = probed(12, 100)
     active = (*cluster.map.active[:8], *[-1] * 4)
     cluster = replace(cluster, map=replace(cluster.map, active=active))
     backfill = planned(asked, progress, states, cluster, copies)

@@ -8,7 +8,7 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.probe import ClusterView, VbucketHolder
+from dcp.client.probe import ProbedCluster, VbucketHolder
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import PolicySettings, RoundSettings, Settings
@@ -25,7 +25,7 @@ from tests.lake.forking_log import ForkingLog
 NODE, REPLICA = NodeAddress("node", 11210), NodeAddress("node", 11220)
 BRANCH: Final = 7
 LOG = FailoverLog((FailoverEntry(BRANCH, 0),))
-VIEW = ClusterView(
+VIEW = ProbedCluster(
     ClusterMap("b", "uuid", 1, 1, (NODE, REPLICA), (0,)), {0: 12}, {}, None, {0: LOG}
 )
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -44,10 +44,10 @@ def cluster(
     nodes: int = 2,
     unreachable: Mapping[NodeAddress, str] | None = None,
     without_active: tuple[int, ...] = (),
-) -> ClusterView:
+) -> ProbedCluster:
     active = tuple(-1 if vb in without_active else vb % nodes for vb in range(vbuckets))
     cluster_map = ClusterMap("b", "uuid", 1, 1, NODES[:nodes], active)
-    return ClusterView(
+    return ProbedCluster(
         map=cluster_map, high_seqnos=dict(high), unreachable=dict(unreachable or {}), manifest=None
     )
 
@@ -69,20 +69,20 @@ def lake(*states: LakeVbucketState, latest_round: int = 3) -> LakeState:
 
 
 def planned(
-    position: LakeState, view: ClusterView, slots: int = 2, settings: RoundSettings = SETTINGS
+    lake_state: LakeState, probed: ProbedCluster, slots: int = 2, settings: RoundSettings = SETTINGS
 ) -> RoundPlan:
-    plan = plan_round(position, view, settings, FLOW, slots)
+    plan = plan_round(lake_state, probed, settings, FLOW, slots)
     assert isinstance(plan, RoundPlan)
     return plan
 
 
 def test_a_lake_that_starts_now_streams_from_the_high_seqnos_to_write_them_down() -> None:
     log = FailoverLog((FailoverEntry(UUID, 20), FailoverEntry(UUID + 1, 0)))
-    view = replace(
+    probed = replace(
         cluster({0: 30, 1: 10, 2: 0, 3: 5}, vbuckets=4), failover_logs=dict.fromkeys((0, 1, 2), log)
     )
     now = replace(lake(latest_round=0), document_filter=STARTS_NOW)
-    plan = planned(now, view)
+    plan = planned(now, probed)
     found = [(each.vbucket, each.state.position, each.state.start_seqno) for each in plan.streams]
     assert found == [
         (0, Position.complete_at(UUID, 30), 30),
@@ -91,28 +91,28 @@ def test_a_lake_that_starts_now_streams_from_the_high_seqnos_to_write_them_down(
     ]
     assert [(left.vbucket, left.reason) for left in plan.left_out] == [(3, "no high seqno")]
     started = lake(*(each.state for each in plan.streams))
-    again = plan_round(replace(started, document_filter=STARTS_NOW), view, SETTINGS, FLOW, 2)
+    again = plan_round(replace(started, document_filter=STARTS_NOW), probed, SETTINGS, FLOW, 2)
     assert isinstance(again, Idle), "it is known where they start"
 
     others = DocumentFilter.resolve(FilterSettings(since="now", exclude_keys="x"), None)
-    anew = planned(replace(started, document_filter=others), view)
+    anew = planned(replace(started, document_filter=others), probed)
     again_from = [(each.state.position.seqno, each.state.start_seqno) for each in anew.streams]
     assert again_from == [(0, 30), (0, 10), (0, 0)], "read again, each from its start"
-    everything = planned(replace(started, document_filter=EVERYTHING), view)
+    everything = planned(replace(started, document_filter=EVERYTHING), probed)
     assert {each.state.start_seqno for each in everything.streams} == {None}
     read_from_0 = replace(lake(complete(0, 30)), document_filter=STARTS_NOW)
     with pytest.raises(ConfigError, match="lake-1 has read vbuckets from seqno 0"):
-        planned(read_from_0, view)
+        planned(read_from_0, probed)
 
 
 def test_a_start_is_forgotten_with_its_filter_also_where_nothing_was_read_since() -> None:
     log = FailoverLog((FailoverEntry(UUID, 0),))
     resynced = LakeVbucketState.beginning(0).starting_at(log, 30).restarted(RESYNC)
-    view = cluster({0: 50}, vbuckets=1)
+    probed = cluster({0: 50}, vbuckets=1)
     kept = replace(resynced, filter_fingerprint=STARTS_NOW.fingerprint)
-    plan = planned(replace(lake(kept), document_filter=STARTS_NOW), view)
+    plan = planned(replace(lake(kept), document_filter=STARTS_NOW), probed)
     assert [each.state.start_seqno for each in plan.streams] == [30]
-    plan = planned(replace(lake(kept), document_filter=EVERYTHING), view)
+    plan = planned(replace(lake(kept), document_filter=EVERYTHING), probed)
     assert [each.state.start_seqno for each in plan.streams] == [None]
 
 
@@ -154,17 +154,17 @@ def test_behind(state: LakeVbucketState, high: int, behind: bool) -> None:
 
 
 def test_what_may_wait_makes_no_round_and_comes_with_one() -> None:
-    position = replace(lake(complete(0, 20), complete(1, 10)), delayed=frozenset({0}))
-    alone = plan_round(position, cluster({0: 21, 1: 10}, vbuckets=2), SETTINGS, FLOW, 2)
+    lake_state = replace(lake(complete(0, 20), complete(1, 10)), delayed=frozenset({0}))
+    alone = plan_round(lake_state, cluster({0: 21, 1: 10}, vbuckets=2), SETTINGS, FLOW, 2)
     assert isinstance(alone, Idle)
     assert alone.delayed == {0}
     told = "no vbucket needs one yet\n  delayed: vbuckets 0: their last rounds brought no rows"
     assert str(alone).endswith(told)
     without_one = cluster({0: 21}, vbuckets=2, unreachable={NODES[1]: "down"})
-    left = str(plan_round(position, without_one, SETTINGS, FLOW, 2))
+    left = str(plan_round(lake_state, without_one, SETTINGS, FLOW, 2))
     assert f"{told}\n  left out: vbuckets 1: node unreachable" in left
     assert "nothing can be streamed" not in left, "vbucket 0 can"
-    both = planned(position, cluster({0: 21, 1: 11}, vbuckets=2))
+    both = planned(lake_state, cluster({0: 21, 1: 11}, vbuckets=2))
     assert [stream.vbucket for stream in both.streams] == [0, 1]
 
 
@@ -181,14 +181,14 @@ def test_what_may_wait_does_not_where_more_than_its_high_seqno_asks(
     state: LakeVbucketState, high: int
 ) -> None:
     log = FailoverLog((FailoverEntry(UUID, 0),))
-    position = replace(lake(replace(state, failover_log=log)), delayed=frozenset({0}))
-    assert planned(position, cluster({0: high}, vbuckets=1)).streams
+    lake_state = replace(lake(replace(state, failover_log=log)), delayed=frozenset({0}))
+    assert planned(lake_state, cluster({0: high}, vbuckets=1)).streams
 
 
 def test_vbuckets_that_cannot_be_streamed_are_reported_and_carried() -> None:
     high = dict.fromkeys(range(0, 8, 2), 5)
-    view = cluster(high, unreachable={NODES[1]: "connection refused"}, without_active=(2,))
-    plan = planned(lake(complete(1, 4)), view)
+    probed = cluster(high, unreachable={NODES[1]: "connection refused"}, without_active=(2,))
+    plan = planned(lake(complete(1, 4)), probed)
     assert {stream.vbucket for stream in plan.streams} == {0, 4, 6}
     assert {left.vbucket: left.reason for left in plan.left_out} == {
         2: "no active node",
@@ -205,16 +205,18 @@ def test_vbuckets_that_cannot_be_streamed_are_reported_and_carried() -> None:
 def test_what_no_node_can_serve_is_left_out_and_carried() -> None:
     log = FailoverLog((FailoverEntry(7, 0),))
     waiting = {vb: replace(complete(vb, 4), failover_log=log) for vb in (1, 2, 3, 5)}
-    view = replace(
+    probed = replace(
         cluster({0: 5, 4: 5, 6: 5}, unreachable={NODES[1]: "refused"}, without_active=(2, 7)),
         failover_logs={0: log},
     )
-    position = replace(
+    lake_state = replace(
         lake(*waiting.values()),
         rollbacks=(Restart(3, RestartReason.ROLLBACK, 2, 7), LeftOut(5, "rollback", "p")),
     )
     skip, targets = {7: LeftOut(7, "stopped", "hung")}, {0: 5, 1: 9, 3: 9, 6: 5}
-    plan = plan_round(position, view, RoundSettings(tasks=2), FLOW, 2, targets=targets, skip=skip)
+    plan = plan_round(
+        lake_state, probed, RoundSettings(tasks=2), FLOW, 2, targets=targets, skip=skip
+    )
     assert isinstance(plan, RoundPlan)
     assert [stream.vbucket for stream in plan.streams] == [0, 6]
     reasons = {left.vbucket: left.reason for task in plan.tasks for left in task.left_out}
@@ -227,22 +229,22 @@ def test_what_no_node_can_serve_is_left_out_and_carried() -> None:
         7: "stopped",
     }
     carried = {state.vbucket: state for task in plan.tasks for state in task.carried}
-    assert carried == {vb: position.state(vb) for vb in reasons}
+    assert carried == {vb: lake_state.state(vb) for vb in reasons}
     assert len(plan.to_json()["left_out"]) == 6
     assert "node:11220" not in str(plan).split("left out", 1)[0]
 
 
 def test_a_node_that_the_network_does_not_have_is_told_from_no_node() -> None:
-    view = cluster(dict.fromkeys(range(0, 8, 2), 5))
-    elsewhere = replace(view.map, nodes=(NODES[0], None), network="external")
-    details = {each.detail for each in planned(lake(), replace(view, map=elsewhere)).left_out}
+    probed = cluster(dict.fromkeys(range(0, 8, 2), 5))
+    elsewhere = replace(probed.map, nodes=(NODES[0], None), network="external")
+    details = {each.detail for each in planned(lake(), replace(probed, map=elsewhere)).left_out}
     assert len(details) == 1
     assert "no port of its active node's data service in network 'external'" in details.pop()
 
 
 def test_nothing_can_be_streamed_is_idle_with_reasons() -> None:
-    view = cluster({}, unreachable=dict.fromkeys(NODES[:2], "down"))
-    plan = plan_round(lake(), view, SETTINGS, FLOW, 2)
+    probed = cluster({}, unreachable=dict.fromkeys(NODES[:2], "down"))
+    plan = plan_round(lake(), probed, SETTINGS, FLOW, 2)
     assert isinstance(plan, Idle)
     assert [left.vbucket for left in plan.left_out] == list(range(8))
     assert "nothing can be streamed" in str(plan)
@@ -252,11 +254,11 @@ def test_nothing_can_be_streamed_is_idle_with_reasons() -> None:
 
 
 def test_targets_bound_a_run_and_skipped_vbuckets_are_reported() -> None:
-    view = cluster(dict.fromkeys(range(8), 10))
+    probed = cluster(dict.fromkeys(range(8), 10))
     skipped = LeftOut(2, "stopped", "its node hung")
     plan = plan_round(
         lake(complete(0, 6)),
-        view,
+        probed,
         SETTINGS,
         FLOW,
         4,
@@ -269,16 +271,16 @@ def test_targets_bound_a_run_and_skipped_vbuckets_are_reported() -> None:
 
 
 def test_a_task_serves_first_what_waited_longest() -> None:
-    view = cluster(dict.fromkeys(range(4), 10), vbuckets=4)
+    probed = cluster(dict.fromkeys(range(4), 10), vbuckets=4)
     states = [complete(vb, 5, last=last) for vb, last in enumerate((3, None, 2, 3))]
-    plan = planned(lake(*states), view, slots=1)
+    plan = planned(lake(*states), probed, slots=1)
     assert [stream.vbucket for stream in plan.tasks[0].streams] == [1, 2, 0, 3]
 
 
 def test_the_setting_bounds_the_tasks() -> None:
-    view = cluster(dict.fromkeys(range(8), 10))
-    assert len(planned(lake(), view, slots=8, settings=RoundSettings(tasks=3)).tasks) == 3
-    assert len(planned(lake(), view, slots=2, settings=RoundSettings(tasks=3)).tasks) == 2
+    probed = cluster(dict.fromkeys(range(8), 10))
+    assert len(planned(lake(), probed, slots=8, settings=RoundSettings(tasks=3)).tasks) == 3
+    assert len(planned(lake(), probed, slots=2, settings=RoundSettings(tasks=3)).tasks) == 2
 
 
 def test_a_plan_prints_well() -> None:
@@ -332,8 +334,8 @@ def test_every_vbucket_is_somewhere_once(
 def test_equal_backlogs_spread_each_node_over_the_tasks(
     slots: int, nodes: int, vbuckets: int
 ) -> None:
-    view = cluster(dict.fromkeys(range(vbuckets), 100), vbuckets=vbuckets, nodes=nodes)
-    plan = planned(lake(), view, slots)
+    probed = cluster(dict.fromkeys(range(vbuckets), 100), vbuckets=vbuckets, nodes=nodes)
+    plan = planned(lake(), probed, slots)
     sizes = [len(task.streams) for task in plan.tasks]
     assert max(sizes) - min(sizes) <= 1
 
@@ -355,8 +357,8 @@ def test_equal_backlogs_spread_each_node_over_the_tasks(
 def test_a_round_has_as_many_tasks_as_it_is_worth(
     backlog: int, slots: int, wanted: int, tasks: int
 ) -> None:
-    view = cluster(dict.fromkeys(range(4), backlog // 4), vbuckets=4)
-    plan = plan_round(lake(), view, RoundSettings(tasks=wanted), FLOW, slots)
+    probed = cluster(dict.fromkeys(range(4), backlog // 4), vbuckets=4)
+    plan = plan_round(lake(), probed, RoundSettings(tasks=wanted), FLOW, slots)
     assert isinstance(plan, RoundPlan)
     assert len(plan.tasks) == tasks
 
@@ -386,26 +388,26 @@ def test_a_node_on_another_history_is_asked(
     log: tuple[tuple[int, int], ...] | None,
     elsewhere: bool,
 ) -> None:
-    view = cluster({} if high is None else {0: high}, vbuckets=1, nodes=1)
+    probed = cluster({} if high is None else {0: high}, vbuckets=1, nodes=1)
     if log is not None:
         told = FailoverLog(tuple(FailoverEntry(*entry) for entry in log))
-        view = replace(view, failover_logs={0: told})
-    assert is_elsewhere(state, view) is elsewhere
+        probed = replace(probed, failover_logs={0: told})
+    assert is_elsewhere(state, probed) is elsewhere
     if high is not None:
-        plan = plan_round(lake(state), view, SETTINGS, FLOW, 1)
+        plan = plan_round(lake(state), probed, SETTINGS, FLOW, 1)
         assert isinstance(plan, RoundPlan) is elsewhere
 
 
 def test_an_epoch_begins_where_a_restart_says_and_waits_with_its_order_if_it_cannot() -> None:
     order = RollbackOrder(10, 4, 7)
     state = read(10, (7, 0)).ordered(order)
-    position = replace(lake(state), rollbacks=[Restart(0, RestartReason.ROLLBACK, 3, 7)])
-    plan = planned(position, cluster({0: 12}, vbuckets=1, nodes=1))
+    lake_state = replace(lake(state), rollbacks=[Restart(0, RestartReason.ROLLBACK, 3, 7)])
+    plan = planned(lake_state, cluster({0: 12}, vbuckets=1, nodes=1))
     [stream] = plan.streams
     assert (stream.state.epoch, stream.target_seqno) == (1, 12)
     assert "epoch 1 begins at seqno 3 (branch 0000000000000007): rollback" in str(plan)
-    view = cluster({}, vbuckets=1, nodes=1, unreachable={NODES[0]: "gone"})
-    idle = plan_round(position, view, SETTINGS, FLOW, 1)
+    probed = cluster({}, vbuckets=1, nodes=1, unreachable={NODES[0]: "gone"})
+    idle = plan_round(lake_state, probed, SETTINGS, FLOW, 1)
     assert isinstance(idle, Idle)
     assert [left.reason for left in idle.left_out] == ["node unreachable"]
     stuck = replace(lake(state), rollbacks=[LeftOut(0, "rollback", "policy")])

@@ -461,8 +461,8 @@ def test_a_bucket_that_is_made_anew_behind_a_plan_is_not_read(
 ) -> None:
     settings = settings_for(cluster, tmp_path)
     access = source_access(settings)
-    view = query_cluster(access)
-    lake = open_or_create(store_without_spark(settings), settings, view)
+    found = query_cluster(access)
+    lake = open_or_create(store_without_spark(settings), settings, found)
     cluster.set(b"key", b"1")
     with closing(Driver(lake, settings, access, Observer())) as driver:
         plan = driver.prepare_round(query_cluster(access))
