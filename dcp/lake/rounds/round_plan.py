@@ -121,11 +121,11 @@ class TaskPlan:
 
     index: int
     streams: tuple[StreamPlan, ...]
-    carried: Annotated[tuple[LakeVbucketState, ...], UNSTORED]
+    unstreamed: Annotated[tuple[LakeVbucketState, ...], UNSTORED]
     """States of vbuckets that no task streams; the task writes them to the log."""
     windows: WindowPlan
     left_out: Annotated["tuple[LeftOut, ...]", UNSTORED] = ()
-    """The carried vbuckets that should have been streamed."""
+    """The reasons for those of `unstreamed` that should have a stream."""
     applied: Annotated[tuple[AppliedVersion, ...], UNSTORED] = ()
     """Versions of replica tables that the log does not list; the task writes them."""
     backfill: BackfillNodes | None = None
@@ -140,8 +140,8 @@ class TaskPlan:
         return tuple(sorted({stream.node for stream in self.streams}))
 
     @property
-    def carried_count(self) -> Annotated[int, "carried"]:
-        return len(self.carried)
+    def unstreamed_count(self) -> Annotated[int, "unstreamed"]:
+        return len(self.unstreamed)
 
     @property
     def backlog(self) -> int:
@@ -167,7 +167,7 @@ class TaskBudget:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan(Record, Shown):
-    """One round. Its tasks write the position of every vbucket, streamed or carried."""
+    """One round. Its tasks write the state of every vbucket, streamed or not."""
 
     lake_id: Annotated[str, "lake"]
     round: int

@@ -214,19 +214,19 @@ def _tasks(
 ) -> tuple[TaskPlan, ...]:
     """Give each task its streams, its share of the states to write, and its windows.
 
-    Window sizes assume that all tasks run at once in one executor. A backfill's tasks come last,
-    and carry no states if there are others.
+    Window sizes assume that all tasks run at once in one executor. A backfill's tasks come last;
+    if there are others, only those write the states of vbuckets without a stream.
     """
-    # A round writes every position, so the tasks share the vbuckets that have no stream.
+    # A round writes every vbucket's state, so the tasks share those that have no stream.
     streamed = {stream.vbucket for share in shares for stream in share}
     known = {*range(cluster.map.vbucket_count), *lake_state.states}
-    carried = [lake_state.state(vbucket) for vbucket in sorted(known - streamed)]
+    unstreamed = [lake_state.state(vbucket) for vbucket in sorted(known - streamed)]
     ordinary = sum(not share[0].is_backfill for share in shares)
-    carriers = ordinary or len(shares)
-    carries = [
-        tuple(carried[index::carriers]) if index < carriers else () for index in range(len(shares))
+    writers = ordinary or len(shares)
+    parts = [
+        tuple(unstreamed[index::writers]) if index < writers else () for index in range(len(shares))
     ]
-    vbuckets = [{state.vbucket for state in each} for each in carries]
+    vbuckets = [{state.vbucket for state in each} for each in parts]
     windows = WindowPlan.of(flow, sum(len({each.node for each in share}) for share in shares))
     nodes = None if lake_state.backfill is None else lake_state.backfill.nodes
     backfill = nodes and nodes.shared_by(sum(share[0].is_backfill for share in shares))
@@ -239,7 +239,7 @@ def _tasks(
             TaskPlan(
                 index,
                 share,
-                carries[index],
+                parts[index],
                 windows,
                 misses,
                 backfill=reads,

@@ -186,7 +186,7 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
         f"backfill from replica vbuckets, at most {1 / len(reading):.3g} MB/s; node:11220"
         in str(plan)
     )
-    assert not [each for task in reading for each in task.carried]
+    assert not [each for task in reading for each in task.unstreamed]
     only = {vb: states[vb] for vb in range(4)}
     shorter = replace(cluster.map, active=(*cluster.map.active[:4], -1))
     alone = plan_round(

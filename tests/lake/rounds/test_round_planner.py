@@ -129,7 +129,7 @@ def test_only_what_is_behind_is_streamed_and_all_positions_are_written() -> None
     plan = planned(lake(*states), cluster(high))
     assert [(s.vbucket, s.node, s.target_seqno) for s in plan.streams] == [(3, NODES[1], 10)]
     assert plan.round == 4
-    assert sorted(state.vbucket for task in plan.tasks for state in task.carried) == [
+    assert sorted(state.vbucket for task in plan.tasks for state in task.unstreamed) == [
         vbucket for vbucket in range(8) if vbucket != 3
     ]
 
@@ -185,7 +185,7 @@ def test_what_may_wait_does_not_where_more_than_its_high_seqno_asks(
     assert planned(lake_state, cluster({0: high}, vbuckets=1)).streams
 
 
-def test_vbuckets_that_cannot_be_streamed_are_reported_and_carried() -> None:
+def test_vbuckets_that_cannot_be_streamed_are_reported_and_keep_their_states() -> None:
     high = dict.fromkeys(range(0, 8, 2), 5)
     probed = cluster(high, unreachable={NODES[1]: "connection refused"}, without_active=(2,))
     plan = planned(lake(complete(1, 4)), probed)
@@ -197,12 +197,12 @@ def test_vbuckets_that_cannot_be_streamed_are_reported_and_carried() -> None:
     assert {left.detail for left in plan.left_out if left.vbucket == 1} == {
         "node:11220: connection refused"
     }
-    carried = {state.vbucket: state for task in plan.tasks for state in task.carried}
-    assert carried[1] == complete(1, 4)
-    assert set(carried) == {1, 2, 3, 5, 7}
+    unstreamed = {state.vbucket: state for task in plan.tasks for state in task.unstreamed}
+    assert unstreamed[1] == complete(1, 4)
+    assert set(unstreamed) == {1, 2, 3, 5, 7}
 
 
-def test_what_no_node_can_serve_is_left_out_and_carried() -> None:
+def test_what_no_node_can_serve_is_left_out_and_keeps_its_state() -> None:
     log = FailoverLog((FailoverEntry(7, 0),))
     waiting = {vb: replace(complete(vb, 4), failover_log=log) for vb in (1, 2, 3, 5)}
     probed = replace(
@@ -228,8 +228,8 @@ def test_what_no_node_can_serve_is_left_out_and_carried() -> None:
         5: "rollback",
         7: "stopped",
     }
-    carried = {state.vbucket: state for task in plan.tasks for state in task.carried}
-    assert carried == {vb: lake_state.state(vb) for vb in reasons}
+    unstreamed = {state.vbucket: state for task in plan.tasks for state in task.unstreamed}
+    assert unstreamed == {vb: lake_state.state(vb) for vb in reasons}
     assert len(plan.to_json()["left_out"]) == 6
     assert "node:11220" not in str(plan).split("left out", 1)[0]
 
@@ -293,7 +293,7 @@ def test_a_plan_prints_well() -> None:
     assert "task 0: 18,446,744,073,709,551,615 seqnos; node:11210: vbuckets 6" in text
     told = json.loads(json.dumps(plan.to_json()))
     [task, _] = told["tasks"]
-    assert (task["nodes"], task["carried"], task["backfill"]) == (["node:11210"], 1, None)
+    assert (task["nodes"], task["unstreamed"], task["backfill"]) == (["node:11210"], 1, None)
     [stream] = task["streams"]
     assert (stream["node"], stream["vbucket"], stream["epoch"]) == ("node:11210", 6, 0)
     assert (stream["seqno"], stream["target_seqno"], stream["restart"]) == (0, 2**64 - 1, None)
@@ -318,9 +318,9 @@ def test_every_vbucket_is_somewhere_once(
         assert not plan.left_out
         return
     streamed = [stream.vbucket for stream in plan.streams]
-    carried = [state.vbucket for task in plan.tasks for state in task.carried]
+    unstreamed = [state.vbucket for task in plan.tasks for state in task.unstreamed]
     assert sorted(streamed) == sorted(behind)
-    assert sorted(streamed + carried) == list(range(len(seqnos)))
+    assert sorted(streamed + unstreamed) == list(range(len(seqnos)))
     backlog = sum(stream.backlog for stream in plan.streams)
     assert len(plan.tasks) == min(slots, len(streamed), 1 + backlog // SEQNOS_OF_A_TASK)
     assert [task.index for task in plan.tasks] == list(range(len(plan.tasks)))
