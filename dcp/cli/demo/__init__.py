@@ -1,1 +1,1 @@
-"""What ``dcplake demo`` shows: its producer, its airports and its second act."""
+"""The producer, the airports and the second act of ``dcplake demo``."""

@@ -63,8 +63,8 @@ def refuse_log_behind(where: str, newest_round: int, replicas: Mapping[str, Repl
             raise LakeError(
                 f"{where}: found round {newest_round} as the newest of changes, but table {table} "
                 f"at round {status.round} (version {status.version}); expected no replica table "
-                "ahead of the change log, which was restored to an older state: restore the newer "
-                f"one, or read the bucket again with {REREAD_COMMAND}"
+                "ahead of changes, which was restored to an older state: restore the newer one, or "
+                f"read the bucket again with {REREAD_COMMAND}"
             )
 
 
