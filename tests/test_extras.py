@@ -11,7 +11,7 @@ from packaging.tags import parse_tag
 from packaging.utils import parse_wheel_filename
 
 from dcp import __version__
-from dcp.cli.demo.demo_data import airports
+from dcp.cli.demo.airport_changes import airports
 from dcp.errors import SetupError
 from dcp.installation import WHEEL, how_to_install
 from dcp.lake.spark.java import find_java_home

@@ -32,7 +32,7 @@ from dcp.lake.tables.quality_check import QualityCheck
 from dcp.lake.tables.round_record import Outcome, VbucketReport
 from dcp.lake.tables.schema import columns_of
 from dcp.lake.tables.undone_key import DocumentState
-from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, RollbackOrder
 from dcp.lake.task_board.task_stats import TaskStats
 from dcp.lake.verify.stream import StreamEnding
 from dcp.protocol.position import Position
@@ -85,7 +85,7 @@ def some(*kinds: Any) -> st.SearchStrategy[Any]:
 
 @given(
     some(
-        VbucketProgress,
+        LakeVbucketState,
         RollbackOrder,
         VbucketReport,
         TaskStats,
@@ -101,7 +101,7 @@ def test_json_of_a_record_is_read_as_it_was_written(record: Any) -> None:
     assert read(type(record), json.loads(json.dumps(brief(record)))) == record
 
 
-@given(some(VbucketProgress, RollbackOrder, DocumentState, Position, AppliedVersion, QualityCheck))
+@given(some(LakeVbucketState, RollbackOrder, DocumentState, Position, AppliedVersion, QualityCheck))
 def test_rows_of_a_record_are_read_as_they_were_written(record: Any) -> None:
     schema = pa.schema(columns_of(type(record)))
     [row] = pa.RecordBatch.from_pylist([row_of(record)], schema=schema).to_pylist()
@@ -161,10 +161,10 @@ def test_a_property_is_stored_under_the_text_that_marks_its_result() -> None:
 
 
 def test_a_row_of_an_older_lake_gives_new_fields_their_defaults() -> None:
-    told = plain(VbucketProgress.beginning(3))
+    told = plain(LakeVbucketState.beginning(3))
     older = told | {"caught_up_seqno": None, "fruitless_rollbacks": None}
     del older["start_seqno"]
-    assert read(VbucketProgress, older) == VbucketProgress.beginning(3)
+    assert read(LakeVbucketState, older) == LakeVbucketState.beginning(3)
     windows = plain(WindowPlan("static", 0, 1, 10, 10))
     sample = {"format": 3, "task": "t", "round": 1, "bottleneck_seconds": None, "windows": windows}
     task = TaskStats.from_json(sample)
@@ -176,4 +176,4 @@ def test_a_row_of_an_older_lake_gives_new_fields_their_defaults() -> None:
 @pytest.mark.parametrize("told", [{}, {"vbucket": 1}, {"vbucket": "x", "reason": ""}])
 def test_what_is_no_such_record_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
-        read(VbucketProgress, told)
+        read(LakeVbucketState, told)

@@ -67,11 +67,11 @@ GROUPS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Repair": {
         "resync": ("lake", "stream vbuckets again from their beginning"),
         "erase": ("lake", "take documents out, with all their versions"),
-        "backfill": ("lake", "rebuild vbuckets from replica nodes during replication"),
+        "backfill": ("lake", "rebuild vbuckets from replica vbuckets during replication"),
     },
     "Test cluster": {
         "demo": (
-            "demo",
+            "servers",
             "producer, real documents, replication and SQL on the result, all on this machine",
         ),
         "serve": ("servers", "run the embedded Couchbase-like producer"),

@@ -38,7 +38,7 @@ SeedAnswer = tuple[ClusterMap, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterView:
+class ProbedCluster:
     """The state of a cluster at one moment.
 
     ``high_seqnos`` has every active vbucket of a reachable node; ``unreachable`` gives, by node of
@@ -75,7 +75,7 @@ def probe_cluster(
     credentials: Credentials,
     *,
     named: str = "the seeds",
-) -> ClusterView:
+) -> ProbedCluster:
     """Ask the first seed that answers for the map, and all its nodes for their vbuckets.
 
     Takes and raises what ``ask_seeds`` does.
@@ -138,7 +138,7 @@ def probe_nodes(
     manifest: bytes | None,
     settings: ConnectionSettings,
     credentials: Credentials,
-) -> ClusterView:
+) -> ProbedCluster:
     """Ask all nodes of a map for their vbuckets; raises as ``ask_nodes``."""
     high_seqnos: dict[int, int] = {}
     failover_logs: dict[int, FailoverLog] = {}
@@ -150,11 +150,11 @@ def probe_nodes(
         else:
             high_seqnos.update(answer[0])
             failover_logs.update(answer[1])
-    return ClusterView(found, high_seqnos, unreachable, manifest, failover_logs)
+    return ProbedCluster(found, high_seqnos, unreachable, manifest, failover_logs)
 
 
 def probe_replicas(
-    cluster: ClusterView, settings: ConnectionSettings, credentials: Credentials
+    cluster: ProbedCluster, settings: ConnectionSettings, credentials: Credentials
 ) -> dict[int, list[VbucketHolder]]:
     """Return the nodes with replicas of each vbucket, in map order.
 

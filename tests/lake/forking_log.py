@@ -22,7 +22,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_tables import DOCS, ensure_replicas
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.given_rows import given_rows
@@ -37,7 +37,7 @@ Documents = dict[str, int]
 @dataclass
 class ForkingVbucket:
     vbucket: int
-    state: VbucketProgress
+    state: LakeVbucketState
     log: FailoverLog
     items: list[Row] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)  # live complete seqnos
@@ -73,7 +73,7 @@ class ForkingLog:
         self.vbuckets = [
             ForkingVbucket(
                 number,
-                VbucketProgress.beginning(number),
+                LakeVbucketState.beginning(number),
                 FailoverLog((FailoverEntry(self._uuid(), 0),)),
             )
             for number in range(vbuckets)
@@ -106,7 +106,7 @@ class ForkingLog:
     def append(
         self,
         rows: list[Row],
-        states: Collection[VbucketProgress],
+        states: Collection[LakeVbucketState],
         applied: tuple[AppliedVersion, ...] = (),
         restarts: Iterable[Restart] = (),
     ) -> None:
@@ -197,7 +197,7 @@ class ForkingLog:
         vb.state = replace(self._at(vb, number, seqno), last_collection_round=number)
         return event
 
-    def _at(self, vb: ForkingVbucket, number: int, seqno: int) -> VbucketProgress:
+    def _at(self, vb: ForkingVbucket, number: int, seqno: int) -> LakeVbucketState:
         position, uuid = vb.state.position, vb.log.uuid_at(seqno)
         complete = position.complete_seqno
         if seqno == vb.snapshot_end:

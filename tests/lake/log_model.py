@@ -23,7 +23,7 @@ from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.given_rows import given_rows
@@ -47,13 +47,13 @@ class Item:
 class ModelVbucket:
     vbucket: int
     first_seqno: int
-    state: VbucketProgress = field(init=False)
+    state: LakeVbucketState = field(init=False)
     items: list[Item] = field(default_factory=list)
     snapshot: tuple[int, int] | None = None  # the one being read
     unread: list[Item] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.state = VbucketProgress.beginning(self.vbucket)
+        self.state = LakeVbucketState.beginning(self.vbucket)
 
     @property
     def uuid(self) -> int:

@@ -20,7 +20,7 @@ from dcp.lake.tables.document_filter import DocumentFilter
 from dcp.lake.tables.lake_tables import LakeTables, open_lake
 from dcp.lake.tables.round_record import states_from_rows
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.producer.cluster import ProducerCluster
 from tests.quick_spark import QUICK_CONF, spark_conf_toml
 
@@ -131,7 +131,7 @@ class RoundsInProcess:
         self.settings = settings
         self.slots = slots
         self.access: SourceAccess = source_access(settings)
-        self.states: dict[int, VbucketProgress] = {}
+        self.states: dict[int, LakeVbucketState] = {}
         self.round = 0
         self.rows: list[dict[str, Any]] = []
         """How far the last round was behind each batch, task by task."""

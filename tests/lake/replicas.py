@@ -15,7 +15,7 @@ from dcp.lake.store.sql import quoted
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.producer.cluster import ProducerCluster
 from tests.lake.versions import version_in
 
@@ -74,7 +74,7 @@ def complete_seqnos(lake: LakeTables, round_number: int) -> dict[int, int]:
 
 
 def rows_at(
-    cluster: ProducerCluster, states: Iterable[VbucketProgress], replica: ReplicaTable = DOCS
+    cluster: ProducerCluster, states: Iterable[LakeVbucketState], replica: ReplicaTable = DOCS
 ) -> Rows:
     """Return what the producer held at each state's complete seqno, on the branch of its data."""
     found: Rows = {}

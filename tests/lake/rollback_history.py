@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Protocol
 
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
@@ -187,7 +187,7 @@ class History:
 
     # --- what must be
 
-    def documents(self, state: VbucketProgress) -> Documents:
+    def documents(self, state: LakeVbucketState) -> Documents:
         """Return what the producer held at a state's complete seqno, on the branch of its data."""
         seqno = state.complete_seqno
         if seqno == 0:
@@ -197,7 +197,7 @@ class History:
         held = self.cluster.state_at(state.vbucket, seqno, uuid)
         return {key: (each.seqno, each.cas, each.value) for key, each in held.items()}
 
-    def require_at_the_end(self, states: dict[int, VbucketProgress]) -> None:
+    def require_at_the_end(self, states: dict[int, LakeVbucketState]) -> None:
         """Every vbucket is at the newest seqno of the branch that is written now."""
         for vbucket in range(self.settings.vbuckets):
             state, high = states.get(vbucket), self.cluster.high_seqno(vbucket)

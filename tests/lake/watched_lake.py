@@ -15,7 +15,7 @@ from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.history import TableCommit, history
 from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.lake.tables.round_record import states_from_rows
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from tests.lake.memory_store import MemoryStore, lake_in_memory
 from tests.lake.memory_table import MemoryTable, MemoryVersion
 
@@ -63,7 +63,7 @@ class WatchedLake:
         self.on_answer: Callable[[], None] = lambda: None
         """Called after each commit of the table ``control``."""
         self.on_version: Callable[[Version], None] = lambda _: None
-        self.states_at: dict[int, Mapping[int, VbucketProgress]] = {0: {}}
+        self.states_at: dict[int, Mapping[int, LakeVbucketState]] = {0: {}}
         self.writers: list[str | None] = []
         """The writer of each round."""
         self.versions: list[Version] = []
@@ -104,7 +104,7 @@ class WatchedLake:
         return max(self.states_at)
 
     @property
-    def states(self) -> Mapping[int, VbucketProgress]:
+    def states(self) -> Mapping[int, LakeVbucketState]:
         """The states of the vbuckets after the newest round."""
         return self.states_at[self.round]
 

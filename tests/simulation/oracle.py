@@ -11,7 +11,7 @@ from dcp.lake.change_log.control import ERASE, ActionState, actions_of
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.tables.schema import ITEM_KINDS
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.producer.cluster import ProducerCluster
 from dcp.server.model.versions import Version as Document
 from tests.lake.watched_lake import Row, Version, WatchedLake
@@ -80,7 +80,7 @@ class Oracle:
             anywhere = int(row["seqno"]) > 0
             self._counts.add("rollback followed" if anywhere else "rollback to 0 followed")
 
-    def _note_start(self, state: VbucketProgress, before: VbucketProgress | None) -> None:
+    def _note_start(self, state: LakeVbucketState, before: LakeVbucketState | None) -> None:
         """Know where a vbucket starts: for good, once its node accepted a stream."""
         is_new = before is None or before.failover_log is None
         if state.start_seqno and is_new:
@@ -134,7 +134,7 @@ class Oracle:
         elif version.commit.is_apply and version.made.columns != before:
             self._counts.add("columns grew")
 
-    def _require_on_disk(self, vbucket: int, state: VbucketProgress | None) -> None:
+    def _require_on_disk(self, vbucket: int, state: LakeVbucketState | None) -> None:
         """``policy.persist_to``: what is published is on the disk of its branch's node."""
         if not self.persist_to or state is None or state.failover_log is None:
             return
@@ -146,7 +146,7 @@ class Oracle:
                 f"disk has it up to {persisted}"
             )
 
-    def documents(self, state: VbucketProgress) -> Documents:
+    def documents(self, state: LakeVbucketState) -> Documents:
         """Return what the source held at a state's complete seqno, on the branch of its data."""
         seqno = state.complete_seqno
         if seqno == 0:
@@ -155,7 +155,7 @@ class Oracle:
         uuid = state.failover_log.uuid_at(seqno)
         return self._since_start(state, self._cluster.state_at(state.vbucket, seqno, uuid))
 
-    def _since_start(self, state: VbucketProgress, held: Mapping[bytes, Document]) -> Documents:
+    def _since_start(self, state: LakeVbucketState, held: Mapping[bytes, Document]) -> Documents:
         """Return of a vbucket's documents those that were not there before it started.
 
         Those, too, that were there, above where a failover log says that the histories part: they

@@ -1,1 +1,1 @@
-"""The command ``dcplake demo``."""
+"""The producer, the airports and the second act of ``dcplake demo``."""

@@ -4,9 +4,9 @@ from typing import Annotated, Final
 
 from typer import Option
 
+from dcp.cli.displays.run_output import JsonObserver, PlainObserver
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say
-from dcp.cli.views.run_output import JsonObserver, PlainObserver
 
 EPILOG: Final = """\
 For runs with apply.when = "never", on a cadence of its own. It reads the lake, not the cluster."""

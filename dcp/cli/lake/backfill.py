@@ -1,13 +1,13 @@
-"""``dcplake backfill``: rebuild vbuckets from replica nodes during replication."""
+"""``dcplake backfill``: rebuild vbuckets from replica vbuckets during replication."""
 
 from typing import Annotated
 
 from typer import Option
 
+from dcp.cli.displays.run_output import JsonObserver, PlainObserver, say_event
 from dcp.cli.options.backfill_options import From, Rate, Vbuckets
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say
-from dcp.cli.views.run_output import JsonObserver, PlainObserver, say_event
 from dcp.lake.rounds.backfill_plan import REPLICAS
 
 EPILOG = (

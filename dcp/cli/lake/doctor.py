@@ -11,7 +11,7 @@ from dcp.errors import DcplakeError
 from dcp.printable import printable
 
 if TYPE_CHECKING:
-    from dcp.client.probe import ClusterView
+    from dcp.client.probe import ProbedCluster
     from dcp.lake.config.settings import Settings
     from dcp.lake.run.set_up_check import CheckedStep, Finding, Tell
 
@@ -53,7 +53,7 @@ def _tell_json(step: "CheckedStep") -> None:
     say_json(step.to_json())
 
 
-def _check_clock(settings: "Settings", cluster: "ClusterView", tell: "Tell") -> None:
+def _check_clock(settings: "Settings", cluster: "ProbedCluster", tell: "Tell") -> None:
     """Compare the clocks; a node that does not tell its time to this user is no failure."""
     from dcp.lake.run.set_up_check import checking
 
@@ -64,7 +64,7 @@ def _check_clock(settings: "Settings", cluster: "ClusterView", tell: "Tell") -> 
             finding.say(f"not told: {error}")
 
 
-def _compare_clocks(settings: "Settings", cluster: "ClusterView", finding: "Finding") -> None:
+def _compare_clocks(settings: "Settings", cluster: "ProbedCluster", finding: "Finding") -> None:
     """Compare a node's clock, of which it tells whole seconds, with this machine's.
 
     Raises:

@@ -59,7 +59,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     overrides: Overrides = None,
 ) -> int:
     """Ask, look at the cluster, and write."""
-    from dcp.cli.views.bucket_probe import probe_bucket
+    from dcp.cli.displays.bucket_probe import probe_bucket
     from dcp.lake.config.settings_document import document_of
     from dcp.lake.config.settings_load import load_settings, with_paths_resolved
 
@@ -182,7 +182,7 @@ def _credentials(settings: Settings) -> "Credentials":
 
 def _buckets(settings: Settings, credentials: "Credentials") -> list[str]:
     """Return the buckets to choose from; none where the node does not tell."""
-    from dcp.cli.views.bucket_probe import list_buckets
+    from dcp.cli.displays.bucket_probe import list_buckets
     from dcp.errors import AuthenticationError, NodeUnavailableError
 
     try:

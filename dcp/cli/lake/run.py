@@ -4,9 +4,9 @@ from typing import Annotated
 
 from typer import Option
 
+from dcp.cli.displays.run_output import JsonObserver, PlainObserver, say_event
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say
-from dcp.cli.views.run_output import JsonObserver, PlainObserver, say_event
 
 
 def run(

@@ -36,11 +36,11 @@ structs, arrays and maps are shown as JSON; times are in UTC, with their zone
 NaN and infinities are null; bytes are text, or {"base64": …} where they are no UTF-8"""
 
 WRITING: Final = (
-    "--write: holds the lake's lock, where it has one. Rows of a replica that this changes stop the"
-    " next apply with code 7, rows of changes the next run; its message names the RESTORE that"
-    " helps.\n"
-    "A replica restored to one of dcplake's applies goes on from there: the next run applies the"
-    " later rounds again."
+    "--write: holds the lake's lock, where it has one. Rows of a replica table that this changes"
+    " stop the next apply with code 7, rows of changes the next run; its message names the RESTORE"
+    " that helps.\n"
+    "A replica table restored to one of dcplake's applies goes on from there: the next run applies"
+    " the later rounds again."
 )
 """What is said before a statement that may write is run."""
 

@@ -52,7 +52,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
     settings = settings_from(config, lake, overrides)
     is_once = once or metrics or not sys.stdout.isatty()
     if address := producer or relay:
-        from dcp.cli.views.producer_view import looks_at_node, node_shown
+        from dcp.cli.displays.node_connections import looks_at_node, node_shown
 
         nodes = looks_at_node(
             address,
@@ -67,7 +67,7 @@ def run(  # noqa: PLR0913  (an argument for each option)
         raise ConfigError(
             "--tls, --ca-file, --cert-file: found no --producer or --relay, expected one of them"
         )
-    from dcp.cli.views.board_view import board_shown, looks_at_board
+    from dcp.cli.displays.running_tasks import board_shown, looks_at_board
 
     boards = looks_at_board(settings)
     shown = (board_shown(each, metrics=metrics, as_json=json) for each in boards)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
+from dcp.cli.displays.seqno_progress import seqno_display
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.options.values import vbucket_ranges
 from dcp.cli.terminal.output import say, say_json
-from dcp.cli.views.seqno_progress import seqno_display
 from dcp.lake.verify.report import DEFAULT_KEYS
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Commands that start a server, or order what one does."""
+"""Commands that start a server, order what one does, or show one (``demo``)."""

@@ -50,7 +50,7 @@ class CommitReason(StrEnum):
     """The reason for a table's commit, or for none."""
 
     ROWS = "it gets rows, loses some, or a vbucket becomes stale or is stale no longer"
-    MOVE = "its round moves on without rows, so that the log before it is not searched again"
+    MOVE = "its round moves on without rows, so that the change log before it is not searched again"
     COLUMNS = "its typed columns differ from its contract"
     NONE = "it waits for further rounds"
 

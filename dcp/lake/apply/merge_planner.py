@@ -33,7 +33,7 @@ from dcp.lake.apply.merge_plan import (
     row_reader,
 )
 from dcp.lake.apply.slice_reader import SliceReader
-from dcp.lake.apply.slice_rules import oldest_pending_round
+from dcp.lake.apply.slice_rules import oldest_incomplete_round
 from dcp.lake.apply.typed_documents import see_documents, see_written
 from dcp.lake.apply.typed_plan import typed_plan, with_documents
 from dcp.lake.change_log.applied import ReplicaStatus, replica_status
@@ -192,11 +192,11 @@ def plan_erasure(
     table = lake.table(replica.name)
     rows = _rows_to_erase(table, erasure)
     keys = zip(rows["vbucket"].to_pylist(), rows["key"].to_pylist(), strict=True)
-    pending_from = oldest_pending_round(states_at(lake, to_round).values(), to_round)
+    log_from_round = oldest_incomplete_round(states_at(lake, to_round).values(), to_round)
     is_applied = status.applied is not None
     plan = MergePlan(
         current=status.current,
-        log_slice=LogSlice((), to_round, to_round, pending_from),
+        log_slice=LogSlice((), to_round, to_round, log_from_round),
         touched=Touched(dict.fromkeys(sorted(keys))),
         rows=rows,
         since_version=status.since_version,

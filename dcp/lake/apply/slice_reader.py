@@ -35,7 +35,7 @@ from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, cleaned_round
 from dcp.lake.tables.schema import REPLICA
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 
 _VERSIONS_AT_ONCE: Final = 16
 
@@ -140,13 +140,13 @@ class SliceReader:
         )
 
     def _with_restored_versions(self, facts: LogFacts, vbuckets: Sequence[int]) -> LogFacts:
-        """Read the positions of older versions until each vbucket has its restored version."""
+        """Read the states at older versions until each vbucket has its restored version."""
         facts = replace(facts, unreadable=self.unreadable, decided=self._decided)
         versions, waiting = self.older_versions(), vbuckets
         restored: dict[int, AppliedVersion] = {}
         for start in range(0, len(versions), _VERSIONS_AT_ONCE):
             known = versions[: start + _VERSIONS_AT_ONCE]
-            facts = self._with_positions(facts, known[start:], waiting)
+            facts = self._with_states(facts, known[start:], waiting)
             restored |= restored_versions_among(facts, waiting, known)
             waiting = [vbucket for vbucket in waiting if vbucket not in restored]
             if not waiting:
@@ -154,10 +154,10 @@ class SliceReader:
         restored |= dict.fromkeys(waiting, BEGINNING)
         # If the log is whole, the empty table is restored; if not, the vbuckets become stale.
         if from_empty := sorted(vb for vb, version in restored.items() if version is BEGINNING):
-            facts = self._with_positions(facts, [BEGINNING], from_empty)
+            facts = self._with_states(facts, [BEGINNING], from_empty)
         return replace(facts, restored_versions=restored)
 
-    def _with_positions(
+    def _with_states(
         self, facts: LogFacts, versions: Iterable[AppliedVersion], vbuckets: Sequence[int]
     ) -> LogFacts:
         rounds = {version.round_of(vbucket) for version in versions for vbucket in vbuckets}
@@ -168,7 +168,7 @@ class SliceReader:
     def _with_forks(self, facts: LogFacts, after_round: int, vbuckets: Sequence[int]) -> LogFacts:
         return facts.with_forks(forks_between(self._lake, after_round, facts.to_round, vbuckets))
 
-    def _states(self, rounds: Collection[int]) -> dict[int, Mapping[int, VbucketProgress]]:
+    def _states(self, rounds: Collection[int]) -> dict[int, Mapping[int, LakeVbucketState]]:
         records = round_records(self._lake, rounds)
         return {number: record.states for number, record in records.items()}
 
@@ -192,7 +192,7 @@ class SliceReader:
             if applied is not None and commit_history.defect(commit.version) is None:
                 found.append(replace(applied, version=commit.version))
         rounds = {number for each in found for number in (each.to_round, *each.stale.values())}
-        # A version is of use only if the log still has the positions of its rounds.
+        # A version is of use only if the log still has the states after its rounds.
         known = rounds_left(self._lake, rounds) if rounds else frozenset()
         return [each for each in found if known.issuperset((each.to_round, *each.stale.values()))]
 

@@ -1,6 +1,6 @@
 """Decides which rows of the log bring a replica to a later round. Pure functions of facts.
 
-For each vbucket the replica stands at a position a (epoch, complete seqno) and shall come to b:
+The replica has each vbucket up to some a (epoch, complete seqno), and shall have it up to b:
 
 * a is on b's branch: publish the live rows above a, up to b.
 * a is on a dead branch that leaves b's branch at a seqno E > 0: the *restored version* is the
@@ -35,7 +35,7 @@ from dcp.lake.change_log.collection_events import CollectionEvent
 from dcp.lake.change_log.epochs import Fork, live_up_to, newest_beginning
 from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, Role, RowRange, Undo
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 
 _UNREADABLE_MOST: Final = 3
 """After so many unreadable versions the search ends: the remaining versions are older."""
@@ -49,7 +49,7 @@ class LogFacts:
     to_round: int
     cleaned_round: int = 0
     """The log may lack published rows up to this round; 0 if it is whole."""
-    states: Mapping[int, Mapping[int, VbucketProgress]] = field(default_factory=dict)
+    states: Mapping[int, Mapping[int, LakeVbucketState]] = field(default_factory=dict)
     """By round, every vbucket's state after it. Round 0 has no states."""
     forks: Mapping[int, Sequence[Fork]] = field(default_factory=dict)
     """By vbucket, up to ``to_round``."""
@@ -66,12 +66,12 @@ class LogFacts:
     """By vbucket on a dead branch."""
 
     @property
-    def after(self) -> Mapping[int, VbucketProgress]:
+    def after(self) -> Mapping[int, LakeVbucketState]:
         return self.states[self.to_round]
 
-    def state(self, version: AppliedVersion, vbucket: int) -> VbucketProgress:
+    def state(self, version: AppliedVersion, vbucket: int) -> LakeVbucketState:
         states = self.states[version.round_of(vbucket)]
-        return states.get(vbucket) or VbucketProgress.beginning(vbucket)
+        return states.get(vbucket) or LakeVbucketState.beginning(vbucket)
 
     def forks_after(self, version: AppliedVersion, vbucket: int) -> list[Fork]:
         known = self.forks.get(vbucket, ())
@@ -82,8 +82,8 @@ class LogFacts:
 
     def first_round(self, version: AppliedVersion, vbucket: int) -> int:
         """Return the oldest round with rows of a vbucket that a version may lack."""
-        pending = self.state(version, vbucket).first_pending_round
-        return pending or version.round_of(vbucket) + 1
+        incomplete = self.state(version, vbucket).first_incomplete_round
+        return incomplete or version.round_of(vbucket) + 1
 
     def with_forks(self, found: Mapping[int, Iterable[Fork]]) -> "LogFacts":
         forks = {
@@ -201,7 +201,7 @@ def decide_slice(facts: LogFacts) -> LogSlice:
         ranges=tuple(each for part in parts for each in part.ranges),
         first_round=min((part.first_round for part in parts), default=facts.to_round),
         to_round=facts.to_round,
-        log_from_round=oldest_pending_round(facts.after.values(), facts.to_round),
+        log_from_round=oldest_incomplete_round(facts.after.values(), facts.to_round),
         undone=tuple(each for part in parts for each in part.undone),
         cleared=tuple(each for part in parts for each in part.cleared),
         revived=tuple(each for part in parts for each in part.revived),
@@ -282,7 +282,7 @@ def _replacement(facts: LogFacts, vbucket: int) -> LogSlice:
         return _stale(facts, vbucket)
     new, forks = facts.after[vbucket], facts.forks_after(facts.current, vbucket)
     events = facts.events.get(vbucket, ())
-    start = VbucketProgress(vbucket, beginning.epoch, VbucketProgress.beginning(0).position)
+    start = LakeVbucketState(vbucket, beginning.epoch, LakeVbucketState.beginning(0).position)
     ranges = row_ranges(start, start, new, forks)
     epoch_before = min(fork.epoch for fork in forks if fork.seqno == 0) - 1
     keeps_rows = keeps_dropped_rows(ranges, events, epoch_before, facts.forks[vbucket])
@@ -314,7 +314,7 @@ def _stale(facts: LogFacts, vbucket: int) -> LogSlice:
 
 
 def row_ranges(
-    start: VbucketProgress, old: VbucketProgress, new: VbucketProgress, forks: Sequence[Fork]
+    start: LakeVbucketState, old: LakeVbucketState, new: LakeVbucketState, forks: Sequence[Fork]
 ) -> list[RowRange]:
     """Return the rows above ``start`` that are published at ``old``, live at ``new``, or both.
 
@@ -340,7 +340,7 @@ def row_ranges(
     return ranges
 
 
-def may_have_rows(old: VbucketProgress, new: VbucketProgress, from_round: int) -> bool:
+def may_have_rows(old: LakeVbucketState, new: LakeVbucketState, from_round: int) -> bool:
     """Return whether the log can have rows to publish for this vbucket, within one epoch.
 
     Such a row is a document, or the flush or drop of a collection.
@@ -348,19 +348,21 @@ def may_have_rows(old: VbucketProgress, new: VbucketProgress, from_round: int) -
     if new.complete_seqno <= old.complete_seqno:
         return False
     brought = max(new.last_data_round or 0, new.last_collection_round or 0)
-    return brought > from_round or old.first_pending_round is not None
+    return brought > from_round or old.first_incomplete_round is not None
 
 
-def oldest_pending_round(states: Iterable[VbucketProgress], otherwise: int) -> int:
-    """Return a round such that no row of an older round waits in any of these states.
+def oldest_incomplete_round(states: Iterable[LakeVbucketState], otherwise: int) -> int:
+    """Return a round such that no older one has rows above the complete seqno of any state.
 
     It is at most ``otherwise``: the caller reads all rounds from there on anyway.
     """
-    pending = (state.first_pending_round for state in states)
-    return min([otherwise, *(number for number in pending if number)])
+    incomplete = (state.first_incomplete_round for state in states)
+    return min([otherwise, *(number for number in incomplete if number)])
 
 
-def _require_consistent(old: VbucketProgress, new: VbucketProgress, forks: Sequence[Fork]) -> None:
+def _require_consistent(
+    old: LakeVbucketState, new: LakeVbucketState, forks: Sequence[Fork]
+) -> None:
     # A fork at 0 replaces all earlier rows, so the log need not have the epochs before it.
     beginning = newest_beginning(forks)
     anew = 0 if beginning is None else beginning.epoch

@@ -47,7 +47,7 @@ class UpToDateTables:
         Then it notes nothing.
         """
         states = states_at(lake, round_number).values()
-        if all(state.first_pending_round is None for state in states):
+        if all(state.first_incomplete_round is None for state in states):
             self._seen[replica.name] = version, round_number
 
     def is_up_to_date(self, lake: LakeTables, replica: ReplicaTable, to_round: int) -> bool:

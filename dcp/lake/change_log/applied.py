@@ -19,7 +19,7 @@ from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import FEW, WHOLE, WINDOW, TableCommit, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
 from dcp.lake.tables.schema import CHANGES, RowKind, is_kind
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.records import UNSTORED, read, row_of
 
 
@@ -105,7 +105,7 @@ def applied_of_version(
     return older[-1] if older else None
 
 
-def shown_stale(status: ReplicaStatus, newest: Mapping[int, VbucketProgress]) -> dict[int, int]:
+def shown_stale(status: ReplicaStatus, newest: Mapping[int, LakeVbucketState]) -> dict[int, int]:
     """Return the vbuckets whose rows a table shows as of an older round, with that round.
 
     These are the stale vbuckets of its newest version, and vbuckets that began at 0 again and are

@@ -27,7 +27,7 @@ from dcp.lake.tables.history import (
 )
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.round_record import states_to_batch
-from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart
 
 _ATTEMPTS: Final = 5
 """Maintenance may change the log during each append; after so many attempts the round fails."""
@@ -157,14 +157,14 @@ def append_round(
         if (commit := _read_back(lake, round_number, writer_id, append_id, failure)) is not None:
             return commit
     raise LakeError(
-        f"round {round_number}: the log was changed during each of {_ATTEMPTS} appends (by "
-        "maintenance?); nothing was committed, run it again when that has ended"
+        f"round {round_number}: others committed to the change log during each of {_ATTEMPTS} "
+        "appends (maintenance?); the round was not committed, run it again when that has ended"
     ) from failure
 
 
 def append_states(
     lake: LakeTables,
-    states: Collection[VbucketProgress],
+    states: Collection[LakeVbucketState],
     round_number: int,
     writer_id: str,
     *,
@@ -223,8 +223,8 @@ def _read_back(
             raise known from failure
         told = str(failure).strip().partition("\n")[0]
         raise DcplakeError(
-            f"round {round_number}: {told}; the log cannot be read either, so it is unknown "
-            "whether the round was committed; run it again, it continues from the log"
+            f"round {round_number}: {told}; the change log cannot be read either, so it is unknown "
+            "whether the round was committed; run it again, it continues from the change log"
         ) from unread
     for commit in commits:
         if commit.round == round_number and commit.writer == writer_id:
@@ -251,5 +251,5 @@ def _read_back(
 def _earlier_append(commit: TableCommit) -> StoreUnavailableError:
     return StoreUnavailableError(
         f"round {commit.round} is committed, as {commit}: an earlier append of this driver seemed "
-        "to fail, but reached the log later; the next round continues from there"
+        "to fail, but reached the change log later; the next round continues from there"
     )

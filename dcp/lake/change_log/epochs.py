@@ -15,7 +15,7 @@ import pyarrow as pa
 from dcp.lake.store.sql import integer_list, u64
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, VbucketProgress
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, LakeVbucketState
 from dcp.records import read
 from dcp.types import U64_MAX
 
@@ -87,7 +87,7 @@ def rollback_rows(lake: LakeTables) -> list[dict[str, Any]]:
 
 
 def live_complete_seqnos(
-    lake: LakeTables, states: Collection[VbucketProgress], bounds: Mapping[int, int], to_round: int
+    lake: LakeTables, states: Collection[LakeVbucketState], bounds: Mapping[int, int], to_round: int
 ) -> dict[int, int]:
     """Return each vbucket's newest live snapshot end at or below its bound, if it has one."""
     if not states:

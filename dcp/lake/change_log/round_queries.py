@@ -17,7 +17,7 @@ from dcp.lake.tables.round_record import (
     states_from_rows,
 )
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 
 _Found = TypeVar("_Found")
 
@@ -44,7 +44,7 @@ def round_record(lake: LakeTables, round_number: int) -> RoundRecord:
     return round_records(lake, [round_number])[round_number]
 
 
-def states_at(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
+def states_at(lake: LakeTables, round_number: int) -> Mapping[int, LakeVbucketState]:
     return round_record(lake, round_number).states
 
 
@@ -78,7 +78,7 @@ def oldest_round_left(lake: LakeTables) -> int:
     return int(row["oldest"])
 
 
-def states_left(lake: LakeTables, round_number: int) -> Mapping[int, VbucketProgress]:
+def states_left(lake: LakeTables, round_number: int) -> Mapping[int, LakeVbucketState]:
     condition = f"{is_kind(RowKind.POSITION)} AND round = {int(round_number)}"
     return states_from_rows(lake.changes.rows("vbucket, epoch, position", condition))
 
@@ -165,7 +165,7 @@ def _record(lake: LakeTables, number: int, rows: list[dict[str, Any]]) -> RoundR
         raise LakeError(
             f"{lake.location}: found {len(states)} positions in round {number} of changes, "
             f"expected one for each of the {expected} vbuckets: they were cleaned, or somebody "
-            f"changed the log; {REREAD_COMMAND} reads the bucket again"
+            f"changed the table; {REREAD_COMMAND} reads the bucket again"
         )
     statuses = sorted(
         (row["vbucket"], row["detail"]) for row in rows if row["kind"] == RowKind.STATUS

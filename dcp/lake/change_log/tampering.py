@@ -62,9 +62,9 @@ def refuse_log_behind(where: str, newest_round: int, replicas: Mapping[str, Repl
         if status.round > newest_round:
             raise LakeError(
                 f"{where}: found round {newest_round} as the newest of changes, but table {table} "
-                f"at round {status.round} (version {status.version}); expected no replica ahead of "
-                "the log, which was restored to an older state: restore the newer one, or read the "
-                f"bucket again with {REREAD_COMMAND}"
+                f"at round {status.round} (version {status.version}); expected no replica table "
+                "ahead of changes, which was restored to an older state: restore the newer one, or "
+                f"read the bucket again with {REREAD_COMMAND}"
             )
 
 

@@ -1,1 +1,1 @@
-"""The settings of a run, their sources, and the memory and windows derived from them."""
+"""The settings of a run, where they come from, and the memory and windows derived from them."""

@@ -1,5 +1,4 @@
-"""Loads settings from a TOML file, the environment and options; later sources override earlier
-ones.
+"""Loads settings from a TOML file, the environment and options. Each overrides those before it.
 
 The environment variable of a setting is ``DCPLAKE_<SECTION>_<KEY>`` (lists separated by commas,
 tables as ``name=value`` pairs separated by commas). Options have the form ``section.key``. Every

@@ -35,7 +35,7 @@ from dcp.lake.tables.history import CLEANING, READ_VERSION, history
 from dcp.lake.tables.horizon import version_at
 from dcp.lake.tables.lake_tables import ReplicaTable, record_cleaned_round
 from dcp.lake.tables.schema import ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.printable import number_ranges
 
 
@@ -107,7 +107,7 @@ def rounds_to_judge(versions: Collection[Sequence[AppliedVersion]]) -> set[int]:
 
 def plan_cleaning(
     versions: Mapping[ReplicaTable, Sequence[AppliedVersion]],
-    states: Mapping[int, Mapping[int, VbucketProgress]],
+    states: Mapping[int, Mapping[int, LakeVbucketState]],
 ) -> CleaningPlan:
     """Return the rows that may go; ``versions`` are the applies within the horizon, by replica.
 
@@ -122,7 +122,7 @@ def plan_cleaning(
     rounds = rounds_to_judge(versions.values())
     to_round = min(rounds, default=0)
     if to_round == 0:
-        raise CleaningDeferredError("a replica had no round when the horizon began")
+        raise CleaningDeferredError("a replica table had no round when the horizon began")
     judges = [states[number] for number in sorted(rounds)]
     by_vbucket = [[each[vbucket] for each in judges] for vbucket in sorted(judges[0])]
     log_from = min(each.log_from_round for applied in versions.values() for each in applied)

@@ -21,7 +21,7 @@ from dcp.lake.store.sql import integer_list, string, string_list
 from dcp.lake.tables.history import CLEANING, READ_VERSION, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, known_replicas
 from dcp.lake.tables.schema import AUDIT, CHANGES, ITEM_KINDS, QUALITY, REPLICA, RowKind, is_kind
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.records import UNSTORED, Record
 
 _FOUND: Final = ("vbucket", "epoch", "seqno", "key", "kind")
@@ -79,7 +79,7 @@ class FoundDocuments(Record):
     """The number of documents that are at the source, as far as the tables know."""
     deleted: int = 0
     """Of those, the number with a later deletion in the log. Their replica lacks that deletion."""
-    pending: int = 0
+    incomplete: int = 0
     """The number of rows in the log that wait for the end of their snapshot."""
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ def find_documents(
     lake: LakeTables,
     erasure: Erasure,
     to_round: int,
-    states: Mapping[int, VbucketProgress],
+    states: Mapping[int, LakeVbucketState],
 ) -> FoundDocuments:
     """Find the rows of the documents.
 
@@ -138,7 +138,7 @@ def find_documents(
     tables = _tables_with_documents(lake, erasure)
     found = {each.table: _found_rows(lake, each) for each in tables if each.table != QUALITY_TABLE}
     log_rows = found[CHANGES_TABLE]
-    pending = sum(
+    incomplete = sum(
         row["epoch"] == state.epoch and int(row["seqno"]) > state.complete_seqno
         for row in log_rows
         if (state := states.get(row["vbucket"])) is not None
@@ -155,7 +155,7 @@ def find_documents(
         deleted += sum(_is_deleted(row, newest) for row in there)
     rows = {table: len(each) for table, each in found.items()}
     lost = {each.table: history(lake.table(each.table), 1)[0].version for each in tables}
-    return FoundDocuments(erasure, rows, len(keys), lost, at_source, deleted, pending)
+    return FoundDocuments(erasure, rows, len(keys), lost, at_source, deleted, incomplete)
 
 
 def _found_rows(lake: LakeTables, named: _TableRows) -> list[dict[str, Any]]:

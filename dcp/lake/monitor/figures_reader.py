@@ -36,7 +36,7 @@ from dcp.lake.tables.history import FEW, WINDOW, TableCommit, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, refuse_lost_replica, replicas_in
 from dcp.lake.tables.round_record import Outcome, RoundRecord, VbucketReport
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.lake.task_board.board_files import read_board
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_stats import TaskStats
@@ -357,7 +357,7 @@ def _unread(record: RoundRecord) -> dict[int, int]:
     }
 
 
-def _reached(state: VbucketProgress) -> int:
+def _reached(state: LakeVbucketState) -> int:
     return max(state.caught_up_seqno, state.complete_seqno)
 
 
@@ -369,7 +369,9 @@ def _lags(
     record: RoundRecord,
 ) -> Iterator[tuple[str, _Lag]]:
     now = record.states
-    waiting = [state.first_pending_round for state in now.values() if state.first_pending_round]
+    waiting = [
+        state.first_incomplete_round for state in now.values() if state.first_incomplete_round
+    ]
     if any(_unread(record).values()):
         waiting.append(newest)
     held = {each.collection_id: status.round for each, status in statuses.items()}
@@ -390,8 +392,8 @@ def _lags(
 def _reached_at(
     lake: LakeTables,
     round_number: int,
-    states: Mapping[int, VbucketProgress],
-    now: Mapping[int, VbucketProgress],
+    states: Mapping[int, LakeVbucketState],
+    now: Mapping[int, LakeVbucketState],
     newest: int,
 ) -> dict[int, int]:
     """Return the seqnos that the states of a round had reached, as far as they are still live."""

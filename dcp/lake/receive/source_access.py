@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dcp.client.addresses import NodeAddress
-from dcp.client.probe import ClusterView, SeedAnswer, ask_seed, first_answer, probe_nodes
+from dcp.client.probe import ProbedCluster, SeedAnswer, ask_seed, first_answer, probe_nodes
 from dcp.client.reader import SetUpStep
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings, ConsumerSettings
@@ -90,7 +90,7 @@ def connection_settings(source: SourceSettings, flow: FlowControlSettings) -> Co
     )
 
 
-def query_cluster(access: SourceAccess, remembered: Remembered = lambda: None) -> ClusterView:
+def query_cluster(access: SourceAccess, remembered: Remembered = lambda: None) -> ProbedCluster:
     found, manifest = ask_cluster(access, remembered)
     return probe_nodes(found, manifest, access.consumer.connection, access.source.credentials())
 

@@ -292,7 +292,7 @@ class TaskReceiver:
             self._batches.add_event(RowKind.STATUS, vbucket, detail=told.status())
             if (restart := result.plan.restart) is not None and not restart.seqno:
                 self._add_begins(result)
-        epochs = {state.vbucket: state.epoch for state in self._plan.carried}
+        epochs = {state.vbucket: state.epoch for state in self._plan.unstreamed}
         for left in self._plan.left_out:
             told = VbucketReport(
                 left.vbucket,
@@ -306,7 +306,7 @@ class TaskReceiver:
             )
         yield from self._batches.flush()
         states = [result.state(self._round) for result in self.results.values()]
-        states += self._plan.carried
+        states += self._plan.unstreamed
         restarts = (each.restart for each in self._plan.streams if each.restart is not None)
         yield states_to_batch(states, self._round, restarts)
         dropped = {each for result in self.results.values() for each in result.dropped}

@@ -1,12 +1,13 @@
 """Chooses the vbuckets of a backfill that the next round reads, and the node for each. Pure.
 
-A backfill reads vbuckets from seqno 0, from nodes that hold them as replicas, to spare the active
-nodes. Few begin in one round: the published rows of a vbucket stay until its first whole state
-replaces them, and changes of that time wait.
+A backfill reads replica vbuckets from seqno 0, to spare the active nodes. Few begin in one round:
+the published rows of a vbucket stay until its first whole state replaces them, and changes of that
+time wait.
 
-A replica may lag behind its active node, or be on another branch. A published vbucket begins only
-on a replica that has all of the lake's seqnos on the active node's branch. So no published row is
-lost. If the replica is ahead of a node that is promoted later, that node orders a rollback.
+A replica vbucket may lag behind the active node, or be on another branch. A published vbucket
+begins only if a replica vbucket has all of the lake's seqnos on the active node's branch. So no
+published row is lost. If the replica vbucket is ahead of a node that is promoted later, that node
+orders a rollback.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.round_plan import BackfillNodes, LeftOut, left_out_lines
 from dcp.lake.tables.round_record import StuckReason
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, LakeVbucketState, Restart
 from dcp.records import Record
 
 if TYPE_CHECKING:
-    from dcp.client.probe import ClusterView, VbucketHolder
+    from dcp.client.probe import ProbedCluster, VbucketHolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class BackfillEstimate(Record):
 REPLICAS: Final = "replicas"
 SETTINGS: Final = "settings"
 NODE_CHOICES: Final = (REPLICAS, SETTINGS)
-"""A backfill reads from replicas, or as ``source.seeds`` say (perhaps from a relay)."""
+"""A backfill reads replica vbuckets, or as ``source.seeds`` say (perhaps from a relay)."""
 
 LEAST_MEGABYTES_PER_SECOND: Final = 0.01
 MOST_MEGABYTES_PER_SECOND: Final = 1e6
@@ -133,7 +134,7 @@ class BackfillProgress:
     def of(
         cls,
         request: BackfillRequest,
-        states: Mapping[int, VbucketProgress],
+        states: Mapping[int, LakeVbucketState],
         begun: Collection[int],
         taken_over: Collection[int] = (),
     ) -> "BackfillProgress":
@@ -152,7 +153,7 @@ class BackfillProgress:
         return cls(request.vbuckets - started, started - done, done)
 
 
-def is_new(state: VbucketProgress) -> bool:
+def is_new(state: LakeVbucketState) -> bool:
     return state.epoch == FIRST_EPOCH and not state.is_whole
 
 
@@ -174,7 +175,7 @@ class BackfillPlan:
         """Return the copy to read, or why nobody may read the vbucket; None: its active node.
 
         The active node also streams a vbucket that has begun and must restart for another reason: a
-        replica may lack published rows.
+        replica vbucket may lack published rows.
         """
         if restart is not None and vbucket not in self.beginning:
             return None
@@ -184,8 +185,8 @@ class BackfillPlan:
 def plan_backfill(
     request: BackfillRequest,
     progress: BackfillProgress,
-    states: Mapping[int, VbucketProgress],
-    cluster: "ClusterView",
+    states: Mapping[int, LakeVbucketState],
+    cluster: "ProbedCluster",
     copies: Mapping[int, Sequence["VbucketHolder"]],
 ) -> BackfillPlan:
     """Choose the streams of the next round, by the rules in the module's docstring.
@@ -199,7 +200,7 @@ def plan_backfill(
     seqnos = 0
     # A vbucket that has begun must go on: its stream comes first, whatever it holds.
     for vbucket in sorted(progress.reading):
-        state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
+        state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
         copy = max(copies.get(vbucket, ()), key=lambda each: each.high_seqno, default=None)
         if copy is None:
             left_out[vbucket] = _no_copy(vbucket, request.nodes)
@@ -207,7 +208,7 @@ def plan_backfill(
         chosen[vbucket] = copy
         seqnos += max(0, copy.high_seqno - state.position.seqno)
     for vbucket in sorted(progress.waiting):
-        state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
+        state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
         found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.nodes)
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
@@ -219,14 +220,14 @@ def plan_backfill(
 
 
 def copy_to_begin_with(
-    state: VbucketProgress,
-    cluster: "ClusterView",
+    state: LakeVbucketState,
+    cluster: "ProbedCluster",
     copies: Sequence["VbucketHolder"],
     nodes: BackfillNodes,
 ) -> "VbucketHolder | LeftOut":
     vbucket, complete = state.vbucket, state.complete_seqno
     if state.order is not None:
-        return LeftOut(vbucket, StuckReason.ROLLBACK_PENDING, "the rollback comes first")
+        return LeftOut(vbucket, StuckReason.ROLLBACK, f"{state.order}, which comes first")
     active = cluster.failover_logs.get(vbucket)
     on_branch = [
         copy
@@ -250,7 +251,5 @@ def copy_to_begin_with(
 
 def _no_copy(vbucket: int, nodes: BackfillNodes) -> LeftOut:
     if nodes.reads_replicas:
-        return LeftOut(
-            vbucket, StuckReason.NO_REPLICA, "no node that answers holds it as a replica"
-        )
+        return LeftOut(vbucket, StuckReason.NO_REPLICA, "no node that answers has one")
     return LeftOut(vbucket, StuckReason.NO_ACTIVE_NODE, "no node that answers holds it")

@@ -1,9 +1,9 @@
-"""Reads a lake's state: its vbuckets' positions, and the facts that make some begin a new epoch."""
+"""Reads a lake's state: its vbuckets' states, and the facts that make some begin a new epoch."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.errors import ConfigError
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.epochs import forks_between, live_complete_seqnos
@@ -15,18 +15,18 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.lake_tables import LakeTables, cleaned_round
-from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart
 
 
 @dataclass(frozen=True, slots=True)
 class LakeState:
     lake_id: str
     latest_round: int
-    states: Mapping[int, VbucketProgress] = field(default_factory=dict)
+    states: Mapping[int, LakeVbucketState] = field(default_factory=dict)
     rollbacks: Collection[Restart | LeftOut] = ()
     """For each vbucket with a rollback order the restart that follows it, or why none can."""
     stale: Collection[int] = ()
-    """Vbuckets that some replica shows as of an older round, and that have not begun at 0 since."""
+    """Vbuckets that a replica table shows as of an older round. They have not begun at 0 since."""
     resyncs: Collection[int] = ()
     """Vbuckets that users want to begin at 0, and that have not done so since."""
     backfill: BackfillPlan | None = None
@@ -37,10 +37,10 @@ class LakeState:
     A higher seqno of theirs starts no round. A round for other vbuckets streams them too.
     """
 
-    def state(self, vbucket: int) -> VbucketProgress:
-        return self.states.get(vbucket) or VbucketProgress.beginning(vbucket)
+    def state(self, vbucket: int) -> LakeVbucketState:
+        return self.states.get(vbucket) or LakeVbucketState.beginning(vbucket)
 
-    def restarted(self, vbucket: int, restart: Restart | None) -> VbucketProgress:
+    def restarted(self, vbucket: int, restart: Restart | None) -> LakeVbucketState:
         """Return the state from which to stream a vbucket; its rows pass the filter."""
         state, rules = self.state(vbucket), self.document_filter.rules
         if restart is not None:
@@ -76,9 +76,9 @@ def read_lake_state(
     stale: Mapping[int, int],
     resyncs: Mapping[int, int],
 ) -> LakeState:
-    """Return a lake's state. Its log, replicas and users may make vbuckets restart.
+    """Return a lake's state. Its log, replica tables and users may make vbuckets restart.
 
-    ``stale`` maps vbuckets to the round as of which a replica holds them (`stale_vbuckets`).
+    ``stale`` maps vbuckets to the round as of which a replica table holds them (`stale_vbuckets`).
     ``resyncs`` maps vbuckets to the round after which they must begin again.
     """
     newest = latest_round(lake)
@@ -114,7 +114,7 @@ def _not_begun_since(lake: LakeTables, rounds: Mapping[int, int], newest: int) -
 
 
 def ordered_restarts(
-    lake: LakeTables, ordered: Collection[VbucketProgress], newest: int, policy: RollbackPolicy
+    lake: LakeTables, ordered: Collection[LakeVbucketState], newest: int, policy: RollbackPolicy
 ) -> list[Restart | LeftOut]:
     targets = ((state.vbucket, rollback_target(state, policy)) for state in ordered)
     bounds = {vbucket: most_seqno for vbucket, (most_seqno, _) in targets}
@@ -148,7 +148,7 @@ def filtered_lake_state(lake: LakeTables, document_filter: DocumentFilter) -> La
     return lake_state
 
 
-def require_same_bucket(lake: LakeTables, cluster: ClusterView, bucket: str) -> None:
+def require_same_bucket(lake: LakeTables, cluster: ProbedCluster, bucket: str) -> None:
     """Refuse a cluster whose bucket is not the lake's.
 
     Raises:

@@ -17,7 +17,7 @@ Provider = Callable[[LakeState], Iterable[Restart | LeftOut]]
 def refused_rollbacks(lake: LakeState) -> list[LeftOut]:
     """Leave out the vbuckets with a rollback order that cannot be followed.
 
-    A resync and a stale replica lift the order: they read the vbucket from seqno 0.
+    A resync and a stale replica table lift the order: they read the vbucket from seqno 0.
     """
     lifted = {*lake.resyncs, *lake.stale}
     refused = (each for each in lake.rollbacks if isinstance(each, LeftOut))

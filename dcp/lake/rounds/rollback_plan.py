@@ -14,7 +14,7 @@ from typing import Final
 from dcp.lake.config.settings import RollbackPolicy
 from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.tables.round_record import StuckReason
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason
 from dcp.types import FailoverEntry, FailoverLog
 
 FRUITLESS_MOST: Final = 2
@@ -22,7 +22,7 @@ FRUITLESS_MOST: Final = 2
 
 
 def plan_rollback(
-    state: VbucketProgress, complete_seqno: int, policy: RollbackPolicy
+    state: LakeVbucketState, complete_seqno: int, policy: RollbackPolicy
 ) -> Restart | LeftOut:
     """Return where a vbucket with a rollback order restarts, or why it cannot.
 
@@ -58,7 +58,7 @@ def plan_rollback(
 
 
 def rollback_target(
-    state: VbucketProgress, policy: RollbackPolicy
+    state: LakeVbucketState, policy: RollbackPolicy
 ) -> tuple[int, FailoverLog | None]:
     """Return the highest seqno to go back to, and the failover log that tells its branch.
 
@@ -99,7 +99,7 @@ def common_history(
     return (seqno, FailoverLog(tuple(shared))) if shared else (0, None)
 
 
-def start_seqno_on(state: VbucketProgress, failover_log: FailoverLog) -> int | None:
+def start_seqno_on(state: LakeVbucketState, failover_log: FailoverLog) -> int | None:
     """Return a vbucket's start on the history of an accepted failover log.
 
     It is lower if the history forked off below the old start: the lake needs all writes after the

@@ -9,7 +9,7 @@ from dcp.lake.config.flow_control_settings import WindowPlan
 from dcp.lake.config.settings import RollbackPolicy
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason
 from dcp.printable import Shown, number_ranges, printable
 from dcp.protocol.position import Position
 from dcp.records import SPREAD, UNSTORED, Record
@@ -75,7 +75,7 @@ class BackfillNodes:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    state: Annotated[VbucketProgress, UNSTORED]
+    state: Annotated[LakeVbucketState, UNSTORED]
     node: NodeAddress
     target_seqno: int
     """The least seqno to reach. If it is reached, the stream only asks whether the node agrees."""
@@ -121,13 +121,13 @@ class TaskPlan:
 
     index: int
     streams: tuple[StreamPlan, ...]
-    carried: Annotated[tuple[VbucketProgress, ...], UNSTORED]
+    unstreamed: Annotated[tuple[LakeVbucketState, ...], UNSTORED]
     """States of vbuckets that no task streams; the task writes them to the log."""
     windows: WindowPlan
     left_out: Annotated["tuple[LeftOut, ...]", UNSTORED] = ()
-    """The carried vbuckets that should have been streamed."""
+    """The reasons for those of `unstreamed` that should have a stream."""
     applied: Annotated[tuple[AppliedVersion, ...], UNSTORED] = ()
-    """Replica versions that the log does not list; the task writes them."""
+    """Versions of replica tables that the log does not list; the task writes them."""
     backfill: BackfillNodes | None = None
     """Set if all its streams belong to a backfill; its rate is this task's part."""
     seeds: Annotated[tuple[NodeAddress, ...], UNSTORED] = ()
@@ -140,8 +140,8 @@ class TaskPlan:
         return tuple(sorted({stream.node for stream in self.streams}))
 
     @property
-    def carried_count(self) -> Annotated[int, "carried"]:
-        return len(self.carried)
+    def unstreamed_count(self) -> Annotated[int, "unstreamed"]:
+        return len(self.unstreamed)
 
     @property
     def backlog(self) -> int:
@@ -168,7 +168,7 @@ class TaskBudget:
 
 @dataclass(frozen=True, slots=True)
 class RoundPlan(Record, Shown):
-    """One round. Its tasks write the position of every vbucket, streamed or carried."""
+    """One round. Its tasks write the state of every vbucket, streamed or not."""
 
     lake_id: Annotated[str, "lake"]
     round: int
@@ -261,7 +261,7 @@ def _task_text(task: TaskPlan) -> str:
 
 
 def _backfill_text(nodes: BackfillNodes) -> str:
-    told = "backfill from replicas" if nodes.reads_replicas else "backfill"
+    told = "backfill from replica vbuckets" if nodes.reads_replicas else "backfill"
     if nodes.bytes_per_second is None:
         return told
     return f"{told}, at most {nodes.bytes_per_second / 1e6:,.3g} MB/s"

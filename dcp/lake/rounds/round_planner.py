@@ -18,10 +18,10 @@ from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.restarts import restarts_of
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskBudget, TaskPlan
 from dcp.lake.tables.round_record import StuckReason
-from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart
 
 if TYPE_CHECKING:
-    from dcp.client.probe import ClusterView
+    from dcp.client.probe import ProbedCluster
 
 SEQNOS_OF_A_TASK: Final = 10_000
 """A round gets one more task for each so many seqnos, which take a task about 0.1 seconds."""
@@ -35,7 +35,7 @@ CLUSTER_TASKS: Final = 2
 
 def plan_round(
     lake_state: LakeState,
-    cluster: "ClusterView",
+    cluster: "ProbedCluster",
     settings: RoundSettings,
     flow: FlowControlSettings,
     slots: int | Callable[[], int],
@@ -92,7 +92,7 @@ def plan_round(
 
 def _planned(
     lake_state: LakeState,
-    cluster: "ClusterView",
+    cluster: "ProbedCluster",
     vbucket: int,
     restart: Restart | LeftOut | None,
     goal: int | None,
@@ -156,8 +156,8 @@ def _task_count(streams: Collection[StreamPlan], slots: int, wanted: int) -> int
     return min(at_once, worth, len(streams))
 
 
-def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
-    """Return whether the lake may lack rows up to ``target_seqno``, or hold them as pending.
+def is_behind(state: LakeVbucketState, target_seqno: int) -> bool:
+    """Return whether the lake may lack rows up to ``target_seqno``, or their snapshot's end.
 
     A vbucket that began at 0 again may be empty. It must be read to prove that, so that its old
     rows can go.
@@ -167,7 +167,7 @@ def is_behind(state: VbucketProgress, target_seqno: int) -> bool:
     return target_seqno > max(state.caught_up_seqno, state.position.complete_seqno)
 
 
-def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
+def is_elsewhere(state: LakeVbucketState, cluster: "ProbedCluster") -> bool:
     """Return whether the producer may be on another history, and a stream must ask it.
 
     The producer has fewer seqnos than the lake, or writes on a branch that the lake's failover log
@@ -183,7 +183,7 @@ def is_elsewhere(state: VbucketProgress, cluster: "ClusterView") -> bool:
     return failover_log is not None and failover_log.current_uuid != state.failover_log.current_uuid
 
 
-def _may_wait(stream: StreamPlan, lake_state: LakeState, cluster: "ClusterView") -> bool:
+def _may_wait(stream: StreamPlan, lake_state: LakeState, cluster: "ProbedCluster") -> bool:
     """Return whether a stream alone starts no round: its vbucket waits, and only has new seqnos."""
     asks_more = stream.restart or stream.is_backfill or is_elsewhere(stream.state, cluster)
     is_complete = stream.position.is_complete
@@ -209,26 +209,26 @@ def _spread(streams: Sequence[StreamPlan], count: int) -> list[tuple[StreamPlan,
 
 def _tasks(
     lake_state: LakeState,
-    cluster: "ClusterView",
+    cluster: "ProbedCluster",
     shares: Sequence[tuple[StreamPlan, ...]],
     left_out: Sequence[LeftOut],
     flow: FlowControlSettings,
 ) -> tuple[TaskPlan, ...]:
     """Give each task its streams, its share of the states to write, and its windows.
 
-    Window sizes assume that all tasks run at once in one executor. A backfill's tasks come last,
-    and carry no states if there are others.
+    Window sizes assume that all tasks run at once in one executor. A backfill's tasks come last;
+    if there are others, only those write the states of vbuckets without a stream.
     """
-    # A round writes every position, so the tasks share the vbuckets that have no stream.
+    # A round writes every vbucket's state, so the tasks share those that have no stream.
     streamed = {stream.vbucket for share in shares for stream in share}
     known = {*range(cluster.map.vbucket_count), *lake_state.states}
-    carried = [lake_state.state(vbucket) for vbucket in sorted(known - streamed)]
+    unstreamed = [lake_state.state(vbucket) for vbucket in sorted(known - streamed)]
     ordinary = sum(not share[0].is_backfill for share in shares)
-    carriers = ordinary or len(shares)
-    carries = [
-        tuple(carried[index::carriers]) if index < carriers else () for index in range(len(shares))
+    writers = ordinary or len(shares)
+    parts = [
+        tuple(unstreamed[index::writers]) if index < writers else () for index in range(len(shares))
     ]
-    vbuckets = [{state.vbucket for state in each} for each in carries]
+    vbuckets = [{state.vbucket for state in each} for each in parts]
     windows = WindowPlan.of(flow, sum(len({each.node for each in share}) for share in shares))
     nodes = None if lake_state.backfill is None else lake_state.backfill.nodes
     backfill = nodes and nodes.shared_by(sum(share[0].is_backfill for share in shares))
@@ -241,7 +241,7 @@ def _tasks(
             TaskPlan(
                 index,
                 share,
-                carries[index],
+                parts[index],
                 windows,
                 misses,
                 backfill=reads,

@@ -51,7 +51,7 @@ class RoundReport(Record, Shown):
         return max(filter(None, shares), key=lambda stage: shares[stage], default="")
 
     @property
-    def incomplete(self) -> tuple[LeftOut, ...]:
+    def all_left_out(self) -> tuple[LeftOut, ...]:
         """Every vbucket that did not advance, with the reason.
 
         A rolled back vbucket is not among them: the next round begins its new epoch.
@@ -73,7 +73,7 @@ class RoundReport(Record, Shown):
             f"round {self.round} (changes version {self.version}): {self.rows:,} rows, "
             f"{self.frame_bytes:,} bytes in {self.seconds:.1f} s; vbuckets: {'; '.join(counts)}"
         )
-        lines = [head, *left_out_lines(self.incomplete)]
+        lines = [head, *left_out_lines(self.all_left_out)]
         again = [each for each in self.vbuckets if each.rollback_seqno == 0 and each.target_seqno]
         if documents := sum(each.target_seqno for each in again):
             lines.append(

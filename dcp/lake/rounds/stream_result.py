@@ -7,7 +7,7 @@ from typing import Final
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, RollbackOrder
 from dcp.protocol.position import Position
 from dcp.types import FailoverLog
 
@@ -46,7 +46,7 @@ class StreamResult:
         """The position after the last row that was taken."""
         return self.position_of(self.plan.vbucket)
 
-    def state(self, round_number: int) -> VbucketProgress:
+    def state(self, round_number: int) -> LakeVbucketState:
         begun = self.plan.state
         caught_up = None
         if self.outcome in (Outcome.REACHED, Outcome.CAUGHT_UP):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.adapters.opening import opened_lake, opened_store
 from dcp.lake.change_log.changes import latest_round
@@ -65,7 +65,7 @@ def backfill(
     wanted = requested_backfill(vbuckets, nodes, megabytes_per_second)
     is_long = partial(is_large_backfill, vbuckets)
 
-    def check(cluster: ClusterView) -> None:
+    def check(cluster: ProbedCluster) -> None:
         request_of(wanted, cluster.map.vbucket_count)
 
     def drive() -> Action:

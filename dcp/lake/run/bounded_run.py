@@ -13,7 +13,7 @@ from dcp.lake.tables.round_record import Outcome, StuckReason
 from dcp.lake.tables.vbucket_state import RestartReason
 
 if TYPE_CHECKING:
-    from dcp.client.probe import ClusterView
+    from dcp.client.probe import ProbedCluster
     from dcp.lake.rounds.round_report import RoundReport
 
 _FRUITLESS_ROUNDS: Final = 3
@@ -33,7 +33,7 @@ class BoundedRun:
     tried again.
     """
 
-    def __init__(self, cluster: "ClusterView") -> None:
+    def __init__(self, cluster: "ProbedCluster") -> None:
         self.goals: dict[int, int] = dict(cluster.high_seqnos)
         self.given_up: dict[int, LeftOut] = {}
         self._agreed: Counter[int] = Counter()
@@ -53,7 +53,7 @@ class BoundedRun:
             if each.outcome is Outcome.CAUGHT_UP and each.vbucket not in backfill
         }
 
-    def update(self, cluster: "ClusterView") -> None:
+    def update(self, cluster: "ProbedCluster") -> None:
         known = cluster.high_seqnos
         lowered = {vb: min(goal, known.get(vb, goal)) for vb, goal in self.goals.items()}
         self.goals = {**known, **lowered}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.connection_names import unique_name
-from dcp.client.probe import ClusterView, SeedAnswer, probe_nodes
+from dcp.client.probe import ProbedCluster, SeedAnswer, probe_nodes
 from dcp.client.reactions import REFUSALS, Reaction, end_reason_name
 from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings
@@ -156,7 +156,7 @@ def check_settings(load: Callable[[], Settings], tell: Tell) -> Settings:
     return settings
 
 
-def check_source(settings: Settings, tell: Tell) -> ClusterView:
+def check_source(settings: Settings, tell: Tell) -> ProbedCluster:
     """Check every step from the seeds to the first rows of a vbucket.
 
     Raises:
@@ -309,7 +309,7 @@ def _look_at_map(
         )
 
 
-def _require_all_nodes(cluster: ClusterView, finding: Finding) -> None:
+def _require_all_nodes(cluster: ProbedCluster, finding: Finding) -> None:
     if cluster.unreachable:
         told = "; ".join(f"{node}: {reason}" for node, reason in cluster.unreachable.items())
         raise NodeUnavailableError(
@@ -325,7 +325,7 @@ def _require_all_nodes(cluster: ClusterView, finding: Finding) -> None:
     )
 
 
-def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
+def _small_vbucket(cluster: ProbedCluster) -> tuple[int, NodeAddress]:
     """Return the smallest vbucket, preferably with documents, and its node."""
     candidates = [
         (seqno == 0, seqno, vbucket, node)
@@ -344,7 +344,7 @@ def _small_vbucket(cluster: ClusterView) -> tuple[int, NodeAddress]:
 # --- the lake
 
 
-def check_lake(settings: Settings, cluster: ClusterView, tell: Tell) -> None:
+def check_lake(settings: Settings, cluster: ProbedCluster, tell: Tell) -> None:
     """Check that the location has no lake, or a lake of this bucket that fits the settings.
 
     Raises:
@@ -380,7 +380,7 @@ def _refuse_remains(store: LakeStore) -> None:
 
 
 def _look_at_lake(
-    store: LakeStore, settings: Settings, cluster: ClusterView, finding: Finding
+    store: LakeStore, settings: Settings, cluster: ProbedCluster, finding: Finding
 ) -> None:
     location = store.location
     settings.privacy.require_key()

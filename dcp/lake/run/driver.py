@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final
 
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.errors import (
     IncompleteRunError,
     RemoteProtocolError,
@@ -81,7 +81,7 @@ from dcp.lake.tables.lake_tables import (
     replicas_in,
 )
 from dcp.lake.tables.round_record import Outcome, StuckReason
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.printable import Shown
 
 
@@ -179,7 +179,7 @@ class Driver:
 
     def once(
         self,
-        cluster: ClusterView,
+        cluster: ProbedCluster,
         stop: threading.Event,
         *,
         is_enough: Callable[[], bool] = lambda: False,
@@ -204,7 +204,7 @@ class Driver:
         """
         self._persistence.heed(stop)
         bounds = BoundedRun(cluster)
-        following: ClusterView | None = cluster
+        following: ProbedCluster | None = cluster
         while following is not None:
             try:
                 with self.lake.read_once():
@@ -219,11 +219,11 @@ class Driver:
 
     def _step(
         self,
-        cluster: ClusterView,
+        cluster: ProbedCluster,
         bounds: BoundedRun,
         stop: threading.Event,
         is_enough: Callable[[], bool],
-    ) -> ClusterView | None:
+    ) -> ProbedCluster | None:
         """Run one round of `once`; return the cluster's new state, or None at the end."""
         pause = self._requests.carry_out()
         plan = self.prepare_round(cluster, targets=bounds.goals, skip=bounds.given_up)
@@ -348,7 +348,7 @@ class Driver:
 
     def prepare_round(
         self,
-        cluster: ClusterView,
+        cluster: ProbedCluster,
         targets: Mapping[int, int] | None = None,
         skip: Mapping[int, LeftOut] | None = None,
     ) -> RoundPlan | Idle:
@@ -400,7 +400,7 @@ class Driver:
             return plan.listing(unindexed_applied(self.lake, self._applier.replicas))
         return plan
 
-    def _remember(self, cluster: ClusterView) -> None:
+    def _remember(self, cluster: ProbedCluster) -> None:
         is_encrypted = self._access.consumer.connection.tls is not None
         nodes = remembered_text(cluster.map, tls=is_encrypted)
         if nodes and (self._nodes is None or nodes != self._nodes.connection_string):
@@ -451,7 +451,7 @@ class Driver:
         self._access = replace(self._access, dropped=dropped)
 
     def _read_recorded_policies(
-        self, states: Iterable[VbucketProgress], collections: Collections
+        self, states: Iterable[LakeVbucketState], collections: Collections
     ) -> None:
         """Read the recorded policies again after a new round with collection events.
 
@@ -503,7 +503,7 @@ class Driver:
         self._contacts.ended()
         self._applier.close()
 
-    def _ensure_replicas(self, cluster: ClusterView, document_filter: DocumentFilter) -> None:
+    def _ensure_replicas(self, cluster: ProbedCluster, document_filter: DocumentFilter) -> None:
         """Make the tables of new collections; those of dropped ones still get applies.
 
         If a vbucket was read with another filter, a new table would lack documents: it is made when

@@ -9,7 +9,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Final
 
-from dcp.client.probe import ClusterView, VbucketHolder, probe_replicas
+from dcp.client.probe import ProbedCluster, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control, options_object
@@ -33,10 +33,10 @@ from dcp.lake.rounds.round_plan import BackfillNodes, LeftOut, RoundPlan, left_o
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.lake.tables.vbucket_state import RestartReason, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, RestartReason
 from dcp.printable import number_ranges, numbers_of
 
-_NODES_KEY: Final = "source"  # a name that users write
+_FROM: Final = "from"
 _RATE: Final = "megabytes_per_second"
 _COLLECTIONS: Final = "collections"
 
@@ -73,7 +73,7 @@ class DriverBackfills:
     def is_open(self) -> bool:
         return self._request is not None
 
-    def next(self, cluster: ClusterView) -> BackfillPlan | None:
+    def next(self, cluster: ProbedCluster) -> BackfillPlan | None:
         while (action := self._oldest_open()) is not None:
             newest = latest_round(self._lake)
             states = states_at(self._lake, newest)
@@ -113,9 +113,9 @@ class DriverBackfills:
     def _begun(
         self,
         action: Action,
-        states: Mapping[int, VbucketProgress],
+        states: Mapping[int, LakeVbucketState],
         newest: int,
-        cluster: ClusterView,
+        cluster: ProbedCluster,
     ) -> BackfillRequest | None:
         """Begin a request, or return one that a driver has begun; None if it is refused."""
         try:
@@ -133,9 +133,9 @@ class DriverBackfills:
         self,
         action: Action,
         request: BackfillRequest,
-        states: Mapping[int, VbucketProgress],
+        states: Mapping[int, LakeVbucketState],
         newest: int,
-        cluster: ClusterView,
+        cluster: ProbedCluster,
     ) -> BackfillPlan | None:
         progress = progress_of(self._lake, request, states, newest)
         if not progress.waiting and not progress.reading:
@@ -205,19 +205,19 @@ def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
 def progress_of(
     lake: LakeTables,
     request: BackfillRequest,
-    states: Mapping[int, VbucketProgress],
+    states: Mapping[int, LakeVbucketState],
     newest: int,
 ) -> BackfillProgress:
     forks = forks_between(lake, request.begun_round, newest, request.vbuckets)
     begun = {vb: each for vb, own in forks.items() if (each := newest_beginning(own)) is not None}
-    # For any other reason the active node streams the vbucket from seqno 0. A replica must not go
-    # on with it: it may lack published rows.
+    # For any other reason the active node streams the vbucket from seqno 0. A replica vbucket
+    # must not go on with it: it may lack published rows.
     taken_over = {vb for vb, each in begun.items() if each.reason != RestartReason.BACKFILL}
     return BackfillProgress.of(request, states, begun, taken_over)
 
 
 def copies_of(
-    cluster: ClusterView, access: SourceAccess, *, reads_replicas: bool
+    cluster: ProbedCluster, access: SourceAccess, *, reads_replicas: bool
 ) -> Mapping[int, Sequence[VbucketHolder]]:
     if reads_replicas:
         return probe_replicas(cluster, access.consumer.connection, access.source.credentials())
@@ -235,20 +235,20 @@ def requested_backfill(
     """Return a new request: of all vbuckets, without a limit, if these are None."""
     ranges = None if vbuckets is None else number_ranges(vbuckets)
     rate = {} if megabytes_per_second is None else {_RATE: megabytes_per_second}
-    return Action.requested(BACKFILL, ranges, {_NODES_KEY: nodes, **rate})
+    return Action.requested(BACKFILL, ranges, {_FROM: nodes, **rate})
 
 
 def _nodes_of(options: str | None) -> BackfillNodes:
     told = options_object(options)
     if told is not None and _COLLECTIONS in told:
         raise ConfigError(f"options: found {_COLLECTIONS}, expected none: {NO_COLLECTIONS}")
-    if told is None or set(told) - {_NODES_KEY, _RATE}:
-        expected = f"expected a JSON object of {_NODES_KEY} and {_RATE}"
+    if told is None or set(told) - {_FROM, _RATE}:
+        expected = f"expected a JSON object of {_FROM} and {_RATE}"
         raise ConfigError(f"options: found {options!r}, {expected}")
-    nodes, rate = told.get(_NODES_KEY, REPLICAS), told.get(_RATE)
+    nodes, rate = told.get(_FROM, REPLICAS), told.get(_RATE)
     if nodes not in NODE_CHOICES:
         raise ConfigError(
-            f"options: {_NODES_KEY}: found {nodes!r}, expected {' or '.join(NODE_CHOICES)}"
+            f"options: {_FROM}: found {nodes!r}, expected {' or '.join(NODE_CHOICES)}"
         )
     if rate is None:
         return BackfillNodes(nodes == REPLICAS)

@@ -138,7 +138,7 @@ class DriverErasures:
         states = states_at(lake, newest)
         found = find_documents(lake, erasure, newest, states)
         if not erasure.keeps_out:
-            if found.pending:
+            if found.incomplete:
                 return "a change of a document waits for the end of its snapshot"
             if found.at_source:
                 self._control.write(action, ActionState.REFUSED, newest, found.still_at_source())

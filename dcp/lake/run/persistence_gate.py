@@ -25,7 +25,7 @@ from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import RollbackPolicy, Settings
 from dcp.lake.receive.source_access import Remembered, SourceAccess, ask_cluster
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.printable import number_ranges
 
 _LOGGER = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class PersistenceGate:
         self._patience_seconds = settings.round.node_deadline_seconds
         self._leaves_rollbacks = settings.policy.rollback == RollbackPolicy.FAIL
         self._blocked: frozenset[int] = frozenset()
-        self._persisted: dict[int, VbucketProgress] = {}
+        self._persisted: dict[int, LakeVbucketState] = {}
         """The newest state of each vbucket that is on enough disks."""
         self._missing: frozenset[int] = frozenset()
         self._why = ""
@@ -129,7 +129,7 @@ class PersistenceGate:
             f"yet (policy.persist_to){why}"
         )
 
-    def _not_persisted(self, states: Mapping[int, VbucketProgress]) -> list[int]:
+    def _not_persisted(self, states: Mapping[int, LakeVbucketState]) -> list[int]:
         branches = {
             vbucket: state.failover_log.uuid_at(state.complete_seqno)
             for vbucket, state in states.items()
@@ -161,7 +161,7 @@ class PersistenceGate:
                 self._persisted[vbucket] = states[vbucket]
         return sorted(vbucket for vbucket in branches if self._must_ask(states[vbucket]))
 
-    def _must_ask(self, state: VbucketProgress) -> bool:
+    def _must_ask(self, state: LakeVbucketState) -> bool:
         is_left = state.vbucket in self._blocked or (state.order and self._leaves_rollbacks)
         if state.complete_seqno == 0 or is_left:
             return False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dcp.client.addresses import NodeAddress
 from dcp.client.consumer import Consumer
 from dcp.client.consumer_events import VbucketStopped
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.lake.adapters.opening import opened_store
 from dcp.lake.apply.typed_plan import ContractBook, typed_plan
 from dcp.lake.change_log.applied import replica_status
@@ -48,9 +48,9 @@ from dcp.lake.tables.collections import collections_in, collections_of
 from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import (
+    LakeVbucketState,
     Restart,
     RollbackOrder,
-    VbucketProgress,
 )
 from dcp.printable import number_ranges
 from dcp.protocol.events import FailoverLogReceived, RollbackOrdered, StreamOpened
@@ -193,7 +193,7 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
 def _preview_of(
     lake: LakeTables,
     settings: Settings,
-    cluster: ClusterView,
+    cluster: ProbedCluster,
     access: SourceAccess,
     without_effect: tuple[str, ...],
 ) -> RoundPlan | Idle:
@@ -219,7 +219,9 @@ def _preview_of(
     return replace(plan, outlook=outlook)
 
 
-def refuse_unknown_names(settings: Settings, cluster: ClusterView, lake: LakeTables | None) -> None:
+def refuse_unknown_names(
+    settings: Settings, cluster: ProbedCluster, lake: LakeTables | None
+) -> None:
     """Refuse the names of ``policy.dropped_collections`` that a run would refuse."""
     rules, there = settings.policy, collections_of(cluster.manifest)
     known = DroppedPolicies(DroppedPolicy(rules.dropped)).with_collections(rules, there)
@@ -231,7 +233,7 @@ def refuse_unknown_names(settings: Settings, cluster: ClusterView, lake: LakeTab
 def _read_again(
     lake: LakeTables,
     settings: Settings,
-    cluster: ClusterView,
+    cluster: ProbedCluster,
     lake_state: LakeState,
     orders: Mapping[int, RollbackOrder],
 ) -> ReadAgain | None:
@@ -295,7 +297,7 @@ def preview_backfill(
         LakeError: the table is foreign, or the lake holds another bucket.
     """
     access = source_access(settings)
-    states: Mapping[int, VbucketProgress] = {}
+    states: Mapping[int, LakeVbucketState] = {}
     documents = None
     with opened_store(settings) as store:
         cluster = query_cluster(access, remembered_nodes(store, settings.source.bucket))
@@ -310,7 +312,7 @@ def preview_backfill(
     seqnos: Counter[NodeAddress] = Counter()
     left_out = []
     for vbucket in sorted(request.vbuckets):
-        state = states.get(vbucket) or VbucketProgress.beginning(vbucket)
+        state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
         found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.nodes)
         if isinstance(found, LeftOut):
             left_out.append(found)

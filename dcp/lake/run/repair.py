@@ -26,7 +26,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.history import CLEANING, READ_VERSION, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, record_cleaned_round, replicas_in
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, Restart, RestartReason, VbucketProgress
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, LakeVbucketState, Restart, RestartReason
 
 
 def only_in_log(settings: Settings) -> tuple[str, ...]:
@@ -85,8 +85,8 @@ def repair(lake: LakeTables, writer_id: str, *, only_in_log: Sequence[str] = ())
         if only_in_log:
             raise LakeError(
                 f"{lake.changes.where}: cannot be read, so that nothing tells any more "
-                f"{'; or '.join(only_in_log)}. Expected a log that can be read: put its files back "
-                "from a copy, or do that"
+                f"{'; or '.join(only_in_log)}. Expected a change log that can be read: put its "
+                "files back from a copy, or do that"
             )
         _empty(lake, replicas, newest, writer_id)
     restarts = [Restart(vbucket, RestartReason.RESYNC) for vbucket in states]
@@ -96,12 +96,12 @@ def repair(lake: LakeTables, writer_id: str, *, only_in_log: Sequence[str] = ())
     append_states(lake, begun, number, writer_id, restarts=restarts, verify=False)
 
 
-def _states(lake: LakeTables, newest: int, number: int) -> Mapping[int, VbucketProgress]:
+def _states(lake: LakeTables, newest: int, number: int) -> Mapping[int, LakeVbucketState]:
     """Return all vbuckets' newest states. If the log has lost them, their epochs are unused ones.
 
     A vbucket begins at most one epoch in a round, so no epoch is higher than the number of rounds.
     """
-    unread = {vb: VbucketProgress.beginning(vb) for vb in range(lake.identity.vbucket_count)}
+    unread = {vb: LakeVbucketState.beginning(vb) for vb in range(lake.identity.vbucket_count)}
     try:
         with spark_errors("the newest positions cannot be read"):
             return {**unread, **states_at(lake, newest)}

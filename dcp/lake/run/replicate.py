@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.lake.adapters.opening import (
     NeedsSparkError,
     opened_lake,
@@ -101,9 +101,9 @@ def driving(
     stop: threading.Event,
     is_long: Callable[[Mapping[int, int]], bool],
     *,
-    check: Callable[[ClusterView], object] = lambda _: None,
+    check: Callable[[ProbedCluster], object] = lambda _: None,
     spark: "SparkSession | None" = None,
-) -> Iterator[tuple[Driver, ClusterView]]:
+) -> Iterator[tuple[Driver, ProbedCluster]]:
     """Drive the lake within the context; make it if it is missing.
 
     Gives the driver and the cluster's state. ``is_long`` gets the high seqnos when Spark starts
@@ -155,7 +155,7 @@ def apply_pending(settings: Settings, *, observer: Observer) -> list[AppliedVers
         return driver.apply_received()
 
 
-def open_or_create(store: LakeStore, settings: Settings, cluster: ClusterView) -> LakeTables:
+def open_or_create(store: LakeStore, settings: Settings, cluster: ProbedCluster) -> LakeTables:
     return create_lake(
         store,
         LakeIdentity(uuid4().hex, settings.source.bucket).in_cluster(cluster.map),

@@ -16,7 +16,7 @@ from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.settings import Settings
 from dcp.lake.tables.collections import Collections, collections_in, collections_of
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable, replica_of
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.protocol.events import SystemEventReceived
 from dcp.wire.system_event import CollectionBegun, ScopeCreated
 from dcp.wire.xattr import TRANSACTION_NAME
@@ -70,7 +70,7 @@ class DocumentFilter:
         """Return whether the lake has this table: ``docs`` always, others if wanted."""
         return replica == DOCS or self.rules.wants(replica.setting_names)
 
-    def has_read(self, state: VbucketProgress) -> bool:
+    def has_read(self, state: LakeVbucketState) -> bool:
         """Return whether all rows of a vbucket passed this filter, from its start seqno on."""
         is_unread = state.position.seqno == 0 and state.start_seqno is None
         return is_unread or state.filter_fingerprint == self.fingerprint

@@ -351,7 +351,7 @@ def ensure_replicas(
             if found.get(name) != expected:
                 raise LakeError(
                     f"{table.where}: found {name} {found.get(name)!r}, expected {expected!r}; "
-                    "it is not this lake's replica and is left alone"
+                    "it is not this lake's replica table and is left alone"
                 )
         _require_deletion_vectors(table, found, deletion_vectors)
         _require_columns(table, REPLICA, also=TYPED.names)
@@ -399,8 +399,8 @@ def refuse_lost_replica(lake: LakeTables, wanted: Collection[ReplicaTable] | Non
         if each not in there:
             raise LakeError(
                 f"{lake.table(each.name).where}: found no Delta table there, expected the "
-                "replica; put it back from a copy, or delete its folder if there is any, and the "
-                "next run creates it again"
+                "replica table; put it back from a copy, or delete its folder if there is any, and "
+                "the next run creates it again"
             )
 
 

@@ -1,4 +1,4 @@
-"""The record of a committed round: for each vbucket its position, and its stream's outcome."""
+"""The record of a committed round: for each vbucket its state, and its stream's outcome."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -11,7 +11,7 @@ import pyarrow as pa
 from dcp.errors import LakeError
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.tables.schema import CHANGES, RowKind
-from dcp.lake.tables.vbucket_state import Restart, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart
 from dcp.records import Record, brief, read, row_of
 
 UNDECODABLE: Final = (
@@ -62,13 +62,11 @@ class StuckReason(StrEnum):
     """Several rounds brought nothing of it."""
     NODE_CONTRADICTS_ITSELF = "node contradicts itself"
     ROLLBACK = "rollback"
-    """The node ordered a rollback, which no epoch has followed."""
+    """The node ordered a rollback, which no epoch has followed. It comes before a backfill."""
     ROLLBACK_WITHOUT_PROGRESS = "rollback without progress"
-    ROLLBACK_PENDING = "rollback pending"
-    """A backfill waits until the rollback is done."""
-    NO_REPLICA = "no replica"
-    REPLICA_BEHIND = "replica behind"
-    REPLICA_ON_ANOTHER_BRANCH = "replica on another branch"
+    NO_REPLICA = "no replica vbucket"
+    REPLICA_BEHIND = "replica vbucket behind"
+    REPLICA_ON_ANOTHER_BRANCH = "replica vbucket on another branch"
     STALE = "stale"
     """A table shows old rows of it, until a round streams it whole."""
     DELETIONS_PURGED = "deletions purged"
@@ -114,7 +112,7 @@ class VbucketReport(Record):
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    states: Mapping[int, VbucketProgress]
+    states: Mapping[int, LakeVbucketState]
     """Every vbucket's state after the round."""
     reports: tuple[VbucketReport, ...]
     """The reports of the vbuckets that the round streamed, or should have streamed."""
@@ -130,7 +128,7 @@ BEFORE_THE_FIRST: Final = RoundRecord({}, ())
 
 
 def states_to_batch(
-    states: Collection[VbucketProgress], round_number: int, restarts: Iterable[Restart] = ()
+    states: Collection[LakeVbucketState], round_number: int, restarts: Iterable[Restart] = ()
 ) -> pa.RecordBatch:
     """Return a round's ``position`` rows, behind a ``rollback`` row for each of its restarts.
 
@@ -163,15 +161,15 @@ def states_to_batch(
     return pa.RecordBatch.from_pylist([*forks, *positions], schema=CHANGES)
 
 
-def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, VbucketProgress]:
+def states_from_rows(rows: Iterable[Mapping[str, Any]]) -> dict[int, LakeVbucketState]:
     """Return the states of ``position`` rows, by vbucket.
 
     Raises:
         LakeError: a vbucket has two rows.
     """
-    states: dict[int, VbucketProgress] = {}
+    states: dict[int, LakeVbucketState] = {}
     for row in rows:
-        state = read(VbucketProgress, {**row, **row["position"]})
+        state = read(LakeVbucketState, {**row, **row["position"]})
         if state.vbucket in states:
             raise LakeError(
                 f"changes: found two position rows of vbucket {state.vbucket} in one round, "

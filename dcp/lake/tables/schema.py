@@ -21,7 +21,7 @@ from dcp.lake.store.sql import quoted, string_list
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.quality_check import ExpectationResult, QualityCheck, RowSample
 from dcp.lake.tables.undone_key import DocumentState, UndoneKey
-from dcp.lake.tables.vbucket_state import RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, RollbackOrder
 from dcp.records import SPREAD, bare, marked, row_members
 
 FORMAT_VERSION: Final = 10
@@ -132,7 +132,7 @@ def columns_of(kind: Any) -> list[pa.Field]:
 ROLLBACK: Final = column_type(RollbackOrder)
 
 POSITION: Final = pa.struct(
-    [each for each in columns_of(VbucketProgress) if each.name not in ("vbucket", "epoch")]
+    [each for each in columns_of(LakeVbucketState) if each.name not in ("vbucket", "epoch")]
 )
 
 CHANGES: Final = pa.schema(

@@ -1,6 +1,6 @@
 """The state of one vbucket after a round, as its ``position`` row stores it.
 
-Each field of `VbucketProgress` is a column of the row. Unsigned 64-bit values are Python ints here
+Each field of `LakeVbucketState` is a column of the row. Unsigned 64-bit values are Python ints here
 and DECIMAL(20,0) in tables: a float or signed 64-bit integer would damage them.
 """
 
@@ -73,7 +73,7 @@ class Restart:
     vb_uuid: int = 0
     """The branch that holds the seqno."""
     is_fruitless: bool = False
-    """See `VbucketProgress.fruitless_rollbacks`."""
+    """See `LakeVbucketState.fruitless_rollbacks`."""
 
 
 FIRST_EPOCH = 0
@@ -82,7 +82,7 @@ Round = Annotated[int, pa.int64()]
 Vbucket = Annotated[int, pa.int32()]
 
 _ROUNDS: Final = (
-    "first_pending_round",
+    "first_incomplete_round",
     "last_data_round",
     "last_complete_round",
     "last_collection_round",
@@ -90,8 +90,8 @@ _ROUNDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class VbucketProgress:
-    """A vbucket's position, and the state that a round needs to continue from there."""
+class LakeVbucketState:
+    """A vbucket's position in its stream, and what a round needs to continue from there."""
 
     vbucket: Vbucket
     epoch: Annotated[int, pa.int32()]
@@ -101,7 +101,7 @@ class VbucketProgress:
 
     0 if there was neither.
     """
-    first_pending_round: Round | None = None
+    first_incomplete_round: Round | None = None
     """A lower bound of the oldest round with rows above the complete seqno."""
     last_data_round: Round | None = None
     last_complete_round: Round | None = None
@@ -140,7 +140,7 @@ class VbucketProgress:
                 raise ValueError(f"{name}: found {value}, expected a round (1 or more) or None")
 
     @classmethod
-    def beginning(cls, vbucket: int) -> "VbucketProgress":
+    def beginning(cls, vbucket: int) -> "LakeVbucketState":
         return cls(vbucket, FIRST_EPOCH, Position.beginning())
 
     @property
@@ -158,7 +158,7 @@ class VbucketProgress:
         """True if the vbucket began at 0 again, and the new history is not whole."""
         return self.epoch > FIRST_EPOCH and not self.is_whole
 
-    def starting_at(self, failover_log: FailoverLog, seqno: int) -> "VbucketProgress":
+    def starting_at(self, failover_log: FailoverLog, seqno: int) -> "LakeVbucketState":
         """Return the state of an unread vbucket that starts at ``seqno``.
 
         ``failover_log`` is its node's failover log. No stream has accepted it yet, but a rollback
@@ -180,14 +180,14 @@ class VbucketProgress:
         """
         return min(self.start_seqno or 0, seqno)
 
-    def restarted(self, restart: Restart) -> "VbucketProgress":
+    def restarted(self, restart: Restart) -> "LakeVbucketState":
         seqno = restart.seqno
         return replace(
             self,
             epoch=self.epoch + 1,
             position=Position.complete_at(restart.vb_uuid, seqno),
             caught_up_seqno=seqno,  # the node that proved a higher one may have lost it
-            first_pending_round=None,
+            first_incomplete_round=None,
             last_complete_round=self.last_complete_round if seqno else None,
             purge_seqno=None,
             order=None,
@@ -204,7 +204,7 @@ class VbucketProgress:
         failover_log: FailoverLog | None = None,
         caught_up_seqno: int | None = None,
         purge_seqno: int | None = None,
-    ) -> "VbucketProgress":
+    ) -> "LakeVbucketState":
         """Return the state after ``round_number`` streamed up to ``position`` in the same epoch.
 
         None leaves a field unchanged.
@@ -225,7 +225,7 @@ class VbucketProgress:
             self,
             position=position,
             caught_up_seqno=self.caught_up_seqno if caught_up_seqno is None else caught_up_seqno,
-            first_pending_round=self._first_pending(round_number, position, completed),
+            first_incomplete_round=self._first_incomplete(round_number, position, completed),
             last_data_round=round_number if brought_rows else self.last_data_round,
             last_complete_round=round_number if completed else self.last_complete_round,
             last_collection_round=round_number
@@ -237,13 +237,15 @@ class VbucketProgress:
             fruitless_rollbacks=self.fruitless_rollbacks if failover_log is None else 0,
         )
 
-    def ordered(self, order: RollbackOrder) -> "VbucketProgress":
+    def ordered(self, order: RollbackOrder) -> "LakeVbucketState":
         return replace(self, order=order, rollbacks=self.rollbacks + 1)
 
-    def _first_pending(self, round_number: int, position: Position, completed: bool) -> int | None:
+    def _first_incomplete(
+        self, round_number: int, position: Position, completed: bool
+    ) -> int | None:
         """Return the oldest round that may have rows above the complete seqno."""
         if position.is_complete:
             return None
         # A new complete seqno is at or above every row of earlier rounds, so that only this round
-        # can have brought pending rows.
-        return round_number if completed else (self.first_pending_round or round_number)
+        # can have brought rows above it.
+        return round_number if completed else (self.first_incomplete_round or round_number)

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.lake_state import LakeState, require_same_bucket, tasks_at_once
@@ -15,7 +15,7 @@ from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import spark_ddl
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.lake.verify.stream import SOURCE_ROWS, StreamEnding, read_function
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SourceReader:
         lake: LakeTables,
         settings: Settings,
         access: SourceAccess,
-        probe: Callable[[], ClusterView],
+        probe: Callable[[], ProbedCluster],
         lake_state: LakeState,
         show_pass: ShowPass,
     ) -> None:
@@ -56,7 +56,7 @@ class SourceReader:
         self._show_pass = show_pass
         self._starts = {
             vbucket: replace(
-                VbucketProgress.beginning(vbucket),
+                LakeVbucketState.beginning(vbucket),
                 failover_log=state.failover_log,
                 filter_fingerprint=self.document_filter.fingerprint,
                 start_seqno=state.start_seqno,
@@ -100,7 +100,7 @@ class SourceReader:
     def readable(self, vbuckets: Collection[int]) -> frozenset[int]:
         return frozenset(vbuckets) - self.not_compared.keys()
 
-    def _plan(self, cluster: ClusterView, vbuckets: frozenset[int]) -> tuple[TaskPlan, ...]:
+    def _plan(self, cluster: ProbedCluster, vbuckets: frozenset[int]) -> tuple[TaskPlan, ...]:
         """Spread the streams over tasks; note the vbuckets that have no node to stream from.
 
         Vbuckets without documents at the source need no stream.

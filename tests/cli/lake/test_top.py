@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dcp.cli.displays.node_connections import NodeFigures, node_shown
+from dcp.cli.displays.running_tasks import board_text
 from dcp.cli.main import main
-from dcp.cli.views.board_view import board_text
-from dcp.cli.views.producer_view import NodeFigures, node_shown
 from dcp.client.addresses import NodeAddress
 from dcp.client.connection import NodeConnection
 from dcp.client.seed_lookup import HttpAnswer
@@ -243,7 +243,7 @@ def test_the_password_is_sent_as_it_is_only_where_that_is_allowed(
         asked.append(str(node))
         return HttpAnswer("URL", 404, b"")
 
-    monkeypatch.setattr("dcp.cli.views.producer_view.ask_over_http", note)
+    monkeypatch.setattr("dcp.cli.displays.node_connections.ask_over_http", note)
     for here in ("127.0.0.1:8091", "[::1]:8091", "localhost:9000", "localhost"):
         assert main(["top", "--producer", here]) == 4
     assert asked == ["127.0.0.1:8091", "[::1]:8091", "localhost:9000", "localhost:8091"]

@@ -58,7 +58,7 @@ PRODUCER = """
 import os, subprocess, sys, threading
 from pathlib import Path
 from dcp.cli import main
-from dcp.cli.demo import demo_producer
+from dcp.cli.demo import serve_process
 
 class Silent(subprocess.Popen):
     def __init__(self, _, **options):
@@ -67,10 +67,10 @@ class Silent(subprocess.Popen):
 
 def work():
     subprocess.Popen = Silent
-    with demo_producer.DemoProducer(Path(os.devnull)):
+    with serve_process.DemoProducer(Path(os.devnull)):
         return 0
 
-demo_producer._READY_SECONDS = 600
+serve_process._READY_SECONDS = 600
 sys.exit(main.run_to_exit_code("run", work, as_json=False))
 """
 LOADING = """

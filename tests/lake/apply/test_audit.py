@@ -15,7 +15,7 @@ from dcp.lake.run.repair import repair
 from dcp.lake.store.log_slice import REPLACED
 from dcp.lake.tables.lake_tables import DOCS
 from dcp.lake.tables.schema import RowKind, is_kind
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.forking_log import ForkingLog
@@ -32,7 +32,7 @@ class Scripted:
         self.log = ForkingLog(1, vbuckets=1)
         self._is_audited_at_once = is_audited_at_once
         self._plan: MergePlan | None = None
-        self._state = VbucketProgress.beginning(0)
+        self._state = LakeVbucketState.beginning(0)
         self._uuid = 1
         self._cas = 0
 

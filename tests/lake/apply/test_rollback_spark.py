@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.lake.adapters.opening import lake_location
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.change_log.changes import latest_round
@@ -58,7 +58,7 @@ class SparkReplica:
         )
         self._driver = Driver(self.lake, settings, self._access, Observer())
 
-    def _cluster(self) -> ClusterView:
+    def _cluster(self) -> ProbedCluster:
         return query_cluster(self._access)
 
     def run_round(self) -> None:

@@ -15,7 +15,7 @@ from dcp.lake.apply.slice_rules import (
     LogFacts,
     decide_slice,
     may_have_rows,
-    oldest_pending_round,
+    oldest_incomplete_round,
     restored_versions_among,
     rounds_before_forks,
     rounds_of_events,
@@ -27,7 +27,7 @@ from dcp.lake.change_log.collection_events import CollectionEvent
 from dcp.lake.change_log.epochs import Fork
 from dcp.lake.store.log_slice import REPLACED, LogSlice, Role, RowRange, Undo
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason
 from dcp.protocol.position import Position
 from tests.lake.apply.test_audit import NO_ROWS
 from tests.lake.forking_log import ForkingLog
@@ -36,13 +36,13 @@ from tests.seeds import seeds
 
 
 def state_at(
-    seqno: int, *, vbucket: int = 0, epoch: int = 0, pending: int | None = None, data: int = 1
-) -> VbucketProgress:
-    return VbucketProgress(
+    seqno: int, *, vbucket: int = 0, epoch: int = 0, incomplete: int | None = None, data: int = 1
+) -> LakeVbucketState:
+    return LakeVbucketState(
         vbucket,
         epoch,
         Position.complete_at(7, seqno),
-        first_pending_round=pending,
+        first_incomplete_round=incomplete,
         last_data_round=data,
     )
 
@@ -74,16 +74,16 @@ def test_only_vbuckets_that_moved_and_can_have_rows_are_touched() -> None:
     assert not may_have_rows(old, state_at(10, data=9), 5)  # did not move
     assert may_have_rows(old, state_at(20, data=9), 5)
     assert not may_have_rows(old, state_at(20, data=1), 5)  # moved past nothing for us
-    waiting = state_at(10, pending=2)
+    waiting = state_at(10, incomplete=2)
     assert may_have_rows(waiting, state_at(20, data=1), 5)  # rows of an old round became complete
 
 
 def test_rows_that_wait_are_in_the_log_from_the_oldest_round_of_any_of_them() -> None:
-    waiting = [state_at(10, pending=round_number) for round_number in (None, 4, 2, None)]
-    assert oldest_pending_round(waiting, 9) == 2
-    assert oldest_pending_round(waiting[:1], 9) == 9
-    assert oldest_pending_round(waiting, 1) == 1
-    assert oldest_pending_round([], 6) == 6
+    waiting = [state_at(10, incomplete=round_number) for round_number in (None, 4, 2, None)]
+    assert oldest_incomplete_round(waiting, 9) == 2
+    assert oldest_incomplete_round(waiting[:1], 9) == 9
+    assert oldest_incomplete_round(waiting, 1) == 1
+    assert oldest_incomplete_round([], 6) == 6
 
 
 MOST = 2**64 - 1
@@ -161,12 +161,12 @@ def test_a_log_that_lacks_a_fork_or_goes_back_is_refused() -> None:
     log.append([], [states[each.vbucket].restarted(each) for each in resyncs])
     with pytest.raises(LakeError, match=r"vbucket 0 is in epoch 1 .* dcplake resync --vbuckets 0"):
         log.log_slice(log.lake.round)
-    log.append([], [*map(VbucketProgress.beginning, states)])
+    log.append([], [*map(LakeVbucketState.beginning, states)])
     with pytest.raises(LakeError, match="went back from complete seqno"):
         log.log_slice(log.lake.round)
 
 
-def state_of(vbucket: int, epoch: int, seqno: int, **more: Any) -> VbucketProgress:
+def state_of(vbucket: int, epoch: int, seqno: int, **more: Any) -> LakeVbucketState:
     made = state_at(seqno, vbucket=vbucket, epoch=epoch)
     return replace(made, last_data_round=2, **more)
 
@@ -177,7 +177,7 @@ OLDER = AppliedVersion("docs", 3, 0, 0, 0)
 
 
 def facts_of(
-    new: VbucketProgress, *forks: Fork, events: Sequence[CollectionEvent] = (), **more: Any
+    new: LakeVbucketState, *forks: Fork, events: Sequence[CollectionEvent] = (), **more: Any
 ) -> LogFacts:
     """Return the facts of one vbucket, held at seqno 10 of round 1, for an apply to round 2."""
     states = {0: {}, 1: {0: state_at(10)}, 2: {0: new}}
@@ -266,7 +266,7 @@ def test_a_fork_below_the_held_seqno_takes_a_vbucket_back(
     assert vbuckets_to_take_back(facts) == taken_back
 
 
-def version_at(number: int, seqno: int) -> tuple[AppliedVersion, VbucketProgress]:
+def version_at(number: int, seqno: int) -> tuple[AppliedVersion, LakeVbucketState]:
     return AppliedVersion("docs", 10 + number, 0, number, number), state_at(seqno)
 
 

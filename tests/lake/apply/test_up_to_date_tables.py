@@ -164,8 +164,8 @@ def test_rows_that_wait_for_the_end_of_a_snapshot_are_somebodys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pending = {
-        0: SimpleNamespace(first_pending_round=None),
-        1: SimpleNamespace(first_pending_round=7),
+        0: SimpleNamespace(first_incomplete_round=None),
+        1: SimpleNamespace(first_incomplete_round=7),
     }
     monkeypatch.setattr(up_to_date_tables, "states_at", lambda *_: pending)
     lake: Any = None  # not asked: the table is not noted

@@ -18,7 +18,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.lake_tables import DOCS, ReplicaTable
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.protocol.position import Position
 from dcp.records import plain
 
@@ -26,9 +26,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ORDERS = ReplicaTable("docs__shop__orders__8", 8)
 
 
-def state(vbucket: int, complete: int, epoch: int = 0) -> VbucketProgress:
+def state(vbucket: int, complete: int, epoch: int = 0) -> LakeVbucketState:
     return replace(
-        VbucketProgress.beginning(vbucket),
+        LakeVbucketState.beginning(vbucket),
         epoch=epoch,
         position=Position.complete_at(7 if complete else 0, complete),
     )

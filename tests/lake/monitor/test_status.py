@@ -18,7 +18,7 @@ from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.round_record import Outcome, VbucketReport, states_to_batch
 from dcp.lake.tables.schema import CHANGES, RowKind
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_metrics import task_exposition
 from dcp.protocol.position import Position
@@ -132,7 +132,7 @@ def test_a_round_is_a_contact_and_tells_what_it_left_to_the_next_one() -> None:
         for each in reports
     ]
     states = [
-        replace(VbucketProgress.beginning(vbucket), position=Position.complete_at(1, seqno))
+        replace(LakeVbucketState.beginning(vbucket), position=Position.complete_at(1, seqno))
         for vbucket, seqno in ((0, 4), (1, 5))
     ]
     batches = [pa.RecordBatch.from_pylist(rows, schema=CHANGES), states_to_batch(states, 1)]

@@ -31,7 +31,7 @@ from dcp.lake.tables.applied_version import AppliedVersion, StaleVbucket
 from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from dcp.lake.tables.round_record import states_to_batch
 from dcp.lake.tables.schema import CHANGES, REPLICA, spark_ddl
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.protocol.position import Position
 from dcp.types import vbucket_of
 from jobs.quality import main as quality_job
@@ -330,7 +330,7 @@ def commit_round(
     highest = max(documents.values())
     position = Position(7, highest, highest, highest, highest)
     states = [
-        VbucketProgress.beginning(vbucket).advanced(number, position, brought_rows=True)
+        LakeVbucketState.beginning(vbucket).advanced(number, position, brought_rows=True)
         for vbucket in range(count)
     ]
     batches = [

@@ -661,7 +661,7 @@ def test_a_stream_that_stalls_is_named_while_others_of_its_node_go_on(
         )
         assert (goes_on.outcome, goes_on.reason) == (Outcome.BUDGET, "")
         assert stuck.outcome is outcome
-        (named,) = RoundReport(1, 1, 1.0, (goes_on, stuck), ()).incomplete
+        (named,) = RoundReport(1, 1, 1.0, (goes_on, stuck), ()).all_left_out
         assert (named.vbucket, named.reason) == (1, "waiting for data")
         assert named.detail.startswith(f"{cluster.seeds[0]} sent nothing of it for ")
         if outcome is Outcome.STOPPED:

@@ -12,7 +12,7 @@ from dcp.lake.receive.stop_policy import LONGEST_WAIT_SECONDS, StopPolicy, Vbuck
 from dcp.lake.rounds.round_plan import StreamPlan, TaskBudget
 from dcp.lake.rounds.stream_result import StreamResult
 from dcp.lake.tables.round_record import Outcome
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.protocol.position import Position
 from dcp.wire.vocabulary import SnapshotFlag
 
@@ -50,7 +50,7 @@ def result(
     position = Position(0xAB if seqno else 0, seqno, seqno, seqno, seqno)
     if snap_end is not None:
         position = Position(0xAB, seqno, 0, snap_end, 0)
-    plan = StreamPlan(VbucketProgress(vbucket, 0, position), node, 100)
+    plan = StreamPlan(LakeVbucketState(vbucket, 0, position), node, 100)
     return StreamResult(plan, lambda _: position, node=node)
 
 

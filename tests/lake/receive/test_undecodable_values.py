@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from dcp.cli.views.run_output import JsonObserver
+from dcp.cli.displays.run_output import JsonObserver
 from dcp.client.consumer_events import StopReason
 from dcp.lake.query.views import register_views
 from dcp.lake.run.replicate import run

@@ -19,7 +19,7 @@ from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.receive.wanted_rows import WantedRows
 from dcp.lake.rounds.round_plan import StreamPlan
 from dcp.lake.tables.document_filter import DocumentFilter
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from dcp.protocol.events import SnapshotStarted
@@ -143,7 +143,7 @@ def test_a_version_with_an_older_cas_is_a_deletion_but_in_the_first_snapshot() -
     wanted = DocumentFilter.resolve(rules, None)
 
     def passed(
-        state: VbucketProgress, *snapshots: tuple[int, int], flags: int = 0
+        state: LakeVbucketState, *snapshots: tuple[int, int], flags: int = 0
     ) -> list[tuple[int, str, bytes]]:
         stream = StreamPlan(state, NodeAddress("host", 1), 9)
         rows = WantedRows(wanted, [stream])
@@ -163,7 +163,7 @@ def test_a_version_with_an_older_cas_is_a_deletion_but_in_the_first_snapshot() -
         return list(zip(found.seqno.tolist(), kinds, found.value.to_pylist(), strict=True))
 
     kept = [(5, "MUTATION", b"{}"), (9, "MUTATION", b"{}")]
-    new = VbucketProgress.beginning(1)
+    new = LakeVbucketState.beginning(1)
     assert passed(new, (0, 9)) == kept
     behind = (8, "DELETION", b"")
     first = (4, "DELETION", b"")

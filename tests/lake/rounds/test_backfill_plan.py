@@ -7,7 +7,7 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.probe import ClusterView, VbucketHolder
+from dcp.client.probe import ProbedCluster, VbucketHolder
 from dcp.lake.change_log.changes import append_states
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -24,7 +24,7 @@ from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.round_plan import BackfillNodes, RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.run.driver_backfills import progress_of
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason, RollbackOrder
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.memory_store import lake_in_memory
@@ -38,15 +38,15 @@ def log(*uuids: int) -> FailoverLog:
     return FailoverLog(tuple(FailoverEntry(uuid, 0) for uuid in uuids))
 
 
-def view(vbuckets: int = 1, high: int = 100, branch: FailoverLog | None = None) -> ClusterView:
+def probed(vbuckets: int = 1, high: int = 100, branch: FailoverLog | None = None) -> ProbedCluster:
     cluster_map = ClusterMap("b", "uuid", 1, 1, (ACTIVE, FIRST, SECOND), (0,) * vbuckets)
     logs = {} if branch is None else dict.fromkeys(range(vbuckets), branch)
-    return ClusterView(cluster_map, dict.fromkeys(range(vbuckets), high), {}, None, logs)
+    return ProbedCluster(cluster_map, dict.fromkeys(range(vbuckets), high), {}, None, logs)
 
 
-def published(vbucket: int, seqno: int, epoch: int = 0) -> VbucketProgress:
+def published(vbucket: int, seqno: int, epoch: int = 0) -> LakeVbucketState:
     position = Position.complete_at(OLD, seqno)
-    return VbucketProgress(vbucket, epoch, position, caught_up_seqno=seqno, last_complete_round=1)
+    return LakeVbucketState(vbucket, epoch, position, caught_up_seqno=seqno, last_complete_round=1)
 
 
 def copy(node: NodeAddress, high: int, branch: FailoverLog | None = None) -> VbucketHolder:
@@ -56,8 +56,8 @@ def copy(node: NodeAddress, high: int, branch: FailoverLog | None = None) -> Vbu
 def planned(
     asked: BackfillRequest,
     progress: BackfillProgress,
-    states: Mapping[int, VbucketProgress],
-    cluster: ClusterView,
+    states: Mapping[int, LakeVbucketState],
+    cluster: ProbedCluster,
     copies: Mapping[int, Sequence[VbucketHolder]],
 ) -> BackfillPlan:
     return plan_backfill(asked, progress, states, cluster, copies)
@@ -72,12 +72,12 @@ def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
     [
         ([copy(FIRST, 90, log(OLD))], log(OLD), FIRST, ""),
         ([copy(FIRST, 80, log(OLD)), copy(SECOND, 95, log(OLD))], log(OLD), SECOND, ""),
-        ([copy(FIRST, 79, log(OLD))], log(OLD), None, "replica behind"),
-        ([copy(FIRST, 200, log(OLD))], log(NEW, OLD), None, "replica on another branch"),
+        ([copy(FIRST, 79, log(OLD))], log(OLD), None, "replica vbucket behind"),
+        ([copy(FIRST, 200, log(OLD))], log(NEW, OLD), None, "replica vbucket on another branch"),
         ([copy(FIRST, 200, log(OLD)), copy(SECOND, 90, log(NEW, OLD))], log(NEW, OLD), SECOND, ""),
         ([copy(FIRST, 90, log(OLD))], None, FIRST, ""),  # the active node does not tell its branch
         ([copy(FIRST, 90)], log(OLD), FIRST, ""),  # nor does the replica
-        ([], log(OLD), None, "no replica"),
+        ([], log(OLD), None, "no replica vbucket"),
     ],
 )
 def test_a_published_vbucket_begins_where_nothing_of_it_would_go_back(
@@ -89,7 +89,7 @@ def test_a_published_vbucket_begins_where_nothing_of_it_would_go_back(
     states = {0: published(0, 80)}
     asked = request(0)
     progress = BackfillProgress.of(asked, states, begun=())
-    plan = planned(asked, progress, states, view(branch=branch), {0: copies})
+    plan = planned(asked, progress, states, probed(branch=branch), {0: copies})
     assert not plan.left_out
     if node is None:
         assert not plan.copies
@@ -107,11 +107,11 @@ def test_what_has_begun_is_read_on_from_the_fullest_copy_or_left_out() -> None:
     progress = BackfillProgress.of(asked, states, begun={0})
     assert progress == BackfillProgress(frozenset({1}), frozenset({0}), frozenset())
     copies = {0: [copy(FIRST, 60, log(OLD)), copy(SECOND, 70, log(NEW))]}
-    plan = planned(asked, progress, states, view(2, branch=log(OLD)), copies)
+    plan = planned(asked, progress, states, probed(2, branch=log(OLD)), copies)
     assert (plan.copies, plan.beginning) == ({0: copies[0][1]}, frozenset())
-    assert plan.waiting_for[1].reason == "no replica"
-    plan = planned(asked, progress, states, view(2), {1: [copy(FIRST, 80)]})
-    assert plan.left_out[0].reason == "no replica"
+    assert plan.waiting_for[1].reason == "no replica vbucket"
+    plan = planned(asked, progress, states, probed(2), {1: [copy(FIRST, 80)]})
+    assert plan.left_out[0].reason == "no replica vbucket"
     assert (plan.copies, plan.beginning) == ({1: copy(FIRST, 80)}, frozenset({1}))
 
 
@@ -119,12 +119,12 @@ def test_a_new_lake_is_read_at_once_and_no_active_node_is_asked_for_what_has_no_
     asked = request(0, 1, new=[0, 1])
     progress = BackfillProgress.of(asked, {}, begun=())
     large = SEQNOS_OF_A_ROUND * 3
-    plan = planned(asked, progress, {}, view(2, large), {0: [copy(FIRST, large)]})
+    plan = planned(asked, progress, {}, probed(2, large), {0: [copy(FIRST, large)]})
     assert (plan.copies, plan.beginning) == ({0: copy(FIRST, large)}, frozenset())
-    assert plan.left_out[1].reason == "no replica"
+    assert plan.left_out[1].reason == "no replica vbucket"
     whole = plan_round(
         LakeState("lake-1", 0, backfill=plan),
-        view(2, large),
+        probed(2, large),
         RoundSettings(),
         FlowControlSettings(),
         2,
@@ -141,10 +141,10 @@ def test_a_round_begins_as_many_as_its_seqnos_allow_and_one_at_least() -> None:
     asked = request(*states)
     progress = BackfillProgress.of(asked, states, begun=())
     copies = {vb: [copy(FIRST, high)] for vb, high in enumerate(highs)}
-    plan = planned(asked, progress, states, view(5), copies)
+    plan = planned(asked, progress, states, probed(5), copies)
     assert list(plan.copies) == [0, 2, 3]
     only = request(1)
-    plan = planned(only, BackfillProgress.of(only, states, ()), states, view(5), copies)
+    plan = planned(only, BackfillProgress.of(only, states, ()), states, probed(5), copies)
     assert list(plan.copies) == [1]
 
 
@@ -152,8 +152,8 @@ def test_an_ordered_rollback_is_followed_before_a_vbucket_begins() -> None:
     state = published(0, 80).ordered(RollbackOrder(80, 60, OLD))
     asked = request(0)
     progress = BackfillProgress.of(asked, {0: state}, begun=())
-    plan = planned(asked, progress, {0: state}, view(), {0: [copy(FIRST, 100)]})
-    assert plan.waiting_for[0].reason == "rollback pending"
+    plan = planned(asked, progress, {0: state}, probed(), {0: [copy(FIRST, 100)]})
+    assert plan.waiting_for[0].reason == "rollback"
     assert not plan.copies
 
 
@@ -163,7 +163,7 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     asked = replace(request(0, 1, 2, 3), nodes=replace(NODES, bytes_per_second=1e6))
     copies = {vb: [copy(FIRST, 90)] for vb in range(4)}
     progress = BackfillProgress.of(asked, states, begun=())
-    cluster = view(12, 100)
+    cluster = probed(12, 100)
     active = (*cluster.map.active[:8], *[-1] * 4)
     cluster = replace(cluster, map=replace(cluster.map, active=active))
     backfill = planned(asked, progress, states, cluster, copies)
@@ -182,8 +182,11 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
             assert (each.node, each.target_seqno) == (FIRST, 90)
             assert each.restart == Restart(each.vbucket, RestartReason.BACKFILL)
             assert (each.state.epoch, each.state.position.seqno) == (1, 0)
-    assert f"backfill from replicas, at most {1 / len(reading):.3g} MB/s; node:11220" in str(plan)
-    assert not [each for task in reading for each in task.carried]
+    assert (
+        f"backfill from replica vbuckets, at most {1 / len(reading):.3g} MB/s; node:11220"
+        in str(plan)
+    )
+    assert not [each for task in reading for each in task.unstreamed]
     only = {vb: states[vb] for vb in range(4)}
     shorter = replace(cluster.map, active=(*cluster.map.active[:4], -1))
     alone = plan_round(
@@ -207,7 +210,7 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     ],
 )
 def test_a_vbucket_is_done_where_all_that_a_node_held_was_read(
-    state: VbucketProgress, is_done: bool
+    state: LakeVbucketState, is_done: bool
 ) -> None:
     progress = BackfillProgress.of(request(0), {0: state}, begun={0})
     assert (0 in progress.done) is is_done

@@ -8,7 +8,7 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.probe import ClusterView, VbucketHolder
+from dcp.client.probe import ProbedCluster, VbucketHolder
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import PolicySettings, RoundSettings, Settings
@@ -17,7 +17,7 @@ from dcp.lake.rounds.lake_state import read_lake_state
 from dcp.lake.rounds.round_plan import BackfillNodes, Idle
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.tables.document_filter import DocumentFilter
-from dcp.lake.tables.vbucket_state import RestartReason, RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, RestartReason, RollbackOrder
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 from tests.lake.forking_log import ForkingLog
@@ -25,7 +25,7 @@ from tests.lake.forking_log import ForkingLog
 NODE, REPLICA = NodeAddress("node", 11210), NodeAddress("node", 11220)
 BRANCH: Final = 7
 LOG = FailoverLog((FailoverEntry(BRANCH, 0),))
-VIEW = ClusterView(
+VIEW = ProbedCluster(
     ClusterMap("b", "uuid", 1, 1, (NODE, REPLICA), (0,)), {0: 12}, {}, None, {0: LOG}
 )
 
@@ -64,7 +64,7 @@ def decided(asked: Collection[str], *, has_started: bool = True) -> str | None:
 
     ``asked`` ask for a restart of the only vbucket.
     """
-    state = VbucketProgress(
+    state = LakeVbucketState(
         0,
         0,
         Position.complete_at(BRANCH, 10),

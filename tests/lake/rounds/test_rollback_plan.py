@@ -13,7 +13,7 @@ from dcp.lake.rounds.rollback_plan import (
     start_seqno_on,
 )
 from dcp.lake.rounds.round_plan import LeftOut, StreamPlan
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason, RollbackOrder
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -26,15 +26,15 @@ def log(*entries: tuple[int, int]) -> FailoverLog:
 
 def ordered(
     seqno: int, to: int, ours: FailoverLog, theirs: FailoverLog | None, *, epoch: int = 0
-) -> VbucketProgress:
+) -> LakeVbucketState:
     """A vbucket complete at ``seqno``, whose request there was answered with ROLLBACK ``to``."""
     uuid = ours.uuid_at(seqno)
-    state = VbucketProgress(5, epoch, Position.complete_at(uuid, seqno), failover_log=ours)
+    state = LakeVbucketState(5, epoch, Position.complete_at(uuid, seqno), failover_log=ours)
     return state.ordered(RollbackOrder(seqno, to, uuid if seqno else 0, theirs))
 
 
 def planned(
-    state: VbucketProgress, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
+    state: LakeVbucketState, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
 ) -> Restart | LeftOut:
     most_seqno, _ = rollback_target(state, policy)
     newest = max((each for each in complete if each <= most_seqno), default=0)
@@ -42,8 +42,8 @@ def planned(
 
 
 def followed(
-    state: VbucketProgress, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
-) -> VbucketProgress:
+    state: LakeVbucketState, complete: list[int], policy: RollbackPolicy = RollbackPolicy.REWRITE
+) -> LakeVbucketState:
     restart = planned(state, complete, policy)
     assert isinstance(restart, Restart) and restart.reason is RestartReason.ROLLBACK
     return state.restarted(restart)
@@ -101,13 +101,13 @@ def followed(
         ),
     ],
 )  # fmt: skip
-def test_restart(state: VbucketProgress, complete: list[int], expected: tuple[int, int]) -> None:
+def test_restart(state: LakeVbucketState, complete: list[int], expected: tuple[int, int]) -> None:
     begun = followed(state, complete)
     position = begun.position
     assert (position.seqno, position.vb_uuid) == expected
     assert position == Position.complete_at(expected[1], expected[0])
     assert (begun.epoch, begun.order, begun.caught_up_seqno) == (1, None, expected[0])
-    assert begun.first_pending_round is None
+    assert begun.first_incomplete_round is None
     assert begun.failover_log == state.failover_log
 
 
@@ -133,7 +133,7 @@ def test_a_position_inside_a_snapshot_goes_back_to_what_is_complete() -> None:
     state = replace(
         ordered(100, 80, log((A, 0)), log((B, 85), (A, 0))),
         position=Position(A, 100, 80, 120, 80),
-        first_pending_round=4,
+        first_incomplete_round=4,
     )
     begun = followed(state, [50, 80])
     assert begun.position == Position.complete_at(A, 80)

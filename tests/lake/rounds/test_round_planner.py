@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.errors import ConfigError
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
@@ -25,7 +25,7 @@ from dcp.lake.rounds.round_planner import (
     plan_round,
 )
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
-from dcp.lake.tables.vbucket_state import Restart, RestartReason, RollbackOrder, VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, RestartReason, RollbackOrder
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -44,18 +44,18 @@ def cluster(
     nodes: int = 2,
     unreachable: Mapping[NodeAddress, str] | None = None,
     without_active: tuple[int, ...] = (),
-) -> ClusterView:
+) -> ProbedCluster:
     active = tuple(-1 if vb in without_active else vb % nodes for vb in range(vbuckets))
     cluster_map = ClusterMap("b", "uuid", 1, 1, NODES[:nodes], active)
-    return ClusterView(
+    return ProbedCluster(
         map=cluster_map, high_seqnos=dict(high), unreachable=dict(unreachable or {}), manifest=None
     )
 
 
 def complete(
     vbucket: int, seqno: int, caught_up: int = 0, last: int | None = None
-) -> VbucketProgress:
-    return VbucketProgress(
+) -> LakeVbucketState:
+    return LakeVbucketState(
         vbucket,
         0,
         Position.complete_at(UUID, seqno),
@@ -64,25 +64,25 @@ def complete(
     )
 
 
-def lake(*states: VbucketProgress, latest_round: int = 3) -> LakeState:
+def lake(*states: LakeVbucketState, latest_round: int = 3) -> LakeState:
     return LakeState("lake-1", latest_round, {state.vbucket: state for state in states})
 
 
 def planned(
-    position: LakeState, view: ClusterView, slots: int = 2, settings: RoundSettings = SETTINGS
+    lake_state: LakeState, probed: ProbedCluster, slots: int = 2, settings: RoundSettings = SETTINGS
 ) -> RoundPlan:
-    plan = plan_round(position, view, settings, FLOW, slots)
+    plan = plan_round(lake_state, probed, settings, FLOW, slots)
     assert isinstance(plan, RoundPlan)
     return plan
 
 
 def test_a_lake_that_starts_now_streams_from_the_high_seqnos_to_write_them_down() -> None:
     log = FailoverLog((FailoverEntry(UUID, 20), FailoverEntry(UUID + 1, 0)))
-    view = replace(
+    probed = replace(
         cluster({0: 30, 1: 10, 2: 0, 3: 5}, vbuckets=4), failover_logs=dict.fromkeys((0, 1, 2), log)
     )
     now = replace(lake(latest_round=0), document_filter=STARTS_NOW)
-    plan = planned(now, view)
+    plan = planned(now, probed)
     found = [(each.vbucket, each.state.position, each.state.start_seqno) for each in plan.streams]
     assert found == [
         (0, Position.complete_at(UUID, 30), 30),
@@ -91,28 +91,28 @@ def test_a_lake_that_starts_now_streams_from_the_high_seqnos_to_write_them_down(
     ]
     assert [(left.vbucket, left.reason) for left in plan.left_out] == [(3, "no high seqno")]
     started = lake(*(each.state for each in plan.streams))
-    again = plan_round(replace(started, document_filter=STARTS_NOW), view, SETTINGS, FLOW, 2)
+    again = plan_round(replace(started, document_filter=STARTS_NOW), probed, SETTINGS, FLOW, 2)
     assert isinstance(again, Idle), "it is known where they start"
 
     others = DocumentFilter.resolve(FilterSettings(since="now", exclude_keys="x"), None)
-    anew = planned(replace(started, document_filter=others), view)
+    anew = planned(replace(started, document_filter=others), probed)
     again_from = [(each.state.position.seqno, each.state.start_seqno) for each in anew.streams]
     assert again_from == [(0, 30), (0, 10), (0, 0)], "read again, each from its start"
-    everything = planned(replace(started, document_filter=EVERYTHING), view)
+    everything = planned(replace(started, document_filter=EVERYTHING), probed)
     assert {each.state.start_seqno for each in everything.streams} == {None}
     read_from_0 = replace(lake(complete(0, 30)), document_filter=STARTS_NOW)
     with pytest.raises(ConfigError, match="lake-1 has read vbuckets from seqno 0"):
-        planned(read_from_0, view)
+        planned(read_from_0, probed)
 
 
 def test_a_start_is_forgotten_with_its_filter_also_where_nothing_was_read_since() -> None:
     log = FailoverLog((FailoverEntry(UUID, 0),))
-    resynced = VbucketProgress.beginning(0).starting_at(log, 30).restarted(RESYNC)
-    view = cluster({0: 50}, vbuckets=1)
+    resynced = LakeVbucketState.beginning(0).starting_at(log, 30).restarted(RESYNC)
+    probed = cluster({0: 50}, vbuckets=1)
     kept = replace(resynced, filter_fingerprint=STARTS_NOW.fingerprint)
-    plan = planned(replace(lake(kept), document_filter=STARTS_NOW), view)
+    plan = planned(replace(lake(kept), document_filter=STARTS_NOW), probed)
     assert [each.state.start_seqno for each in plan.streams] == [30]
-    plan = planned(replace(lake(kept), document_filter=EVERYTHING), view)
+    plan = planned(replace(lake(kept), document_filter=EVERYTHING), probed)
     assert [each.state.start_seqno for each in plan.streams] == [None]
 
 
@@ -129,7 +129,7 @@ def test_only_what_is_behind_is_streamed_and_all_positions_are_written() -> None
     plan = planned(lake(*states), cluster(high))
     assert [(s.vbucket, s.node, s.target_seqno) for s in plan.streams] == [(3, NODES[1], 10)]
     assert plan.round == 4
-    assert sorted(state.vbucket for task in plan.tasks for state in task.carried) == [
+    assert sorted(state.vbucket for task in plan.tasks for state in task.unstreamed) == [
         vbucket for vbucket in range(8) if vbucket != 3
     ]
 
@@ -142,29 +142,29 @@ def test_only_what_is_behind_is_streamed_and_all_positions_are_written() -> None
         (complete(0, 10, caught_up=12), 12, False),  # proven to hold nothing for us
         (complete(0, 10, caught_up=12), 13, True),
         (complete(0, 10), 9, False),
-        (VbucketProgress(0, 0, Position(UUID, 10, 7, 20, 7)), 20, True),  # inside a snapshot
-        (VbucketProgress(0, 0, Position(UUID, 10, 7, 20, 7)), 10, True),  # its end is not here yet
-        (VbucketProgress(0, 0, Position(UUID, 2**64 - 2, 7, 2**64 - 1, 7)), 2**64 - 1, True),
-        (VbucketProgress.beginning(0), 0, False),
-        (VbucketProgress.beginning(0), 1, True),
+        (LakeVbucketState(0, 0, Position(UUID, 10, 7, 20, 7)), 20, True),  # inside a snapshot
+        (LakeVbucketState(0, 0, Position(UUID, 10, 7, 20, 7)), 10, True),  # its end is not here yet
+        (LakeVbucketState(0, 0, Position(UUID, 2**64 - 2, 7, 2**64 - 1, 7)), 2**64 - 1, True),
+        (LakeVbucketState.beginning(0), 0, False),
+        (LakeVbucketState.beginning(0), 1, True),
     ],
 )
-def test_behind(state: VbucketProgress, high: int, behind: bool) -> None:
+def test_behind(state: LakeVbucketState, high: int, behind: bool) -> None:
     assert is_behind(state, high) is behind
 
 
 def test_what_may_wait_makes_no_round_and_comes_with_one() -> None:
-    position = replace(lake(complete(0, 20), complete(1, 10)), delayed=frozenset({0}))
-    alone = plan_round(position, cluster({0: 21, 1: 10}, vbuckets=2), SETTINGS, FLOW, 2)
+    lake_state = replace(lake(complete(0, 20), complete(1, 10)), delayed=frozenset({0}))
+    alone = plan_round(lake_state, cluster({0: 21, 1: 10}, vbuckets=2), SETTINGS, FLOW, 2)
     assert isinstance(alone, Idle)
     assert alone.delayed == {0}
     told = "no vbucket needs one yet\n  delayed: vbuckets 0: their last rounds brought no rows"
     assert str(alone).endswith(told)
     without_one = cluster({0: 21}, vbuckets=2, unreachable={NODES[1]: "down"})
-    left = str(plan_round(position, without_one, SETTINGS, FLOW, 2))
+    left = str(plan_round(lake_state, without_one, SETTINGS, FLOW, 2))
     assert f"{told}\n  left out: vbuckets 1: node unreachable" in left
     assert "nothing can be streamed" not in left, "vbucket 0 can"
-    both = planned(position, cluster({0: 21, 1: 11}, vbuckets=2))
+    both = planned(lake_state, cluster({0: 21, 1: 11}, vbuckets=2))
     assert [stream.vbucket for stream in both.streams] == [0, 1]
 
 
@@ -173,22 +173,22 @@ def test_what_may_wait_makes_no_round_and_comes_with_one() -> None:
     [
         pytest.param(complete(0, 20), 19, id="the node has less"),
         pytest.param(
-            VbucketProgress(0, 0, Position(UUID, 15, 10, 20, 10)), 20, id="inside a snapshot"
+            LakeVbucketState(0, 0, Position(UUID, 15, 10, 20, 10)), 20, id="inside a snapshot"
         ),
     ],
 )
 def test_what_may_wait_does_not_where_more_than_its_high_seqno_asks(
-    state: VbucketProgress, high: int
+    state: LakeVbucketState, high: int
 ) -> None:
     log = FailoverLog((FailoverEntry(UUID, 0),))
-    position = replace(lake(replace(state, failover_log=log)), delayed=frozenset({0}))
-    assert planned(position, cluster({0: high}, vbuckets=1)).streams
+    lake_state = replace(lake(replace(state, failover_log=log)), delayed=frozenset({0}))
+    assert planned(lake_state, cluster({0: high}, vbuckets=1)).streams
 
 
-def test_vbuckets_that_cannot_be_streamed_are_reported_and_carried() -> None:
+def test_vbuckets_that_cannot_be_streamed_are_reported_and_keep_their_states() -> None:
     high = dict.fromkeys(range(0, 8, 2), 5)
-    view = cluster(high, unreachable={NODES[1]: "connection refused"}, without_active=(2,))
-    plan = planned(lake(complete(1, 4)), view)
+    probed = cluster(high, unreachable={NODES[1]: "connection refused"}, without_active=(2,))
+    plan = planned(lake(complete(1, 4)), probed)
     assert {stream.vbucket for stream in plan.streams} == {0, 4, 6}
     assert {left.vbucket: left.reason for left in plan.left_out} == {
         2: "no active node",
@@ -197,24 +197,26 @@ def test_vbuckets_that_cannot_be_streamed_are_reported_and_carried() -> None:
     assert {left.detail for left in plan.left_out if left.vbucket == 1} == {
         "node:11220: connection refused"
     }
-    carried = {state.vbucket: state for task in plan.tasks for state in task.carried}
-    assert carried[1] == complete(1, 4)
-    assert set(carried) == {1, 2, 3, 5, 7}
+    unstreamed = {state.vbucket: state for task in plan.tasks for state in task.unstreamed}
+    assert unstreamed[1] == complete(1, 4)
+    assert set(unstreamed) == {1, 2, 3, 5, 7}
 
 
-def test_what_no_node_can_serve_is_left_out_and_carried() -> None:
+def test_what_no_node_can_serve_is_left_out_and_keeps_its_state() -> None:
     log = FailoverLog((FailoverEntry(7, 0),))
     waiting = {vb: replace(complete(vb, 4), failover_log=log) for vb in (1, 2, 3, 5)}
-    view = replace(
+    probed = replace(
         cluster({0: 5, 4: 5, 6: 5}, unreachable={NODES[1]: "refused"}, without_active=(2, 7)),
         failover_logs={0: log},
     )
-    position = replace(
+    lake_state = replace(
         lake(*waiting.values()),
         rollbacks=(Restart(3, RestartReason.ROLLBACK, 2, 7), LeftOut(5, "rollback", "p")),
     )
     skip, targets = {7: LeftOut(7, "stopped", "hung")}, {0: 5, 1: 9, 3: 9, 6: 5}
-    plan = plan_round(position, view, RoundSettings(tasks=2), FLOW, 2, targets=targets, skip=skip)
+    plan = plan_round(
+        lake_state, probed, RoundSettings(tasks=2), FLOW, 2, targets=targets, skip=skip
+    )
     assert isinstance(plan, RoundPlan)
     assert [stream.vbucket for stream in plan.streams] == [0, 6]
     reasons = {left.vbucket: left.reason for task in plan.tasks for left in task.left_out}
@@ -226,23 +228,23 @@ def test_what_no_node_can_serve_is_left_out_and_carried() -> None:
         5: "rollback",
         7: "stopped",
     }
-    carried = {state.vbucket: state for task in plan.tasks for state in task.carried}
-    assert carried == {vb: position.state(vb) for vb in reasons}
+    unstreamed = {state.vbucket: state for task in plan.tasks for state in task.unstreamed}
+    assert unstreamed == {vb: lake_state.state(vb) for vb in reasons}
     assert len(plan.to_json()["left_out"]) == 6
     assert "node:11220" not in str(plan).split("left out", 1)[0]
 
 
 def test_a_node_that_the_network_does_not_have_is_told_from_no_node() -> None:
-    view = cluster(dict.fromkeys(range(0, 8, 2), 5))
-    elsewhere = replace(view.map, nodes=(NODES[0], None), network="external")
-    details = {each.detail for each in planned(lake(), replace(view, map=elsewhere)).left_out}
+    probed = cluster(dict.fromkeys(range(0, 8, 2), 5))
+    elsewhere = replace(probed.map, nodes=(NODES[0], None), network="external")
+    details = {each.detail for each in planned(lake(), replace(probed, map=elsewhere)).left_out}
     assert len(details) == 1
     assert "no port of its active node's data service in network 'external'" in details.pop()
 
 
 def test_nothing_can_be_streamed_is_idle_with_reasons() -> None:
-    view = cluster({}, unreachable=dict.fromkeys(NODES[:2], "down"))
-    plan = plan_round(lake(), view, SETTINGS, FLOW, 2)
+    probed = cluster({}, unreachable=dict.fromkeys(NODES[:2], "down"))
+    plan = plan_round(lake(), probed, SETTINGS, FLOW, 2)
     assert isinstance(plan, Idle)
     assert [left.vbucket for left in plan.left_out] == list(range(8))
     assert "nothing can be streamed" in str(plan)
@@ -252,11 +254,11 @@ def test_nothing_can_be_streamed_is_idle_with_reasons() -> None:
 
 
 def test_targets_bound_a_run_and_skipped_vbuckets_are_reported() -> None:
-    view = cluster(dict.fromkeys(range(8), 10))
+    probed = cluster(dict.fromkeys(range(8), 10))
     skipped = LeftOut(2, "stopped", "its node hung")
     plan = plan_round(
         lake(complete(0, 6)),
-        view,
+        probed,
         SETTINGS,
         FLOW,
         4,
@@ -269,16 +271,16 @@ def test_targets_bound_a_run_and_skipped_vbuckets_are_reported() -> None:
 
 
 def test_a_task_serves_first_what_waited_longest() -> None:
-    view = cluster(dict.fromkeys(range(4), 10), vbuckets=4)
+    probed = cluster(dict.fromkeys(range(4), 10), vbuckets=4)
     states = [complete(vb, 5, last=last) for vb, last in enumerate((3, None, 2, 3))]
-    plan = planned(lake(*states), view, slots=1)
+    plan = planned(lake(*states), probed, slots=1)
     assert [stream.vbucket for stream in plan.tasks[0].streams] == [1, 2, 0, 3]
 
 
 def test_the_setting_bounds_the_tasks() -> None:
-    view = cluster(dict.fromkeys(range(8), 10))
-    assert len(planned(lake(), view, slots=8, settings=RoundSettings(tasks=3)).tasks) == 3
-    assert len(planned(lake(), view, slots=2, settings=RoundSettings(tasks=3)).tasks) == 2
+    probed = cluster(dict.fromkeys(range(8), 10))
+    assert len(planned(lake(), probed, slots=8, settings=RoundSettings(tasks=3)).tasks) == 3
+    assert len(planned(lake(), probed, slots=2, settings=RoundSettings(tasks=3)).tasks) == 2
 
 
 def test_a_plan_prints_well() -> None:
@@ -291,7 +293,7 @@ def test_a_plan_prints_well() -> None:
     assert "task 0: 18,446,744,073,709,551,615 seqnos; node:11210: vbuckets 6" in text
     told = json.loads(json.dumps(plan.to_json()))
     [task, _] = told["tasks"]
-    assert (task["nodes"], task["carried"], task["backfill"]) == (["node:11210"], 1, None)
+    assert (task["nodes"], task["unstreamed"], task["backfill"]) == (["node:11210"], 1, None)
     [stream] = task["streams"]
     assert (stream["node"], stream["vbucket"], stream["epoch"]) == ("node:11210", 6, 0)
     assert (stream["seqno"], stream["target_seqno"], stream["restart"]) == (0, 2**64 - 1, None)
@@ -316,9 +318,9 @@ def test_every_vbucket_is_somewhere_once(
         assert not plan.left_out
         return
     streamed = [stream.vbucket for stream in plan.streams]
-    carried = [state.vbucket for task in plan.tasks for state in task.carried]
+    unstreamed = [state.vbucket for task in plan.tasks for state in task.unstreamed]
     assert sorted(streamed) == sorted(behind)
-    assert sorted(streamed + carried) == list(range(len(seqnos)))
+    assert sorted(streamed + unstreamed) == list(range(len(seqnos)))
     backlog = sum(stream.backlog for stream in plan.streams)
     assert len(plan.tasks) == min(slots, len(streamed), 1 + backlog // SEQNOS_OF_A_TASK)
     assert [task.index for task in plan.tasks] == list(range(len(plan.tasks)))
@@ -332,8 +334,8 @@ def test_every_vbucket_is_somewhere_once(
 def test_equal_backlogs_spread_each_node_over_the_tasks(
     slots: int, nodes: int, vbuckets: int
 ) -> None:
-    view = cluster(dict.fromkeys(range(vbuckets), 100), vbuckets=vbuckets, nodes=nodes)
-    plan = planned(lake(), view, slots)
+    probed = cluster(dict.fromkeys(range(vbuckets), 100), vbuckets=vbuckets, nodes=nodes)
+    plan = planned(lake(), probed, slots)
     sizes = [len(task.streams) for task in plan.tasks]
     assert max(sizes) - min(sizes) <= 1
 
@@ -355,17 +357,17 @@ def test_equal_backlogs_spread_each_node_over_the_tasks(
 def test_a_round_has_as_many_tasks_as_it_is_worth(
     backlog: int, slots: int, wanted: int, tasks: int
 ) -> None:
-    view = cluster(dict.fromkeys(range(4), backlog // 4), vbuckets=4)
-    plan = plan_round(lake(), view, RoundSettings(tasks=wanted), FLOW, slots)
+    probed = cluster(dict.fromkeys(range(4), backlog // 4), vbuckets=4)
+    plan = plan_round(lake(), probed, RoundSettings(tasks=wanted), FLOW, slots)
     assert isinstance(plan, RoundPlan)
     assert len(plan.tasks) == tasks
 
 
-def read(seqno: int, *entries: tuple[int, int]) -> VbucketProgress:
+def read(seqno: int, *entries: tuple[int, int]) -> LakeVbucketState:
     """A vbucket complete at a seqno, with the failover log accepted with its data."""
     log = FailoverLog(tuple(FailoverEntry(*entry) for entry in entries))
     position = Position.complete_at(log.uuid_at(seqno), seqno)
-    return VbucketProgress(0, 0, position, caught_up_seqno=seqno, failover_log=log)
+    return LakeVbucketState(0, 0, position, caught_up_seqno=seqno, failover_log=log)
 
 
 @pytest.mark.parametrize(
@@ -377,35 +379,35 @@ def read(seqno: int, *entries: tuple[int, int]) -> VbucketProgress:
         (read(10, (8, 5), (7, 0)), 10, ((8, 5), (7, 0)), False),
         (read(10, (7, 0)), 10, None, False),  # the node does not tell
         (read(10, (7, 0)), None, ((7, 0),), False),
-        (VbucketProgress.beginning(0), 0, ((8, 5), (7, 0)), False),
+        (LakeVbucketState.beginning(0), 0, ((8, 5), (7, 0)), False),
     ],
 )
 def test_a_node_on_another_history_is_asked(
-    state: VbucketProgress,
+    state: LakeVbucketState,
     high: int | None,
     log: tuple[tuple[int, int], ...] | None,
     elsewhere: bool,
 ) -> None:
-    view = cluster({} if high is None else {0: high}, vbuckets=1, nodes=1)
+    probed = cluster({} if high is None else {0: high}, vbuckets=1, nodes=1)
     if log is not None:
         told = FailoverLog(tuple(FailoverEntry(*entry) for entry in log))
-        view = replace(view, failover_logs={0: told})
-    assert is_elsewhere(state, view) is elsewhere
+        probed = replace(probed, failover_logs={0: told})
+    assert is_elsewhere(state, probed) is elsewhere
     if high is not None:
-        plan = plan_round(lake(state), view, SETTINGS, FLOW, 1)
+        plan = plan_round(lake(state), probed, SETTINGS, FLOW, 1)
         assert isinstance(plan, RoundPlan) is elsewhere
 
 
 def test_an_epoch_begins_where_a_restart_says_and_waits_with_its_order_if_it_cannot() -> None:
     order = RollbackOrder(10, 4, 7)
     state = read(10, (7, 0)).ordered(order)
-    position = replace(lake(state), rollbacks=[Restart(0, RestartReason.ROLLBACK, 3, 7)])
-    plan = planned(position, cluster({0: 12}, vbuckets=1, nodes=1))
+    lake_state = replace(lake(state), rollbacks=[Restart(0, RestartReason.ROLLBACK, 3, 7)])
+    plan = planned(lake_state, cluster({0: 12}, vbuckets=1, nodes=1))
     [stream] = plan.streams
     assert (stream.state.epoch, stream.target_seqno) == (1, 12)
     assert "epoch 1 begins at seqno 3 (branch 0000000000000007): rollback" in str(plan)
-    view = cluster({}, vbuckets=1, nodes=1, unreachable={NODES[0]: "gone"})
-    idle = plan_round(position, view, SETTINGS, FLOW, 1)
+    probed = cluster({}, vbuckets=1, nodes=1, unreachable={NODES[0]: "gone"})
+    idle = plan_round(lake_state, probed, SETTINGS, FLOW, 1)
     assert isinstance(idle, Idle)
     assert [left.reason for left in idle.left_out] == ["node unreachable"]
     stuck = replace(lake(state), rollbacks=[LeftOut(0, "rollback", "policy")])

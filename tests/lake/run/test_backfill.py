@@ -110,7 +110,9 @@ def test_a_new_lake_is_filled_though_an_active_node_is_gone(tmp_path: Path) -> N
         # Another lake, and no other node: what node 1 alone has, active, nobody reads.
         cluster.kill_node(2)
         settings = replace(settings, lake=replace(settings.lake, root=str(tmp_path / "other")))
-        with pytest.raises(IncompleteRunError, match=r"left out: vbuckets .*: no replica \("):
+        with pytest.raises(
+            IncompleteRunError, match=r"left out: vbuckets .*: no replica vbucket \("
+        ):
             backfill(settings, None, REPLICAS)
         expected = {
             vb: rows for vb, rows in source(cluster).items() if cluster.vbucket_owner(vb) != 1
@@ -213,7 +215,9 @@ def test_a_replica_that_is_behind_or_ahead_of_the_promoted_node(tmp_path: Path) 
         fill(cluster, range(50), b"not replicated")
         run(settings, once=True)
         held = table_rows(lake, None)
-        with pytest.raises(IncompleteRunError, match=r"replica behind \(127.* holds seqnos up to"):
+        with pytest.raises(
+            IncompleteRunError, match=r"replica vbucket behind \(127.* holds seqnos up to"
+        ):
             backfill(settings, {0, 1}, REPLICAS)
         assert table_rows(lake, None) == held == source(cluster)
 
@@ -308,7 +312,7 @@ def test_requests_of_others_are_refused_by_name_and_one_is_cancelled(tmp_path: P
             "l": ("backfill", None, '{"collections": ["c"]}', "a backfill reads whole vbuckets"),
             "b": ("backfill", "0-6", None, "vbuckets: found 6, expected some of 0-5"),
             "c": ("backfill", "x", None, "vbuckets: found 'x', expected some of 0-5"),
-            "d": ("backfill", None, '{"source": "disk"}', "source: found 'disk', expected"),
+            "d": ("backfill", None, '{"from": "disk"}', "from: found 'disk', expected"),
             "e": ("backfill", None, '{"megabytes_per_second": 0}', "found 0, expected 0.01 to 1"),
             "g": ("backfill", None, '{"megabytes_per_second": Infinity}', "found inf, expected 0"),
             "f": ("backfill", None, "[1]", "options: found '[1]', expected a JSON object"),

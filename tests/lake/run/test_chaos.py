@@ -136,7 +136,7 @@ class Watch(Observer):
         self._left_out = {left.vbucket for left in plan.left_out}
         told = self._planned | self._left_out
         for task in plan.tasks:
-            for state in task.carried:
+            for state in task.unstreamed:
                 vbucket = state.vbucket
                 high = min(self._high[vbucket], self._cluster.high_seqno(vbucket))
                 if vbucket not in told and state.position.seqno < high:

@@ -15,7 +15,7 @@ import pytest
 
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.errors import (
     AuthenticationError,
     BucketError,
@@ -47,7 +47,7 @@ from dcp.lake.store.location import LakeLocation
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.lake_tables import LakeIdentity, LakeTables
 from dcp.lake.tables.round_record import Outcome, VbucketReport
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from dcp.protocol.position import Position
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
 NODE = NodeAddress("a", 1)
 
 
-def view(*high_seqnos: int) -> ClusterView:
+def probed(*high_seqnos: int) -> ProbedCluster:
     count = len(high_seqnos)
     cluster_map = ClusterMap("b", "uuid", 1, 1, (NODE,), (0,) * count)
-    return ClusterView(cluster_map, dict(enumerate(high_seqnos)), MappingProxyType({}))
+    return ProbedCluster(cluster_map, dict(enumerate(high_seqnos)), MappingProxyType({}))
 
 
 def no_spark() -> "SparkSession":
@@ -86,7 +86,7 @@ class Scripted(Driver):
         settings = Settings(SourceSettings(), round=quick)
         super().__init__(lake, settings, access, Observer())
         self._outcome_of = outcome_of
-        self.states: dict[int, VbucketProgress] = {}
+        self.states: dict[int, LakeVbucketState] = {}
         self.keeps_states = False
         self.rounds: list[set[int]] = []
         self.handed_over = 0
@@ -95,7 +95,7 @@ class Scripted(Driver):
 
     def prepare_round(
         self,
-        cluster: ClusterView,
+        cluster: ProbedCluster,
         targets: Mapping[int, int] | None = None,
         skip: Mapping[int, LeftOut] | None = None,
     ) -> RoundPlan | Idle:
@@ -126,7 +126,7 @@ class Scripted(Driver):
             outcome, seqno = self._outcome_of(stream.vbucket, stream.target_seqno)
             position = Position(0xAB if seqno else 0, seqno, seqno, seqno, seqno)
             if not self.keeps_states:
-                self.states[stream.vbucket] = VbucketProgress(stream.vbucket, 0, position, seqno)
+                self.states[stream.vbucket] = LakeVbucketState(stream.vbucket, 0, position, seqno)
             reports.append(
                 VbucketReport(
                     stream.vbucket,
@@ -148,11 +148,11 @@ class Scripted(Driver):
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ClusterView | DcplakeError]]:
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ProbedCluster | DcplakeError]]:
     """What the next looks at the cluster find; the last one stays."""
-    script: list[ClusterView | DcplakeError] = []
+    script: list[ProbedCluster | DcplakeError] = []
 
-    def look(*_: object) -> ClusterView:
+    def look(*_: object) -> ProbedCluster:
         found = script.pop(0) if len(script) > 1 else script[0]
         if isinstance(found, DcplakeError):
             raise found
@@ -198,9 +198,9 @@ def after_plans(driver: Scripted, count: int) -> threading.Event:
 
 
 def test_a_rolled_back_vbucket_is_streamed_again_in_the_next_round(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks.append(view(10, 10))
+    looks.append(probed(10, 10))
     ordered: list[int] = []
 
     def outcome_of(vbucket: int, target: int) -> tuple[Outcome, int]:
@@ -210,7 +210,7 @@ def test_a_rolled_back_vbucket_is_streamed_again_in_the_next_round(
         return Outcome.REACHED, target
 
     driver = Scripted(outcome_of)
-    driver.once(view(10, 10), threading.Event())
+    driver.once(probed(10, 10), threading.Event())
     assert driver.rounds == [{0, 1}, {1}]
     assert driver.idle == [()]
 
@@ -226,27 +226,27 @@ def test_whoever_looks_on_hears_that_a_run_is_over_also_where_it_failed() -> Non
 
 
 def test_a_node_that_contradicts_itself_for_ever_is_left_out(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
 ) -> None:
     """It tells a lower high seqno than what was read, and accepts our place again and again."""
-    looks.append(view(7))
+    looks.append(probed(7))
     driver = Scripted(lambda _, __: (Outcome.REACHED, 10))
     log = FailoverLog((FailoverEntry(0xAB, 0),))
-    driver.states[0] = VbucketProgress(0, 0, Position.complete_at(0xAB, 10), 10, failover_log=log)
+    driver.states[0] = LakeVbucketState(0, 0, Position.complete_at(0xAB, 10), 10, failover_log=log)
     driver.keeps_states = True
     with pytest.raises(IncompleteRunError, match="node contradicts itself"):
-        driver.once(view(7), threading.Event())
+        driver.once(probed(7), threading.Event())
     assert driver.rounds == [{0}] * 3
 
 
 def test_what_no_round_brings_further_is_given_up_with_its_reason(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
 ) -> None:
     """The script's reports have their outcome as reason."""
-    looks.append(view(10))
+    looks.append(probed(10))
     driver = Scripted(lambda _, __: (Outcome.BUDGET, 0))
     with pytest.raises(IncompleteRunError):
-        driver.once(view(10), threading.Event())
+        driver.once(probed(10), threading.Event())
     assert driver.rounds == [{0}] * 3
     assert [[left.reason for left in told] for told in driver.idle] == [["budget"]]
 
@@ -256,9 +256,9 @@ def test_what_no_round_brings_further_is_given_up_with_its_reason(
     [NodeUnavailableError("gone"), SourceError("ETMPFAIL"), RemoteProtocolError("no JSON")],
 )
 def test_a_continuous_run_outlives_a_cluster_in_trouble(
-    looks: list[ClusterView | DcplakeError], trouble: DcplakeError
+    looks: list[ProbedCluster | DcplakeError], trouble: DcplakeError
 ) -> None:
-    looks += [trouble, trouble, view(10)]
+    looks += [trouble, trouble, probed(10)]
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
@@ -276,14 +276,14 @@ OUTAGES = (
 @pytest.mark.parametrize("outage", OUTAGES, ids=["ours", "of delta-rs"])
 @pytest.mark.parametrize("is_endless", [True, False])
 def test_a_run_outlasts_a_store_that_does_not_answer(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
     outage: Exception,
     is_endless: bool,
 ) -> None:
     """It fails as the run asks for requests, plans, commits a round, and applies it."""
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
-    looks.append(view(10))
+    looks.append(probed(10))
     failed: list[str] = []
 
     def fails(part: str) -> None:
@@ -316,7 +316,7 @@ def test_a_run_outlasts_a_store_that_does_not_answer(
     if is_endless:
         driver.continuously(stop)
     else:
-        driver.once(view(10), threading.Event())
+        driver.once(probed(10), threading.Event())
     assert {part: failed.count(part) for part in ("requests", "plan", "round", "apply")} == {
         "requests": 2,
         "plan": 2,
@@ -329,11 +329,11 @@ def test_a_run_outlasts_a_store_that_does_not_answer(
 
 
 def test_a_store_ends_a_bounded_run_after_a_while_and_an_endless_one_never(
-    looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch
+    looks: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
     monkeypatch.setattr(outages, "REFUSED_SECONDS", 0.01)
-    looks.append(view(10))
+    looks.append(probed(10))
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     stop, asked = threading.Event(), [0]
 
@@ -348,7 +348,7 @@ def test_a_store_ends_a_bounded_run_after_a_while_and_an_endless_one_never(
     assert asked[0] == 100
     asked[0] = 200
     with pytest.raises(StoreUnavailableError):
-        driver.once(view(10), threading.Event())
+        driver.once(probed(10), threading.Event())
 
 
 def failing_at_first(failure: Exception, calls: list[str]) -> Callable[..., list[AppliedVersion]]:
@@ -400,11 +400,11 @@ def test_a_failure_that_ends_the_run_lets_no_table_be_read_anew(
 
 
 def test_vbuckets_that_move_and_bring_nothing_make_ever_fewer_rounds(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
 ) -> None:
     """Each look finds one more prepare, abort or document that the filter leaves out."""
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
-    looks[:] = [view(seqno) for seqno in range(1, 301)]
+    looks[:] = [probed(seqno) for seqno in range(1, 301)]
     driver.continuously(after_plans(driver, 300))
     assert 3 <= len(driver.rounds) <= 25
     assert driver.handed_over == 0, "it looked each time"
@@ -441,12 +441,12 @@ def test_prepares_that_wait_or_abort_make_few_rounds_and_positions_follow(tmp_pa
 
 @pytest.mark.parametrize("pauses_at", [1, 2, 3])
 def test_a_pause_stops_a_run_only_before_a_round_that_it_still_needs(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
     pauses_at: int,
 ) -> None:
     """It needs two: a pause at its third look, the last one, finds all of them done."""
-    looks.append(view(10, 10))
+    looks.append(probed(10, 10))
     outcomes = iter([(Outcome.REACHED, 10), (Outcome.ROLLBACK, 0), (Outcome.REACHED, 10)])
     driver = Scripted(lambda *_: next(outcomes))
     asked = 0
@@ -462,9 +462,9 @@ def test_a_pause_stops_a_run_only_before_a_round_that_it_still_needs(
     monkeypatch.setattr(driver._observer, "idle", told.append)
     if pauses_at <= 2:
         with pytest.raises(StoppedError, match="the lake is paused by ann"):
-            driver.once(view(10, 10), threading.Event())
+            driver.once(probed(10, 10), threading.Event())
     else:
-        report = driver.once(view(10, 10), threading.Event())
+        report = driver.once(probed(10, 10), threading.Event())
         assert "paused by ann" in str(report) and "paused by ann" in str(told[-1])
         assert "paused by ann" in told[-1].to_json()["paused"]
     assert len(driver.rounds) == pauses_at - 1
@@ -472,9 +472,9 @@ def test_a_pause_stops_a_run_only_before_a_round_that_it_still_needs(
 
 
 def test_a_continuous_run_that_is_asked_to_stop_begins_no_further_round(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks.append(view(10))
+    looks.append(probed(10))
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 1))
     assert driver.rounds == []
@@ -484,12 +484,12 @@ def test_a_continuous_run_that_is_asked_to_stop_begins_no_further_round(
     "refusal", [AuthenticationError("no"), BucketError("none"), StoreRefusedError("wrong keys")]
 )
 def test_a_run_that_goes_on_may_be_refused_for_a_while(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
     refusal: DcplakeError,
 ) -> None:
     """The node may be starting; the secret may be a new one."""
-    looks += [refusal, SecretError("the file is empty"), view(10), refusal, view(10)]
+    looks += [refusal, SecretError("the file is empty"), probed(10), refusal, probed(10)]
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
@@ -505,7 +505,7 @@ def test_a_run_that_goes_on_may_be_refused_for_a_while(
 
 @pytest.mark.parametrize("step", ["receive", "apply"])
 def test_an_outage_between_two_refusals_is_no_refusal(
-    looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch, step: str
+    looks: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The node that comes back after an hour may refuse us while it starts, too."""
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
@@ -517,7 +517,7 @@ def test_an_outage_between_two_refusals_is_no_refusal(
     failures: list[DcplakeError] = [refusal, *[outage] * 400, refusal, refusal]
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     if step == "receive":
-        looks += [*failures, view(10)]
+        looks += [*failures, probed(10)]
         driver.continuously(after_plans(driver, 2))
         assert driver.rounds == [{0}]
         return
@@ -535,13 +535,13 @@ def test_an_outage_between_two_refusals_is_no_refusal(
 
 
 def test_a_long_round_between_two_refusals_is_no_refusal(
-    looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch
+    looks: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
     for module in (driver_module, outages):
         monkeypatch.setattr(module, "monotonic", partial(next, count(step=1000)))
     refusal = StoreRefusedError("wrong keys")
-    looks += [refusal, refusal, view(10)]  # the second after a quarter of an hour
+    looks += [refusal, refusal, probed(10)]  # the second after a quarter of an hour
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
@@ -551,19 +551,19 @@ def test_a_long_round_between_two_refusals_is_no_refusal(
 
 
 def test_a_bounded_run_that_is_under_way_may_be_refused_for_a_while(
-    looks: list[ClusterView | DcplakeError], monkeypatch: pytest.MonkeyPatch
+    looks: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = BucketError("the node has no bucket yet")
-    looks += [refusal, refusal, view(10)]
+    looks += [refusal, refusal, probed(10)]
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
-    driver.once(view(10), threading.Event())
+    driver.once(probed(10), threading.Event())
     assert driver.rounds == [{0}]
     looks[:] = [refusal]
     driver.keeps_states = True  # there is always something to read
     monkeypatch.setattr(outages, "REFUSED_SECONDS", 0.01)
     with pytest.raises(BucketError):
-        driver.once(view(20), threading.Event())
+        driver.once(probed(20), threading.Event())
 
 
 @pytest.mark.parametrize("part", ["plan", "round"])
@@ -577,14 +577,14 @@ def test_a_bounded_run_that_is_under_way_may_be_refused_for_a_while(
     ],
 )
 def test_a_bounded_run_whose_first_round_is_refused_tries_again_for_a_while(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
     part: str,
     refusal: Exception,
 ) -> None:
     """The cluster was looked at before, so the node may have restarted meanwhile."""
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
-    looks.append(view(10))
+    looks.append(probed(10))
     refusals = [refusal] * 2
 
     def refuse() -> None:
@@ -598,7 +598,7 @@ def test_a_bounded_run_whose_first_round_is_refused_tries_again_for_a_while(
     driver = Scripted(outcome_of)
     if part == "plan":
         driver.on_plan = refuse
-    driver.once(view(10), threading.Event())
+    driver.once(probed(10), threading.Event())
     assert not refusals
     assert [len(driver.rounds), len(driver._report.rounds)] == [1 if part == "plan" else 3, 1]
 
@@ -606,17 +606,17 @@ def test_a_bounded_run_whose_first_round_is_refused_tries_again_for_a_while(
     monkeypatch.setattr(outages, "REFUSED_SECONDS", 0.01)
     ends = type(refusal) if isinstance(refusal, DcplakeError) else StoreRefusedError
     with pytest.raises(ends):
-        driver.once(view(20), threading.Event())
+        driver.once(probed(20), threading.Event())
 
 
 @pytest.mark.parametrize("refusal", [SecretError("it is empty"), StoreRefusedError("wrong keys")])
 def test_applies_that_a_store_refuses_are_outlasted_for_a_while_beside_rounds_that_go_on(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
     refusal: DcplakeError,
 ) -> None:
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
-    looks += [view(seqno) for seqno in range(1, 10_000)]
+    looks += [probed(seqno) for seqno in range(1, 10_000)]
     stop, asked = threading.Event(), [0]
 
     def apply(to_round: int, *, force: bool) -> list[AppliedVersion]:
@@ -648,23 +648,23 @@ def test_a_bounded_run_that_is_refused_ends_when_it_is_asked_to_stop() -> None:
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.on_plan = refuse
     with pytest.raises(StoppedError):
-        driver.once(view(10), stop)
+        driver.once(probed(10), stop)
 
 
 def test_trusted_certificates_may_be_replaced(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks += [SecretError("CA file: no certificate found"), view(10)]
+    looks += [SecretError("CA file: no certificate found"), probed(10)]
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
 
 
 def test_a_round_that_is_refused_is_made_again_with_the_new_secret(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
 ) -> None:
     """An executor may have the files of before for a minute."""
-    looks.append(view(10))
+    looks.append(probed(10))
     tried: list[int] = []
 
     def outcome_of(_: int, target: int) -> tuple[Outcome, int]:
@@ -678,42 +678,42 @@ def test_a_round_that_is_refused_is_made_again_with_the_new_secret(
     assert driver.rounds == [{0}, {0}]
 
 
-def test_a_goal_that_its_node_lost_is_lowered(looks: list[ClusterView | DcplakeError]) -> None:
+def test_a_goal_that_its_node_lost_is_lowered(looks: list[ProbedCluster | DcplakeError]) -> None:
     """A failover to a replica that held less: proven empty at 7 of 10, the run is done."""
-    looks.append(view(7))
+    looks.append(probed(7))
     driver = Scripted(lambda _, __: (Outcome.CAUGHT_UP, 7))
-    driver.once(view(10), threading.Event())
+    driver.once(probed(10), threading.Event())
     assert driver.rounds == [{0}]
     assert driver.idle == [()]
 
 
 def test_a_bounded_run_that_was_asked_to_stop_says_so(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks.append(view(10))
+    looks.append(probed(10))
     driver = Scripted(lambda _, __: (Outcome.BUDGET, 5))
     with pytest.raises(StoppedError) as caught:
-        driver.once(view(10), after_plans(driver, 2))
+        driver.once(probed(10), after_plans(driver, 2))
     assert caught.value.exit_code == 130
     assert driver.rounds == [{0}]
 
 
 def test_a_bounded_run_that_is_done_when_it_is_asked_to_stop_is_done(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks.append(view(10))
+    looks.append(probed(10))
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
-    driver.once(view(10), after_plans(driver, 2))
+    driver.once(probed(10), after_plans(driver, 2))
     assert driver.rounds == [{0}]
 
 
 def test_what_stopped_ends_a_bounded_run_as_incomplete(
-    looks: list[ClusterView | DcplakeError],
+    looks: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks.append(view(10, 10))
+    looks.append(probed(10, 10))
     driver = Scripted(
         lambda vbucket, target: (Outcome.STOPPED, 0) if vbucket else (Outcome.REACHED, target)
     )
     with pytest.raises(IncompleteRunError, match="1 vbuckets"):
-        driver.once(view(10, 10), threading.Event())
+        driver.once(probed(10, 10), threading.Event())
     assert driver.rounds == [{0, 1}]

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from dcp.client.probe import ClusterView
+from dcp.client.probe import ProbedCluster
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.round_queries import states_at
@@ -95,7 +95,7 @@ class Consumer:
         self._driver = Driver(self.lake, settings, self._access, Observer())
         self._known = 0
 
-    def _look(self) -> ClusterView:
+    def _look(self) -> ProbedCluster:
         return query_cluster(self._access)
 
     def follow(self) -> set[int]:

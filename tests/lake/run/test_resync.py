@@ -126,7 +126,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         run(settings, once=True)
         kept[CHANGES_TABLE] = older
         lake = lake_of(settings)
-        with pytest.raises(LakeError, match=r"expected no replica ahead of the log.*resync"):
+        with pytest.raises(LakeError, match=r"expected no replica table ahead of changes.*resync"):
             run(settings, once=True)
         ask(settings, RESYNC)
         run(settings, once=True)

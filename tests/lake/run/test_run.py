@@ -284,7 +284,7 @@ def test_a_node_lost_in_mid_round_leaves_the_others_data(
         run(settings, once=True, observer=Fault())
     assert caught.value.exit_code == 5
     assert f"{len(lost)} vbuckets could not be read" in str(caught.value)
-    reasons = {left.vbucket: left.reason for left in heard.reports[0].incomplete}
+    reasons = {left.vbucket: left.reason for left in heard.reports[0].all_left_out}
     assert sorted(reasons) == lost
     assert set(reasons.values()) == {"node unavailable"}
     lake = lake_of(settings)
@@ -467,8 +467,8 @@ def test_a_bucket_that_is_made_anew_behind_a_plan_is_not_read(
 ) -> None:
     settings = settings_for(cluster, tmp_path)
     access = source_access(settings)
-    view = query_cluster(access)
-    lake = open_or_create(store_without_spark(settings), settings, view)
+    found = query_cluster(access)
+    lake = open_or_create(store_without_spark(settings), settings, found)
     cluster.set(b"key", b"1")
     with closing(Driver(lake, settings, access, Observer())) as driver:
         plan = driver.prepare_round(query_cluster(access))

@@ -19,7 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from dcp.cli.views.run_output import PlainObserver
+from dcp.cli.displays.run_output import PlainObserver
 from dcp.errors import StoreRefusedError
 from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.opening import lake_location

@@ -17,7 +17,7 @@ from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from tests.lake.object_store import BUCKET, ObjectStore, Request
 from tests.lake.receiving import settings_for
-from tests.lake.run.test_driver import view
+from tests.lake.run.test_driver import probed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +58,7 @@ def test_a_load_is_large_from_a_million_changes_on(
     tmp_path: Path, high_seqnos: tuple[int, ...], is_large: bool
 ) -> None:
     settings = settings_of(LakeSettings(root=str(tmp_path)))
-    assert is_large_load(settings, view(*high_seqnos).high_seqnos) == is_large
+    assert is_large_load(settings, probed(*high_seqnos).high_seqnos) == is_large
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_backfill_reads_its_vbuckets_from_their_beginning(
     "elsewhere", [LakeSettings(root="hdfs://host/lake"), LakeSettings(schema="spark_catalog.lake")]
 )
 def test_what_a_lake_lacks_that_spark_alone_can_read_is_not_known(elsewhere: LakeSettings) -> None:
-    assert not is_large_load(settings_of(elsewhere), view(2_000_000).high_seqnos)
+    assert not is_large_load(settings_of(elsewhere), probed(2_000_000).high_seqnos)
 
 
 def test_the_first_load_of_a_lake_in_a_store_is_large() -> None:
@@ -84,9 +84,9 @@ def test_the_first_load_of_a_lake_in_a_store_is_large() -> None:
         store.answer = asked.append
         options = MappingProxyType(store.options)
         settings = settings_of(LakeSettings(root=f"s3://{BUCKET}/none", storage_options=options))
-        assert not is_large_load(settings, view(900_000).high_seqnos)
+        assert not is_large_load(settings, probed(900_000).high_seqnos)
         assert not asked, "so few changes need no look at the lake"
-        assert is_large_load(settings, view(2_000_000).high_seqnos)
+        assert is_large_load(settings, probed(2_000_000).high_seqnos)
 
 
 def test_what_a_lake_holds_already_does_not_count(

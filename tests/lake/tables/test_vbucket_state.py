@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dcp.errors import LakeError
 from dcp.lake.tables.round_record import states_from_rows, states_to_batch
 from dcp.lake.tables.schema import CHANGES
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.protocol.position import Position
 from dcp.types import FailoverEntry, FailoverLog
 
@@ -25,13 +25,13 @@ def positions(draw: st.DrawFn) -> Position:
 
 
 @st.composite
-def states(draw: st.DrawFn) -> VbucketProgress:
+def states(draw: st.DrawFn) -> LakeVbucketState:
     logs = st.lists(st.tuples(U64, U64), min_size=1, max_size=3).map(
         lambda entries: FailoverLog(
             tuple(FailoverEntry(u, s) for u, s in sorted(entries, key=lambda e: -e[1]))
         )
     )
-    return VbucketProgress(
+    return LakeVbucketState(
         draw(st.integers(0, 1023)),
         draw(st.integers(0, 5)),
         draw(positions()),
@@ -45,7 +45,7 @@ def states(draw: st.DrawFn) -> VbucketProgress:
 
 
 @given(st.lists(states(), max_size=4, unique_by=lambda state: state.vbucket))
-def test_rows_are_exact(given_states: list[VbucketProgress]) -> None:
+def test_rows_are_exact(given_states: list[LakeVbucketState]) -> None:
     batch = states_to_batch(given_states, 7)
     assert batch.schema == CHANGES
     assert set(batch.column("round").to_pylist()) <= {7}
@@ -54,24 +54,26 @@ def test_rows_are_exact(given_states: list[VbucketProgress]) -> None:
 
 
 def test_two_rows_of_a_vbucket_are_refused() -> None:
-    rows = states_to_batch([VbucketProgress.beginning(3)] * 2, 1).to_pylist()
+    rows = states_to_batch([LakeVbucketState.beginning(3)] * 2, 1).to_pylist()
     with pytest.raises(LakeError, match="two position rows of vbucket 3"):
         states_from_rows(rows)
 
 
-def test_the_first_pending_round_stays_until_its_snapshot_ends() -> None:
-    state = VbucketProgress.beginning(0)
+def test_the_first_incomplete_round_stays_until_its_snapshot_ends() -> None:
+    state = LakeVbucketState.beginning(0)
     state = state.advanced(4, Position(9, 3, 0, 10, 0), brought_rows=True)
-    assert (state.first_pending_round, state.last_complete_round) == (4, None)
+    assert (state.first_incomplete_round, state.last_complete_round) == (4, None)
     state = state.advanced(5, Position(9, 8, 0, 10, 0), brought_rows=True)
-    assert (state.first_pending_round, state.last_data_round) == (4, 5)
+    assert (state.first_incomplete_round, state.last_data_round) == (4, 5)
     state = state.advanced(6, Position(9, 12, 10, 20, 10), brought_rows=True)
-    assert (state.first_pending_round, state.last_complete_round) == (6, 6)
+    assert (state.first_incomplete_round, state.last_complete_round) == (6, 6)
     state = state.advanced(7, Position.complete_at(9, 20), brought_rows=False)
-    assert (state.first_pending_round, state.last_data_round) == (None, 6)
+    assert (state.first_incomplete_round, state.last_data_round) == (None, 6)
 
 
 def test_a_position_that_goes_back_is_refused() -> None:
-    state = VbucketProgress.beginning(5).advanced(1, Position.complete_at(9, 20), brought_rows=True)
+    state = LakeVbucketState.beginning(5).advanced(
+        1, Position.complete_at(9, 20), brought_rows=True
+    )
     with pytest.raises(ValueError, match=r"vbucket 5: .* expected one that does not go back"):
         state.advanced(2, Position.complete_at(9, 19), brought_rows=True)

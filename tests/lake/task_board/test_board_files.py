@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from dcp.cli.views.board_view import board_text
+from dcp.cli.displays.running_tasks import board_text
 from dcp.client.addresses import NodeAddress
 from dcp.client.stats import ConnectionStats, StageStats, WindowStats
 from dcp.errors import ConfigError

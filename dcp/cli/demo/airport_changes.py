@@ -29,11 +29,11 @@ class Changes:
     expiring: tuple[bytes, ...]
 
     def untouched(
-        self, source: Mapping[str, Mapping[str, object]]
+        self, stored: Mapping[str, Mapping[str, object]]
     ) -> dict[str, Mapping[str, object]]:
         """Return the airports that none of these changes."""
         changed = {key for key, _ in self.updated} | {*self.deleted, *self.expiring}
-        return {icao: each for icao, each in source.items() if _key(icao) not in changed}
+        return {icao: each for icao, each in stored.items() if _key(icao) not in changed}
 
 
 def airports() -> dict[str, dict[str, object]]:
@@ -53,13 +53,13 @@ def airports() -> dict[str, dict[str, object]]:
     return {icao: dict(airport) for icao, airport in airportsdata.load("ICAO").items()}
 
 
-def documents(source: Mapping[str, Mapping[str, object]]) -> list[Document]:
+def documents(stored: Mapping[str, Mapping[str, object]]) -> list[Document]:
     """Return every airport as a key ``airport_<ICAO>`` and its JSON."""
-    return [(_key(icao), _json(airport)) for icao, airport in source.items()]
+    return [(_key(icao), _json(airport)) for icao, airport in stored.items()]
 
 
 def changes(
-    source: Mapping[str, Mapping[str, object]],
+    stored: Mapping[str, Mapping[str, object]],
     *,
     updates: int,
     deletes: int,
@@ -67,10 +67,10 @@ def changes(
     seed: int,
 ) -> Changes:
     """Pick airports at random (seeded): some get a new elevation, some close, some expire."""
-    chosen = Random(seed).sample(sorted(source), updates + deletes + expiries)
+    chosen = Random(seed).sample(sorted(stored), updates + deletes + expiries)
     updated, deleted = chosen[:updates], chosen[updates : updates + deletes]
     return Changes(
-        updated=tuple((_key(icao), _json(_resurveyed(source[icao]))) for icao in updated),
+        updated=tuple((_key(icao), _json(_resurveyed(stored[icao]))) for icao in updated),
         deleted=tuple(map(_key, deleted)),
         expiring=tuple(map(_key, chosen[updates + deletes :])),
     )
@@ -87,16 +87,16 @@ class LostWrites:
 
 
 def lost_writes(
-    source: Mapping[str, Mapping[str, object]],
+    stored: Mapping[str, Mapping[str, object]],
     is_there: Callable[[bytes], bool],
     *,
     seed: int,
 ) -> LostWrites:
     """Pick writes that only one node gets (seeded).
 
-    ``source`` has airports as they are stored, ``is_there`` says which keys that node holds.
+    ``is_there`` says which keys that node holds.
     """
-    codes = [icao for icao in sorted(source) if is_there(_key(icao))]
+    codes = [icao for icao in sorted(stored) if is_there(_key(icao))]
     chosen = Random(seed).sample(codes, _LOST_UPDATES + _LOST_DELETES + _KEPT)
     updated, rest = chosen[:_LOST_UPDATES], chosen[_LOST_UPDATES:]
     imagined = (f"PHANTOM{number}" for number in count(1))
@@ -106,9 +106,9 @@ def lost_writes(
             (_key(icao), _json({"icao": icao, "name": "Never was", "country": "XX"}))
             for icao in new
         ),
-        updated=tuple((_key(icao), _json(_resurveyed(source[icao]))) for icao in updated),
+        updated=tuple((_key(icao), _json(_resurveyed(stored[icao]))) for icao in updated),
         deleted=tuple(map(_key, rest[:_LOST_DELETES])),
-        kept=tuple((_key(icao), _json(_resurveyed(source[icao]))) for icao in rest[_LOST_DELETES:]),
+        kept=tuple((_key(icao), _json(_resurveyed(stored[icao]))) for icao in rest[_LOST_DELETES:]),
     )
 
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from dcp.cli.displays.seqno_progress import seqno_display
 from dcp.cli.terminal.output import say, say_json
-from dcp.cli.views.seqno_progress import seqno_display
 from dcp.lake.rounds.backfill_plan import BackfillReport
 from dcp.lake.rounds.observer import NEXT_ROUND, Observer, RoundProgress
 from dcp.lake.rounds.round_plan import Idle, RoundPlan

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from dcp.cli.demo.demo_data import LostWrites, lost_writes
-from dcp.cli.demo.demo_producer import USER, VBUCKETS, DemoProducer
+from dcp.cli.demo.airport_changes import LostWrites, lost_writes
+from dcp.cli.demo.serve_process import USER, VBUCKETS, DemoProducer
+from dcp.cli.displays.run_output import replicate_aloud
 from dcp.cli.terminal.output import say
 from dcp.cli.terminal.table import table
-from dcp.cli.views.run_output import replicate_aloud
 from dcp.types import vbucket_of
 
 if TYPE_CHECKING:
@@ -32,21 +32,18 @@ def second_act(
     producer: DemoProducer,
     settings: "Settings",
     lake: "LakeTables",
-    source: Mapping[str, Mapping[str, object]],
+    stored: Mapping[str, Mapping[str, object]],
     *,
     sound: int,
     seed: int,
 ) -> None:
-    """Show a failover with a lost tail; ``sound`` is the version of docs before it.
-
-    ``source`` has airports as they are stored.
-    """
+    """Show a failover with a lost tail; ``sound`` is the version of docs before it."""
     from dcp.client.kv.admin_client import AdminClient
     from dcp.client.kv.kv_client import KvClient
 
     account = (producer.seeds, USER, producer.password, producer.bucket)
     with KvClient(*account) as client, AdminClient(*account) as admin:
-        writes = lost_writes(source, _is_on_lost_node, seed=seed)
+        writes = lost_writes(stored, _is_on_lost_node, seed=seed)
         say()
         say(f"Second act. Node {_LOST_NODE} gets writes that its replica has not seen yet:")
         admin.pause_replication()

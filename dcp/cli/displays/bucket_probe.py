@@ -6,7 +6,7 @@ from typing import Final
 from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.client.kv.kv_connection import signed_in, stat_number
-from dcp.client.probe import ClusterView, first_answer, probe_cluster
+from dcp.client.probe import ProbedCluster, first_answer, probe_cluster
 from dcp.client.seed_lookup import find_seeds
 from dcp.errors import RemoteProtocolError, SourceError
 from dcp.lake.config.settings import Settings
@@ -21,7 +21,7 @@ _TIMEOUT_SECONDS: Final = 10.0
 class BucketProbe:
     """The contents of a bucket; ``documents`` is None where a node does not tell this user."""
 
-    cluster: ClusterView
+    cluster: ProbedCluster
     documents: int | None
     offers_tls: bool
 

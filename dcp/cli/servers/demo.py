@@ -1,7 +1,7 @@
 """``dcplake demo``: the whole product in a minute, on real documents and on this machine alone.
 
 A producer process, 28,000 airports, replication, a day's changes, replication again; then two
-questions in SQL, one of them about the past. The second act is in ``demo_rollback.py``.
+questions in SQL, one of them about the past. The second act is in ``dcp/cli/demo``.
 """
 
 import os
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
-from dcp.cli.demo.demo_data import Changes, Document, airports, changes, documents
-from dcp.cli.demo.demo_producer import USER, DemoProducer
-from dcp.cli.demo.demo_rollback import say_in_order, second_act
+from dcp.cli.demo.airport_changes import Changes, Document, airports, changes, documents
+from dcp.cli.demo.second_act import say_in_order, second_act
+from dcp.cli.demo.serve_process import USER, DemoProducer
+from dcp.cli.displays.run_output import replicate_aloud
 from dcp.cli.terminal.output import say
 from dcp.cli.terminal.progress import progress
 from dcp.cli.terminal.table import table
-from dcp.cli.views.run_output import replicate_aloud
 from dcp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _FOR_FEW_ROWS: Final = {
 """Settings of Spark: it writes and compiles no Java for rows, and a stage is no job of its own."""
 _QUESTION: Final = """\
 SELECT document:country::string AS country, count(*) AS airports
-FROM {source} GROUP BY country ORDER BY airports DESC, country LIMIT 10"""
+FROM {relation} GROUP BY country ORDER BY airports DESC, country LIMIT 10"""
 
 
 def run(
@@ -59,8 +59,8 @@ def run(
     find_java_home()
     delta_jars()
     _make_fresh(folder)
-    source = airports()
-    day = changes(source, updates=400, deletes=150, expiries=12, seed=seed)
+    stored = airports()
+    day = changes(stored, updates=400, deletes=150, expiries=12, seed=seed)
     begin = time.monotonic()
     starting = DemoProducer(folder / "producer.log")
     os.environ["DCPLAKE_PASSWORD"] = starting.password
@@ -71,8 +71,8 @@ def run(
             say(f"producer: bucket {producer.bucket!r} on {', '.join(producer.seeds)}, 64 vbuckets")
             settings = _settings(folder, producer)
             with KvClient(producer.seeds, USER, producer.password, producer.bucket) as client:
-                with progress("airports stored", len(source), "documents") as advance:
-                    client.set(_counted(documents(source), advance))
+                with progress("airports stored", len(stored), "documents") as advance:
+                    client.set(_counted(documents(stored), advance))
                 spark_starts.result()
                 first = replicate_aloud("first replication", settings)
                 _change(client, day)
@@ -81,7 +81,7 @@ def run(
             with opened_lake(settings) as lake:
                 show_for_queries(lake)
                 _ask(lake, before, after)
-                second_act(producer, settings, lake, day.untouched(source), sound=after, seed=seed)
+                second_act(producer, settings, lake, day.untouched(stored), sound=after, seed=seed)
     _close(folder, time.monotonic() - begin)
     return 0
 
@@ -152,10 +152,10 @@ def _ask(lake: "LakeTables", before: int, after: int) -> None:
     )
 
 
-def _by_country(lake: "LakeTables", title: str, source: str) -> str:
+def _by_country(lake: "LakeTables", title: str, relation: str) -> str:
     from dcp.lake.query.answers import answer
 
-    found = answer(lake.spark, _QUESTION.format(source=source))
+    found = answer(lake.spark, _QUESTION.format(relation=relation))
     return f"{title}\n{table(found.columns, [tuple(row) for row in found.collect()])}"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dcp.cli.views.producer_view import NodeFigures, looks_at_node, node_shown
+from dcp.cli.displays.node_connections import NodeFigures, looks_at_node, node_shown
 from dcp.client.addresses import NodeAddress
 from dcp.client.seed_lookup import HttpAnswer
 from dcp.errors import NodeUnavailableError, SourceError
@@ -29,7 +29,7 @@ class Scripted:
 
 
 def looks(script: Scripted, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeFigures]:
-    monkeypatch.setattr("dcp.cli.views.producer_view.ask_over_http", script.ask)
+    monkeypatch.setattr("dcp.cli.displays.node_connections.ask_over_http", script.ask)
     credentials = Credentials("user", Secret("password"))
     return looks_at_node("127.0.0.1:1", credentials, None, allows_plain=False, is_relay=False)
 

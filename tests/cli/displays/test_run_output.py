@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dcp.cli.views import run_output
-from dcp.cli.views.run_output import PlainObserver
+from dcp.cli.displays import run_output
+from dcp.cli.displays.run_output import PlainObserver
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
 from dcp.lake.rounds.observer import NEXT_ROUND, StreamProgress, round_progress
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskBudget, TaskPlan
-from dcp.lake.tables.vbucket_state import VbucketProgress
+from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.protocol.position import Position
 from tests.client.drained import wait_for
 
@@ -68,7 +68,7 @@ WINDOWS = WindowPlan.of(FlowControlSettings(), 1)
 
 
 def plan_of(target_seqno: int) -> RoundPlan:
-    state = VbucketProgress(0, 0, Position.beginning())
+    state = LakeVbucketState(0, 0, Position.beginning())
     stream = StreamPlan(state, NodeAddress("a", 1), target_seqno)
     return RoundPlan("lake", 7, (TaskPlan(0, (stream,), (), WINDOWS),), (), TaskBudget(1000, 10.0))
 

@@ -1,1 +1,0 @@
-"""Views of runs, producers and relays."""
