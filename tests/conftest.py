@@ -101,7 +101,15 @@ _WITH_GREAT_EXPECTATIONS: Final = (
 )
 """Modules that one process tests, since its first import takes eight seconds of CPU."""
 
+_WITH_AIRFLOW: Final = (
+    "airflow/test_dag.py",
+    "airflow/test_dag_runs.py",
+    "airflow/test_first_steps.py",
+)
+"""Modules that one process tests, since they share an Airflow home, whose database is made once."""
+
 _TOGETHER: Final = {
+    "Airflow": _WITH_AIRFLOW,
     "one driver": _OF_ONE_DRIVER,
     "Great Expectations": _WITH_GREAT_EXPECTATIONS,
 }
@@ -208,6 +216,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def passwords_salted_once() -> Iterator[None]:
+    """Salt each password once for thousands of clusters and clients: it takes as long as all
+    else of their start. The nodes of all clusters have one password.
+    """
+    from dcp.protocol import credentials
+    from dcp.server.bucket import auth
+
+    slow = (auth, "_salted"), (auth, "_node_credentials"), (credentials, "pbkdf2_hmac")
+    with pytest.MonkeyPatch.context() as patched:
+        for module, name in slow:
+            patched.setattr(module, name, cache(getattr(module, name)))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ find exactly that one.
 import ast
 import re
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -320,6 +321,18 @@ API_MAY_IMPORT = frozenset({"lake", "errors", "installation", "__version__"})
 OURS = frozenset({"dcp", "dcplake", "jobs", "tests", "benchmarks"})
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """Let the trees go that the tests of this module share: a million objects."""
+    yield
+    tree_of.cache_clear()
+
+
 def imported_modules(tree: ast.Module, package: str) -> Iterator[tuple[int, str]]:
     """Line and full name of everything that is imported, wherever in the module it stands.
 
@@ -428,7 +441,7 @@ def violations(root: Path) -> list[str]:
     found: list[str] = []
     for folder in ("dcp", "dcplake", "jobs", "airflow", "schemas"):
         for path in sorted((root / folder).rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+            tree = tree_of(path)
             relative = path.relative_to(root)
             in_part = folder == "dcp" and relative.with_suffix("").parts[1]
             if in_part and in_part != "__init__" and in_part not in MAY_IMPORT:
@@ -456,9 +469,7 @@ def of_the_producer_alone(root: Path) -> list[str]:
     """
     imported: dict[str, set[str]] = {}
     found: list[str] = []
-    trees = {
-        name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules_of(root).items()
-    }
+    trees = {name: tree_of(path) for name, path in modules_of(root).items()}
     for name, tree in trees.items():
         for _, used in imported_modules(tree, name.rpartition(".")[0]):
             imported.setdefault(used, set()).add(part_of(name))
@@ -489,7 +500,7 @@ def test_our_tree_keeps_the_layers() -> None:
 
 def test_who_may_name_delta_does() -> None:
     for name in MAY_NAME_DELTA:
-        tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
+        tree = tree_of(ROOT / name)
         assert list(names_of_the_store(ROOT / name, ROOT, tree)), f"{name} names nothing of Delta"
 
 
@@ -499,7 +510,7 @@ def test_server_and_producer_do_io_at_their_edge_only() -> None:
     found = set()
     for part in ("server", "producer"):
         for path in (ROOT / "dcp" / part).rglob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            tree = tree_of(path)
             names = {name.split(".")[0] for _, name in imported_modules(tree, f"dcp.{part}")}
             if names & INPUT_AND_OUTPUT:
                 found.add(path.stem)
@@ -519,7 +530,7 @@ def imports_among(modules: dict[str, Path]) -> dict[str, set[str]]:
     """Return the imports of each of these modules among them, for types alone, too."""
     found: dict[str, set[str]] = {}
     for name, path in modules.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         named = [each for _, each in imported_modules(tree, name.rpartition(".")[0])]
         owners = {each if each in modules else each.rpartition(".")[0] for each in named}
         found[name] = (owners & modules.keys()) - {name}
@@ -585,7 +596,7 @@ def test_no_folder_has_more_modules_than_fit_on_a_screen() -> None:
 def test_no_two_public_classes_have_one_name() -> None:
     homes: dict[str, list[str]] = {}
     for name, path in modules_of(ROOT).items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(name)
     assert {name: at for name, at in homes.items() if len(at) > 1} == {}
@@ -623,7 +634,7 @@ def public_methods_of(node: ast.ClassDef) -> set[str]:
 def classes_of(root: Path) -> Iterator[tuple[str, ast.ClassDef]]:
     """All classes of `dcp`, with the names of their modules."""
     for name, path in sorted(modules_of(root).items()):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 yield name, node
 
@@ -640,29 +651,40 @@ def too_large_classes(root: Path) -> dict[str, str]:
     return found
 
 
+@cache
+def outside_assignments(root: Path) -> dict[str, set[str]]:
+    """Assignments to attributes of objects that their function did not make.
+
+    Returns for each the classes of other modules that have an attribute of the name. An attribute
+    that a class of the module has, too, is none.
+    """
+    owners: dict[str, set[str]] = {}
+    for module, node in classes_of(root):
+        for name in attributes_of(node):
+            owners.setdefault(name, set()).add(f"{module}.{node.name}")
+    found = {}
+    for module, path in modules_of(root).items():
+        for function in ast.walk(tree_of(path)):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                made = {"self", "cls"} | names_made_in(function)
+                for each in ast.walk(function):
+                    if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
+                        homes = owners.get(each.attr, set())
+                        is_own = isinstance(each.value, ast.Name) and each.value.id in made
+                        is_own |= module in {home.rpartition(".")[0] for home in homes}
+                        if homes and not is_own:
+                            found[f"{module}:{each.lineno} assigns {ast.unparse(each)}"] = homes
+    return found
+
+
 def assignments_from_outside(root: Path, open_classes: Collection[str] = OPEN_CLASSES) -> list[str]:
     """Assignments to attributes of objects of other modules' classes, found by their names.
 
     What a module may assign to: `self`, objects of its own classes, what the function has just
     made, and the `OPEN_CLASSES`.
     """
-    owners: dict[str, set[str]] = {}
-    for module, node in classes_of(root):
-        is_open = f"{module}.{node.name}" in open_classes
-        for name in attributes_of(node):
-            owners.setdefault(name, set()).add("" if is_open else module)
-    found = []
-    for module, path in sorted(modules_of(root).items()):
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                made = {"self", "cls"} | names_made_in(function)
-                for each in ast.walk(function):
-                    if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
-                        homes = owners.get(each.attr, {module})
-                        is_own = isinstance(each.value, ast.Name) and each.value.id in made
-                        if not is_own and not homes & {module, ""}:
-                            found.append(f"{module}:{each.lineno} assigns {ast.unparse(each)}")
-    return sorted(set(found))
+    assigned = outside_assignments(root)
+    return sorted(each for each, homes in assigned.items() if homes.isdisjoint(open_classes))
 
 
 def names_made_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:

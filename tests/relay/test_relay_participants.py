@@ -1,7 +1,8 @@
 """Each participant is cut, stalled or killed under each strategy: the others go on as it says.
 
-A cluster, ``dcplake relay`` as a process, and two consumers. The
-oracle is what was written: who reads in the end has every document, as it was written at last.
+A cluster, a relay, and two consumers. Where cluster or relay are killed or stalled, the relay is
+``dcplake relay`` as a process. The oracle is what was written: who reads in the end has every
+document, as it was written at last.
 
     fc       one consumer stalls                  one consumer is cut
     max      cluster and the other go on          both go on
@@ -24,14 +25,16 @@ import pytest
 
 from dcp.client.kv.kv_client import KvClient
 from dcp.producer.cluster import ProducerCluster
+from dcp.protocol.flow_spec import parse_flow_spec
 from dcp.records import read
+from dcp.relay.thread import Relay
 from dcp.relay_figures import RelayFigures
 from tests.cli.own_process import port_kept
 from tests.cli.serving import Serving
 from tests.client.drained import USERS, fill, wait_for
 from tests.producer.raw_client import PLAIN_FEATURES, RawClient
 from tests.relay.lakes import PATIENCE_SECONDS, Lake
-from tests.relay.relaying import Relaying, relaying
+from tests.relay.relaying import relaying
 
 MakeCluster = Callable[..., ProducerCluster]
 ((USER, PASSWORD),) = USERS.items()
@@ -53,19 +56,18 @@ ALL = ["max", "min,t:2s", "tagged,g:7,t:2s"]
 
 @dataclass
 class Scene:
-    """A cluster in this process, a relay of its own, and two lakes of group 7."""
+    """A cluster in this process, a relay, and two lakes of group 7."""
 
     cluster: ProducerCluster
-    relay: Relaying
-    folder: Path
-    options: tuple[str, ...]
+    seed: str
+    """The relay's."""
     lakes: list[Lake] = field(default_factory=list)
 
     def write_much(self, prefix: str) -> None:
         fill(self.cluster, MUCH, DOCUMENT_BYTES, prefix)
 
     def told(self) -> RelayFigures:
-        with RawClient(self.relay.seed, PATIENCE_SECONDS) as client:
+        with RawClient(self.seed, PATIENCE_SECONDS) as client:
             told = client.log_in(PLAIN_FEATURES, USER, PASSWORD).statistics("relay")
         return read(RelayFigures, json.loads(told["relay"]))
 
@@ -86,26 +88,36 @@ class Scene:
             assert lake.rollbacks == {}
 
 
-MakeScene = Callable[..., Scene]
+MakeScene = Callable[[str], Scene]
+
+
+def begun(stack: ExitStack, cluster: ProducerCluster, seed: str) -> Scene:
+    """Return a scene where both lakes hold some documents."""
+    scene = Scene(cluster, seed)
+    for name in ("first#gtag=7", "second#gtag=7"):
+        lake = Lake(seed, VBUCKETS, name, window_bytes=10_000)
+        scene.lakes.append(stack.enter_context(closing(lake)))
+    fill(cluster, 8)
+    scene.all_have_all()
+    return scene
 
 
 @pytest.fixture
-def make_scene(make_cluster: MakeCluster, tmp_path: Path) -> Iterator[MakeScene]:
+def make_scene(make_cluster: MakeCluster, make_relay: Callable[..., Relay]) -> Iterator[MakeScene]:
+    """Returns a function that makes a scene in this process."""
     with ExitStack() as stack:
 
-        def make(fc: str, idle_timeout_seconds: float = 60.0) -> Scene:
-            cluster = make_cluster(vbuckets=VBUCKETS, idle_timeout_seconds=idle_timeout_seconds)
-            options = ("--fc", fc, "--window-bytes", str(WINDOW_BYTES))
-            relay = stack.enter_context(relaying(cluster, tmp_path, *options))
-            scene = Scene(cluster, relay, tmp_path, options)
-            for name in ("first#gtag=7", "second#gtag=7"):
-                lake = Lake(relay.seed, VBUCKETS, name, window_bytes=10_000)
-                scene.lakes.append(stack.enter_context(closing(lake)))
-            fill(cluster, 8)
-            scene.all_have_all()
-            return scene
+        def make(fc: str) -> Scene:
+            cluster = make_cluster(vbuckets=VBUCKETS)
+            flow = {"flow_spec": parse_flow_spec(fc), "window_bytes": WINDOW_BYTES}
+            [seed] = make_relay(cluster, **flow).seeds
+            return begun(stack, cluster, seed)
 
         yield make
+
+
+def options_of(fc: str) -> tuple[str, ...]:
+    return "--fc", fc, "--window-bytes", str(WINDOW_BYTES)
 
 
 # --- one consumer
@@ -148,7 +160,7 @@ def test_a_consumer_that_is_cut_is_waited_for_no_more(make_scene: MakeScene, fc:
     gone.close()
     going.run_to(scene.cluster)
     assert scene.told().ejections == 0
-    gone.connect(scene.relay.seed)
+    gone.connect(scene.seed)
     scene.all_have_all()
 
 
@@ -156,45 +168,51 @@ def test_a_consumer_that_is_cut_is_waited_for_no_more(make_scene: MakeScene, fc:
 
 
 @pytest.mark.parametrize(("fc", "times"), list(zip(ALL, [1, 1, 2], strict=True)))
-def test_the_relay_is_killed(make_scene: MakeScene, fc: str, times: int) -> None:
+def test_the_relay_is_killed(
+    make_cluster: MakeCluster, tmp_path: Path, fc: str, times: int
+) -> None:
     """In the middle of what it receives; the cluster does not wait for the dead one."""
-    scene = make_scene(fc)
-    for turn in range(times):
-        scene.write_much(f"turn{turn}")
-        for lake in scene.lakes:
-            lake.take_one(0.05)
-        scene.relay.kill()
-        scene.write_much(f"away{turn}")
-        for lake in scene.lakes:
-            lake.close()
-        with relaying(scene.cluster, scene.folder, *scene.options) as again:
-            scene.relay = again
+    cluster = make_cluster(vbuckets=VBUCKETS)
+    with ExitStack() as stack:
+        relay = stack.enter_context(relaying(cluster, tmp_path, *options_of(fc)))
+        scene = begun(stack, cluster, relay.seed)
+        for turn in range(times):
+            scene.write_much(f"turn{turn}")
             for lake in scene.lakes:
-                lake.connect(again.seed)
+                lake.take_one(0.05)
+            relay.kill()
+            scene.write_much(f"away{turn}")
+            for lake in scene.lakes:
+                lake.close()
+            relay = stack.enter_context(relaying(cluster, tmp_path, *options_of(fc)))
+            for lake in scene.lakes:
+                lake.connect(relay.seed)
             scene.all_have_all()
-            if turn < times - 1:
-                scene.write_much("between")
-                scene.all_have_all()
+            scene.write_much(f"after{turn}")
+            scene.all_have_all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fc", ALL)
-def test_the_relay_is_stalled(make_scene: MakeScene, fc: str) -> None:
+def test_the_relay_is_stalled(make_cluster: MakeCluster, tmp_path: Path, fc: str) -> None:
     """Until the cluster closes its connection, and longer than all timeouts; nobody is ejected."""
-    scene = make_scene(fc, idle_timeout_seconds=IDLE_SECONDS)
-    scene.write_much("before")
-    with _stopped(scene.relay.process.pid):
-        scene.write_much("meanwhile")
-        for lake in scene.lakes:
-            while lake.take_one(0.1):
-                pass
-        assert not any(lake.has_all_of(scene.cluster) for lake in scene.lakes)
-        wait_for("it is dropped", lambda: not _connections(scene.cluster), PATIENCE_SECONDS)
-        sleep(STUCK_SECONDS)
-    scene.all_have_all()
-    scene.write_much("after")
-    scene.all_have_all()
-    assert scene.told().ejections == 0
+    cluster = make_cluster(vbuckets=VBUCKETS, idle_timeout_seconds=IDLE_SECONDS)
+    with ExitStack() as stack:
+        relay = stack.enter_context(relaying(cluster, tmp_path, *options_of(fc)))
+        scene = begun(stack, cluster, relay.seed)
+        scene.write_much("before")
+        with _stopped(relay.process.pid):
+            scene.write_much("meanwhile")
+            for lake in scene.lakes:
+                while lake.take_one(0.1):
+                    pass
+            assert not any(lake.has_all_of(cluster) for lake in scene.lakes)
+            wait_for("it is dropped", lambda: not _connections(cluster), PATIENCE_SECONDS)
+            sleep(STUCK_SECONDS)
+        scene.all_have_all()
+        scene.write_much("after")
+        scene.all_have_all()
+        assert scene.told().ejections == 0
 
 
 def _connections(cluster: ProducerCluster) -> int:
@@ -245,12 +263,11 @@ def test_the_cluster_is_killed(
     monkeypatch.setenv("DCPLAKE_PASSWORD", PASSWORD)
     words = ("--vbuckets", str(VBUCKETS), "--data", str(tmp_path / "cluster"), "--port")
     keys: list[bytes] = []
-    options = ("--fc", fc, "--window-bytes", str(WINDOW_BYTES))
     with ExitStack() as stack:
         cluster = Serving(USER, *words, "0")
         stack.callback(lambda: cluster.kill())  # noqa: PLW0108  (whichever runs then)
         port = cluster.seeds[0].rpartition(":")[2]
-        relay = stack.enter_context(relaying(cluster, tmp_path / "relay", *options))
+        relay = stack.enter_context(relaying(cluster, tmp_path / "relay", *options_of(fc)))
         lakes = [
             stack.enter_context(closing(Lake(relay.seed, VBUCKETS, f"{n}#gtag=7"))) for n in "ab"
         ]

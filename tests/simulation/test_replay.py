@@ -53,7 +53,7 @@ def test_options_are_the_seeds_own() -> None:
 @pytest.mark.parametrize(
     ("mutation", "begin", "promises"),
     [
-        ("publishes half snapshots", 9, ("P1/P2",)),
+        ("publishes half snapshots", 13, ("P1/P2",)),
         ("takes back no dead rows", 10, ("P1/P2", "P6")),
         ("driver does not look for others", 87, ("P7",)),
         ("a flush takes nothing", 9, ("P1/P2",)),

@@ -1,7 +1,5 @@
 """``dcplake erase``: documents go with all their versions, and rollbacks stay exact."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -16,6 +14,7 @@ from dcp.errors import ConfigError, FencedError, IncompleteRunError, LakeError
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
 from dcp.lake.change_log.erase_request import Erasure, key_hash
+from dcp.lake.change_log.stop_points import STEPS
 from dcp.lake.config.settings import ApplySettings, Settings
 from dcp.lake.config.table_names import AUDIT_TABLE, QUALITY_TABLE
 from dcp.lake.receive.source_access import query_cluster, source_access
@@ -33,9 +32,8 @@ from dcp.server.model.manifest import DEFAULT_ID
 from dcp.threads import in_thread
 from tests.client.drained import wait_for
 from tests.lake.figures import figures_of
-from tests.lake.object_store import BUCKET, ObjectStore
 from tests.lake.receive.test_private_values import require_nowhere
-from tests.lake.receiving import lake_of, settings_for, write_config
+from tests.lake.receiving import lake_of, settings_for
 from tests.lake.replicas import source_rows, table_rows
 
 if TYPE_CHECKING:
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
 VBUCKETS = 4
 COLLECTION = "_default._default"
 QUICK = {"quiet_seconds": 0.2}
+ERASE_STEPS = [step for step in STEPS if step.startswith("erase.")]
 
 
 @pytest.fixture
@@ -247,6 +246,36 @@ def test_an_erasure_that_fails_is_told_and_tried_again(
     assert not check_erased(settings, erasure("key-7")).found
 
 
+class DriverDiedError(BaseException):
+    """No code of the product handles it."""
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+@pytest.mark.parametrize("step", ERASE_STEPS)
+def test_the_next_driver_erases_wherever_one_died(
+    cluster: ProducerCluster, settings: Settings, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """In `test_crashes`, the process of a driver is killed at the later steps."""
+
+    def die(reached: str) -> None:
+        if reached == step:
+            raise DriverDiedError
+
+    run(settings, once=True)
+    cluster.delete(b"key-7")
+    run(settings, once=True)
+    _, action = ask_erasure(settings, erasure("key-7"))
+    with monkeypatch.context() as patched:
+        patched.setattr("dcp.lake.run.driver_erasures.reached", die)
+        with pytest.raises(DriverDiedError):
+            run(settings, once=True)
+    assert answer(settings, action).state is ActionState.BEGUN
+    run(settings, once=True)
+    assert answer(settings, action).state is ActionState.DONE
+    assert not check_erased(settings, erasure("key-7")).found
+    assert table_rows(lake_of(settings), None) == source_rows(cluster, high(cluster))
+
+
 @pytest.mark.usefixtures("lakes_in_memory")
 def test_a_round_that_was_planned_before_a_request_brings_no_value(
     cluster: ProducerCluster, settings: Settings
@@ -341,32 +370,3 @@ def test_no_file_of_a_lake_has_an_erased_document(
     assert table_rows(lake, None) == source_rows(replicated, high(replicated))
     assert verify(settings, spark=spark).differing == 0
     assert figures_of(lake).warnings == ()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_the_commands_erase_in_an_object_store(cluster: ProducerCluster, tmp_path: Path) -> None:
-    def command(*words: str, code: int = 0) -> str:
-        program = [sys.executable, "-m", "dcp.cli.main", *words, "--config", str(config)]
-        done = subprocess.run(program, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    with ObjectStore() as store:
-        settings = settings_for(cluster, tmp_path)
-        root = f"s3://{BUCKET}/lake"
-        config = write_config(settings.source, root, store.options, "local[2]", tmp_path)
-        command("run", "--once")
-        cluster.delete(b"key-7")
-        command("run", "--once")
-        keys = tmp_path / "keys.txt"
-        keys.write_text("key-7\n")
-        told = command("erase", "--keys", str(keys))
-        assert (
-            "keys of _default._default: 1, 1 of them in the lake; rows: 2 in changes, 0 in docs"
-            in told
-        )
-        assert "hold some" in command("erase", "--keys", str(keys), "--check", code=5)
-        command("run", "--once")
-        assert "none of" in command("erase", "--keys", str(keys), "--check")
-        assert "equal" in command("verify")

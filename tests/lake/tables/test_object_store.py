@@ -1,4 +1,4 @@
-"""A lake on S3, with the settings of docs/howto/object-stores.md, in one session of its own."""
+"""Lakes on S3, with the settings of docs/howto/object-stores.md, in one session of its own."""
 
 import re
 import tomllib
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.fs as pafs
 import pytest
 
-from dcp.errors import FencedError, LakeError
+from dcp.errors import FencedError, IncompleteRunError, LakeError
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.settings import Settings
 from dcp.lake.config.storage_options import s3a_settings
@@ -61,15 +61,32 @@ def documented_options(store: ObjectStore) -> dict[str, str]:
     return options | {"endpoint": store.endpoint, "max_retries": "2"}
 
 
-@dataclass
-class Scene:
-    cluster: ProducerCluster
+@dataclass(frozen=True)
+class Shared:
+    """What the tests of this module share: a store, and a driver that finds it."""
+
     store: ObjectStore
     host: DriverHost
     folder: Path
+
+
+@dataclass
+class Scene:
+    cluster: ProducerCluster
+    shared: Shared
+    folder: Path
     spark: "SparkSession"
+    lake_name: str = LAKE
     output: str = ""
     written: int = 0
+
+    @property
+    def store(self) -> ObjectStore:
+        return self.shared.store
+
+    @property
+    def host(self) -> DriverHost:
+        return self.shared.host
 
     @property
     def settings(self) -> Settings:
@@ -89,7 +106,7 @@ class Scene:
             "source.username": settings.source.username,
             "source.password_file": settings.source.password_file,
             "round.quiet_seconds": settings.round.quiet_seconds,
-            "lake.root": ROOT,
+            "lake.root": f"s3://{BUCKET}/{self.lake_name}",
             "lake.storage_options": ",".join(
                 f"{name}={value}" for name, value in documented_options(self.store).items()
             ),
@@ -135,22 +152,35 @@ class Scene:
                 sink.write(file.read_bytes())
 
 
-@pytest.fixture
-def scene(spark: "SparkSession", tmp_path: Path) -> Iterator[Scene]:
-    with (
-        ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=5)) as cluster,
-        ObjectStore() as store,
-    ):
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    folder = tmp_path_factory.mktemp("shared")
+    with ObjectStore() as store:
         host = DriverHost(
-            tmp_path / "host",
+            folder / "host",
             s3a_settings(ROOT, documented_options(store), {}) | QUICK,
             AWS_ACCESS_KEY_ID=ACCESS_KEY,
             AWS_SECRET_ACCESS_KEY=SECRET_KEY,
         )
         try:
-            yield Scene(cluster, store, host, tmp_path, spark)
+            yield Shared(store, host, folder)
         finally:
             host.kill()
+
+
+@pytest.fixture
+def cluster() -> Iterator[ProducerCluster]:
+    with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=5)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def scene(
+    spark: "SparkSession", cluster: ProducerCluster, shared: Shared, tmp_path: Path
+) -> Iterator[Scene]:
+    yield Scene(cluster, shared, tmp_path, spark)
+    shared.store.answer = lambda _: None
+    shared.store.ignores_conditions = False
 
 
 def busy_at_each_first_write(store: ObjectStore) -> set[str]:
@@ -261,5 +291,27 @@ def test_a_lake_on_s3(scene: Scene) -> None:
     high = {vbucket: cluster.high_seqno(vbucket) for vbucket in range(4)}
     assert complete_seqnos(lake, latest_round(lake)) == high
     told = [scene.output.encode()]
-    told += [file.read_bytes() for file in scene.folder.rglob("*") if file.is_file()]
+    folders = scene.folder, scene.shared.folder
+    told += [file.read_bytes() for each in folders for file in each.rglob("*") if file.is_file()]
     assert not any(is_in(SECRET_KEY, each) for each in told)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_commands_erase(scene: Scene) -> None:
+    scene.lake_name = "erased"
+    scene.write(20)
+    scene.do("run", "--once")
+    scene.cluster.delete(b"key-7")
+    scene.do("run", "--once")
+    keys = scene.folder / "keys.txt"
+    keys.write_text("key-7\n")
+    told = scene.do("erase", "--keys", str(keys))
+    assert (
+        "keys of _default._default: 1, 1 of them in the lake; rows: 2 in changes, 0 in docs" in told
+    )
+    scene.begin("erase", "--keys", str(keys), "--check")
+    assert "hold some" in scene.ended(IncompleteRunError.exit_code)
+    scene.do("run", "--once")
+    assert "none of" in scene.do("erase", "--keys", str(keys), "--check")
+    assert "equal" in scene.do("verify")

@@ -12,7 +12,9 @@ from dcp.errors import ConfigError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from dcp.protocol import credentials
-from dcp.server.bucket.auth import Outcome, SaslConversation
+from dcp.protocol.credentials import SCRAM_MECHANISMS, Credentials, Secret
+from dcp.server.bucket import auth
+from dcp.server.bucket.auth import REPLICATION_USER, Outcome, SaslConversation
 from dcp.server.bucket.write_path import WritePath
 from dcp.server.model.resume_rules import VbucketFacts
 from dcp.server.model.versions import Content, SyncWrite, Version
@@ -295,6 +297,8 @@ def test_nodes_sign_in_by_scram(make_cluster: MakeCluster, monkeypatch: pytest.M
     monkeypatch.setattr(SaslConversation, "start", started)
     monkeypatch.setattr(hashlib, "pbkdf2_hmac", derives)
     monkeypatch.setattr(credentials, "pbkdf2_hmac", derives)
+    fresh = Credentials(REPLICATION_USER, Secret("fresh"), SCRAM_MECHANISMS[:1])
+    monkeypatch.setattr(auth, "_node_credentials", lambda: fresh)
     cluster = make_cluster(nodes=3, vbuckets=3, replicas=2)
     cluster.wait_until_replicated()
     password = cluster.bucket.users.node_credentials.password.reveal().encode()
