@@ -4,6 +4,7 @@ A record has three forms: `plain` is JSON, `brief` is JSON without the values th
 `row_of` is a row of a table.
 
 A field is stored under its own name, or under the text that marks it (``Annotated[int, "bytes"]``).
+No name begins with an asterisk, as some marks do.
 The fields of a field with the mark `SPREAD` stand beside the others. A property is stored, too, if
 a text marks its result; it is not read back. A record of one field is stored as that field.
 Unsigned 64-bit values are exact: integers in JSON, DECIMAL(20,0) in rows. Times are texts in JSON.
@@ -26,10 +27,10 @@ SPREAD: Final = "*"
 UNSTORED: Final = ""
 """Marks a field that no form of the record has."""
 
-STORED_ONLY: Final = "stored"
+STORED_ONLY: Final = "*stored"
 """Marks a field that `row_of` and `brief` have, and `plain` lacks."""
 
-TOLD_ONLY: Final = "told"
+TOLD_ONLY: Final = "*told"
 """Marks a field that `plain` has, and `row_of` and `brief` lack."""
 
 

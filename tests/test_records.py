@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import pyarrow as pa
 import pytest
@@ -177,3 +177,12 @@ def test_a_row_of_an_older_lake_gives_new_fields_their_defaults() -> None:
 def test_what_is_no_such_record_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError)):
         read(LakeVbucketState, told)
+
+
+def test_any_name_marks_a_field() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Named:
+        first: Annotated[str, "told"]
+        second: Annotated[str, "stored"] = "x"
+
+    assert plain(Named("a")) == {"told": "a", "stored": "x"} == row_of(Named("a"))

@@ -291,7 +291,7 @@ def test_help_waits_for_no_command_and_no_library_that_it_does_not_need() -> Non
         command = [sys.executable, "-c", program, *words]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         loaded = set(done.stdout.split())
-        ours = {"dcp.lake", "dcp.server.node", "dcp.producer"}
+        ours = {"dcp.lake", "dcp.server.node", "dcp.producer.cluster"}
         assert not loaded & {"pyspark", "pydantic", "rich", *ours}
 
 

@@ -24,6 +24,12 @@ class StreamProgress:
 
 @dataclass(frozen=True, slots=True)
 class RoundProgress:
+    """The progress of a round's tasks, also of those that have ended.
+
+    The task board cannot tell it: a task leaves the board with its end, and no decision (here: the
+    health of a run) may depend on the board.
+    """
+
     folder: str
 
     def note(self, task: int, done: StreamProgress) -> None:
