@@ -272,7 +272,8 @@ class _Decoding:
         """
         rows = len(self._rows)
         if rows == 0:
-            return pa.array([], pa.binary()), pa.array([], pa.binary())
+            # An array that is made of a Python list imports pandas.
+            return pa.nulls(0, pa.binary()), pa.nulls(0, pa.binary())
         # The buffer serves as an Arrow array with three segments per frame: key, value, and the
         # bytes up to the next key. Arrow then copies the keys and the values.
         bounds = np.empty((rows, 3), np.int32)

@@ -26,7 +26,7 @@ from dcp.server.model.manifest_table import Row
 from dcp.server.storage.log_names import is_log_name
 from dcp.wire.json_tree import json_tree
 
-FOLDER_VERSION: Final = 4
+FOLDER_VERSION: Final = 5
 _MOST_SHOWN: Final = 60
 """Error messages show at most so many characters of a wrong value."""
 _NUMBERS: Final = is_list_of(is_number)

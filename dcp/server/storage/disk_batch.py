@@ -34,7 +34,7 @@ from dcp.server.storage.disk_ranges import LostRanges, U64s, no_seqnos
 from dcp.server.storage.frame_crcs import RunningCrcs, U32s, no_crcs
 from dcp.types import U64_MAX
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 _FILE_MAGIC: Final = b"DCPDISK\n"
 _BATCH_MAGIC: Final = b"DCPBATCH"
 _FILE: Final = Struct("<8s3Q")

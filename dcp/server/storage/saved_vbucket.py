@@ -7,17 +7,13 @@ Everything else about a vbucket follows from its items.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from dcp.records import brief, read
 from dcp.server.model.manifest import Manifest
 from dcp.server.model.manifest_table import ManifestTable
-from dcp.server.storage.disk_batch import DiskFormatError
 from dcp.server.storage.disk_file import OsFile
 from dcp.types import FailoverLog
 from dcp.wire.vocabulary import VbucketState
-
-STATE_VERSION: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +60,12 @@ class SavedVbucket:
         return frozenset(number for _, number in self.manifests)
 
     def encode(self) -> bytes:
-        tree = {"version": STATE_VERSION, **brief(self)}
-        return json.dumps(tree, separators=(",", ":")).encode()
+        return json.dumps(brief(self), separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, data: bytes, vbucket: int) -> "SavedVbucket":
-        """Return the state that ``encode`` wrote.
-
-        Raises DiskFormatError if another version of dcplake wrote it.
-        """
-        tree = json.loads(data)
-        if tree["version"] != STATE_VERSION:
-            raise DiskFormatError(
-                f"vbucket {vbucket}: found state version {tree['version']}, "
-                f"expected {STATE_VERSION}"
-            )
-        return read(cls, tree)
+    def decode(cls, data: bytes) -> "SavedVbucket":
+        """Return the state that ``encode`` wrote."""
+        return read(cls, json.loads(data))
 
 
 class StateOnDisk:

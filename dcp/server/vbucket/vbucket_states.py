@@ -75,7 +75,7 @@ class Vbucket:
     def _restore(self, data: VbucketData, home: VbucketHome, state: VbucketState | None) -> None:
         saved = SavedVbucket(VbucketState.ACTIVE, FailoverLog((FailoverEntry(home.first_uuid, 0),)))
         if data.disk.saved_state:
-            saved = SavedVbucket.decode(data.disk.saved_state, self.id)
+            saved = SavedVbucket.decode(data.disk.saved_state)
         data.reopen(saved.base_seqno, saved.complete_seqno, saved.learned_purge_seqno)
         clock = HybridClock(saved.last_cas)
         self._begin(data, saved.failover_log, clock, state or saved.state)
@@ -101,7 +101,7 @@ class Vbucket:
         """Drop manifests that only a rollback to a compacted seqno could need."""
         self.documents.collections.forget_steps(self.data.disk.may_be_cut)
         if self.data.disk.saved_state:
-            saved = SavedVbucket.decode(self.data.disk.saved_state, self.id)
+            saved = SavedVbucket.decode(self.data.disk.saved_state)
             self.named_manifests = saved.manifest_numbers
 
     def _state_at(self, home: VbucketHome, seqno: int) -> SavedVbucket:

@@ -248,8 +248,8 @@ def _forget_bucket(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "kind", "message"),
     [
-        (_change(version=7), ConfigError, "format version: found 7, expected 4"),
-        (_change(version=...), ConfigError, "format version: found None, expected 4"),
+        (_change(version=7), ConfigError, "format version: found 7, expected 5"),
+        (_change(version=...), ConfigError, "format version: found None, expected 5"),
         (
             _write_record("{"),
             ConfigError,

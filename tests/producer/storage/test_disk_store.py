@@ -227,7 +227,7 @@ def test_no_descriptor_is_held_but_for_scans_of_a_replaced_file(tmp_path: Path) 
     ("place", "byte", "message"),
     [
         (0, b"X", "found magic b'XCPDISK"),
-        (8, b"\x01", "found format version 1, expected 3"),
+        (8, b"\x01", "found format version 1, expected 4"),
         (16, b"\x07", "found header CRC"),
         (32, b"\0", "found header CRC"),
     ],

@@ -83,7 +83,7 @@ def test_a_state_goes_to_disk_when_items_do_not_tell_what_changed() -> None:
     now = [SAVED]
     state.state_at = lambda _: now[0]
     first = state.news_at(1)
-    assert SavedVbucket.decode(first, 0) == replace(SAVED, high_seqnos={})
+    assert SavedVbucket.decode(first) == replace(SAVED, high_seqnos={})
     assert state.news_at(1) == first  # it was not written
     written[0] = first
     assert state.news_at(2) == b""

@@ -58,7 +58,7 @@ class _Kept:
 
     @property
     def saved_uuid(self) -> int:
-        saved = SavedVbucket.decode(self.data.disk.saved_state, self.data.vbucket)
+        saved = SavedVbucket.decode(self.data.disk.saved_state)
         return saved.failover_log.current_uuid
 
 
