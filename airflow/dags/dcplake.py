@@ -207,7 +207,7 @@ BACKFILL_PARAMS = {
         description="The most that all tasks together read; no limit where this is empty.",
     ),
 }
-with lake_dag("dcplake_backfill", "Build or rebuild tables from replicas", params=BACKFILL_PARAMS):
+with lake_dag("dcplake_backfill", "Build tables from replica vbuckets", params=BACKFILL_PARAMS):
     submit("backfill", pre_execute=add_params) >> [announce(), quality()]
 
 RESYNC_PARAMS = {"vbuckets": VBUCKETS}

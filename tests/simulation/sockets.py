@@ -25,7 +25,10 @@ class Port:
 
     network: Network
 
-    def __init__(self, host: str, port: int, serve: Callable[[Any], None]) -> None:
+    def __init__(
+        self, host: str, port: int, serve: Callable[[Any], None], option: str = ""
+    ) -> None:
+        """``option`` is for errors of ports, of which there are none here."""
         self.host = host
         self.port = port
         self._serve = serve

@@ -1,7 +1,8 @@
 """Reads the figures of a lake. Status, metrics, page and report render them.
 
 They come from the lake's own tables, without Spark if Delta's log and files suffice, and from its
-task board. Nobody asks the cluster: the newest round's plan says what the cluster had.
+task board. The newest round's plan says what the cluster had. Only a relay is asked for its own
+figures, and only by `read_figures` on request.
 """
 
 import logging

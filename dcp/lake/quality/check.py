@@ -86,7 +86,7 @@ def newest_version(
     replica = next((each for each in replicas_in(lake) if each.name == table), None)
     if replica is None:
         raise LakeError(
-            f"{lake.location}: found no table {table}, expected a replica; replicate first"
+            f"{lake.location}: found no table {table}, expected a replica table; replicate first"
         )
     status = replica_status(lake, replica)
     passed = last_passed(lake, table, suite)

@@ -53,7 +53,7 @@ def refuse_damage(lake: LakeTables) -> None:
     newest = newest_round(lake, commits)
     statuses = {each.name: replica_status(lake, each) for each in replicas_in(lake)}
     refuse_log_behind(str(lake.location), newest, statuses)
-    with spark_errors("the newest positions cannot be read"):
+    with spark_errors("the newest states of vbuckets cannot be read"):
         states_at(lake, newest)
     for name, status in statuses.items():
         status.commit_history.refuse_defect(name, lake.table_sql(name))
@@ -103,7 +103,7 @@ def _states(lake: LakeTables, newest: int, number: int) -> Mapping[int, LakeVbuc
     """
     unread = {vb: LakeVbucketState.beginning(vb) for vb in range(lake.identity.vbucket_count)}
     try:
-        with spark_errors("the newest positions cannot be read"):
+        with spark_errors("the newest states of vbuckets cannot be read"):
             return {**unread, **states_at(lake, newest)}
     except LakeError:
         return {vb: replace(state, epoch=FIRST_EPOCH + number) for vb, state in unread.items()}

@@ -76,10 +76,12 @@ class PassiveConnection:
     def _take(self, event: Event, now: float) -> None:
         if isinstance(event, Ready):
             self.streams.retry(now)
-        stream = self.streams.take(event, now)
+        stream = self.streams.filled_by(event)
         if stream is not None:
+            # Of a batch of items, those before a bad one change the replica.
             self.touched[stream.vbucket] = stream
-        elif isinstance(event, StreamEvent):
+        self.streams.take(event, now)
+        if stream is None and isinstance(event, StreamEvent):
             return
         if not isinstance(event, ItemFrames):
             self.events.append(event)

@@ -121,8 +121,18 @@ class PassiveStreams:
             self.retry_at = now + self._wait_seconds
             self._wait_seconds = min(2 * self._wait_seconds, LONGEST_RETRY_SECONDS)
 
-    def take(self, event: Event, now: float) -> PassiveStream | None:
-        """Pass an event to its stream and return that stream; None if no stream was affected.
+    def filled_by(self, event: Event) -> PassiveStream | None:
+        """Return the stream whose replica an event changes; None if it changes none.
+
+        Another stream may fill the replica, as in a takeover.
+        """
+        if not isinstance(event, StreamEvent):
+            return None
+        stream = self.by_vbucket.get(event.vbucket)
+        return stream if stream is not None and stream.is_in_charge else None
+
+    def take(self, event: Event, now: float) -> None:
+        """Pass an event to its stream.
 
         Raises RemoteProtocolError if the replica rejects the event, or the peer asks for a rollback
         from seqno 0.
@@ -130,15 +140,12 @@ class PassiveStreams:
         if isinstance(event, StreamClosed):
             self._open([event.vbucket], now)
         if not isinstance(event, StreamEvent):
-            return None
+            return
         stream = self.by_vbucket.get(event.vbucket)
         # The peer sent this event before it got the request to close.
         if stream is None:
-            return None
-        # Another stream may fill the replica, as in a takeover; this one's events must not change
-        # it then.
-        is_in_charge = stream.is_in_charge
-        if is_in_charge:
+            return
+        if stream.is_in_charge:
             stream.take(event)
         match event:
             case StreamOpened():
@@ -147,7 +154,6 @@ class PassiveStreams:
                 self._rolled_back(stream, event, now)
             case StreamEnded() | StreamRefused() | StreamRejected():
                 self._lost(stream, now)
-        return stream if is_in_charge else None
 
     def _rolled_back(self, stream: PassiveStream, event: RollbackOrdered, now: float) -> None:
         # From seqno 0 there is nothing to roll back, so asking again would loop forever.

@@ -9,16 +9,18 @@ from time import monotonic, sleep
 
 import pytest
 
-from dcp.errors import NodeUnavailableError
+from dcp.errors import NodeUnavailableError, RemoteProtocolError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.replication import NodeReplicator
 from dcp.protocol.liveness import LivenessSettings
+from dcp.server.model.versions import Version
 from dcp.server.replication.passive_connection import PassiveConnection
+from dcp.server.vbucket.replica import Replica
 from dcp.types import vbucket_of
 from dcp.wire import messages as m
 from dcp.wire.codec import encode
 from dcp.wire.framing import FrameSplitter
-from dcp.wire.vocabulary import EndReason, Magic, Opcode, Status, VbucketState
+from dcp.wire.vocabulary import EndReason, Magic, Opcode, SnapshotFlag, Status, VbucketState
 from tests.producer.in_process_wire import InProcessWire
 from tests.producer.raw_client import PATIENCE_SECONDS
 
@@ -90,6 +92,24 @@ class Talk:
     def say(self, body: m.Body, opcode: Opcode, now: float, **fields: int) -> None:
         frame = encode(body, opcode, **fields).to_bytes()  # type: ignore[arg-type]
         self.connection.feed(FrameSplitter().feed(frame), now)
+
+    def begin_snapshot(self, vbucket: int, end: int, now: float) -> None:
+        body, opaque = m.SnapshotMarker(0, end, SnapshotFlag.MEMORY), self._stream(vbucket)
+        self.say(body, Opcode.DCP_SNAPSHOT_MARKER, now, opaque=opaque, vbucket=vbucket)
+
+    def items(self, vbucket: int, seqnos: list[int], now: float) -> None:
+        """Say all of them in one block."""
+        opaque = self._stream(vbucket)
+        frames = [
+            encode(
+                m.Mutation(b"\0k%d" % seqno, b"1", seqno, 1),
+                Opcode.DCP_MUTATION,
+                opaque=opaque,
+                vbucket=vbucket,
+            ).to_bytes()
+            for seqno in seqnos
+        ]
+        self.connection.feed(FrameSplitter().feed(b"".join(frames)), now)
 
     def refuse(self, vbucket: int, now: float) -> None:
         self.say(
@@ -283,3 +303,23 @@ def test_a_feed_waits_as_long_for_a_connection(
 
     assert asyncio.run(run()) == "TimeoutError"
     assert was_cancelled
+
+
+def test_items_before_a_bad_one_are_noted(
+    pair: ProducerCluster, talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica has them, so its disk and its readers must learn of them."""
+    receive = Replica.receive
+
+    def receives(self: Replica, version: Version) -> None:
+        if version.seqno == 2:
+            raise ValueError("bad item")
+        receive(self, version)
+
+    monkeypatch.setattr(Replica, "receive", receives)
+    talk.accept(pair, 0, 7.0)
+    talk.begin_snapshot(0, 3, 7.0)
+    with pytest.raises(RemoteProtocolError, match="bad item"):
+        talk.items(0, [1, 2, 3], 7.0)
+    assert pair.bucket.replicas.of_node(1)[0].high_seqno == 1
+    assert list(talk.connection.touched) == [0]
