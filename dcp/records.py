@@ -4,10 +4,10 @@ A record has three forms: `plain` is JSON, `brief` is JSON without the values th
 `row_of` is a row of a table.
 
 A field is stored under its own name, or under the text that marks it (``Annotated[int, "bytes"]``).
-No name begins with an asterisk, as some marks do.
-The fields of a field with the mark `SPREAD` stand beside the others. A property is stored, too, if
-a text marks its result; it is not read back. A record of one field is stored as that field.
-Unsigned 64-bit values are exact: integers in JSON, DECIMAL(20,0) in rows. Times are texts in JSON.
+No name begins with an asterisk, as some marks do. The fields of a field with the mark `SPREAD`
+stand beside the others. A property is stored, too, if a text marks its result; it is not read back.
+A record of one field, without such a property, is stored as that field. Unsigned
+64-bit values are exact: integers in JSON, DECIMAL(20,0) in rows. Times are texts in JSON.
 """
 
 from collections.abc import Callable, Mapping
@@ -90,6 +90,12 @@ def row_members(kind: type) -> tuple[tuple[str, Any], ...]:
 
 
 @cache
+def _is_bare(kind: type) -> bool:
+    """Return whether a record is stored as its only field."""
+    return len(_members(kind, UNSTORED)) == 1
+
+
+@cache
 def _defaults(kind: type) -> Mapping[str, Any]:
     return {each.name: _default(each) for each in fields(kind)}
 
@@ -149,15 +155,15 @@ def _told(value: Any, form: _Form) -> Any:
     if not is_dataclass(value) or isinstance(value, type):
         return value
     told: dict[str, Any] = {}
-    members = _members(type(value), form.lacks)
+    members, is_bare = _members(type(value), form.lacks), _is_bare(type(value))
     defaults = {} if form.has_defaults else _defaults(type(value))
     for attribute, name, _ in members:
         each = getattr(value, attribute)
-        if attribute in defaults and each == defaults[attribute] and len(members) > 1:
+        if attribute in defaults and each == defaults[attribute] and not is_bare:
             continue
         found = _told(each, form)
         told |= (found or {}) if name == SPREAD else {name: found}
-    return told if len(members) > 1 else next(iter(told.values()))
+    return next(iter(told.values())) if is_bare else told
 
 
 def read(kind: type[_T], told: Any) -> _T:
@@ -241,7 +247,7 @@ def _record_reader(kind: Any) -> Callable[[Any], Any]:
     ]
 
     def reads(told: Any) -> Any:
-        if len(columns) == 1:
+        if _is_bare(kind):
             told = {columns[0][1]: told}
         values = {}
         for attribute, name, of_field, has_default in parts:

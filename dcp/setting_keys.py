@@ -92,8 +92,9 @@ class Section:
     """Base of the sections: checks each value's type, range and choice, and parses texts.
 
     A field that is no ``key`` is checked by the section itself. A section from which others inherit
-    has no slots, since two bases with slots exclude each other, and takes its values by keyword:
-    then its settings come after those of the section that inherits.
+    takes its values by keyword: then its settings come after those of the section that inherits.
+    It has no slots if it shares a heir with another section: two bases with slots exclude each
+    other.
     """
 
     subject: ClassVar[str] = ""

@@ -16,7 +16,7 @@ from dcp.client.probe import ask_seeds
 from dcp.errors import ConfigError, NodeUnavailableError, SecretError
 from dcp.relay.bucket import NODE, RelayBucket
 from dcp.relay.commands import relay_commands
-from dcp.relay.figure_sources import log_figures, relay_figures
+from dcp.relay.figures_reader import log_figures, relay_figures
 from dcp.relay.settings import RelaySettings
 from dcp.relay.upstream import Upstream
 from dcp.relay_figures import RelayFigures

@@ -5,7 +5,7 @@ effect with the snapshot that carries it. At the seqno of a live event the colle
 
 * A live event that is not published: the table's rows go, and the live rows above it come.
 * A live event that is published, above the restored version: no row of that version returns.
-* A dead event that was published is undone: every row of the version to go back to returns.
+* A dead event that was published is undone: every row of the restored version returns.
 """
 
 from collections.abc import Iterable, Sequence

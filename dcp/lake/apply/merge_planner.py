@@ -10,7 +10,8 @@
 6. Whether the MERGE names its keys: `pays_to_name`.
 7. How much memory a document may take: `reads_table`.
 
-The driver logs the plan, with each decision, as JSON at level DEBUG.
+At level DEBUG, the driver logs the plan, with each decision, as JSON. For a table that needs no
+commit it logs the columns and the reason.
 """
 
 import json
@@ -116,9 +117,12 @@ def plan_merge(
     )
     if contract is not None and contract.mode is ContractMode.EVOLVE:
         plan = _with_columns(lake, plan)
+    if reason is CommitReason.COLUMNS and not plan.typed.rewrites:
+        _LOGGER.debug("%s: %s; %s", replica.name, plan.typed, CommitReason.NONE)
+        return None
     if _LOGGER.isEnabledFor(logging.DEBUG):
         _LOGGER.debug("%s", json.dumps(plan.to_json()))
-    return None if reason is CommitReason.COLUMNS and not plan.typed.rewrites else plan
+    return plan
 
 
 def _rows_due(

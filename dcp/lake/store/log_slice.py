@@ -67,11 +67,11 @@ class LogSlice:
     log_from_round: int
     """See `AppliedVersion`."""
     undone: tuple[Undo, ...] = ()
-    """Vbuckets whose rows above the fork go back to an older version, or are replaced."""
+    """Vbuckets whose rows above the fork go back to the restored version, or are replaced."""
     cleared: tuple[int, ...] = ()
     """Vbuckets that lose all old rows, because the collection was flushed or dropped."""
     revived: tuple[int, ...] = ()
-    """Vbuckets in which all keys of the older version return: a flush or drop is undone."""
+    """Vbuckets in which all keys of the restored version return: a flush or drop is undone."""
     stale: Mapping[int, int] = field(default_factory=dict)
     """By vbucket, the older round whose rows stay in the table."""
     begins_anew: bool = False

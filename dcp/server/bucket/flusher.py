@@ -5,7 +5,7 @@ purges and closing wait for a running write, with the lock held.
 
 A writer far ahead of the disk flushes by itself, which bounds the memory. If the disk fails, writes
 are refused (kv_engine ``engines/ep/src/ep_engine.cc``, memoryCondition), and replicas receive at
-most a window (``replication.py``). A log that fails blocks only its own vbucket, until much data
+most a window (``replicator.py``). A log that fails blocks only its own vbucket, until much data
 waits for such logs.
 """
 

@@ -30,7 +30,7 @@ def test_each_query_of_the_dashboard_names_a_metric_that_is_exported() -> None:
     queries = [each["expr"] for panel in dashboard["panels"] for each in panel["targets"]]
     named = [re.findall(r"\b[a-z]\w*_\w+", query) for query in queries]
     assert all(len(names) == 1 for names in named), named
-    assert {name for names in named for name in names} == {
+    assert {name for names in named for name in names} <= {
         each.name for each in LakeFigures.metrics
     }
 
