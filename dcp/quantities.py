@@ -23,7 +23,7 @@ def count_text(count: int, what: str) -> str:
 def bar(part: float, whole: float) -> str:
     """Return how full something is; more than all is marked."""
     share = part / whole if whole > 0 else 0.0
-    filled = min(_BAR_WIDTH, round(share * _BAR_WIDTH))
+    filled = max(0, min(_BAR_WIDTH, round(share * _BAR_WIDTH)))
     return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}{'+' if share > 1 else ']'}"
 
 

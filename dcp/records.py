@@ -201,7 +201,7 @@ def _reader_of(kind: Any) -> Callable[[Any], Any]:
 
 
 def _whole_number(told: Any) -> int:
-    if isinstance(told, float) and not isfinite(told):
+    if isinstance(told, bool) or (isinstance(told, float) and not told.is_integer()):
         raise ValueError(f"found {told}, expected a whole number")
     number = int(told)
     if not -(2**63) <= number < 2**64:
@@ -210,8 +210,17 @@ def _whole_number(told: Any) -> int:
 
 
 def _number(told: Any) -> float:
-    if not isinstance(told, int | float) or not isfinite(told):
+    # A whole number of more than 1,024 bits is no float.
+    if isinstance(told, int) and not isinstance(told, bool):
+        return _whole_number(told)
+    if not isinstance(told, float) or not isfinite(told):
         raise ValueError(f"found {told!r}, expected a finite number")
+    return told
+
+
+def _flag(told: Any) -> bool:
+    if not isinstance(told, bool):
+        raise TypeError(f"found {told!r}, expected true or false")
     return told
 
 
@@ -231,6 +240,7 @@ def _time(told: Any) -> datetime:
 
 
 _READERS: Final[Mapping[Any, Callable[[Any], Any]]] = {
+    bool: _flag,
     datetime: _time,
     int: _whole_number,
     float: _number,
@@ -249,6 +259,8 @@ def _record_reader(kind: Any) -> Callable[[Any], Any]:
     def reads(told: Any) -> Any:
         if _is_bare(kind):
             told = {columns[0][1]: told}
+        if not isinstance(told, Mapping):
+            raise TypeError(f"found {type(told).__name__}, expected an object")
         values = {}
         for attribute, name, of_field, has_default in parts:
             found = told if name == SPREAD else told.get(name, MISSING)

@@ -186,3 +186,21 @@ def test_any_name_marks_a_field() -> None:
         second: Annotated[str, "stored"] = "x"
 
     assert plain(Named("a")) == {"told": "a", "stored": "x"} == row_of(Named("a"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("number", 1.5), ("number", True), ("share", 10**400), ("share", True), ("flag", "no")],
+)
+def test_a_value_of_another_type_is_refused(field: str, value: object) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Typed:
+        number: int = 0
+        share: float = 0.0
+        flag: bool = False
+
+    assert read(Typed, {"number": 2.0, "share": 3, "flag": True}) == Typed(2, 3, True)
+    with pytest.raises((TypeError, ValueError)):
+        read(Typed, {field: value})
+    with pytest.raises(TypeError, match="found list, expected an object"):
+        read(Typed, [1])

@@ -98,7 +98,7 @@ class UpstreamLink(Replicator):
                 while self.connection is not None and self.connection.protocol.awaits_closed:
                     await asyncio.sleep(_ANSWER_SECONDS)
 
-    # --- requests; each is sent unless it is under way, and its answer is an event
+    # --- requests; their answers are events
 
     def ask_for_map(self) -> None:
         if (protocol := self._free_for(Opcode.GET_CLUSTER_CONFIG)) is not None:
@@ -106,8 +106,9 @@ class UpstreamLink(Replicator):
             self.write()
 
     def ask_for_manifest(self) -> None:
-        if (protocol := self._free_for(Opcode.GET_COLLECTIONS_MANIFEST)) is not None:
-            protocol.request_manifest()
+        """Request it even if an answer is under way, which may be older than the reason to ask."""
+        if self.connection is not None and self.is_ready:
+            self.connection.protocol.request_manifest()
             self.write()
 
     def ask_for_seqnos(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -58,6 +59,22 @@ def test_nodes_come_and_go(make_cluster: MakeCluster, make_relay: Callable[..., 
         fill(cluster, 60, prefix="crashed")
         lake.run_to(cluster)
     assert not cluster.counters().connections_closed_for_errors
+
+
+def test_it_stops_beside_nodes_that_hang(
+    make_cluster: MakeCluster, make_relay: Callable[..., Relay], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a node never ends its side of an encrypted connection."""
+    cluster = make_cluster(nodes=2, vbuckets=2, tls=TLS_FILES)
+    fill(cluster, 6)
+    relay = make_relay(cluster, upstream=tuple(cluster.tls_seeds), tls=TRUST)
+    wait_until_level(cluster, relay)
+    for node in (0, 1):
+        cluster.hang_node(node)
+    begun = monotonic()
+    relay.stop()
+    assert monotonic() - begun < 20, "the loop gives up what takes 30 seconds"
+    assert "did not end cleanly" not in caplog.text
 
 
 def test_authorities_rotate_under_a_relay(

@@ -23,6 +23,7 @@ from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.tables.lake_tables import LakeTables, ensure_ledger
 from dcp.lake.tables.schema import columns_of
 from dcp.records import STORED_ONLY, UNSTORED, read, row_of
+from dcp.wire.json_tree import json_tree
 
 BACKFILL: Final = "backfill"
 PAUSE: Final = "pause"
@@ -89,7 +90,7 @@ class Action:
 def options_object(options: str | None) -> dict[str, Any] | None:
     """Return the JSON object of the column ``options``; None if the text is no JSON object."""
     try:
-        told = json.loads(options or "{}")
+        told = json_tree(options or "{}")
     except ValueError:
         return None
     return told if isinstance(told, dict) else None

@@ -122,7 +122,7 @@ def last_contact(store: LakeStore, round_at: datetime | None, behind: int) -> La
     if (noted := noted_contact(store)) is None:
         return by_round
     # The driver was on this machine and its process has ended, so it will not ask again.
-    if noted.machine == _machine() and not psutil.pid_exists(noted.pid):
+    if noted.machine == _machine() and not _is_process(noted.pid):
         noted = replace(noted, next_seconds=0.0)
     if by_round is None or by_round.time <= noted.time:
         return noted
@@ -131,6 +131,13 @@ def last_contact(store: LakeStore, round_at: datetime | None, behind: int) -> La
 
 def _next_seconds(rounds: RoundSettings) -> float:
     return rounds.stall_seconds + NOTE_SECONDS
+
+
+def _is_process(pid: int) -> bool:
+    try:
+        return psutil.pid_exists(pid)
+    except OverflowError:  # the note is damaged
+        return False
 
 
 def _machine() -> str:

@@ -269,9 +269,10 @@ def _stuck_lines(stuck: Iterable[VbucketReport]) -> Iterator[str]:
 
 def _request_line(each: Action) -> str:
     has_vbuckets = each.action in (BACKFILL, RESYNC)
-    of = f" vbuckets {each.vbuckets or 'all'};" if has_vbuckets else ""
+    of = f" vbuckets {printable(each.vbuckets or 'all')};" if has_vbuckets else ""
     waits = f"; waits: {printable(each.detail)}" if each.detail else ""
-    return f"  {each.action} {each.id}, {each.state}:{of} asked for by {printable(each.who)}{waits}"
+    request = printable(f"{each.action} {each.id}, {each.state}")
+    return f"  {request}:{of} asked for by {printable(each.who)}{waits}"
 
 
 def task_lines(tasks: Sequence[TaskStats]) -> Iterator[str]:

@@ -32,7 +32,7 @@ from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.run.repair import is_damaged, refuse_damage, repair
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.printable import number_ranges, numbers_of
+from dcp.printable import number_ranges, numbers_of, printable
 from dcp.suggestions import refusal_of_gone
 
 _LOGGER: Final = logging.getLogger(__name__)
@@ -96,7 +96,8 @@ class Requests:
         except FencedError:  # the other driver will do it
             raise
         except (ConfigError, LakeError) as error:
-            _LOGGER.warning("request %s: %s refused: %s", action.id, action.action, error)
+            request = printable(f"request {action.id}: {action.action}")
+            _LOGGER.warning("%s refused: %s", request, error)
             return self._control.write(action, ActionState.REFUSED, detail=str(error))
         state = ActionState.BEGUN if action.action in _LASTING else ActionState.DONE
         return self._control.write(action, state, newest)

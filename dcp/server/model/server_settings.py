@@ -226,7 +226,7 @@ class ServerSettings(Section):
         Section.__post_init__(self)
         try:
             re.compile(self.stuck_name_regex)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ConfigError(
                 f"{self.named('stuck_name_regex')}: found {self.stuck_name_regex!r}, expected a "
                 f"regular expression: {error}"

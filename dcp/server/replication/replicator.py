@@ -29,6 +29,8 @@ _LOOK_SECONDS: Final = 0.5
 """Timers run at least this often, because other tasks may set one to an earlier time."""
 _ROOM_SECONDS: Final = 0.1
 """The interval between checks for room, while consumed bytes wait for the disk."""
+_CLOSE_SECONDS: Final = 1.0
+"""Wait for the node's end of a TLS connection, which a hung node never sends."""
 _NONCE_BYTES: Final = 24
 
 
@@ -175,8 +177,10 @@ class Replicator(ABC):
                 connection.streams.end()
                 self._lost(connection)
             self._writer.close()
-            with suppress(OSError):
-                await self._writer.wait_closed()
+            with suppress(OSError):  # TimeoutError is one, too
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._writer.wait_closed()
+            self._writer.transport.abort()
 
     async def _receive(self, reader: asyncio.StreamReader, connection: PassiveConnection) -> str:
         splitter = FrameSplitter()

@@ -307,6 +307,7 @@ def test_on_a_terminal_it_goes_on_until_it_is_interrupted(world: World) -> None:
         (5, 10, "[#####.....]"),
         (11, 10, "[##########+"),
         (1, 0, "[..........]"),
+        (-(10**18), 1, "[..........]"),
     ],
 )
 def test_bars(part: int, whole: int, shown: str) -> None:

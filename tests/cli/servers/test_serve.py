@@ -83,6 +83,8 @@ def test_the_bucket_type(served: list[ClusterSettings], name: str) -> None:
         (["--port", "65536"], "--port: found 65536, expected 0 to 65535"),
         (["--port", "65535", "--nodes", "2"], "port (--port): found 65536, expected 0 to"),
         (["--stuck-name-regex", "("], "(--stuck-name-regex): found '(', expected a regular"),
+        (["--stuck-name-regex", "a{99999999999999999999}"], "}', expected a regular"),
+        (["--stuck-name-regex", "(" * 6000 + ")" * 6000], "expected a regular"),
         (["--nodes", "0"], "--nodes: found 0, expected 1 to 128"),
         (
             ["--bucket-type", "ephemeral", "--data", "kept"],

@@ -316,6 +316,7 @@ def test_requests_of_others_are_refused_by_name_and_one_is_cancelled(tmp_path: P
             "e": ("backfill", None, '{"megabytes_per_second": 0}', "found 0, expected 0.01 to 1"),
             "g": ("backfill", None, '{"megabytes_per_second": Infinity}', "found inf, expected 0"),
             "f": ("backfill", None, "[1]", "options: found '[1]', expected a JSON object"),
+            "m": ("backfill", None, "[" * 2000, "expected a JSON object"),
             "h": ("pause", None, '{"x": 1}', "options: found '{\"x\": 1}', expected null"),
             "nobody": ("cancel", None, None, "cancel: found no request of id 'nobody' before it"),
         }

@@ -99,9 +99,10 @@ def test_a_process_of_this_machine_that_is_gone_is_overdue_at_once() -> None:
     soon = clock.passes(1)
     assert not found(store).is_overdue(soon)
     [(name, content)] = store.notes.items()
-    told = json.loads(content) | {"pid": 2**22 + 1}
-    store.notes[name] = json.dumps(told).encode()
-    assert found(store).is_overdue(soon)
+    for pid in (2**22 + 1, 2**40):
+        told = json.loads(content) | {"pid": pid}
+        store.notes[name] = json.dumps(told).encode()
+        assert found(store).is_overdue(soon)
     store.notes[name] = json.dumps(told | {"machine": "elsewhere"}).encode()
     assert not found(store).is_overdue(soon), "another machine's processes are not known here"
 
