@@ -240,3 +240,6 @@ def logs_as_they_were() -> Iterator[None]:
     ours = logging.getLogger("dcp")
     for handler in [*ours.handlers]:
         ours.removeHandler(handler)
+    for name, each in logging.root.manager.loggerDict.items():
+        if name.startswith("dcp.") and isinstance(each, logging.Logger):
+            each.setLevel(logging.NOTSET)

@@ -99,8 +99,9 @@ def test_a_process_of_this_machine_that_is_gone_is_overdue_at_once() -> None:
     soon = clock.passes(1)
     assert not found(store).is_overdue(soon)
     [(name, content)] = store.notes.items()
-    for pid in (2**22 + 1, 2**40):
-        told = json.loads(content) | {"pid": pid}
+    told = json.loads(content)
+    for pid in (2**40, 2**22 + 1):
+        told["pid"] = pid
         store.notes[name] = json.dumps(told).encode()
         assert found(store).is_overdue(soon)
     store.notes[name] = json.dumps(told | {"machine": "elsewhere"}).encode()
