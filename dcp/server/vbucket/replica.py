@@ -137,8 +137,11 @@ class Replica:
             self.lost_cursors += data.memory.drop_stream_cursors()
         if purge_seqno:
             data.disk.learn_purge_seqno(purge_seqno)
-        # A disk snapshot has each key once, so half of it is no state at all.
-        if is_disk and self.complete_seqno == data.base_seqno:
+        # A disk snapshot has each key once, so half of it is no state at all. After a lost
+        # connection the first snapshot may continue from memory, and end elsewhere: on a branch
+        # that lost writes, earlier.
+        is_first = self.complete_seqno == data.base_seqno
+        if is_first and (is_disk or self.awaits_first_disk_snapshot):
             self._first_disk_end = bounds.end
 
     def receive(self, version: Version) -> None:

@@ -284,6 +284,21 @@ def test_the_first_disk_snapshot() -> None:
     assert waits == [True, True, False, False]
 
 
+@pytest.mark.parametrize("received", [0, 5])
+def test_the_first_disk_snapshot_goes_on_from_memory_and_ends_earlier(received: int) -> None:
+    """The active failed over and lost writes: nothing with the old end's seqno may ever come."""
+    replica = _replica()
+    fed = FedReplica(replica)
+    fed.feed(_marker(0, 31, DISK))
+    if received:
+        fed.feed(_item(received))
+    again = FedReplica(replica)
+    again.feed(_marker(0, 8, MEMORY))
+    assert replica.awaits_first_disk_snapshot
+    again.feed(_item(8, b"l"))
+    assert not replica.awaits_first_disk_snapshot
+
+
 def test_every_kind_of_item_is_the_same_in_the_replica() -> None:
     xattrs = b"\0\0\0\x0a\0\0\0\x06_s\0{}\0body"
     begun = CollectionBegun(1, 0, 8, b"c", None)
