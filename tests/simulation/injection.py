@@ -42,7 +42,9 @@ import dcp.server.bucket.bucket_storage
 import dcp.server.bucket.vbucket_table
 import dcp.server.node.cluster_nodes
 import dcp.server.node.server
+from dcp.protocol.credentials import SCRAM_MECHANISMS, Credentials, Secret
 from dcp.relay.regulator import Regulator
+from dcp.server.bucket.auth import REPLICATION_USER
 from dcp.server.node.loop_thread import Work
 from dcp.setting_keys import section_of
 from tests.simulation.client_shell import OneAfterAnother, SteppedReader, Waits
@@ -153,6 +155,11 @@ def _salted() -> Callable[[str, str], tuple[bytes, bytes, bytes, int]]:
 SALTED = _salted()
 
 
+def _node_credentials() -> Credentials:
+    """Return always the same password of nodes, so that it is hashed once."""
+    return Credentials(REPLICATION_USER, Secret("5" * 32), SCRAM_MECHANISMS[:1])
+
+
 @lru_cache(maxsize=64)
 def _derived(hash_name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
     return hashlib.pbkdf2_hmac(hash_name, password, salt, iterations)
@@ -188,6 +195,7 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         (dcp.server.node.server, "PlainChannel", ServedChannel),
         (dcp.server.bucket.vbucket_table, "Condition", waits.Condition),
         (dcp.server.bucket.auth, "_salted", SALTED),
+        (dcp.server.bucket.auth, "_node_credentials", _node_credentials),
         (dcp.server.bucket.bucket_storage, "ThreadPoolExecutor", OneAfterAnother),
         (dcp.protocol.credentials, "pbkdf2_hmac", _derived),
         (dcp.client.connection, "Reader", type("Reader", (SteppedReader,), {"network": network})),
@@ -221,8 +229,6 @@ def injected(network: Network, random: Random) -> Iterator[None]:
         for name, stand_in in found.items():
             if name in vars(module):
                 named.append((module, name, stand_in))
-    # The nodes' own password: always the same, so that it is hashed once.
-    named.append((dcp.server.bucket.auth, "token_hex", lambda count: "5" * 2 * count))
     patches = [patch.object(module, name, stand_in) for module, name, stand_in in named]
     begun = []
     try:
