@@ -22,9 +22,7 @@ def log_rows(
     run: Callable[[str, Mapping[str, tuple[str, int]]], pa.Table],
 ) -> pa.Table:
     """Return the rows to merge; ``run`` runs a query over tables and versions, by their names."""
-    query = merge_source_sql(table_name, rows, current_version).replace(
-        MODIFIED_AT_SQL, _MODIFIED_AT
-    )
+    query = merge_source_sql(table_name, rows).replace(MODIFIED_AT_SQL, _MODIFIED_AT)
     versions = {table_name: (table_name, current_version)}
     for name, version in _AT_VERSION.findall(query):
         versions[f"{name}_at_{version}"] = name, int(version)

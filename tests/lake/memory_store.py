@@ -131,6 +131,11 @@ class MemoryStore:
     def pool(self, _: str) -> Iterator[None]:
         yield
 
+    @contextmanager
+    def computed(self, query: str) -> Iterator[str]:
+        """Yield the query itself: its tables keep the versions that it names."""
+        yield query
+
     def first_rows(self, table: str, merge: Merge) -> Append:
         """Return the append of a merge's rows, as the first ones of a table."""
         return partial(append_first_rows, self.table(table), merge)

@@ -1,7 +1,6 @@
 """Builds the SQL statement of an apply from the values of a merge. No Spark."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from dcp.lake.store.log_slice import EMPTY_TABLE, LogSlice, Role, RowRange
@@ -146,13 +145,16 @@ def _table_part(role: Role, vbuckets: Iterable[int]) -> Statement:
     )
 
 
-def _slice_touched_sql(
-    table_sql: str, current_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
-) -> str:
-    rows = [log_part(collection_id, log_slice)(changes_sql, string)]
+def slice_touched_sql(table_sql: str, current_version: int, rows: LogRows) -> str:
+    """Return `touched_sql` of a slice's vbuckets with repeats; empty if there are none."""
+    log_slice = rows.slice_with_repeats
+    if rows.without_repeats and not log_slice.ranges:
+        return ""
+    changes_sql = at_version(rows.changes_sql, rows.log_version)
+    parts = [log_part(rows.collection_id, log_slice)(changes_sql, string)]
     for version, part in table_parts(current_version, log_slice).items():
-        rows.append(part(at_version(table_sql, version), string))
-    return touched_sql("\nUNION ALL ".join(rows))
+        parts.append(part(at_version(table_sql, version), string))
+    return touched_sql("\nUNION ALL ".join(parts))
 
 
 def merge_sql(table_sql: str, merge_source: str, merge: Merge) -> str:
@@ -183,31 +185,21 @@ LEFT ANTI JOIN {merge_source} s ON t.vbucket = s.vbucket AND t.key = s.key
 UNION ALL SELECT {written} FROM {merge_source} s WHERE NOT s.deleted)"""
 
 
-def merge_source_sql(table_sql: str, rows: LogRows, current_version: int) -> str:
-    """Return the query for the rows to merge: each touched key once, with its row or deletion.
-
-    Each pass of the MERGE evaluates `touched_sql`. Delta refuses a source of which Spark has cached
-    a part (DELTA_MERGE_SOURCE_CACHED_DURING_EXECUTION).
-    """
+def merge_source_sql(table_sql: str, rows: LogRows) -> str:
+    """Return the query for the rows to merge: each touched key once, with its row or deletion."""
     changes_sql, ranges = at_version(rows.changes_sql, rows.log_version), rows.log_slice.ranges
     single = [each for each in ranges if each.vbucket in rows.without_repeats]
     parts = [_single_rows(changes_sql, rows, single)] if single else []
-    rest = tuple(each for each in ranges if each.vbucket not in rows.without_repeats)
-    if rest or not single:
-        log_slice = replace(rows.log_slice, ranges=rest)
-        parts += _touched_parts(
-            table_sql, current_version, changes_sql, rows.collection_id, log_slice
-        )
+    if rows.touched_sql:
+        parts += _touched_parts(table_sql, changes_sql, rows)
     return "(" + "\nUNION ALL".join(parts) + ")"
 
 
-def _touched_parts(
-    table_sql: str, current_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
-) -> list[str]:
-    touched = _slice_touched_sql(table_sql, current_version, changes_sql, collection_id, log_slice)
+def _touched_parts(table_sql: str, changes_sql: str, rows: LogRows) -> list[str]:
+    log_slice, touched = rows.slice_with_repeats, rows.touched_sql
     won = f"({newest_references_sql(touched)}) w"
     chosen = f"{_in_rounds(log_slice)} AND {one_of('c.vbucket', log_slice.vbuckets)}"
-    parts = [newest_rows_sql(changes_sql, collection_id, won, LOG_COLUMNS, chosen)]
+    parts = [newest_rows_sql(changes_sql, rows.collection_id, won, LOG_COLUMNS, chosen)]
     if log_slice.restored_versions or emptied(log_slice):
         lost = f"(SELECT vbucket, key FROM ({touched}) WHERE is_touched AND seqno IS NULL) w"
         parts.append(lost_rows_sql(lost, _old_rows(table_sql, log_slice)))

@@ -28,7 +28,7 @@ def merged_rows(spark: "SparkSession", table_sql: str, merge: Merge) -> Iterator
         arrow = arrow_settings(merge.largest_bytes)
         stack.enter_context(session_settings_for_a_while(spark, arrow))
         if isinstance(merge.rows, LogRows):
-            merge_source = merge_source_sql(table_sql, merge.rows, merge.current_version)
+            merge_source = merge_source_sql(table_sql, merge.rows)
             yield merge_source if merge.made is None else _made_sql(spark, merge_source, merge.made)
             return
         rows = merge.rows

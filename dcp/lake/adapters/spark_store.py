@@ -2,20 +2,27 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import pyarrow as pa
+from pyspark import StorageLevel
 
 from dcp.errors import LakeError, SetupError, StoreUnavailableError
 from dcp.lake.adapters.file_table import FileTable
 from dcp.lake.adapters.merge_rows import written_rows
 from dcp.lake.adapters.spark_table import SparkTable, StartSpark
 from dcp.lake.adapters.task_files import TaskFiles
-from dcp.lake.adapters.transaction import FEW_JOBS, FEW_ROWS, session_settings_for_a_while
+from dcp.lake.adapters.transaction import (
+    FEW_JOBS,
+    FEW_ROWS,
+    delta_errors,
+    session_settings_for_a_while,
+)
 from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.config.memory import MEBIBYTE, arrow_settings
 from dcp.lake.config.storage_options import LOG_STORE
@@ -60,6 +67,8 @@ _FILES: Final = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
 
 
 _RECEIVED: Final = "dcplake_received_rows"
+_COMPUTED: Final = "dcplake_computed_rows"
+_numbers: Final = count(1)
 
 _ROW_GROUP_BYTES: Final = 16 * MEBIBYTE
 """Such a task has no flow control window, so that memory is left for larger row groups."""
@@ -232,6 +241,21 @@ class SparkStore:
                 "somebody dropped or moved it while dcplake worked; "
                 "nothing was committed there; start again with the table that you mean"
             )
+
+    @contextmanager
+    def computed(self, query: str) -> Iterator[str]:
+        # On disk, so that the rows take no memory from tasks. A cluster has them twice, so that
+        # they outlive an executor.
+        level = StorageLevel.DISK_ONLY if self.slots else StorageLevel.DISK_ONLY_2
+        name = f"{_COMPUTED}_{next(_numbers)}"
+        with delta_errors():
+            frame = self.spark.sql(query).localCheckpoint(storageLevel=level)
+        # Delta refuses to MERGE rows of Spark's cache, but takes these.
+        frame.createOrReplaceTempView(name)
+        try:
+            yield f"SELECT * FROM {name}"
+        finally:
+            frame.sparkSession.catalog.dropTempView(name)
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> Append:
         spark, settings = self.spark, FEW_ROWS if are_few else {}

@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -210,8 +211,8 @@ class Applier:
             except IndexError:  # another thread was quicker
                 break
             try:
-                with lake.read_once():
-                    version = self._apply(lake, replica, to_round, budget, force=force)
+                with lake.read_once(), ExitStack() as kept:
+                    version = self._apply(lake, replica, to_round, budget, kept, force=force)
             except BaseException as failure:
                 # After a failure, no thread begins another table.
                 self.leave_the_rest()
@@ -246,6 +247,7 @@ class Applier:
         replica: ReplicaTable,
         to_round: int,
         budget: RowBudget,
+        kept: ExitStack,
         *,
         force: bool,
     ) -> AppliedVersion | None:
@@ -262,7 +264,7 @@ class Applier:
                 self._note_up_to_date(lake, replica, to_round, seen_version)
                 return None
         contract = self._contracts.contract_of(lake, replica)
-        plan = plan_merge(lake, replica, to_round, budget, contract)
+        plan = plan_merge(lake, replica, to_round, budget, contract, kept)
         if plan is None:
             self._note_up_to_date(lake, replica, to_round, seen_version)
             return None

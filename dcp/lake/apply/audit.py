@@ -22,6 +22,7 @@ from dcp.lake.change_log.stop_points import reached
 from dcp.lake.change_log.touched_keys import Touched, few_touched
 from dcp.lake.config.table_names import AUDIT_TABLE
 from dcp.lake.store.log_slice import LogSlice, Role, Undo
+from dcp.lake.store.merge import LogRows
 from dcp.lake.store.sql import at_version, one_of, quoted, string, u64
 from dcp.lake.store.table import (
     CommitConflictError,
@@ -39,8 +40,9 @@ from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.types import U64_MAX
 
 _LOGGER = logging.getLogger(__name__)
-_Decided = tuple[AppliedVersion, LogSlice, Touched | None]
-"""The version that an apply was made on, its slice, and its keys if they are few."""
+_Decided = tuple[AppliedVersion, LogSlice, Touched | None, str]
+"""The version that an apply was made on, its slice, its keys if they are few, and their relation
+(`LogRows.touched_sql`) if its plan had one."""
 
 
 def write_audit(
@@ -71,9 +73,10 @@ def write_audit(
             log_version, most = history(lake.changes, 1)[0].version, ROW_BUDGET.rows
             collection_id = replica.collection_id
             touched = few_touched(lake.changes, log_version, collection_id, log_slice, most)
-            decided = current, log_slice, touched
+            decided = current, log_slice, touched, ""
         else:
-            decided = plan.current, plan.log_slice, plan.touched
+            relation = plan.rows.touched_sql if isinstance(plan.rows, LogRows) else ""
+            decided = plan.current, plan.log_slice, plan.touched, relation
         _append(lake, replica, applied, commit.time, fence, decided)
     except MissingVersionError as missing:
         _LOGGER.warning(
@@ -96,16 +99,18 @@ def _append(
     transaction: Transaction,
     decided: _Decided,
 ) -> None:
-    current, log_slice, touched = decided
+    current, log_slice, touched, relation = decided
     read_seqnos = _read_seqnos(lake, current, log_slice.replaced)
     table = ensure_ledger(lake, AUDIT_TABLE, AUDIT)
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
     for is_last in (False, True):
         try:
             relations = _relations(lake, replica, applied, log_slice, touched)
-            views = _memory_views(relations, touched)
+            is_computed = touched is None and relation
+            views = {} if is_computed else _memory_views(relations, touched)
             names = {name: name if views else each.sql() for name, each in relations.items()}
-            query = audit_sql(names, applied, time, read_seqnos)
+            keys = relation if is_computed else _touched_sql(names[_ROWS])
+            query = audit_sql(keys, names, applied, time, read_seqnos)
             table.append_found(query, views, transaction, metadata)
             reached("audit.committed")
         except MissingVersionError:
@@ -115,7 +120,7 @@ def _append(
             # after the apply has its keys, and keys that are new.
             undone = [Undo(vbucket, applied.version, 0) for vbucket in log_slice.revived]
             undone += [each for each in log_slice.undone if each.is_replacement]
-            log_slice = replace(log_slice, undone=tuple(undone))
+            log_slice, relation = replace(log_slice, undone=tuple(undone)), ""
         except CommitConflictError:
             if is_last:
                 raise
@@ -219,7 +224,15 @@ def _memory_views(
     return found
 
 
+def _touched_sql(rows: str) -> str:
+    no_reference = ", ".join(
+        f"CAST(NULL AS BIGINT) AS {name}" for name in ("seqno", "epoch", "round")
+    )
+    return touched_sql(f"SELECT vbucket, key, {no_reference}, role FROM {rows}")
+
+
 def audit_sql(
+    touched: str,
     relations: Mapping[str, str],
     applied: AppliedVersion,
     time: datetime,
@@ -227,7 +240,7 @@ def audit_sql(
 ) -> str:
     """Return the query for the keys that an apply took back, given SQL for each relation.
 
-    ``time`` is the time of the apply.
+    ``touched`` is `touched_sql` of at least the undone vbuckets. ``time`` is the time of the apply.
 
     Nobody knows where a replaced vbucket forked. A key of it counts as taken back if it has no row
     after the apply. It does, too, if that row's seqno is one that the older version had read
@@ -239,13 +252,9 @@ def audit_sql(
         for each in applied.undone
     )
     replaced = (each.vbucket for each in applied.undone if each.is_replacement)
-    no_reference = ", ".join(
-        f"CAST(NULL AS BIGINT) AS {name}" for name in ("seqno", "epoch", "round")
-    )
-    rows = f"SELECT vbucket, key, {no_reference}, role FROM {relations[_ROWS]}"
     return f"""
 SELECT {_columns_sql(applied, time)}
-FROM (SELECT vbucket, key FROM ({touched_sql(rows)})
+FROM (SELECT vbucket, key FROM ({touched})
       WHERE is_undone OR {one_of("vbucket", replaced)}) t
 JOIN (VALUES {undone}) AS u(vbucket, version, fork_seqno, read_seqno) ON u.vbucket = t.vbucket
 LEFT JOIN {relations[_BEFORE]} b ON b.vbucket = t.vbucket AND b.key = t.key

@@ -17,11 +17,13 @@ commit it logs the columns and the reason.
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
+from dcp.lake.adapters.apply_sql import slice_touched_sql
 from dcp.lake.apply.merge_plan import (
     ROW_BUDGET,
     CommitReason,
@@ -65,10 +67,13 @@ def plan_merge(
     to_round: int,
     budget: RowBudget = ROW_BUDGET,
     contract: Contract | None = None,
+    kept: ExitStack | None = None,
 ) -> MergePlan | None:
     """Return the plan that brings ``replica`` to ``to_round``; None if it waits (`commit_reason`).
 
-    The plan holds at most ``budget``. A table whose typed columns differ from ``contract`` is
+    The plan holds at most ``budget``. Until ``kept`` closes, Spark keeps the relation of many
+    touched keys for all statements on the plan; without ``kept``, each statement computes it. A
+    table whose typed columns differ from ``contract`` is
     rewritten, at its present round if no later one brings a row.
 
     Raises:
@@ -98,8 +103,7 @@ def plan_merge(
         if rows is None:
             reader = RowReader.SPARK_FOR_BYTES
     if rows is None:
-        once = vbuckets_without_repeats(lake.changes, log_version, log_slice)
-        rows = LogRows(lake.changes_sql, log_version, replica.collection_id, log_slice, once)
+        rows = _log_rows(lake, replica, status.current.version, log_version, log_slice, kept)
     rounds = range(log_slice.first_round, log_slice.to_round + 1)
     largest = None if reads_table(log_slice, typed) else largest_document_bytes(lake, rounds)
     plan = MergePlan(
@@ -167,6 +171,23 @@ def _rows_in_driver(
     """Read a row for each touched key; None if they have more than ``most_bytes``."""
     newest = newest_rows(lake.changes, log_version, replica.collection_id, touched, most_bytes)
     return None if newest is None else pa.concat_tables([newest, *olds])
+
+
+def _log_rows(
+    lake: LakeTables,
+    replica: ReplicaTable,
+    current_version: int,
+    log_version: int,
+    log_slice: LogSlice,
+    kept: ExitStack | None,
+) -> LogRows:
+    once = vbuckets_without_repeats(lake.changes, log_version, log_slice)
+    rows = LogRows(lake.changes_sql, log_version, replica.collection_id, log_slice, once)
+    touched = slice_touched_sql(lake.table_sql(replica.name), current_version, rows)
+    if touched and kept is not None:
+        with lake.store.pool("apply"):
+            touched = kept.enter_context(lake.store.computed(touched))
+    return replace(rows, touched_sql=touched)
 
 
 def _names_keys(lake: LakeTables, replica: ReplicaTable, touched: Touched | None) -> bool:

@@ -84,6 +84,12 @@ class LakeStore(Protocol):
     def pool(self, name: str) -> AbstractContextManager[None]:
         """Let this thread's Spark jobs share the slots fairly with other pools."""
 
+    def computed(self, query: str) -> AbstractContextManager[str]:
+        """Run a query once. Inside the block, the SQL that it yields reads the same rows.
+
+        Statements of this store's thread can read them.
+        """
+
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> Append:
         """Return the append of the rows of ``changes`` that ``tasks`` tasks make.
 

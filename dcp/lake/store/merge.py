@@ -1,7 +1,7 @@
 """The rows that an apply merges into a replica. `Table` turns them into statements."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -23,6 +23,16 @@ class LogRows:
     log_slice: LogSlice
     without_repeats: frozenset[int] = frozenset()
     """Vbuckets in which each key has one row, so that the query need not pick the newest."""
+    touched_sql: str = ""
+    """The relation `dcp.lake.adapters.apply_sql.touched_sql` of the other vbuckets; empty if there
+    are none."""
+
+    @property
+    def slice_with_repeats(self) -> LogSlice:
+        ranges = (
+            each for each in self.log_slice.ranges if each.vbucket not in self.without_repeats
+        )
+        return replace(self.log_slice, ranges=tuple(ranges))
 
 
 @dataclass(frozen=True, slots=True)

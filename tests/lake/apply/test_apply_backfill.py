@@ -1,8 +1,11 @@
 """Applies of more keys than the driver may hold."""
 
+from contextlib import ExitStack
+
 from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.merge_plan import MergePlan, RowBudget
 from dcp.lake.apply.merge_planner import plan_merge
+from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.lake_tables import DOCS
 from tests.lake.conftest import NewLake
 from tests.lake.log_model import LogModel, documents_of
@@ -15,10 +18,15 @@ def test_keys_that_overwrite_each_other_and_what_stays_out(new_lake: NewLake) ->
     model = LogModel(lake, seed=6)
     first, second = model.vbuckets
 
+    computed = []
+
     def apply_to(number: int) -> MergePlan:
-        plan = plan_merge(lake, DOCS, number, RowBudget(rows=0))
-        assert plan is not None
-        run_apply(lake, plan, "writer-1")
+        with ExitStack() as kept:
+            plan = plan_merge(lake, DOCS, number, RowBudget(rows=0), kept=kept)
+            assert plan is not None and isinstance(plan.rows, LogRows)
+            if plan.rows.touched_sql:
+                computed.append(lake.spark.sql(plan.rows.touched_sql))
+            run_apply(lake, plan, "writer-1")
         found = documents_of(version_in(lake, DOCS.name))
         assert found and found == model.documents_at(model.complete[number])
         return plan
@@ -35,3 +43,5 @@ def test_keys_that_overwrite_each_other_and_what_stays_out(new_lake: NewLake) ->
         model.write_snapshot(vb, 25)
     model.commit(model.next_round([*model.read(first, 100, 4), *model.read(second, 5, 4)]))
     assert apply_to(4).method == "hash join"
+    assert computed and not any(each.inputFiles() for each in computed), "it reads the log again"
+    assert not [each for each in lake.spark.catalog.listTables() if each.isTemporary]

@@ -164,7 +164,7 @@ def require_spark_chooses_the_same(log: ForkingLog) -> LogSlice | None:
     assert isinstance(rows, LogRows)
     docs = log.tables.store.table(DOCS.name)
     assert isinstance(docs, MemoryTable)
-    query = merge_source_sql(docs.sql, rows, plan.current.version)
+    query = merge_source_sql(docs.sql, rows)
     by_spark = log.tables.spark.sql(f"SELECT * FROM {query}").toArrow()
     by_datafusion = log_rows(docs.sql, rows, plan.current.version, docs.store.run_at)
     assert in_order(by_spark) == in_order(by_datafusion)
