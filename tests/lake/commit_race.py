@@ -19,7 +19,9 @@ _DELTAS_OWN: Final = {
 }
 """For tables on s3a, beside ours for those on s3: what a user chose goes on working."""
 
-_ROUNDS: Final = 2
+_ROUNDS: Final = {"s3": 2, "s3a": 1}
+"""How often both commit at once, by the scheme. With ours the second race is in a table that both
+have written to."""
 
 
 class RacingDriver:
@@ -72,11 +74,12 @@ def require_that_only_ours_loses_nothing(endpoint: str, folder: Path) -> None:
     All is acknowledged; with Delta's log store for one driver half of it is overwritten.
     """
     with CommitGate(endpoint) as gate, two_drivers(folder, gate.endpoint) as drivers:
-        for scheme, left in (("s3", 2 * _ROUNDS), ("s3a", _ROUNDS)):
+        for scheme, rounds in _ROUNDS.items():
+            left = 2 * rounds if scheme == "s3" else rounds
             place = f"{scheme}://{BUCKET}/race-{scheme}"
             drivers[0].do(f"CREATE TABLE delta.`{place}` (n INT) USING delta")
             version = 0
-            for number in range(_ROUNDS):
+            for number in range(rounds):
                 path = f"{urlsplit(place).path}/_delta_log/{version + 1:020}.json"
                 gate.hold(f"/{BUCKET}{path}")
                 for n, driver in enumerate(drivers):
@@ -89,5 +92,5 @@ def require_that_only_ours_loses_nothing(endpoint: str, folder: Path) -> None:
             for driver in drivers:
                 found = driver.do(f"SELECT n FROM delta.`{place}` ORDER BY n")
                 assert len(found) == left, (scheme, found)
-                assert set(found) <= set(range(2 * _ROUNDS))
+                assert set(found) <= set(range(2 * rounds))
             assert version == left

@@ -182,15 +182,16 @@ class MemoryStore:
         """Return what a query finds in views, in this store's tables and in versions of them."""
         read = dict(views)
         for name, number in _AT_VERSION.findall(text):
-            read[f"{name}_at_{number}"] = self.table(name)._at(int(number)).chunks
+            read[f"{name}_at_{number}"] = self.table(name)._at(int(number)).one_chunk
         if f" {CHANGES_TABLE} " in text:
-            read[CHANGES_TABLE] = self.table(CHANGES_TABLE)._at(None).chunks
+            read[CHANGES_TABLE] = self.table(CHANGES_TABLE)._at(None).one_chunk
         return self.run(_AT_VERSION.sub(r"\1_at_\2", text), read)
 
     def run_at(self, text: str, versions: Mapping[str, tuple[str, int]]) -> pa.Table:
         """Return what a query finds in versions of tables, by their names in the query."""
         read = {
-            each: self.table(name)._at(number).chunks for each, (name, number) in versions.items()
+            each: self.table(name)._at(number).one_chunk
+            for each, (name, number) in versions.items()
         }
         return self.run(text, read)
 

@@ -6,6 +6,7 @@ The product's own SQL runs over it by DataFusion, the engine that delta-rs has, 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -56,6 +57,11 @@ class MemoryVersion:
     @property
     def rows(self) -> pa.Table:
         return pa.Table.from_batches(self.chunks, self.columns)
+
+    @cached_property
+    def one_chunk(self) -> tuple[pa.RecordBatch, ...]:
+        """The rows for a query: DataFusion takes each chunk and column over by itself."""
+        return _chunks(self.rows)
 
     def had(self, transaction: Transaction | None) -> bool:
         """Whether a transaction was committed up to here, or a later one of its application."""
@@ -180,7 +186,7 @@ class MemoryTable:
         name = f"{self.name}_{self._seen.table_id}_{read.number}"
         text = statement(name, standard_string)
         if text not in read.found:
-            read.found[text] = self.store.run(text, {name: read.chunks})
+            read.found[text] = self.store.run(text, {name: read.one_chunk})
         return read.found[text]
 
     def _at(self, version: int | None) -> MemoryVersion:

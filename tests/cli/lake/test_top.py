@@ -41,6 +41,7 @@ from dcp.wire.vocabulary import Opcode
 from tests.cli.conftest import World
 from tests.producer.raw_client import RawClient
 from tests.producer.tls import CERTIFICATE, TLS_FILES
+from tests.quick_spark import QUICK_CONF, spark_conf_toml
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -332,7 +333,7 @@ def test_a_real_round_that_stands_still_is_seen_by_status_top_and_metrics(
     pause = tmp_path / "pause"
     with world.config.open("a") as config:
         config.write("[flow_control]\nwindow_bytes = 20000\nbatch_bytes = 5000\n")
-        config.write("[round]\ntarget_seconds = 120.0\n")
+        config.write("[round]\ntarget_seconds = 120.0\n" + spark_conf_toml(QUICK_CONF))
     options = ["--config", str(world.config)]
     environment = os.environ | {"DCPLAKE_STOP_AT": f"round.received:2=pause@{pause}"}
     run = subprocess.Popen(

@@ -60,7 +60,7 @@ def test_data_frames_that_threads_ask_for_leave_the_session_its_settings(
     lake.to_dataframe()  # Delta sets some of its own
     theirs = dict(user.conf.getAll)
     with ThreadPoolExecutor(4) as pool:
-        frames = list(pool.map(lake.to_dataframe, ["docs", "docs_live"] * 4))
+        frames = list(pool.map(lake.to_dataframe, ["docs", "docs_live"] * 2))
     assert all(is_same(frame.sparkSession, user) for frame in frames)
     assert dict(user.conf.getAll) == theirs
 
