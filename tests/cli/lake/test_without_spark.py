@@ -41,7 +41,7 @@ from dcp.records import plain
 from tests.client.drained import PATIENCE_SECONDS, wait_for
 from tests.lake.object_store import BUCKET, ObjectStore, kind_of
 from tests.lake.receiving import settings_for
-from tests.lake.tables_at import place_of
+from tests.lake.tables_at import location_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,19 +112,19 @@ def options(idle: Idle) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("place", "words", "told"),
-    [(place, words, told) for place in ("folder", "s3") for words, told in COMMANDS.items()],
+    ("location", "words", "told"),
+    [(location, words, told) for location in ("folder", "s3") for words, told in COMMANDS.items()],
 )
 def test_a_command_starts_no_spark(
     idle: Idle,
-    place: str,
+    location: str,
     words: tuple[str, ...],
     told: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(opening, "session", lambda *_, **__: pytest.fail("Spark was started"))
-    lake = idle.s3 if place == "s3" else idle.folder
+    lake = idle.s3 if location == "s3" else idle.folder
     asked = [*idle.bucket, *lake] if words[0] in ("run", "plan", "doctor") else lake
     assert main([*words, *asked]) == 0
     said = "".join(capsys.readouterr())
@@ -149,7 +149,7 @@ def add_rounds(lake: LakeTables, count: int) -> None:
         numbers = pa.array([number] * len(positions), CHANGES.field("round").type)
         rows = positions.set_column(column, CHANGES.field("round"), numbers)
         contents = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
-        with DataFileWriter(place_of(table), contents) as writer:
+        with DataFileWriter(location_of(table), contents) as writer:
             for batch in rows.to_batches():
                 writer.write(batch)
             file = writer.finish()
@@ -162,13 +162,15 @@ def add_rounds(lake: LakeTables, count: int) -> None:
             "read_version": version,
         }
         fence = lake.identity.lake_id, number
-        commit_files(place_of(table), [file], version, fence, metadata_json(metadata))
+        commit_files(location_of(table), [file], version, fence, metadata_json(metadata))
         docs = lake.table(DOCS.name)
         version = history(docs, 1)[0].version
         told = plain(AppliedVersion(DOCS.name, version, number - 1, number, number))
         metadata = {"lake": lake.identity.lake_id, "writer": "w", "read_version": version, **told}
         fence = f"{lake.identity.lake_id}:{DOCS.name}", version + 1
-        commit_files(place_of(docs), [], version, fence, metadata_json(metadata), Operation.MERGE)
+        commit_files(
+            location_of(docs), [], version, fence, metadata_json(metadata), Operation.MERGE
+        )
 
 
 def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:

@@ -167,8 +167,8 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     active = (*cluster.map.active[:8], *[-1] * 4)
     cluster = replace(cluster, map=replace(cluster.map, active=active))
     backfill = planned(asked, progress, states, cluster, copies)
-    position = LakeState("lake-1", 3, states, backfill=backfill)
-    plan = plan_round(position, cluster, RoundSettings(), FlowControlSettings(), slots)
+    lake_state = LakeState("lake-1", 3, states, backfill=backfill)
+    plan = plan_round(lake_state, cluster, RoundSettings(), FlowControlSettings(), slots)
     assert isinstance(plan, RoundPlan)
     assert plan.budget.target_seconds == BACKFILL_ROUND_SECONDS
     live = [task for task in plan.tasks if task.backfill is None]
@@ -190,7 +190,7 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     only = {vb: states[vb] for vb in range(4)}
     shorter = replace(cluster.map, active=(*cluster.map.active[:4], -1))
     alone = plan_round(
-        replace(position, states=only),
+        replace(lake_state, states=only),
         replace(cluster, map=shorter),
         RoundSettings(),
         FlowControlSettings(),
