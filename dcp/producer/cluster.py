@@ -137,7 +137,7 @@ class ProducerCluster(Serving):
     def remove_stale(self, now: float | None = None) -> int:
         """Remove replaced versions and tombstones that are due at ``now`` (default: the clock).
 
-        The cluster does it regularly, too. Return by how many bytes the logs shrank.
+        The cluster does it regularly, too. Return by how many bytes the disk logs shrank.
         """
         with self.bucket.lock:
             vbuckets = self.bucket.table.all()

@@ -245,7 +245,7 @@ _HANDLERS: Final[dict[int, _Handler]] = {
 
 
 def _failover_log(body: m.FailoverLogAnswer) -> FailoverLog:
-    """Return the log of an answer; raise ValueError if no server could have made it."""
+    """Return the failover log of an answer; raise ValueError if no server could have made it."""
     count = len(body.entries)
     if count > MAX_FAILOVER_ENTRIES:
         raise ValueError(

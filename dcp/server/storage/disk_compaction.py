@@ -1,4 +1,4 @@
-"""Plans the compaction of a vbucket's log: what stays is one disk snapshot without duplicates.
+"""Plans the compaction of a vbucket's disk log: what stays is one disk snapshot without duplicates.
 
 Compaction merges disk snapshots (DCP concepts document, "Deduplication") and purges tombstones up
 to a seqno. It also drops completed prepares, because a backfill sends their documents instead.

@@ -1,4 +1,4 @@
-"""The contents of a vbucket's log, built from its batches.
+"""The contents of a vbucket's disk log, built from its batches.
 
 No I/O happens here. So applying the same batches gives the same contents, when they are written and
 when they are read after a restart.
@@ -16,7 +16,7 @@ from dcp.server.storage.disk_ranges import LostRanges
 
 
 class Contents:
-    """The items, disk snapshots and state of one log."""
+    """The items, disk snapshots and state of one disk log."""
 
     def __init__(self) -> None:
         self.state = b""
@@ -35,7 +35,7 @@ class Contents:
 
     @property
     def persisted_seqno(self) -> int:
-        """The log is complete up to this seqno; 0 if it is empty."""
+        """The disk log is complete up to this seqno; 0 if it is empty."""
         return self.snapshot_ends[-1] if self.snapshot_ends else 0
 
     @property
@@ -62,7 +62,7 @@ class Contents:
         self.frame_bytes += batch.data_bytes
 
     def check(self, batch: DiskBatch) -> None:
-        """Raise ValueError if the batch does not continue this log.
+        """Raise ValueError if the batch does not continue this disk log.
 
         Seqnos and snapshot ends must ascend from above the persisted seqno. Each replaced seqno
         must be a live item.
@@ -129,6 +129,6 @@ class Contents:
         self.lost = self.lost.cut(seqno)
         left = bisect_right(self.completing, seqno)
         del self.completed[left:], self.completing[left:]
-        # An empty log has nothing that a purge or compaction could have taken.
+        # An empty disk log has nothing that a purge or compaction could have taken.
         if not seqno:
             self.purge_seqno, self.lost = 0, LostRanges()

@@ -1,4 +1,4 @@
-"""Indexes the items of a vbucket's log, in columns of 36 bytes per item.
+"""Indexes the items of a vbucket's disk log, in columns of 36 bytes per item.
 
 A version is live at seqno s if seqno <= s < replaced_at. Rows are in seqno order, which is also the
 order of the frames in the file.
@@ -40,7 +40,7 @@ class Columns:
 
     @classmethod
     def empty(cls, rows: int) -> "Columns":
-        """Return uninitialized columns; the first row is the first frame of a log."""
+        """Return uninitialized columns; the first row is the first frame of a disk log."""
         crcs = np.zeros(rows + 1, np.uint32)
         return cls(
             np.empty(rows, np.uint64),
@@ -68,7 +68,7 @@ class Columns:
         )
 
     def put(self, row: int, other: "Columns") -> None:
-        """Overwrite rows from ``row`` on; ``other`` follows the row before in the log."""
+        """Overwrite rows from ``row`` on; ``other`` follows the row before in the disk log."""
         rows = slice(row, row + len(other))
         self.seqnos[rows] = other.seqnos
         self.starts[rows] = other.starts
@@ -109,7 +109,7 @@ def find(known: U64s, seqnos: U64s) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 class ItemIndex:
-    """The growing index of one log.
+    """The growing index of one disk log.
 
     Columns that were handed out stay valid: for seqnos up to their last one they never change.
     """

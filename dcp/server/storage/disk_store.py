@@ -47,10 +47,10 @@ class VbucketStore:
     """A vbucket's items on disk in seqno order, and its newest state."""
 
     def __init__(self, file: DiskFile, vbucket: int) -> None:
-        """Read the log of a vbucket; an absent file is an empty log.
+        """Read the disk log of a vbucket; an absent file is an empty disk log.
 
         An incomplete batch of a crash is cut off. Raises DiskFormatError if the file is damaged, or
-        is no log of this vbucket and format version.
+        is no disk log of this vbucket and format version.
         """
         self._disk_log = DiskLog(file, vbucket)
         self._vbucket = vbucket
@@ -69,7 +69,7 @@ class VbucketStore:
 
     @property
     def persisted_seqno(self) -> int:
-        """Everything up to this seqno is on disk; 0 if the log is empty."""
+        """Everything up to this seqno is on disk; 0 if the disk log is empty."""
         return self._contents.persisted_seqno
 
     @property
@@ -93,7 +93,7 @@ class VbucketStore:
 
     @property
     def overhead_bytes(self) -> int:
-        """Bytes of the log that are no frames; in small batches that is most of it."""
+        """Bytes of the disk log that are no frames; in small batches that is most of it."""
         return self._disk_log.size_bytes - self._contents.frame_bytes
 
     def snapshot_at(self, seqno: int) -> SnapshotRange:
@@ -144,8 +144,8 @@ class VbucketStore:
         empty ``state`` keeps the old one. ``snapshot_end`` becomes the persisted seqno if the
         snapshot ends above its last item.
 
-        Raises ValueError if the items do not continue the log, and OSError if the file cannot be
-        written; the store is then unchanged.
+        Raises ValueError if the items do not continue the disk log, and OSError if the file cannot
+        be written; the store is then unchanged.
         """
         last = items[-1].seqno if items else self.persisted_seqno
         batch = _batch_of(items, state, last if snapshot_end is None else snapshot_end)
@@ -258,11 +258,11 @@ class VbucketStore:
         return self._contents.can_cut_within(first_seqno, end_seqno)
 
     def compact(self, *, purge_up_to_seqno: int = 0, state: bytes = b"") -> int:
-        """Rewrite the log with the live items only; return the number of purged tombstones.
+        """Rewrite the disk log with the live items only; return the number of purged tombstones.
 
         Tombstones up to ``purge_up_to_seqno`` go, except the item with the highest seqno. After a
-        crash the old or the new log is there. Raises OSError if the new log cannot be written, or a
-        remaining frame is damaged; the store is then unchanged.
+        crash the old or the new disk log is there. Raises OSError if the new disk log cannot be
+        written, or a remaining frame is damaged; the store is then unchanged.
         """
         self._require_open()
         require_unsigned("purge seqno", purge_up_to_seqno)
@@ -273,7 +273,7 @@ class VbucketStore:
         return plan.purged
 
     def begin_compaction(self, purge_up_to_seqno: int = 0, state: bytes = b"") -> PendingWrite:
-        """Prepare ``compact`` as ``begin`` prepares ``write``; the log must not be empty."""
+        """Prepare ``compact`` as ``begin`` prepares ``write``; the disk log must not be empty."""
         self._require_open()
         return self._disk_log.begin_rewrite(
             plan_compaction(self._contents, purge_up_to_seqno, state)

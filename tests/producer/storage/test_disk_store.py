@@ -232,7 +232,7 @@ def test_no_descriptor_is_held_but_for_scans_of_a_replaced_file(tmp_path: Path) 
         (32, b"\0", "found header CRC"),
     ],
 )
-def test_a_file_that_is_no_log_of_ours_is_an_error(
+def test_a_file_that_is_no_disk_log_of_ours_is_an_error(
     tmp_path: Path, place: int, byte: bytes, message: str
 ) -> None:
     path = tmp_path / "0.vb"
