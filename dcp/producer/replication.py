@@ -163,7 +163,7 @@ class Replication:
         self._runs = True
 
     def reconcile(self) -> None:
-        """Start and end replicators to match map and living nodes; the caller holds the lock."""
+        """Start and end replicators to match map and running nodes; the caller holds the lock."""
         wanted = self._wanted() if self._runs else {}
         for pair in [pair for pair in self._replicators if pair not in wanted]:
             replicator = self._replicators.pop(pair)

@@ -103,7 +103,7 @@ def _stream_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> l
         state.put(frame.opaque, stream.accept(failover_log))
         opened: list[e.Event] = [e.StreamOpened(stream.vbucket, failover_log)]
         # We may have closed the stream before its acceptance arrived.
-        return opened if state.streams[frame.opaque].is_live else []
+        return opened if state.streams[frame.opaque].is_streaming else []
     refused = stream.refuse()
     state.put(frame.opaque, refused)
     if refused.is_closing:  # we have closed it: nobody waits for its end

@@ -16,7 +16,7 @@ r"""The format of a vbucket's disk log: a file header, then batches. Numbers are
 
 A batch adds disk snapshots, or first removes everything above ``keep_up_to``, or both. It counts
 only if it is complete and both CRCs (CRC-32, IEEE) match. Compaction writes a file of the next
-generation; its first batch has all live items, and only that batch has ``purge_seqno`` and lost
+generation; its first batch has all current items, and only that batch has ``purge_seqno`` and lost
 ranges.
 """
 

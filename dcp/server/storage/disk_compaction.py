@@ -71,7 +71,7 @@ def plan_compaction(
         tombstones=kept.seqnos[tombstones],
         # ``deleted`` is the delete time plus 1.
         delete_times=kept.deleted[tombstones].astype(np.uint64) - np.uint64(1),
-        # A rollback to a seqno where a dropped item was live is impossible.
+        # A rollback to a seqno where a dropped item was current is impossible.
         lost=contents.lost.merged(columns.seqnos[is_ended], ended_at[is_ended]).above(purge_seqno),
         purge_seqno=purge_seqno,
     )

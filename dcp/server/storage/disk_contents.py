@@ -41,7 +41,7 @@ class Contents:
     @property
     def replaced_bytes(self) -> int:
         """Bytes of frames in the file that were replaced or lost."""
-        return self.frame_bytes - self.index.live_bytes
+        return self.frame_bytes - self.index.current_bytes
 
     def apply(self, batch: DiskBatch, offset: int) -> None:
         if batch.keep_up_to < self.persisted_seqno:
@@ -65,7 +65,7 @@ class Contents:
         """Raise ValueError if the batch does not continue this disk log.
 
         Seqnos and snapshot ends must ascend from above the persisted seqno. Each replaced seqno
-        must be a live item.
+        must be a current item.
         """
         seqnos, persisted = batch.seqnos, self.persisted_seqno
         if batch.snapshot_end < persisted:
@@ -115,7 +115,7 @@ class Contents:
             )
 
     def can_cut(self, seqno: int) -> bool:
-        """Return True if every version that was live at ``seqno`` is still here."""
+        """Return True if every version that was current at ``seqno`` is still here."""
         return seqno >= self.purge_seqno and not self.lost.covers(seqno)
 
     def can_cut_within(self, first_seqno: int, end_seqno: int) -> bool:

@@ -33,7 +33,7 @@ class StoredItem(NamedTuple):
     head: bytes
     value: bytes
     replaces: Sequence[int]
-    """Seqnos of the live items that this one replaces: the key's older version. An event that
+    """Seqnos of the current items that this one replaces: the key's older version. An event that
     empties a collection replaces all its documents.
     """
     completes: int
@@ -80,7 +80,7 @@ class VbucketStore:
     @property
     def item_count(self) -> int:
         """The number of keys, tombstones included."""
-        return self._contents.index.live_count
+        return self._contents.index.current_count
 
     @property
     def size_bytes(self) -> int:
@@ -222,7 +222,7 @@ class VbucketStore:
         return len(self._contents.index.between(after_seqno, end_seqno))
 
     def warm_up(self) -> Iterator[Frames]:
-        """Yield all live frames in seqno order, as after a restart."""
+        """Yield all current frames in seqno order, as after a restart."""
         with self.scan(0, each_key_once=True) as scan:
             while (frames := scan.read(_WARM_UP_BYTES)) is not None:
                 yield frames
@@ -239,7 +239,7 @@ class VbucketStore:
     def cut(self, seqno: int, *, state: bytes | None = None) -> int:
         """Lose everything above ``seqno`` durably; return the new persisted seqno.
 
-        Items that only lost items had replaced are live again. A new ``state`` is written in the
+        Items that only lost items had replaced are current again. A new ``state`` is written in the
         same batch. It loses everything and returns 0 if compaction has dropped a part of the state
         at ``seqno``, as kv_engine rolls back to 0.
         """
@@ -258,7 +258,7 @@ class VbucketStore:
         return self._contents.can_cut_within(first_seqno, end_seqno)
 
     def compact(self, *, purge_up_to_seqno: int = 0, state: bytes = b"") -> int:
-        """Rewrite the disk log with the live items only; return the number of purged tombstones.
+        """Rewrite the disk log with the current items only; return the number of purged tombstones.
 
         Tombstones up to ``purge_up_to_seqno`` go, except the item with the highest seqno. After a
         crash the old or the new disk log is there. Raises OSError if the new disk log cannot be

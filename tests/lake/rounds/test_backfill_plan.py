@@ -171,9 +171,9 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     plan = plan_round(lake_state, cluster, RoundSettings(), FlowControlSettings(), slots)
     assert isinstance(plan, RoundPlan)
     assert plan.budget.target_seconds == BACKFILL_ROUND_SECONDS
-    live = [task for task in plan.tasks if task.backfill is None]
+    usual = [task for task in plan.tasks if task.backfill is None]
     reading = [task for task in plan.tasks if task.backfill is not None]
-    assert {each.vbucket for task in live for each in task.streams} == {4, 5, 6, 7}
+    assert {each.vbucket for task in usual for each in task.streams} == {4, 5, 6, 7}
     assert {each.vbucket for task in reading for each in task.streams} == {0, 1, 2, 3}
     assert len(plan.tasks) <= max(2, slots)
     assert sum(task.backfill.bytes_per_second or 0 for task in reading if task.backfill) == 1e6

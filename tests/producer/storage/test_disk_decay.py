@@ -100,7 +100,7 @@ def test_any_byte_of_a_disk_log_may_change_and_no_wrong_one_is_read(
         lambda: _by_seqno(store, live_seqnos),
     ]
     right = [read() for read in readers]
-    live = {
+    current = {
         place
         for each in right[0].values()
         for place in range(whole.rindex(each), whole.rindex(each) + len(each))
@@ -112,9 +112,9 @@ def test_any_byte_of_a_disk_log_may_change_and_no_wrong_one_is_read(
         path.write_bytes(damaged)
         found = [_or_error(read) for read in readers]
         assert all(each in (expected, None) for each, expected in zip(found, right, strict=True))
-        is_live = place in live
-        assert [found[0] is None, found[1] is None, found[3] is None] == [is_live] * 3
-        if is_live:
+        is_current = place in current
+        assert [found[0] is None, found[1] is None, found[3] is None] == [is_current] * 3
+        if is_current:
             failed += 1
             with pytest.raises(OSError, match=f"at byte .*{path.name}|{path.name}.*at"):
                 store.compact()

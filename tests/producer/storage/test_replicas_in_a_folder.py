@@ -275,7 +275,7 @@ class Kept(Failing):
             assert data.high_seqno == replica.complete_seqno
             if data.high_seqno and replica.has_failover_log:
                 uuid = next(e.vb_uuid for e in log.entries if e.seqno <= data.high_seqno)
-                held = {v.key: v.cas for v in data.newest.versions if v.is_live}
+                held = {v.key: v.cas for v in data.newest.versions if v.is_mutation}
                 assert held == self.model.state(uuid, data.high_seqno)
 
     def do(self, step: Step) -> None:
