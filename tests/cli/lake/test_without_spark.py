@@ -19,7 +19,7 @@ from dcp.cli.main import main
 from dcp.lake.adapters import opening
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control
+from dcp.lake.change_log.control import BACKFILL, Control, ControlRequest, RequestState
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.settings import Settings
 from dcp.lake.maintain import compaction
@@ -320,17 +320,17 @@ def test_asking_another_driver_for_a_backfill_and_cancelling_it_start_no_spark(
     lake = open_lake(SparkStore(lambda: pytest.fail("Spark was started"), LakeLocation(root=root)))
     control = Control(lake)
 
-    def open_backfills() -> list[Action]:
-        return [each for each in control.actions() if each.is_open and each.action == BACKFILL]
+    def open_backfills() -> list[ControlRequest]:
+        return [each for each in control.requests() if each.is_open and each.action == BACKFILL]
 
     with ThreadPoolExecutor(1) as beside, locked(Path(root), "a driver", makes_lake=False):
         asked = beside.submit(main, ["backfill", "--vbuckets", "0", *options])
         wait_for("a request", lambda: bool(open_backfills()))
         assert main(["backfill", "--cancel", *options]) == 0
         assert "ends it before another round" in capsys.readouterr().out
-        [action] = open_backfills()
-        assert action.is_to_be_cancelled
-        control.write(action, ActionState.CANCELLED, detail="vbucket 0 as it was")
+        [request] = open_backfills()
+        assert request.is_to_be_cancelled
+        control.write(request, RequestState.CANCELLED, detail="vbucket 0 as it was")
         assert asked.result(PATIENCE_SECONDS) == 130
     assert "somebody cancelled it; vbucket 0 as it was" in capsys.readouterr().err
 

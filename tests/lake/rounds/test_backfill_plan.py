@@ -15,9 +15,9 @@ from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.backfill_plan import (
     BACKFILL_ROUND_SECONDS,
     SEQNOS_OF_A_ROUND,
+    Backfill,
     BackfillPlan,
     BackfillProgress,
-    BackfillRequest,
     plan_backfill,
 )
 from dcp.lake.rounds.lake_state import LakeState
@@ -54,7 +54,7 @@ def copy(node: NodeAddress, high: int, branch: FailoverLog | None = None) -> Vbu
 
 
 def planned(
-    asked: BackfillRequest,
+    asked: Backfill,
     progress: BackfillProgress,
     states: Mapping[int, LakeVbucketState],
     cluster: ProbedCluster,
@@ -63,8 +63,8 @@ def planned(
     return plan_backfill(asked, progress, states, cluster, copies)
 
 
-def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
-    return BackfillRequest("a", frozenset(vbuckets), NODES, 3, frozenset(new))
+def request(*vbuckets: int, new: Sequence[int] = ()) -> Backfill:
+    return Backfill("a", frozenset(vbuckets), NODES, 3, frozenset(new))
 
 
 @pytest.mark.parametrize(
