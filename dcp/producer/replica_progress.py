@@ -15,9 +15,9 @@ TAKEOVER: Final = "replication:takeover"
 _PURPOSES: Final = (REPLICATION, TAKEOVER)
 
 
-def connection_name(source: int, target: int, bucket: str, purpose: str = REPLICATION) -> str:
-    """Return the DCP connection name with which node ``target`` streams from node ``source``."""
-    return f"{purpose}:node{source + 1}->node{target + 1}:{bucket}"
+def connection_name(active_node: int, target: int, bucket: str, purpose: str = REPLICATION) -> str:
+    """Return the DCP connection name with which node ``target`` streams from ``active_node``."""
+    return f"{purpose}:node{active_node + 1}->node{target + 1}:{bucket}"
 
 
 class ReplicaProgress:
