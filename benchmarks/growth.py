@@ -64,9 +64,9 @@ def _measure(arguments: argparse.Namespace, source: BenchProducer, folder: Path)
     meter = Meter(spark, others)
     settings = settings_for(source, folder, "lake")
     access = source_access(settings)
-    view = query_cluster(access)
+    cluster = query_cluster(access)
     lake = open_or_create(
-        SparkStore(spark_of(settings, spark), lake_location(settings)), settings, view
+        SparkStore(spark_of(settings, spark), lake_location(settings)), settings, cluster
     )
     with closing(Driver(lake, settings, access, Observer())) as driver:
         _round(driver, access, meter)

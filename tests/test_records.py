@@ -18,7 +18,7 @@ from dcp.lake.change_log.applied import (
     applied_of_version,
     heartbeat_content,
 )
-from dcp.lake.change_log.control import Action
+from dcp.lake.change_log.control import ControlRequest
 from dcp.lake.change_log.last_contact import LastContact, Minute
 from dcp.lake.change_log.system_event_detail import SystemEventDetail
 from dcp.lake.config.flow_control_settings import WindowPlan
@@ -135,7 +135,9 @@ def test_what_the_history_forgot_of_an_apply_is_whole_in_a_heartbeat() -> None:
 
 
 def test_a_row_and_json_have_their_own_fields() -> None:
-    asked = Action(id="a", action="pause", time=datetime(2026, 1, 1, tzinfo=UTC), options="{}")
+    asked = ControlRequest(
+        id="a", action="pause", time=datetime(2026, 1, 1, tzinfo=UTC), options="{}"
+    )
     assert row_of(asked)["time"] == asked.time
     assert not {"time", "options", "round"} & plain(asked).keys()
     made = AppliedVersion("docs", 3, 1, 2, 2, inserted=7)

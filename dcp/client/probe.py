@@ -47,7 +47,7 @@ class ProbedCluster:
 
     ``failover_logs`` gives the branch of each vbucket: after a failover the new branch may reach
     just the seqno of the old one, with other data. A vbucket is missing there if its node does not
-    send its log, or a log that contradicts itself.
+    send its failover log, or one that contradicts itself.
     """
 
     map: ClusterMap

@@ -44,9 +44,10 @@ class BranchRecord:
         self._current.versions.append(version)
 
     def follow(self, failover_log: FailoverLog, high_seqno: int) -> None:
-        """Start a new current branch at ``high_seqno`` if the log has begun one.
+        """Start a new current branch at ``high_seqno`` if the failover log has begun one.
 
-        Its parent is the branch below it in the log, or the current one if the record lacks that.
+        Its parent is the branch below it in the failover log, or the current one if the record
+        lacks that.
         """
         if failover_log.current_uuid in self._branches:
             return

@@ -137,7 +137,7 @@ class ProducerCluster(Serving):
     def remove_stale(self, now: float | None = None) -> int:
         """Remove replaced versions and tombstones that are due at ``now`` (default: the clock).
 
-        The cluster does it regularly, too. Return by how many bytes the logs shrank.
+        The cluster does it regularly, too. Return by how many bytes the disk logs shrank.
         """
         with self.bucket.lock:
             vbuckets = self.bucket.table.all()
@@ -259,7 +259,7 @@ class ProducerCluster(Serving):
     def replica_seqno(self, vbucket: int) -> int:
         """Return the end of the last complete snapshot of the replica that a failover promotes.
 
-        0 if no living node has a replica.
+        0 if no running node has a replica.
         """
         with self.bucket.lock:
             return self.bucket.replica_progress.kept_seqno(self.bucket.table.numbered(vbucket).id)
@@ -372,14 +372,14 @@ class ProducerCluster(Serving):
     def failover(self, node: int) -> None:
         """Remove ``node`` and promote replicas of its vbuckets (``ClusterSettings.replicas``).
 
-        Each vbucket continues at the next living node with a replica, from the last complete
+        Each vbucket continues at the next running node with a replica, from the last complete
         snapshot of that replica, on a new branch. Later items are lost, and the other replicas
         follow. Connections to ``node`` close, and the other nodes push a new map. Call it outside
         ``batch()``, as all methods that change nodes: it waits for connections that wait for the
         batch.
 
         Raises:
-            ValueError: no other node lives, or none has a replica of a vbucket.
+            ValueError: no other node runs, or none has a replica of a vbucket.
             OSError: the data folder cannot be written; nothing has changed.
         """
 
@@ -418,7 +418,7 @@ class ProducerCluster(Serving):
             self.nodes.loop.call_soon(self.nodes.push_map)
 
     def wait_until_replicated(self, timeout_seconds: float = 60.0) -> None:
-        """Return when all replicas on living nodes equal their active vbuckets.
+        """Return when all replicas on running nodes equal their active vbuckets.
 
         Call it outside ``batch()``. Writes that continue may delay it.
 

@@ -100,7 +100,7 @@ class ClusterMembers:
         members.require_node(node)
         if self._loop.is_inside and set(range(members.node_count)) - members.dead_nodes <= {node}:
             raise ValueError(
-                f"kill {members.name_of(node)}: found no other living node, expected one to take "
+                f"kill {members.name_of(node)}: found no other running node, expected one to take "
                 "the order to restore it"
             )
         self._end(node)

@@ -15,10 +15,10 @@ _LOGGER = logging.getLogger(__name__)
 def fail_over(bucket: ProducerBucket, node: int) -> None:
     """Take ``node`` out of the cluster and promote the replicas of its vbuckets.
 
-    Each vbucket continues at the next living node with a replica.
+    Each vbucket continues at the next running node with a replica.
 
     Raises:
-        ValueError: no such node, it was failed over, no other node lives, or no living node has
+        ValueError: no such node, it was failed over, no other node runs, or no running node has
             a replica of a vbucket.
         OSError: the data folder cannot be written; nothing has changed.
     """
@@ -26,7 +26,7 @@ def fail_over(bucket: ProducerBucket, node: int) -> None:
     others = set(range(bucket.map.node_count)) - bucket.map.dead_nodes - {node}
     if not any(bucket.map.is_member(other) for other in others):
         name = bucket.map.name_of(node)
-        raise ValueError(f"failover of {name}: found no other living node to take its place")
+        raise ValueError(f"failover of {name}: found no other running node to take its place")
     heirs = bucket.replica_progress.heirs_of(node)
     prepare(bucket, heirs, lambda each: promotion_of(bucket.vbuckets[each].unmoved_state))
     try:

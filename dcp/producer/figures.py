@@ -47,7 +47,7 @@ def _bound_bytes(bucket: Bucket, node: int) -> int:
     settings = bucket.settings
     vbuckets = bucket.table.of_node(node)
     connections = bucket.dcp_connections.values()
-    log_bytes = sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
+    disk_log_bytes = sum(vbucket.data.disk.size_bytes for vbucket in vbuckets)
     unwritten_bytes = sum(vbucket.data.persistence.unwritten_bytes for vbucket in vbuckets)
     load = Load(
         *keys_of([vbucket.data.newest for vbucket in vbuckets]),
@@ -57,25 +57,25 @@ def _bound_bytes(bucket: Bucket, node: int) -> int:
     return producer_bytes(
         load,
         checkpoint_quota_bytes=settings.checkpoint_quota_bytes,
-        # Every value is in a log, or still waits for it.
-        values_bytes=log_bytes + unwritten_bytes,
-        log_bytes=0 if settings.data_folder is not None else log_bytes,
+        # Every value is in a disk log, or still waits for it.
+        values_bytes=disk_log_bytes + unwritten_bytes,
+        disk_log_bytes=0 if settings.data_folder is not None else disk_log_bytes,
     )
 
 
 def producer_bytes(
-    load: Load, *, checkpoint_quota_bytes: int, values_bytes: int, log_bytes: int = 0
+    load: Load, *, checkpoint_quota_bytes: int, values_bytes: int, disk_log_bytes: int = 0
 ) -> int:
     """Return the most memory that a producer with one node takes.
 
-    ``values_bytes`` is the size of all values. ``log_bytes`` is the size of the logs if they are in
-    memory, else 0.
+    ``values_bytes`` is the size of all values. ``disk_log_bytes`` is the size of the disk logs if
+    they are in memory, else 0.
     """
     return (
         FIXED_BYTES
         + documents_bytes(load)
         + values_bytes
-        + log_bytes
+        + disk_log_bytes
         + checkpoints_bytes(checkpoint_quota_bytes, takes_writes=True)
         + clients_bytes(load)
         # Each connection can write a document of the largest size at the same time.

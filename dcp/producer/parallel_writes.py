@@ -1,4 +1,4 @@
-"""Writes the logs of many vbuckets in parallel: a disk syncs many files about as fast as one.
+"""Writes the disk logs of many vbuckets in parallel: a disk syncs many files about as fast as one.
 
 For callers that hold the bucket's lock meanwhile: a failover, or a takeover of many vbuckets.
 """
@@ -14,7 +14,7 @@ _THREADS: Final = 16
 
 
 def run_together(writes: Sequence[PendingWrite]) -> None:
-    """Run writes of different logs; return or raise when all have ended.
+    """Run writes of different disk logs; return or raise when all have ended.
 
     Raises:
         OSError: a write that is not optional failed; others may have succeeded.

@@ -41,15 +41,15 @@ async def rebalance(
         owners = bucket.map.owners
         wanted = even_owners(owners, members)
     pairs: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for vbucket, (source, target) in enumerate(zip(owners, wanted, strict=True)):
-        if source != target:
-            pairs[source, target].append(vbucket)
+    for vbucket, (active_node, target) in enumerate(zip(owners, wanted, strict=True)):
+        if active_node != target:
+            pairs[active_node, target].append(vbucket)
     try:
         with bucket.lock:
             # Meanwhile other orders for these vbuckets are refused.
             bucket.table.set_moving(v for found in pairs.values() for v in found)
-        for (source, target), vbuckets in pairs.items():
-            await Move(bucket, source, target, vbuckets, map_changed).run(awake(target))
+        for (active_node, target), vbuckets in pairs.items():
+            await Move(bucket, active_node, target, vbuckets, map_changed).run(awake(target))
     finally:
         with bucket.lock:
             bucket.table.set_moving(())
@@ -75,13 +75,13 @@ class Move:
     def __init__(
         self,
         bucket: ProducerBucket,
-        source: int,
+        active_node: int,
         target: int,
         vbuckets: Sequence[int],
         map_changed: Callable[[], None],
     ) -> None:
         """``map_changed`` is called when other replicas have to be filled."""
-        self._bucket, self._source, self._target = bucket, source, target
+        self._bucket, self._active_node, self._target = bucket, active_node, target
         self._map_changed = map_changed
         self._is_over = asyncio.Event()
         with bucket.lock:
@@ -95,7 +95,7 @@ class Move:
         """Raises SourceError if a vbucket did not arrive."""
         self._map_changed()  # ends the replication into these replicas
         replicator = NodeReplicator(
-            self._bucket, self._source, self._target, awake, TAKEOVER, on_touched=self._touched
+            self._bucket, self._active_node, self._target, awake, TAKEOVER, on_touched=self._touched
         )
         with self._bucket.lock:
             replicator.follow(dict(self._left), takes_over=self._left)
@@ -148,7 +148,7 @@ class Move:
         """Return whether the vbucket may still move: no other order has changed owner or target."""
         bucket, target = self._bucket, self._target
         is_there = bucket.map.is_member(target) and target not in bucket.map.dead_nodes
-        return is_there and bucket.map.owner(vbucket) == self._source
+        return is_there and bucket.map.owner(vbucket) == self._active_node
 
     def _give_up(self) -> list[int]:
         with self._bucket.lock:

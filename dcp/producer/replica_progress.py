@@ -15,9 +15,9 @@ TAKEOVER: Final = "replication:takeover"
 _PURPOSES: Final = (REPLICATION, TAKEOVER)
 
 
-def connection_name(source: int, target: int, bucket: str, purpose: str = REPLICATION) -> str:
-    """Return the DCP connection name with which node ``target`` streams from node ``source``."""
-    return f"{purpose}:node{source + 1}->node{target + 1}:{bucket}"
+def connection_name(active_node: int, target: int, bucket: str, purpose: str = REPLICATION) -> str:
+    """Return the DCP connection name with which node ``target`` streams from ``active_node``."""
+    return f"{purpose}:node{active_node + 1}->node{target + 1}:{bucket}"
 
 
 class ReplicaProgress:
@@ -56,15 +56,15 @@ class ReplicaProgress:
         return connection.acknowledged_seqno(vbucket)
 
     def kept_seqno(self, vbucket: int) -> int:
-        """Return the end of a replica's last complete snapshot; 0 without a living replica."""
-        living = _living_replicas(self._map, self._table, vbucket)
-        return next((replica.complete_seqno for _, replica in living), 0)
+        """Return the last complete snapshot end of a replica on a running node; 0 without one."""
+        running = _running_replicas(self._map, self._table, vbucket)
+        return next((replica.complete_seqno for _, replica in running), 0)
 
     def heirs_of(self, node: int) -> dict[int, int]:
-        """Return, for each vbucket of a node, the living node whose replica a failover promotes.
+        """Return, for each vbucket of a node, the running node whose replica a failover promotes.
 
         Raises:
-            ValueError: some vbucket has no living replica.
+            ValueError: some vbucket has no replica on a running node.
         """
         found: dict[int, int] = {}
         advice = (
@@ -74,13 +74,13 @@ class ReplicaProgress:
         )
         for vbucket in self._map.vbuckets_of(node):
             replicas = self._map.replica_nodes(vbucket)
-            living = [each for each in replicas if each not in self._map.dead_nodes]
-            if not living:
+            running = [each for each in replicas if each not in self._map.dead_nodes]
+            if not running:
                 raise ValueError(
-                    f"failover of {self._map.name_of(node)}: found no living node with a replica "
+                    f"failover of {self._map.name_of(node)}: found no running node with a replica "
                     f"of vbucket {vbucket}; {advice}"
                 )
-            found[vbucket] = living[0]
+            found[vbucket] = running[0]
         return found
 
     def pause(self) -> None:
@@ -91,14 +91,14 @@ class ReplicaProgress:
 
 
 def lagging_replica(cluster_map: ServedClusterMap, table: VbucketTable) -> str | None:
-    """Describe the first living replica that differs from its living active; None if all match."""
+    """Describe the first replica that differs from its active, both on running nodes; or None."""
     for vbucket, owner in enumerate(cluster_map.owners):
         active = table.vbuckets[vbucket]
         if owner in cluster_map.dead_nodes or active.state is not VbucketState.ACTIVE:
             continue
         is_empty = active.data.high_seqno == active.data.base_seqno
         wanted = 0 if is_empty else active.data.high_seqno
-        for node, replica in _living_replicas(cluster_map, table, vbucket):
+        for node, replica in _running_replicas(cluster_map, table, vbucket):
             has_all = replica.high_seqno == wanted == replica.complete_seqno
             if not (has_all and replica.vbucket.failover_log == active.failover_log):
                 return (
@@ -109,10 +109,10 @@ def lagging_replica(cluster_map: ServedClusterMap, table: VbucketTable) -> str |
     return None
 
 
-def _living_replicas(
+def _running_replicas(
     cluster_map: ServedClusterMap, table: VbucketTable, vbucket: int
 ) -> Iterator[tuple[int, Replica]]:
-    """Yield living nodes and their replicas; a failover promotes the first."""
+    """Yield running nodes and their replicas; a failover promotes the first."""
     for node in cluster_map.replica_nodes(vbucket):
         replica = table.replicas.at(node, vbucket)
         if replica is not None and node not in cluster_map.dead_nodes:

@@ -1,4 +1,4 @@
-"""Replication between nodes: one replicator for each pair of source and target node."""
+"""Replication between nodes: one replicator for each pair of active node and target."""
 
 import asyncio
 import logging
@@ -54,7 +54,7 @@ class NodeReplicator(Replicator):
     def __init__(
         self,
         bucket: Bucket,
-        source: int,
+        active_node: int,
         target: int,
         awake: asyncio.Event,
         purpose: str = REPLICATION,
@@ -66,20 +66,20 @@ class NodeReplicator(Replicator):
         ``on_touched`` gets the streams that received something, under the lock.
         """
         super().__init__(
-            connection_name(source, target, bucket.name, purpose),
+            connection_name(active_node, target, bucket.name, purpose),
             bucket,
             bucket.replicas.windows,
             liveness.bootstrap_timeout_seconds,
             _READ_BYTES,
         )
-        self.source = source
+        self.active_node = active_node
         self.target = target
         self._on_touched = on_touched
         self._awake = awake
         self._liveness = liveness
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        address = self._bucket.map.addresses[self.source]
+        address = self._bucket.map.addresses[self.active_node]
         return await asyncio.open_connection(address.host, address.kv)
 
     def _new_connection(self, nonce: str, now: float, window_bytes: int) -> PassiveConnection:
@@ -163,7 +163,7 @@ class Replication:
         self._runs = True
 
     def reconcile(self) -> None:
-        """Start and end replicators to match map and living nodes; the caller holds the lock."""
+        """Start and end replicators to match map and running nodes; the caller holds the lock."""
         wanted = self._wanted() if self._runs else {}
         for pair in [pair for pair in self._replicators if pair not in wanted]:
             replicator = self._replicators.pop(pair)
@@ -177,15 +177,15 @@ class Replication:
             self._replicators[pair].follow(replicas)
 
     def _wanted(self) -> dict[tuple[int, int], dict[int, Replica]]:
-        """Return the replicas to fill: by (source, target), then by vbucket."""
+        """Return the replicas to fill: by (active node, target), then by vbucket."""
         bucket = self._bucket
         found: defaultdict[tuple[int, int], dict[int, Replica]] = defaultdict(dict)
         if bucket.replica_progress.is_paused:
             return found
-        for vbucket, source in enumerate(bucket.map.owners):
+        for vbucket, active_node in enumerate(bucket.map.owners):
             for target, replica in bucket.replicas.of(vbucket):
-                if not {source, target} & bucket.map.dead_nodes and not replica.is_taking_over:
-                    found[source, target][vbucket] = replica
+                if not {active_node, target} & bucket.map.dead_nodes and not replica.is_taking_over:
+                    found[active_node, target][vbucket] = replica
         return found
 
     def stored(self, vbucket: Vbucket) -> None:

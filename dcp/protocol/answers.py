@@ -103,7 +103,7 @@ def _stream_answer(state: ConnectionState, _: PendingRequest, frame: Frame) -> l
         state.put(frame.opaque, stream.accept(failover_log))
         opened: list[e.Event] = [e.StreamOpened(stream.vbucket, failover_log)]
         # We may have closed the stream before its acceptance arrived.
-        return opened if state.streams[frame.opaque].is_live else []
+        return opened if state.streams[frame.opaque].is_streaming else []
     refused = stream.refuse()
     state.put(frame.opaque, refused)
     if refused.is_closing:  # we have closed it: nobody waits for its end
@@ -245,7 +245,7 @@ _HANDLERS: Final[dict[int, _Handler]] = {
 
 
 def _failover_log(body: m.FailoverLogAnswer) -> FailoverLog:
-    """Return the log of an answer; raise ValueError if no server could have made it."""
+    """Return the failover log of an answer; raise ValueError if no server could have made it."""
     count = len(body.entries)
     if count > MAX_FAILOVER_ENTRIES:
         raise ValueError(

@@ -188,7 +188,7 @@ class FailoverLogReceived(Event):
     """None if the node lacks the vbucket, or with a ``fault``."""
     status: int = Status.SUCCESS
     fault: str = ""
-    """The refusal, or the fault of an impossible log; says found and expected."""
+    """The refusal, or the fault of an impossible failover log; says found and expected."""
 
 
 @dataclass(frozen=True, slots=True)

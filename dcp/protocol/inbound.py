@@ -166,7 +166,7 @@ class _BlockReading:
             self._state.discarded_frames += self._rows.drop(run)
             return
         after = _of_vbucket(stream, lambda: _checked(stream, run))
-        if not stream.is_live:
+        if not stream.is_streaming:
             self._state.discarded_frames += self._rows.drop(run)
         elif self._state.hands_out_frames:
             self._hand_out(stream, run.frames.tolist())
@@ -197,9 +197,9 @@ class _BlockReading:
                 f"{frame.vbucket} with the opaque of its stream"
             )
         after, events = _of_vbucket(stream, lambda: handler(stream, self._decoded(frame)))
-        if stream.is_live and self._state.hands_out_frames and frame.opcode in _ITEMS:
+        if stream.is_streaming and self._state.hands_out_frames and frame.opcode in _ITEMS:
             self._hand_out(stream, [index])
-        elif stream.is_live:
+        elif stream.is_streaming:
             self._events += events
         elif frame.opcode == Opcode.DCP_STREAM_END:
             # A stream that we closed must not seem to be ended by the producer.
@@ -237,7 +237,7 @@ class _BlockReading:
     def _store(self, opaque: int, before: Stream, after: Stream) -> None:
         """Store the stream; report and acknowledge a snapshot that it has completed."""
         self._state.put(opaque, after)
-        if not before.is_live:
+        if not before.is_streaming:
             return
         is_other = after.position is not before.position
         # With stream ids a vbucket has several positions, so none is reported.

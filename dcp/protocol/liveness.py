@@ -1,4 +1,4 @@
-"""Detects a dead peer: a live one sends DCP_NOOP regularly, however full the window is.
+"""Detects a dead peer: a healthy one sends DCP_NOOP regularly, however full the window is.
 
 Source: kv_engine ``docs/dcp/documentation/dead-connections.md``; the client's own NOOP is the Java
 DCP client's ``ClientNoopHandler``.

@@ -110,7 +110,7 @@ CONTROL_TERMS: Final[Mapping[str, ControlTerm]] = {
     "enable_noop": ControlTerm(
         "true",
         ALWAYS,
-        "a live node sends NOOPs even if its streams are quiet",
+        "a healthy node sends NOOPs even if its streams are quiet",
         "the consumer would wait forever for a dead node",
         is_required=True,
     ),

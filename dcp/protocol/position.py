@@ -14,8 +14,8 @@ class Position:
 
     # The branch of the snapshot's end, not of the seqno. A newer branch may begin between the two;
     # a request with the older uuid would then roll back to the snapshot's start each time, although
-    # all items came from the newer history. The newest branch of the log would be wrong too,
-    # although official clients send it (java-dcp-client ``EventHandlerAdapter``, go-dcp
+    # all items came from the newer history. The newest branch of the failover log would be wrong
+    # too, although official clients send it (java-dcp-client ``EventHandlerAdapter``, go-dcp
     # ``couchbase/observer.go``). The next failover may remove that branch and its uuid, and the
     # producer would then roll back everything.
     vb_uuid: int

@@ -9,7 +9,7 @@ bytes; times are nanoseconds of one monotonic clock.
     tagged     with the tag        as min, of the group        as min
 
 Source: Aeron ``AbstractMinMulticastFlowControl`` (Java), ``aeron_min_flow_control.c`` (C). If two
-receivers leave in one pass, Java may lose a live one; this module does as C does.
+receivers leave in one pass, Java may lose one that stays; this module does as C does.
 """
 
 from dataclasses import dataclass

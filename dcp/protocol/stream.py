@@ -85,7 +85,7 @@ TRANSITIONS: Final[dict[tuple[StreamPhase, StreamInput], StreamPhase]] = {
     (_P.DRAINING, _I.END): _P.ENDED,
 }
 
-LIVE_PHASES: Final = frozenset({_P.OPEN, _P.IN_SNAPSHOT, _P.IN_OSO})
+STREAMING_PHASES: Final = frozenset({_P.OPEN, _P.IN_SNAPSHOT, _P.IN_OSO})
 """In these phases the producer's messages are for the application."""
 
 
@@ -131,9 +131,9 @@ class Stream:
         return self.assembly.position
 
     @property
-    def is_live(self) -> bool:
+    def is_streaming(self) -> bool:
         """True if the stream's messages are for the application."""
-        return self.phase in LIVE_PHASES
+        return self.phase in STREAMING_PHASES
 
     @property
     def is_closing(self) -> bool:
@@ -151,7 +151,7 @@ class Stream:
 
     def begin_snapshot(self, marker: SnapshotRange, flags: int) -> "Stream":
         moved = self._step(_I.MARKER)
-        if not self.is_live:
+        if not self.is_streaming:
             return moved
         return replace(moved, assembly=self.assembly.begin(marker, flags))
 
@@ -160,7 +160,7 @@ class Stream:
         seqno.
         """
         moved = self._step(_I.ITEM)
-        if not self.is_live:
+        if not self.is_streaming:
             return moved
         if self.phase is StreamPhase.IN_OSO:
             return self._take_oso(moved, first_seqno, last_seqno)
@@ -168,7 +168,7 @@ class Stream:
 
     def advance(self, seqno: int) -> "Stream":
         moved = self._step(_I.ADVANCED)
-        if not self.is_live:
+        if not self.is_streaming:
             return moved
         if self.phase is StreamPhase.IN_OSO:
             return self._take_oso(moved, seqno, seqno)
@@ -181,7 +181,7 @@ class Stream:
     def finish_oso(self) -> "Stream":
         """End an out-of-order snapshot: all items up to its highest seqno have arrived."""
         moved = self._step(_I.OSO_FINISH)
-        if not self.is_live or self.oso_highest == self.position.seqno:
+        if not self.is_streaming or self.oso_highest == self.position.seqno:
             return moved
         seqno = self.oso_highest
         position = Position.complete_at(self._failover_log.uuid_at(seqno), seqno)

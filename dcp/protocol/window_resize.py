@@ -1,4 +1,4 @@
-"""Resizes the window of a live connection by DCP_CONTROL, one request at a time."""
+"""Resizes the window of an open connection by DCP_CONTROL, one request at a time."""
 
 from dataclasses import dataclass, replace
 

@@ -2,7 +2,7 @@
 
 Any thread may call ``start``, ``stop`` and ``figures``. ``upstream`` belongs to the event loop and
 needs the bucket's lock. Clients can connect once all failover logs are known, or after a time
-limit; until a log is known, the relay answers requests about it with ETMPFAIL.
+limit; until a failover log is known, the relay answers requests about it with ETMPFAIL.
 """
 
 import asyncio

@@ -57,8 +57,8 @@ def test_a_certificate_signs_in(make_cluster: MakeCluster, files: object) -> Non
 def test_a_certificate_signs_in_over_http(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(tls=REQUIRED)
     seeds = [f"couchbases://{cluster.https_seeds[0]}?bootstrap_on=http"]
-    view = probe_cluster(seeds, settings(READER), BY_CERTIFICATE)
-    assert [str(node) for node in view.map.addresses] == cluster.tls_seeds
+    probed = probe_cluster(seeds, settings(READER), BY_CERTIFICATE)
+    assert [str(node) for node in probed.map.addresses] == cluster.tls_seeds
     with pytest.raises(AuthenticationError, match=r"status 401 .*client certificate names"):
         probe_cluster(seeds, settings(STRANGER), BY_CERTIFICATE)
 

@@ -9,7 +9,7 @@ from dcp.client.addresses import NodeAddress
 from dcp.client.cluster_map import ClusterMap
 from dcp.errors import ConfigError, RemoteProtocolError
 
-SOURCE = NodeAddress("10.0.0.9", 11210)
+SENDER = NodeAddress("10.0.0.9", 11210)
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -38,8 +38,8 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def parse(document: object, *, tls: bool = False, **more: Any) -> ClusterMap:
-    source = more.pop("source", SOURCE)
-    return ClusterMap.parse(json.dumps(document).encode(), source, tls=tls, **more)
+    sender = more.pop("sender", SENDER)
+    return ClusterMap.parse(json.dumps(document).encode(), sender, tls=tls, **more)
 
 
 def test_reads_owners_revision_and_identity() -> None:
@@ -95,24 +95,24 @@ INSIDE = (NodeAddress("10.0.0.9", 11210), NodeAddress("b", 12000))
 
 
 @pytest.mark.parametrize(
-    ("source", "network", "nodes"),
+    ("sender", "network", "nodes"),
     [
-        (SOURCE, "auto", INSIDE),
+        (SENDER, "auto", INSIDE),
         (NodeAddress("b", 12000), "auto", (NodeAddress("b", 11210), INSIDE[1])),
         (OUTSIDE[0], "auto", OUTSIDE),
         (NodeAddress("OUT2.example", 12000), "auto", OUTSIDE),
         (NodeAddress("out.example", 32790), "auto", OUTSIDE),
         (NodeAddress("out.example", 443), "auto", OUTSIDE),
         (OUTSIDE[0], "default", (NodeAddress("out.example", 11210), INSIDE[1])),
-        (SOURCE, "external", OUTSIDE),
-        (SOURCE, "vpn", (None, None)),
+        (SENDER, "external", OUTSIDE),
+        (SENDER, "vpn", (None, None)),
         (NodeAddress("elsewhere", 11210), "auto", (NodeAddress("elsewhere", 11210), INSIDE[1])),
     ],
 )
 def test_addresses_are_those_of_the_network_where_the_sender_is_found(
-    source: NodeAddress, network: str, nodes: tuple[NodeAddress | None, ...]
+    sender: NodeAddress, network: str, nodes: tuple[NodeAddress | None, ...]
 ) -> None:
-    assert parse(with_alternates(), source=source, network=network).nodes == nodes
+    assert parse(with_alternates(), sender=sender, network=network).nodes == nodes
 
 
 def test_one_host_in_both_networks_is_told_apart_by_its_ports() -> None:
@@ -121,8 +121,8 @@ def test_one_host_in_both_networks_is_told_apart_by_its_ports() -> None:
     document["vBucketServerMap"]["vBucketMap"] = [[0]]
     document["nodesExt"][0]["alternateAddresses"]["external"]["hostname"] = "10.0.0.9"
     for port, mapped in ((11210, 11210), (32775, 32775), (32790, 32775)):
-        source = NodeAddress("10.0.0.9", port)
-        assert parse(document, source=source).nodes == (NodeAddress("10.0.0.9", mapped),)
+        sender = NodeAddress("10.0.0.9", port)
+        assert parse(document, sender=sender).nodes == (NodeAddress("10.0.0.9", mapped),)
 
 
 def test_alternate_addresses_have_tls_ports_too() -> None:
@@ -158,9 +158,9 @@ def test_server_list_serves_where_nodes_ext_is_absent() -> None:
 
 
 def test_ipv6_sender_fills_the_placeholder() -> None:
-    source = NodeAddress("::1", 11210)
+    sender = NodeAddress("::1", 11210)
     text = json.dumps(config(nodesExt=...)).encode()
-    assert ClusterMap.parse(text, source).owner(0) == NodeAddress("::1", 11210)
+    assert ClusterMap.parse(text, sender).owner(0) == NodeAddress("::1", 11210)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_errors_name_the_field(changes: dict[str, Any], field: str) -> None:
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"null"])
 def test_refuses_what_is_no_json_object(text: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match=r"cluster map from 10\.0\.0\.9:11210"):
-        ClusterMap.parse(text, SOURCE)
+        ClusterMap.parse(text, SENDER)
 
 
 def test_owner_refuses_a_vbucket_that_does_not_exist() -> None:

@@ -40,16 +40,16 @@ def test_sees_all_vbuckets_of_all_nodes_without_a_dcp_connection(
 ) -> None:
     cluster = make_cluster(nodes=3)
     fill(cluster, 300)
-    view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
-    assert view.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
-    assert view.failover_logs == {v: cluster.failover_log(v) for v in all_of(cluster)}
-    assert not view.unreachable
-    assert [str(view.map.owner(v)) for v in all_of(cluster)] == [
+    probed = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+    assert probed.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
+    assert probed.failover_logs == {v: cluster.failover_log(v) for v in all_of(cluster)}
+    assert not probed.unreachable
+    assert [str(probed.map.owner(v)) for v in all_of(cluster)] == [
         cluster.seeds[cluster.vbucket_owner(v)] for v in all_of(cluster)
     ]
     assert cluster.counters().dcp_connections_opened == 0
-    assert view.manifest is not None
-    assert [scope["name"] for scope in json.loads(view.manifest)["scopes"]] == ["_default"]
+    assert probed.manifest is not None
+    assert [scope["name"] for scope in json.loads(probed.manifest)["scopes"]] == ["_default"]
 
 
 def test_tells_what_each_node_holds_as_a_replica(make_cluster: MakeCluster) -> None:
@@ -60,8 +60,8 @@ def test_tells_what_each_node_holds_as_a_replica(make_cluster: MakeCluster) -> N
     held = {v: cluster.high_seqno(v) for v in all_of(cluster)}
     fill(cluster, 100, prefix="later")
     cluster.kill_node(2)
-    view = probe_cluster(cluster.seeds[:1], QUICK, CREDENTIALS)
-    replicas = probe_replicas(view, QUICK, CREDENTIALS)
+    probed = probe_cluster(cluster.seeds[:1], QUICK, CREDENTIALS)
+    replicas = probe_replicas(probed, QUICK, CREDENTIALS)
     for vbucket in all_of(cluster):
         nodes = [node for node in (0, 1) if node != cluster.vbucket_owner(vbucket)]
         assert {str(each.node) for each in replicas[vbucket]} == {cluster.seeds[n] for n in nodes}
@@ -74,9 +74,9 @@ def test_tells_what_each_node_holds_as_a_replica(make_cluster: MakeCluster) -> N
 def test_buckets_of_every_size(make_cluster: MakeCluster, vbuckets: int) -> None:
     cluster = make_cluster(nodes=2, vbuckets=vbuckets)
     fill(cluster, 2 * vbuckets)
-    view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
-    assert view.map.vbucket_count == vbuckets
-    assert view.high_seqnos == {v: cluster.high_seqno(v) for v in range(vbuckets)}
+    probed = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+    assert probed.map.vbucket_count == vbuckets
+    assert probed.high_seqnos == {v: cluster.high_seqno(v) for v in range(vbuckets)}
     with consuming(cluster) as consumer:
         assert_same_state(cluster, Drained().run(consumer, caught_up(cluster)))
 
@@ -86,11 +86,11 @@ def test_names_a_node_that_is_missing(make_cluster: MakeCluster, fault: str) -> 
     cluster = make_cluster(nodes=2)
     fill(cluster, 100)
     getattr(cluster, fault)(0)
-    view = probe_cluster(cluster.seeds, QUICK, CREDENTIALS)
+    probed = probe_cluster(cluster.seeds, QUICK, CREDENTIALS)
     missing = NodeAddress.parse(cluster.seeds[0])
-    assert list(view.unreachable) == [missing]
-    assert str(missing) in view.unreachable[missing]
-    assert set(view.high_seqnos) == {v for v in all_of(cluster) if cluster.vbucket_owner(v) == 1}
+    assert list(probed.unreachable) == [missing]
+    assert str(missing) in probed.unreachable[missing]
+    assert set(probed.high_seqnos) == {v for v in all_of(cluster) if cluster.vbucket_owner(v) == 1}
     cluster.restore_node(0)
 
 
@@ -99,10 +99,10 @@ def test_a_failover_log_that_cannot_be_true_is_left_out(make_cluster: MakeCluste
     fill(cluster, 100)
     repeated = tuple(FailoverEntry(1, 0) for _ in range(MAX_FAILOVER_ENTRIES + 1))
     cluster.bucket.vbuckets[3].failover_log = FailoverLog(repeated)
-    view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
-    assert set(view.high_seqnos) == set(all_of(cluster))
-    assert not view.unreachable
-    assert set(view.failover_logs) == set(all_of(cluster)) - {3}
+    probed = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+    assert set(probed.high_seqnos) == set(all_of(cluster))
+    assert not probed.unreachable
+    assert set(probed.failover_logs) == set(all_of(cluster)) - {3}
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_a_node_that_does_not_tell_failover_logs_is_no_failure(
     monkeypatch.setitem(COMMANDS, Opcode.GET_FAILOVER_LOG, CommandHandler(Access.BUCKET, refuse))
     cluster = make_cluster(nodes=2)  # its nodes take the table as it is now
     fill(cluster, 100)
-    view = probe_cluster(cluster.seeds, QUICK, CREDENTIALS)
-    assert set(view.high_seqnos) == set(all_of(cluster))
-    assert not view.unreachable
-    assert view.failover_logs == {}
+    probed = probe_cluster(cluster.seeds, QUICK, CREDENTIALS)
+    assert set(probed.high_seqnos) == set(all_of(cluster))
+    assert not probed.unreachable
+    assert probed.failover_logs == {}
 
 
 def test_no_seed_answers(make_cluster: MakeCluster) -> None:
@@ -177,8 +177,8 @@ def test_a_seed_that_refuses_leaves_the_others(
     make_cluster: MakeCluster, of_the_refusing: dict[str, Any], refusal: type[DcplakeError]
 ) -> None:
     refusing, cluster = make_cluster(**of_the_refusing), make_cluster()
-    view = probe_cluster([*refusing.seeds, *cluster.seeds], SETTINGS, CREDENTIALS)
-    assert set(view.high_seqnos) == set(all_of(cluster))
+    probed = probe_cluster([*refusing.seeds, *cluster.seeds], SETTINGS, CREDENTIALS)
+    assert set(probed.high_seqnos) == set(all_of(cluster))
     cluster.kill_node(0)
     with pytest.raises(refusal):
         probe_cluster([*cluster.seeds, *refusing.seeds], SETTINGS, CREDENTIALS)
@@ -192,9 +192,9 @@ def test_a_node_that_refuses_is_missing(
     node = NodeAddress.parse(cluster.seeds[1])
     cluster.kill_node(1)
     make_cluster(port=node.port, **of_the_refusing)
-    view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
-    assert list(view.unreachable) == [node]
-    assert set(view.high_seqnos) == {v for v in all_of(cluster) if cluster.vbucket_owner(v) == 0}
+    probed = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+    assert list(probed.unreachable) == [node]
+    assert set(probed.high_seqnos) == {v for v in all_of(cluster) if cluster.vbucket_owner(v) == 0}
     with pytest.raises(refusal):
         ask_nodes([node], SETTINGS, CREDENTIALS, NodeConnection.all_vb_seqnos)
 
@@ -210,9 +210,9 @@ def test_a_seed_in_trouble_leaves_the_others(
     cluster = make_cluster(nodes=2)
     fill(cluster, 100)
     asked = break_seeds(monkeypatch, cluster.seeds[:1], failure)
-    view = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
+    probed = probe_cluster(cluster.seeds, SETTINGS, CREDENTIALS)
     assert asked == cluster.seeds[:1]
-    assert view.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
+    assert probed.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ def test_srv_records_name_the_nodes(make_cluster: MakeCluster, encrypted: bool) 
     assert found.nodes == nodes
     (name,) = records
     assert found.lookup == f"SRV records {name}: {nodes[0]}, {nodes[1]}"
-    view = probe_cluster([str(each) for each in found.nodes], settings, CREDENTIALS)
-    assert view.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
+    probed = probe_cluster([str(each) for each in found.nodes], settings, CREDENTIALS)
+    assert probed.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_a_map_over_http_names_the_nodes(make_cluster: MakeCluster, encrypted: b
     else:
         seeds, settings = over_http(cluster.http_seeds), SETTINGS
         credentials, nodes = PLAINLY, cluster.seeds
-    view = probe_cluster(seeds, settings, credentials)
-    assert [str(node) for node in view.map.addresses] == nodes
-    assert view.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
+    probed = probe_cluster(seeds, settings, credentials)
+    assert [str(node) for node in probed.map.addresses] == nodes
+    assert probed.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
@@ -115,9 +115,9 @@ def test_seeds_may_be_ipv6_addresses(make_cluster: MakeCluster, form: str) -> No
     cluster = make_cluster(nodes=2, host="::1")
     fill(cluster, 100)
     [http] = over_http(cluster.http_seeds)
-    view = probe_cluster([form.format(cluster.seeds[0], http=http)], SETTINGS, PLAINLY)
-    assert [str(node) for node in view.map.addresses] == cluster.seeds
-    assert view.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
+    probed = probe_cluster([form.format(cluster.seeds[0], http=http)], SETTINGS, PLAINLY)
+    assert [str(node) for node in probed.map.addresses] == cluster.seeds
+    assert probed.high_seqnos == {v: cluster.high_seqno(v) for v in all_of(cluster)}
 
 
 def test_another_host_is_asked_over_http_where_one_does_not_answer(
@@ -232,8 +232,8 @@ def test_the_external_network_is_that_of_the_seed(make_cluster: MakeCluster) -> 
         (cluster.seeds[:1], "external", external),
     ):
         chosen = replace(SETTINGS, network=network)
-        view = probe_cluster(seeds, chosen, CREDENTIALS)
-        assert [str(node) for node in view.map.addresses] == nodes
-        assert not view.unreachable
+        probed = probe_cluster(seeds, chosen, CREDENTIALS)
+        assert [str(node) for node in probed.map.addresses] == nodes
+        assert not probed.unreachable
     with pytest.raises(ConfigError, match="of network default, external, expected 'lan'"):
         probe_cluster(cluster.seeds, replace(SETTINGS, network="lan"), CREDENTIALS)

@@ -208,12 +208,12 @@ class Bucket:
 
     def now(self, *keys: bytes) -> list[StreamStart]:
         """Return streams of the keys' vbuckets from where they stand: none of what was before."""
-        view = query_cluster(self.access)
+        probed = query_cluster(self.access)
         found = []
         for vbucket in {self.vbucket(key) for key in keys}:
-            log, seqno = view.failover_logs[vbucket], view.high_seqnos[vbucket]
+            log, seqno = probed.failover_logs[vbucket], probed.high_seqnos[vbucket]
             position = Position.complete_at(log.current_uuid, seqno)
-            found.append(StreamStart(vbucket, view.map.owner(vbucket), position))
+            found.append(StreamStart(vbucket, probed.map.owner(vbucket), position))
         return found
 
     @contextmanager

@@ -284,18 +284,19 @@ def test_nodes_hold_what_the_map_says_with_their_failover_logs(bucket: Bucket) -
     def question(connection: NodeConnection) -> set[int]:
         return set(connection.all_vb_seqnos())
 
-    view = query_cluster(bucket.access)
-    nodes = ask_nodes(view.map.addresses, bucket.connection, bucket.credentials, question)
-    vbuckets = range(view.map.vbucket_count)
+    probed = query_cluster(bucket.access)
+    nodes = ask_nodes(probed.map.addresses, bucket.connection, bucket.credentials, question)
+    vbuckets = range(probed.map.vbucket_count)
     owned = {
-        node: {vb for vb in vbuckets if view.map.owner(vb) == node} for node in view.map.addresses
+        node: {vb for vb in vbuckets if probed.map.owner(vb) == node}
+        for node in probed.map.addresses
     }
     assert nodes == owned
-    assert view.failover_logs.keys() == set(vbuckets)
+    assert probed.failover_logs.keys() == set(vbuckets)
     [start] = bucket.now(bucket.key("any"))
     with bucket.streaming([start]) as consumer:
         drained = Drained().run(consumer, lambda all_: bool(all_.logs))
-    assert drained.logs == {start.vbucket: view.failover_logs[start.vbucket]}
+    assert drained.logs == {start.vbucket: probed.failover_logs[start.vbucket]}
 
 
 def test_an_unknown_branch_is_ordered_back_to_the_beginning(bucket: Bucket) -> None:

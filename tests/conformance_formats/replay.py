@@ -249,7 +249,7 @@ class ConnectionReplay:
         self._ask(frame, understand, makeable=is_stream_request_of_a_client(body))
 
     def _require_stream_is_new(self, answer: Frame, stream: Stream) -> None:
-        has_one = self._live_stream(stream.vbucket, stream.stream_id) is not None
+        has_one = self._streaming(stream.vbucket, stream.stream_id) is not None
         found = f"an answer to {names(answer)} with status {answer.status:#04x}"
         what = f"vbucket {stream.vbucket} has {'a' if has_one else 'no'} stream"
         if answer.status == Status.SUCCESS:
@@ -257,20 +257,21 @@ class ConnectionReplay:
         elif answer.status == Status.KEY_EEXISTS:
             require(has_one, found, f"another status: {what}")
 
-    def _live_stream(self, vbucket: int, stream_id: int | None) -> int | None:
+    def _streaming(self, vbucket: int, stream_id: int | None) -> int | None:
         """The opaque of the stream that is open, if one is."""
         return next(
             (
                 opaque
                 for opaque, stream in self._state.streams.items()
-                if (stream.vbucket, stream.stream_id) == (vbucket, stream_id) and stream.is_live
+                if (stream.vbucket, stream.stream_id) == (vbucket, stream_id)
+                and stream.is_streaming
             ),
             None,
         )
 
     def _take_close(self, frame: Frame) -> None:
         stream_id = stream_id_of(frame.framing_extras)
-        closing = self._live_stream(frame.vbucket, stream_id)
+        closing = self._streaming(frame.vbucket, stream_id)
         if closing is not None:
             self._state.streams[closing] = self._state.streams[closing].close()
             self._compare(frame, m.Empty(), b"" if stream_id is None else stream_id_info(stream_id))
@@ -279,7 +280,7 @@ class ConnectionReplay:
             found = f"an answer to {names(answer)} with status {answer.status:#04x}"
             is_open = closing is not None and closing not in self._claims.ended
             if answer.status == Status.SUCCESS:
-                there = closing is not None or self._live_stream(frame.vbucket, stream_id)
+                there = closing is not None or self._streaming(frame.vbucket, stream_id)
                 require(there is not None, found, f"a refusal: vbucket {frame.vbucket} is not open")
             elif answer.status == Status.KEY_ENOENT:
                 require(not is_open, found, f"success: vbucket {frame.vbucket} has a stream")

@@ -99,7 +99,7 @@ class _Replaying:
     def __init__(self, lines: list[FrameLine | MarkLine]) -> None:
         self._lines = lines
         self._passwords: dict[str, str] = {}
-        self._live: dict[str, ConnectionReplay] = {}
+        self._open: dict[str, ConnectionReplay] = {}
         self._last: ConnectionReplay | None = None
         self._sessions: dict[str, int] = {}
         self._results: list[CaseResult] = []
@@ -117,7 +117,7 @@ class _Replaying:
             else:
                 self._take_frame(line)
             yield from self._drain()
-        for conn in list(self._live):
+        for conn in list(self._open):
             self._close(conn)
         yield from self._drain()
 
@@ -126,11 +126,11 @@ class _Replaying:
         return results
 
     def _take_frame(self, line: FrameLine) -> None:
-        replay = self._live.get(line.conn)
+        replay = self._open.get(line.conn)
         if replay is None:
             number = self._sessions[line.conn] = self._sessions.get(line.conn, 0) + 1
             name = f"{line.conn} (connection {number} of this name, from line {line.number})"
-            replay = self._live[line.conn] = ConnectionReplay(name, self._passwords)
+            replay = self._open[line.conn] = ConnectionReplay(name, self._passwords)
         self._last = replay
         if line.from_server:
             replay.take_from_server(line.data, f"line {line.number}")
@@ -143,7 +143,7 @@ class _Replaying:
             self._close(closed["conn"], closed_by_server=closed["server"] is not None)
             return
         unacked = _UNACKED.search(line.text)
-        replay = self._live.get(line.text.partition(":")[0], self._last)
+        replay = self._open.get(line.text.partition(":")[0], self._last)
         if unacked is None or replay is None:
             return
         failures = []
@@ -166,7 +166,7 @@ class _Replaying:
             yield lengths, listed, "lengths of the messages charged since the last statistic"
 
     def _close(self, conn: str, *, closed_by_server: bool = False) -> None:
-        replay = self._live.pop(conn, None)
+        replay = self._open.pop(conn, None)
         if replay is None:
             return
         failures = replay.finish(closed_by_server=closed_by_server)

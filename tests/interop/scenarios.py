@@ -108,19 +108,21 @@ def everything_to_now(cluster: ProducerCluster, start: StartDriver, *, tells_exp
         driver.finish()
     assert_same_content(cluster, reports)
     assert_same_failover_logs(cluster, driver)
-    live = sum(len(cluster.state_at(v, cluster.high_seqno(v))) for v in range(VBUCKETS))
+    present = sum(len(cluster.state_at(v, cluster.high_seqno(v))) for v in range(VBUCKETS))
     expired = EXPIRED if tells_expiry else 0
-    assert sum(each.mutations for each in reports.values()) == live
+    assert sum(each.mutations for each in reports.values()) == present
     assert sum(each.expirations for each in reports.values()) == expired
     assert sum(each.deletions for each in reports.values()) == DELETED + EXPIRED - expired
     counters = cluster.counters()
     assert counters.buffer_acks > 0
-    assert sum(counters.items_sent.values()) == live + DELETED + EXPIRED
+    assert sum(counters.items_sent.values()) == present + DELETED + EXPIRED
     assert counters.dcp_connections_opened == NODES
     assert counters.connections_closed_for_errors == 0
 
 
-def live_writes_and_a_moved_vbucket(cluster: ProducerCluster, start: StartDriver) -> None:
+def writes_to_open_streams_and_a_moved_vbucket(
+    cluster: ProducerCluster, start: StartDriver
+) -> None:
     """What is written while it streams arrives, also from the node that took a vbucket over."""
     fill(cluster)
     with start(cluster, to="infinity") as driver:

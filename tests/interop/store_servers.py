@@ -51,9 +51,9 @@ class StoreServer:
 
     def location(self, name: str) -> ObjectLocation:
         """Return the place of such a table."""
-        place = self.table(name).location
-        assert isinstance(place, ObjectLocation)
-        return place
+        location = self.table(name).location
+        assert isinstance(location, ObjectLocation)
+        return location
 
 
 @contextmanager

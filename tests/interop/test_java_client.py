@@ -47,10 +47,10 @@ def test_everything_to_now(
     scenarios.everything_to_now(cluster, partial(start, more=more), tells_expiry=False)
 
 
-def test_live_writes_and_a_moved_vbucket(
+def test_writes_to_open_streams_and_a_moved_vbucket(
     cluster: ProducerCluster, start: scenarios.StartDriver
 ) -> None:
-    scenarios.live_writes_and_a_moved_vbucket(cluster, start)
+    scenarios.writes_to_open_streams_and_a_moved_vbucket(cluster, start)
 
 
 def test_rollback_of_a_lost_tail(make_cluster: MakeCluster, start: scenarios.StartDriver) -> None:

@@ -1,4 +1,4 @@
-"""The live page of a run, and the page as a file, in a headless Chromium, light and dark."""
+"""The page of a run under way, and the page as a file, in a headless Chromium, light and dark."""
 
 import socket
 import subprocess
@@ -41,7 +41,7 @@ def cluster() -> Iterator[ProducerCluster]:
         yield cluster
 
 
-def test_a_run_is_followed_live_and_its_page_is_kept_as_a_file(
+def test_a_run_is_followed_and_its_page_is_kept_as_a_file(
     cluster: ProducerCluster, config: Path, browser: Chrome, tmp_path: Path
 ) -> None:
     for number in range(20):

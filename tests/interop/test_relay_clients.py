@@ -1,4 +1,4 @@
-"""The official clients behind a relay: each gets all of it, live and through a rollback."""
+"""The official clients behind a relay: each gets all of it, also through a rollback."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -30,7 +30,7 @@ from tests.lake.given_rows import given_rows
 from tests.lake.memory_store import MemoryStore
 
 Documents = dict[tuple[int, str], tuple[int, int, bytes | None]]
-"""(vbucket, key) -> (seqno, cas, value) of the living documents."""
+"""(vbucket, key) -> (seqno, cas, value) of the documents."""
 
 
 @dataclass(frozen=True)

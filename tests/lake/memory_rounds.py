@@ -31,13 +31,13 @@ class MemoryRounds:
         lake = self.lake.open(self._bucket.bucket_uuid)
         self.driver = Driver(lake, self.settings, self.access, Observer())
 
-    def look(self) -> RoundPlan | Idle:
+    def prepare_round(self) -> RoundPlan | Idle:
         """Plan what comes next."""
         return self.driver.prepare_round(query_cluster(self.access))
 
     def plan(self) -> RoundPlan | None:
         """Plan a round; None where there is nothing to do."""
-        plan = self.look()
+        plan = self.prepare_round()
         return plan if isinstance(plan, RoundPlan) else None
 
     def received(self, plan: RoundPlan, on_batch: Callable[[], None] | None = None) -> list[Row]:

@@ -141,7 +141,7 @@ class RoundsInProcess:
         document_filter = DocumentFilter.resolve(
             self.settings.filter, cluster.manifest, privacy=self.settings.privacy
         )
-        position = LakeState(
+        lake_state = LakeState(
             "0123456789abcdef",
             self.round,
             self.states,
@@ -149,7 +149,7 @@ class RoundsInProcess:
             document_filter=document_filter,
         )
         flow = self.settings.flow_control
-        plan = plan_round(position, cluster, self.settings.round, flow, self.slots)
+        plan = plan_round(lake_state, cluster, self.settings.round, flow, self.slots)
         return plan if isinstance(plan, RoundPlan) else None
 
     def run(self, plan: RoundPlan | None = None) -> list[dict[str, Any]]:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def table_at(place: TableLocation, where: str = "t") -> FileTable:
+def table_at(location: TableLocation, where: str = "t") -> FileTable:
     """Return the table at a place; ``where`` is what messages call it."""
-    named = "delta.`t`", where, no_spark, place.uri
-    return FileTable(*named, RememberedTables(), place, lambda: None)
+    named = "delta.`t`", where, no_spark, location.uri
+    return FileTable(*named, RememberedTables(), location, lambda: None)
 
 
-def place_of(table: Table) -> TableLocation:
+def location_of(table: Table) -> TableLocation:
     """Return the place of a table that is read by its files."""
     return files_of(table).location
 

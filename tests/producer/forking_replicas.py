@@ -114,7 +114,7 @@ class Failing:
         """What there is now is what the model says, and every replica gets it."""
         expected = self.model.state(self.model.current, 1 << 60)
         data = self.bucket.vbuckets[0].data
-        newest = {v.key: v.cas for v in data.newest.versions if v.is_live}
+        newest = {v.key: v.cas for v in data.newest.versions if v.is_mutation}
         assert newest == expected
         self.hang_up()
         for node in self.bucket.map.replica_nodes(0):

@@ -10,12 +10,12 @@ from dcp.wire.framing import FrameSplitter
 
 
 class InProcessWire:
-    """Feeds all replicas on ``target`` of vbuckets that ``source`` owns."""
+    """Feeds all replicas on ``target`` of vbuckets that ``active_node`` owns."""
 
-    def __init__(self, bucket: ProducerBucket, source: int, target: int) -> None:
+    def __init__(self, bucket: ProducerBucket, active_node: int, target: int) -> None:
         self._bucket, self._target = bucket, target
-        name = f"replication:{source}->{target}"
-        self._session = Session(bucket, source, COMMANDS, 0.0)
+        name = f"replication:{active_node}->{target}"
+        self._session = Session(bucket, active_node, COMMANDS, 0.0)
         self._to_server, self._to_client = FrameSplitter(), FrameSplitter()
         self.connection = PassiveConnection(
             replication_bootstrap(bucket.name, name),
@@ -25,7 +25,7 @@ class InProcessWire:
             window_bytes=4 * 1024 * 1024,
             liveness=LivenessSettings(),
         )
-        owned = bucket.map.vbuckets_of(source)
+        owned = bucket.map.vbuckets_of(active_node)
         replicas = bucket.replicas.of_node(target)
         self.connection.streams.follow({v: replicas[v] for v in owned if v in replicas}, 0.0)
 

@@ -69,16 +69,16 @@ class Drafter:
         self.younger: set[int] = set()
         self.vbuckets: dict[int, DraftedVbucket] = defaultdict(DraftedVbucket)
         self.not_held: set[int] = set()
-        self._live: dict[str, _Connection] = {}
+        self._open: dict[str, _Connection] = {}
 
     def take(self, line: FrameLine | MarkLine) -> None:
         """Take the next line."""
         if isinstance(line, MarkLine):
             closed = CLOSED.fullmatch(line.text)
             if closed:
-                self._live.pop(closed["conn"], None)
+                self._open.pop(closed["conn"], None)
             return
-        one = self._live.setdefault(line.conn, _Connection(line.conn))
+        one = self._open.setdefault(line.conn, _Connection(line.conn))
         if not line.from_server:
             try:
                 block = one.splitter.feed(line.data)

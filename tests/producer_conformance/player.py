@@ -50,7 +50,7 @@ class Player:
         self._scenario = scenario
         self._steps = deque(sorted(scenario.steps, key=lambda step: step.before))
         self._producer = PlayedProducer(scenario)
-        self._live: dict[str, PlayedConnection] = {}
+        self._open: dict[str, PlayedConnection] = {}
         self._all: list[PlayedConnection] = []
 
     def run(self) -> Iterator[CaseResult]:
@@ -62,7 +62,7 @@ class Player:
                 self._take_mark(line)
                 continue
             said = line.seconds if line.from_server else said
-            played = self._live.get(line.conn) or self._connect(line)
+            played = self._open.get(line.conn) or self._connect(line)
             if played.failure:
                 played.tally["not compared (after a difference)"] += line.from_server
             elif line.from_server:
@@ -70,7 +70,7 @@ class Player:
             else:
                 self._take_client(played, line)
             played.last_seconds = line.seconds
-        for played in self._live.values():  # what was sent last may have been on its way
+        for played in self._open.values():  # what was sent last may have been on its way
             _close(played, self._lines[-1], max(said, played.last_seconds))
         for played in self._all:
             failures = (played.failure,) if played.failure else ()
@@ -79,7 +79,7 @@ class Player:
     def _connect(self, line: FrameLine) -> PlayedConnection:
         name, part = f"{line.conn} (from line {line.number})", ClientPart(self._scenario)
         played = PlayedConnection(name, self._producer.connect(), part, line.seconds)
-        self._live[line.conn] = played
+        self._open[line.conn] = played
         self._all.append(played)
         return played
 
@@ -89,12 +89,12 @@ class Player:
             try:
                 self._producer.carry_out(step.vbucket, step.action)
             except LocalProtocolError as error:
-                for played in self._live.values():
+                for played in self._open.values():
                     played.failure = played.failure or f"before line {line.number}: {error}"
 
     def _take_mark(self, line: MarkLine) -> None:
         closed = CLOSED.fullmatch(line.text)
-        played = self._live.pop(closed["conn"], None) if closed else None
+        played = self._open.pop(closed["conn"], None) if closed else None
         if closed is None or played is None:
             return
         if closed["server"] and not played.failure:

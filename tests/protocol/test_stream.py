@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dcp.errors import DcplakeError, LocalProtocolError, RemoteProtocolError
 from dcp.protocol.position import Position
-from dcp.protocol.stream import LIVE_PHASES, TRANSITIONS, Stream, StreamInput, StreamPhase
+from dcp.protocol.stream import STREAMING_PHASES, TRANSITIONS, Stream, StreamInput, StreamPhase
 from dcp.types import FailoverEntry, FailoverLog, SnapshotRange
 from tests.protocol.scripted import LOG, UUID
 
@@ -92,13 +92,13 @@ def test_any_sequence_of_inputs_keeps_the_invariants(causes: list[StreamInput]) 
         try:
             stream = apply(stream, cause)
         except DcplakeError:
-            assert (before.phase, cause) not in TRANSITIONS or before.is_live
+            assert (before.phase, cause) not in TRANSITIONS or before.is_streaming
             continue
         assert TRANSITIONS[before.phase, cause] is stream.phase
         assert stream.position.seqno >= before.position.seqno
         assert stream.position.complete_seqno >= before.position.complete_seqno
-        if before.phase not in LIVE_PHASES:
-            assert stream.position == before.position, "only live streams move"
+        if before.phase not in STREAMING_PHASES:
+            assert stream.position == before.position, "only streaming ones move"
 
 
 def test_a_pending_marker_does_not_move_the_position() -> None:

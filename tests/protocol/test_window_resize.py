@@ -1,4 +1,4 @@
-"""Another window for a live connection: told once and before acks, then kept or taken back."""
+"""Another window for an open connection: told once and before acks, then kept or taken back."""
 
 from collections import deque
 

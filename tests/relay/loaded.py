@@ -159,14 +159,14 @@ class RawConsumers:
         self._selector.unregister(consumer.socket)
 
     @property
-    def live(self) -> list[RawConsumer]:
+    def running(self) -> list[RawConsumer]:
         return [each for each in self.all if not each.is_stopped]
 
     def run(self, until: Callable[[], bool], timeout_seconds: float = 150.0) -> None:
         """Read until ``until`` holds; fail when that takes too long, or one is cut off."""
         deadline = monotonic() + timeout_seconds
         while not until():
-            held = sorted(len(each.hashes) for each in self.live)
+            held = sorted(len(each.hashes) for each in self.running)
             assert monotonic() < deadline, f"not in {timeout_seconds} s; documents: {held}"
             for key, _ in self._selector.select(0.2):
                 key.data.read()
@@ -175,5 +175,5 @@ class RawConsumers:
     def run_to(self, feed: Feed, timeout_seconds: float = 150.0) -> None:
         """Let all that read have all that was written, and compare."""
         count = len(feed.hashes)
-        self.run(lambda: all(len(each.hashes) == count for each in self.live), timeout_seconds)
-        self.run(lambda: all(each.hashes == feed.hashes for each in self.live), timeout_seconds)
+        self.run(lambda: all(len(each.hashes) == count for each in self.running), timeout_seconds)
+        self.run(lambda: all(each.hashes == feed.hashes for each in self.running), timeout_seconds)

@@ -126,7 +126,7 @@ def test_100_of_200_consumers_are_stopped(make_world: MakeWorld, fc: str) -> Non
     seed = world.relay("--fc", fc, window_bytes=MIB).seed
     stopped = []
     for number in range(100):
-        world.consumers.add(seed, f"live-{number}#gtag=7", 2, MIB)
+        world.consumers.add(seed, f"running-{number}#gtag=7", 2, MIB)
         # One of two has no window: only TCP stops what is sent.
         window_bytes = MIB * (number % 2)
         name = f"stopped-{number}#gtag={7 + number % 2}"
@@ -147,7 +147,7 @@ def test_1024_streams_on_each_of_three_connections(make_world: MakeWorld) -> Non
     for number in range(3):
         world.consumers.add(seed, f"lake-{number}", 1024, MIB, stopped=number == 2)
     world.consumers.run_to(world.feed)
-    assert all(len(each.opened) == 1024 for each in world.consumers.live)
+    assert all(len(each.opened) == 1024 for each in world.consumers.running)
     world.feed.write(500, LATER_BYTES, "more")
     world.consumers.run_to(world.feed)
     world.consumers.go_on([world.consumers.all[2]])
@@ -169,14 +169,14 @@ def test_a_sink_that_stops(make_world: MakeWorld, fc: str, stopped_seconds: floa
     world.consumers.run_to(world.feed)
     world.consumers.stop(sink)
     world.feed.write(600, LATER_BYTES, "later")
-    live, is_max = world.consumers.live[0], fc == "max"
+    running, is_max = world.consumers.running[0], fc == "max"
     until = monotonic() + stopped_seconds
     world.consumers.run(lambda: monotonic() >= until, stopped_seconds + 30)
     if is_max:
         world.consumers.run_to(world.feed)
     else:
         # Two windows, what the system's buffers hold, and a message.
-        assert len(live.hashes) < 60
+        assert len(running.hashes) < 60
     world.consumers.go_on([sink])
     world.consumers.run_to(world.feed)
     load = Load(len(world.feed.hashes), connections=2, streams=4, largest_bytes=LATER_BYTES)

@@ -65,10 +65,10 @@ def test_a_relay_reads_from_nodes() -> None:
     assert two - one == 10 * MEBIBYTE + 4 * DOCUMENT_BYTES
 
 
-def test_a_producer_has_values_and_perhaps_a_log() -> None:
+def test_a_producer_has_values_and_perhaps_a_disk_log() -> None:
     sizes = {"checkpoint_quota_bytes": MEBIBYTE, "values_bytes": 7}
     before = producer_bytes(LOAD, **sizes)
-    assert producer_bytes(LOAD, **sizes, log_bytes=9) - before == 9
+    assert producer_bytes(LOAD, **sizes, disk_log_bytes=9) - before == 9
     assert producer_bytes(LOAD, checkpoint_quota_bytes=MEBIBYTE, values_bytes=8) - before == 1
 
 

@@ -151,7 +151,7 @@ def test_what_is_not_known_is_asked_for_again(
     assert beyond.status == Status.NOT_MY_VBUCKET
 
 
-def test_a_log_that_was_refused_is_asked_for_again(
+def test_a_failover_log_that_was_refused_is_asked_for_again(
     make_cluster: MakeCluster, make_relay: MakeRelay, connect: Connect
 ) -> None:
     cluster = make_cluster(vbuckets=2)

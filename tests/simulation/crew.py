@@ -223,7 +223,7 @@ class Crew:
 
     def _look(self, process: Process) -> None:
         """A driver that finds the lake paused commits no round."""
-        pause = pause_of(Control(process.driver.lake).actions())
+        pause = pause_of(Control(process.driver.lake).requests())
         rounds = self.lake.round
         process.look()
         if pause is not None and not process.has_stalled:

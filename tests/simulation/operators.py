@@ -11,9 +11,9 @@ from dcp.lake.change_log.control import (
     PAUSE,
     RESUME,
     RESYNC,
-    Action,
-    ActionState,
     Control,
+    ControlRequest,
+    RequestState,
 )
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.rounds.backfill_plan import NODE_CHOICES
@@ -61,7 +61,7 @@ class Operators:
             keeps_out = self._random.random() < 0.3
             options = Erasure(DOCS.collection, frozenset(map(key_hash, keys)), keeps_out).options()
         ranges = None if vbuckets is None else number_ranges(vbuckets)
-        self._write(Action.requested(action, ranges, options))
+        self._write(ControlRequest.new(action, ranges, options))
 
     def _some_vbuckets(self) -> list[int] | None:
         every = range(self._options.vbuckets)
@@ -69,22 +69,23 @@ class Operators:
         return chosen or None
 
     def _cancel(self) -> None:
-        actions = Control(self._open()).actions()
-        if actions:
-            chosen = self._random.choice([each for each in actions if each.is_open] or actions)
+        requests = Control(self._open()).requests()
+        if requests:
+            chosen = self._random.choice([each for each in requests if each.is_open] or requests)
             Control(self._open()).write(
-                Action(id=chosen.id, action=CANCEL, who="operator@host"), ActionState.REQUESTED
+                ControlRequest(id=chosen.id, action=CANCEL, who="operator@host"),
+                RequestState.REQUESTED,
             )
 
-    def _write(self, action: Action) -> None:
-        Control(self._open()).write(action, ActionState.REQUESTED)
+    def _write(self, request: ControlRequest) -> None:
+        Control(self._open()).write(request, RequestState.REQUESTED)
 
     def calm(self) -> None:
         """Let rounds go on; nobody asks for anything, or cancels that, from then on."""
         self._is_calm = True
         # A resume that is there may be one that somebody has cancelled, and no driver has seen.
-        if any(each.action == PAUSE for each in Control(self._open()).actions()):
-            self._write(Action.requested(RESUME, None, {}))
+        if any(each.action == PAUSE for each in Control(self._open()).requests()):
+            self._write(ControlRequest.new(RESUME, None, {}))
 
     def count(self) -> None:
         """Count what became of the requests; when all is calm, none waits.
@@ -93,7 +94,7 @@ class Operators:
             AssertionError: one does.
 
         """
-        for action in Control(self._open()).actions():
-            is_answered = not action.is_open and not action.is_to_be_cancelled
-            assert is_answered, f"P6: nobody answered the request {action}, or its cancel"
-            self._counts.add(f"{action.action} {action.state}")
+        for request in Control(self._open()).requests():
+            is_answered = not request.is_open and not request.is_to_be_cancelled
+            assert is_answered, f"P6: nobody answered the request {request}, or its cancel"
+            self._counts.add(f"{request.action} {request.state}")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from dcp.lake.change_log.control import ERASE, ActionState, actions_of
+from dcp.lake.change_log.control import ERASE, RequestState, requests_of
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.tables.schema import ITEM_KINDS
@@ -180,15 +180,18 @@ class Oracle:
     def check_requests(self) -> None:
         """After an erasure no readable version and no row of the log has what it took."""
         rows = self._tables.store.kept[CONTROL_TABLE].newest.rows.to_pylist()
-        for action in actions_of(rows):
-            if action.action != ERASE or action.state not in (ActionState.BEGUN, ActionState.DONE):
+        for request in requests_of(rows):
+            if request.action != ERASE or request.state not in (
+                RequestState.BEGUN,
+                RequestState.DONE,
+            ):
                 continue
-            erasure = Erasure.of(action.options)
+            erasure = Erasure.of(request.options)
             if erasure.keeps_out:
                 self._kept_out |= erasure.key_hashes
-            if action.state is ActionState.DONE and action.id not in self._erased:
-                self._erased.add(action.id)
-                ended = (row["round"] for row in rows if row["id"] == action.id and row["round"])
+            if request.state is RequestState.DONE and request.id not in self._erased:
+                self._erased.add(request.id)
+                ended = (row["round"] for row in rows if row["id"] == request.id and row["round"])
                 self._require_erased(erasure, max(ended))
 
     def _require_erased(self, erasure: Erasure, round_number: int) -> None:

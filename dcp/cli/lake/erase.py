@@ -54,11 +54,11 @@ def run(  # noqa: PLR0913  (an argument for each option)
         if not json:
             say(str(found))
         return 0
-    documents, action = ask_erasure(settings, erasure, dry_run=dry_run)
+    documents, request = ask_erasure(settings, erasure, dry_run=dry_run)
     if json:
-        say_json({**documents.to_json(), "id": None if action is None else action.id})
+        say_json({**documents.to_json(), "id": None if request is None else request.id})
         return 0
-    asked = "would erase" if action is None else f"erase {action.id}:"
+    asked = "would erase" if request is None else f"erase {request.id}:"
     say(f"{asked} {documents}")
     for line in documents.price():
         say(f"  {line}")

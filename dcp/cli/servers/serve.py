@@ -13,7 +13,7 @@ from dcp.setting_keys import key_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeSettings(ClusterSettings):
+class ProducerProcessSettings(ClusterSettings):
     """A cluster in a process of its own, which runs for long: it records no history for tests."""
 
     port: int = key_of(ClusterSettings, "port", default=PLAIN_PORT)
@@ -23,10 +23,12 @@ class ServeSettings(ClusterSettings):
 
 
 @takes_settings
-def run(*, settings: Annotated[Mapping[str, Any], ServeSettings], account: ProducerAccount) -> int:
+def run(
+    *, settings: Annotated[Mapping[str, Any], ProducerProcessSettings], account: ProducerAccount
+) -> int:
     """Serve until SIGTERM or SIGINT."""
     from dcp.producer.serve import serve
 
-    serve(ServeSettings(users={account.username: account.password()}, **settings))
+    serve(ProducerProcessSettings(users={account.username: account.password()}, **settings))
     log_end("dcplake serve", "stopped", 0, as_json=False)
     return 0

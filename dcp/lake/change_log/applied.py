@@ -74,7 +74,7 @@ def replica_status(lake: LakeTables, replica: ReplicaTable, window: int = FEW) -
     origin = commit_history.origin(commit_history.newest)
     if origin < 0 or commit_history.is_whole:
         return ReplicaStatus(replica.name, None, -1 if since is None else since, commit_history)
-    if (told := commit_history.heartbeat_content(commit_history.newest)) is not None:
+    if (told := commit_history.heartbeat_of(commit_history.newest)) is not None:
         since = int(told["since"]) if since is None else since
         return ReplicaStatus(replica.name, applied_of_heartbeat(told), since, commit_history)
     # A table that was dropped and created again may have index rows with higher versions.
@@ -99,7 +99,7 @@ def applied_of_version(
     at = commit_history.origin(version)
     if (origin := commit_history.commit(at)) is not None:
         return applied_of(table, origin) if origin.is_apply else None
-    if (told := commit_history.heartbeat_content(version)) is not None:
+    if (told := commit_history.heartbeat_of(version)) is not None:
         return applied_of_heartbeat(told)
     older = [each for each in indexed if each.version <= at]
     return older[-1] if older else None
@@ -144,6 +144,7 @@ def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
 
 
 def heartbeat_content(status: ReplicaStatus) -> dict[str, Any]:
+    """Return what a heartbeat repeats of a table's status, as `replica_status` reads it."""
     return {"since": status.since_version, **(row_of(status.applied) if status.applied else {})}
 
 
@@ -204,7 +205,7 @@ def _recent(lake: LakeTables, table: str, window: int) -> list[AppliedVersion]:
                 )
             elif commit_history.is_whole:
                 found.append(replace(BEGINNING, table=table, version=commit.version))
-    if not found and (told := commit_history.heartbeat_content(commit_history.newest)) is not None:
+    if not found and (told := commit_history.heartbeat_of(commit_history.newest)) is not None:
         applied = applied_of_heartbeat(told)  # its commit is gone from the history
         found += [applied] if applied else []
     return found

@@ -33,7 +33,7 @@ CANCEL: Final = "cancel"
 ERASE: Final = "erase"
 
 
-class ActionState(StrEnum):
+class RequestState(StrEnum):
     REQUESTED = "requested"
     BEGUN = "begun"
     DONE = "done"
@@ -44,17 +44,17 @@ class ActionState(StrEnum):
     CANCELLED = "cancelled"
 
 
-_VOID: Final = (ActionState.CANCELLED, ActionState.REFUSED)
+_VOID: Final = (RequestState.CANCELLED, RequestState.REFUSED)
 """Requests in these states change nothing."""
 
 _NOBODY: Final = "(unknown)"
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
-_OPEN: Final = frozenset({ActionState.REQUESTED, ActionState.BEGUN})
-_ANSWERS: Final = frozenset(map(str, ActionState)) - {"requested"}
+_OPEN: Final = frozenset({RequestState.REQUESTED, RequestState.BEGUN})
+_ANSWERS: Final = frozenset(map(str, RequestState)) - {"requested"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class ControlRequest:
     """A request, with the driver's newest answer. Each row of ``control`` tells a part of it."""
 
     id: str
@@ -66,7 +66,7 @@ class Action:
     """As 0-63, 70; None: all."""
     options: Annotated[str | None, STORED_ONLY] = None
     """A JSON object. Those of an erasure may name documents."""
-    state: ActionState = ActionState.REQUESTED
+    state: RequestState = RequestState.REQUESTED
     """In a row: null or requested; from a driver: begun, done, incomplete…"""
     round: Annotated[int, STORED_ONLY, pa.int64()] = 0
     """The newest round when a driver began it. In a row: when the driver answered."""
@@ -77,7 +77,7 @@ class Action:
     """The driver's note at the time when it began it."""
 
     @classmethod
-    def requested(cls, action: str, vbuckets: str | None, options: Mapping[str, Any]) -> "Action":
+    def new(cls, action: str, vbuckets: str | None, options: Mapping[str, Any]) -> "ControlRequest":
         told = json.dumps(options) if options else None
         named = uuid4().hex[:12]
         return cls(id=named, who=_user(), action=action, vbuckets=vbuckets, options=told)
@@ -96,7 +96,7 @@ def options_object(options: str | None) -> dict[str, Any] | None:
     return told if isinstance(told, dict) else None
 
 
-CONTROL: Final = pa.schema(columns_of(Action))
+CONTROL: Final = pa.schema(columns_of(ControlRequest))
 """The columns of ``control``."""
 
 
@@ -114,94 +114,98 @@ class Control:
     def __init__(self, lake: LakeTables) -> None:
         self._lake = lake
         self._version = -1
-        self._actions: tuple[Action, ...] = ()
+        self._requests: tuple[ControlRequest, ...] = ()
 
-    def actions(self) -> tuple[Action, ...]:
+    def requests(self) -> tuple[ControlRequest, ...]:
         table = self._lake.table(CONTROL_TABLE)
         if not table.exists():
             return ()
         version = int(table.commits(1)[0]["version"])
         if version != self._version:
             rows = table.rows(", ".join(CONTROL.names), "true")
-            self._actions, self._version = actions_of(rows), version
-        return self._actions
+            self._requests, self._version = requests_of(rows), version
+        return self._requests
 
-    def action(self, action_id: str) -> Action:
+    def request(self, request_id: str) -> ControlRequest:
         """Return a request by its id.
 
         Raises:
             LakeError: no request has this id.
         """
-        for each in self.actions():
-            if each.id == action_id:
+        for each in self.requests():
+            if each.id == request_id:
                 return each
-        known = ", ".join(each.id for each in self.actions()) or "none"
-        raise LakeError(f"control: found no request {action_id!r}, expected one of: {known}")
+        known = ", ".join(each.id for each in self.requests()) or "none"
+        raise LakeError(f"control: found no request {request_id!r}, expected one of: {known}")
 
     def write(
-        self, action: Action, state: ActionState, round_number: int | None = None, detail: str = ""
+        self,
+        request: ControlRequest,
+        state: RequestState,
+        round_number: int | None = None,
+        detail: str = "",
     ) -> None:
-        now, who = datetime.now(UTC), action.who or _user()
-        row = row_of(replace(action, time=now, who=who, state=state)) | {
+        now, who = datetime.now(UTC), request.who or _user()
+        row = row_of(replace(request, time=now, who=who, state=state)) | {
             "round": round_number,
             "detail": detail or None,
         }
         lake = self._lake
         table = ensure_ledger(lake, CONTROL_TABLE, CONTROL)
-        ours = {"lake": lake.identity.lake_id, "control": action.id}
+        ours = {"lake": lake.identity.lake_id, "control": request.id}
         asked = pa.Table.from_pylist([row], schema=CONTROL)
         table.append(asked, ours)
 
 
-def actions_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
+def requests_of(rows: Iterable[Mapping[str, Any]]) -> tuple[ControlRequest, ...]:
     """Return the requests in the rows of ``control``, oldest first.
 
     Rows without an id belong to no request; a row with an unknown state has no effect. A cancel
     without a request before it is a request itself, to be refused.
     """
-    by_id: dict[str, list[Action]] = {}
+    by_id: dict[str, list[ControlRequest]] = {}
     for row in sorted(rows, key=lambda each: each["time"] or _LONG_AGO):
         if row["id"]:
             state = row["state"] if row["state"] in _ANSWERS else None
-            told = read(Action, {**row, "state": state})
+            told = read(ControlRequest, {**row, "state": state})
             by_id.setdefault(told.id, []).append(told)
     return tuple(map(_joined, by_id.values()))
 
 
-def _joined(rows: Sequence[Action]) -> Action:
+def _joined(rows: Sequence[ControlRequest]) -> ControlRequest:
     asked = next((row for row in rows if row.action != CANCEL), rows[0])
     who = asked.who or _NOBODY
-    action = replace(asked, who=who, state=ActionState.REQUESTED, round=0, detail="")
-    is_cancel, cancels = action.action == CANCEL, 0
+    request = replace(asked, who=who, state=RequestState.REQUESTED, round=0, detail="")
+    is_cancel, cancels = request.action == CANCEL, 0
     for row in rows:
-        is_answer = row.state is not ActionState.REQUESTED
+        is_answer = row.state is not RequestState.REQUESTED
         if row.action == CANCEL:
             cancels += -1 if is_answer else 1  # a count, since clocks may order an answer first
             if not is_cancel:
                 continue
-        if not is_answer or not action.is_open:
+        if not is_answer or not request.is_open:
             continue
-        if row.state is not ActionState.BEGUN:
-            action = replace(action, state=row.state, detail=row.detail)
-        elif action.state is ActionState.REQUESTED:
-            action = replace(action, state=row.state, round=row.round, begun_detail=row.detail)
+        if row.state is not RequestState.BEGUN:
+            request = replace(request, state=row.state, detail=row.detail)
+        elif request.state is RequestState.REQUESTED:
+            request = replace(request, state=row.state, round=row.round, begun_detail=row.detail)
         else:
-            action = replace(action, detail=row.detail)  # why it waits
+            request = replace(request, detail=row.detail)  # why it waits
     # This end also answers one cancel.
-    cancels -= action.state is ActionState.CANCELLED
-    is_first = is_cancel and action.is_open
-    return replace(action, is_to_be_cancelled=cancels > 0 and not is_first)
+    cancels -= request.state is RequestState.CANCELLED
+    is_first = is_cancel and request.is_open
+    return replace(request, is_to_be_cancelled=cancels > 0 and not is_first)
 
 
-def pause_of(actions: Sequence[Action]) -> Action | None:
+def pause_of(requests: Sequence[ControlRequest]) -> ControlRequest | None:
     """Return the newest pause without a later resume; pauses to be cancelled do not count."""
-    pause: Action | None = None
-    for action in actions:
-        is_void = action.state in _VOID or (action.is_open and action.is_to_be_cancelled)
-        if action.action in (PAUSE, RESUME) and not is_void:
-            pause = action if action.action == PAUSE else None
+    pause: ControlRequest | None = None
+    for request in requests:
+        is_void = request.state in _VOID or (request.is_open and request.is_to_be_cancelled)
+        if request.action in (PAUSE, RESUME) and not is_void:
+            pause = request if request.action == PAUSE else None
     return pause
 
 
-def paused_by(pause: Action) -> str:
+def paused_by(pause: ControlRequest) -> str:
     return f"paused by {pause.who or 'somebody'} (request {pause.id})"

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from dcp.errors import ConfigError
-from dcp.lake.change_log.control import ERASE, Action, ActionState, options_object
+from dcp.lake.change_log.control import ERASE, ControlRequest, RequestState, options_object
 from dcp.lake.store.sql import string_list
 
 MOST_KEYS: Final = 10_000
@@ -84,19 +84,19 @@ class Erasure:
         return f"sha2({key}, 256) IN ({string_list(sorted(self.key_hashes))})"
 
 
-def erasure_to_do(actions: Iterable[Action]) -> Action | None:
+def erasure_to_do(requests: Iterable[ControlRequest]) -> ControlRequest | None:
     """Return the oldest request to erase that a driver has begun."""
-    for each in actions:
-        if each.action == ERASE and each.state is ActionState.BEGUN:
+    for each in requests:
+        if each.action == ERASE and each.state is RequestState.BEGUN:
             return each
     return None
 
 
-def kept_out(actions: Iterable[Action]) -> dict[str, frozenset[str]]:
+def kept_out(requests: Iterable[ControlRequest]) -> dict[str, frozenset[str]]:
     """Return, by collection, the hashes of the keys whose values the lake must never hold."""
     found: dict[str, frozenset[str]] = {}
-    for each in actions:
-        if each.action == ERASE and each.state in (ActionState.BEGUN, ActionState.DONE):
+    for each in requests:
+        if each.action == ERASE and each.state in (RequestState.BEGUN, RequestState.DONE):
             with suppress(ConfigError):
                 erasure = Erasure.of(each.options)
                 if erasure.keeps_out:

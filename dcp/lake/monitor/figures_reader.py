@@ -148,15 +148,15 @@ class FiguresReader:
             contact = last_contact(self._lake.store, of_tables.round_at, self._unread)
             if asked is not None and (contact is None or contact.time <= asked.time):
                 contact = replace(asked, minutes=() if contact is None else contact.minutes)
-            actions = self._control.actions()
-            pause = pause_of(actions)
+            requests = self._control.requests()
+            pause = pause_of(requests)
             tasks, unreadable = _running(self._board)
             figures = replace(
                 of_tables,
                 at=at,
                 last_contact=contact,
                 warnings=(*of_tables.warnings, *self._short_vacuums(of_tables, at), *unreadable),
-                requests=tuple(each for each in actions if each.is_open),
+                requests=tuple(each for each in requests if each.is_open),
                 paused="" if pause is None else paused_by(pause),
                 tasks=tasks,
             )

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final
 
 from dcp.lake.change_log.applied import ReplicaStatus
-from dcp.lake.change_log.control import BACKFILL, RESYNC, Action
+from dcp.lake.change_log.control import BACKFILL, RESYNC, ControlRequest
 from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.store.table import TableSize
 from dcp.lake.tables.round_record import UNDECODABLE, VbucketReport
@@ -167,7 +167,7 @@ class LakeFigures(BoardFigures, Shown):
     """Rollbacks over this time can be undone."""
     warnings: tuple[str, ...]
     """Foreign changes that shorten the horizon, or damage the log."""
-    requests: tuple[Action, ...]
+    requests: tuple[ControlRequest, ...]
     """Open requests of the table ``control``."""
     paused: str
     """Names who paused the lake; empty if it is not paused."""
@@ -267,7 +267,7 @@ def _stuck_lines(stuck: Iterable[VbucketReport]) -> Iterator[str]:
         yield f"  stand still: vbuckets {which}: {reason} ({first})"
 
 
-def _request_line(each: Action) -> str:
+def _request_line(each: ControlRequest) -> str:
     has_vbuckets = each.action in (BACKFILL, RESYNC)
     of = f" vbuckets {printable(each.vbuckets or 'all')};" if has_vbuckets else ""
     waits = f"; waits: {printable(each.detail)}" if each.detail else ""

@@ -60,7 +60,7 @@ DOCUMENTS: Final = pa.schema(
         *map(CHANGES.field, ("key_bytes", "value")),
     ]
 )
-"""One row per living document: ``document`` is its text if it is JSON, ``value`` its bytes."""
+"""One row per document: ``document`` is its text if it is JSON, ``value`` its bytes."""
 
 _COLLECTION: Final = ["vbucket", "collection_id"]
 
@@ -78,12 +78,12 @@ def current_documents(changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBa
                 heads.append(batch.select(["kind", *_COLLECTION, "key", "seqno"]))
         if not heads:
             return
-        is_living = _is_current(pa.Table.from_batches(heads))
+        is_current = _is_current(pa.Table.from_batches(heads))
         file.seek(0)
         begin = 0
         for batch in pa.ipc.open_stream(file):
             end = begin + batch.num_rows
-            yield _documents(batch.filter(pa.array(is_living[begin:end])))
+            yield _documents(batch.filter(pa.array(is_current[begin:end])))
             begin = end
 
 

@@ -113,7 +113,7 @@ BACKFILL_ROUND_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class BackfillRequest:
+class Backfill:
     id: str
     vbuckets: frozenset[int]
     nodes: BackfillNodes
@@ -133,7 +133,7 @@ class BackfillProgress:
     @classmethod
     def of(
         cls,
-        request: BackfillRequest,
+        backfill: Backfill,
         states: Mapping[int, LakeVbucketState],
         begun: Collection[int],
         taken_over: Collection[int] = (),
@@ -142,7 +142,7 @@ class BackfillProgress:
 
         The vbuckets ``taken_over`` began again for another reason: their active nodes read them.
         """
-        started = request.vbuckets & (request.new_vbuckets | frozenset(begun))
+        started = backfill.vbuckets & (backfill.new_vbuckets | frozenset(begun))
         done = frozenset(
             vbucket
             for vbucket in started
@@ -150,7 +150,7 @@ class BackfillProgress:
             and state.is_whole
             and (state.caught_up_seqno > 0 or state.position.seqno == 0)
         ) | (started & frozenset(taken_over))
-        return cls(request.vbuckets - started, started - done, done)
+        return cls(backfill.vbuckets - started, started - done, done)
 
 
 def is_new(state: LakeVbucketState) -> bool:
@@ -183,7 +183,7 @@ class BackfillPlan:
 
 
 def plan_backfill(
-    request: BackfillRequest,
+    backfill: Backfill,
     progress: BackfillProgress,
     states: Mapping[int, LakeVbucketState],
     cluster: "ProbedCluster",
@@ -203,20 +203,20 @@ def plan_backfill(
         state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
         copy = max(copies.get(vbucket, ()), key=lambda each: each.high_seqno, default=None)
         if copy is None:
-            left_out[vbucket] = _no_copy(vbucket, request.nodes)
+            left_out[vbucket] = _no_copy(vbucket, backfill.nodes)
             continue
         chosen[vbucket] = copy
         seqnos += max(0, copy.high_seqno - state.position.seqno)
     for vbucket in sorted(progress.waiting):
         state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
-        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.nodes)
+        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), backfill.nodes)
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found
         elif not seqnos or seqnos + found.high_seqno <= SEQNOS_OF_A_ROUND:
             chosen[vbucket] = found
             beginning.add(vbucket)
             seqnos += found.high_seqno
-    return BackfillPlan(request.nodes, chosen, frozenset(beginning), left_out, waiting_for)
+    return BackfillPlan(backfill.nodes, chosen, frozenset(beginning), left_out, waiting_for)
 
 
 def copy_to_begin_with(

@@ -15,13 +15,13 @@ from dcp.client.probe import ProbedCluster
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.adapters.opening import opened_lake, opened_store
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import BACKFILL, CANCEL, Action, ActionState, Control
+from dcp.lake.change_log.control import BACKFILL, CANCEL, Control, ControlRequest, RequestState
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.backfill_plan import BackfillReport
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import BackfillNodes
-from dcp.lake.run.driver_backfills import progress_of, request_of, requested_backfill
+from dcp.lake.run.driver_backfills import backfill_of, progress_of, requested_backfill
 from dcp.lake.run.replicate import driving, stopping
 from dcp.lake.spark.jvm_options import MANY_CHANGES
 from dcp.lake.store.lock import LakeLockedError
@@ -44,7 +44,7 @@ def backfill(
     *,
     observer: Observer | None = None,
     stop: threading.Event | None = None,
-) -> Action:
+) -> ControlRequest:
     """Rebuild vbuckets, or go on with the open backfill, and return its outcome.
 
     Args:
@@ -66,44 +66,44 @@ def backfill(
     is_long = partial(is_large_backfill, vbuckets)
 
     def check(cluster: ProbedCluster) -> None:
-        request_of(wanted, cluster.map.vbucket_count)
+        backfill_of(wanted, cluster.map.vbucket_count)
 
-    def drive() -> Action:
+    def drive() -> ControlRequest:
         with driving(settings, "dcplake backfill", told, stopped, is_long, check=check) as (
             driver,
             cluster,
         ):
             control = Control(driver.lake)
-            action = _own(driver.lake, control, wanted)
-            driver.once(cluster, stopped, is_enough=lambda: not control.action(action.id).is_open)
-            return control.action(action.id)
+            request = _own(driver.lake, control, wanted)
+            driver.once(cluster, stopped, is_enough=lambda: not control.request(request.id).is_open)
+            return control.request(request.id)
 
-    def wait_for_driver() -> Action:
+    def wait_for_driver() -> ControlRequest:
         with opened_lake(settings) as lake:
             control = Control(lake)
-            action = _own(lake, control, wanted)
-            while action.is_open:
-                if action.state is ActionState.BEGUN:
-                    told.backfill(_seen(lake, action))
+            request = _own(lake, control, wanted)
+            while request.is_open:
+                if request.state is RequestState.BEGUN:
+                    told.backfill(_seen(lake, request))
                 if stopped.wait(_LOOK_SECONDS):
                     break
-                action = control.action(action.id)
+                request = control.request(request.id)
                 with suppress(LakeLockedError), opened_store(settings, writer="dcplake backfill"):
                     break  # nobody drives it
-            return action
+            return request
 
     with stopping(stop, settings.round) as stopped:
         while not stopped.is_set():
             try:
-                action = drive()
+                request = drive()
             except LakeLockedError:
-                action = wait_for_driver()
-            if not action.is_open:
-                return _result(action)
+                request = wait_for_driver()
+            if not request.is_open:
+                return _result(request)
     raise StoppedError("the backfill was asked to stop; it stays open, and any run goes on with it")
 
 
-def cancel_backfill(settings: Settings) -> Action:
+def cancel_backfill(settings: Settings) -> ControlRequest:
     """Ask the lake's driver to end the open backfill.
 
     The driver reads vbuckets that have begun to their end, from the active nodes. The others stay
@@ -114,19 +114,19 @@ def cancel_backfill(settings: Settings) -> Action:
     """
     with opened_lake(settings) as lake:
         control = Control(lake)
-        action = _open_backfill(control)
-        if action is None:
+        request = _open_backfill(control)
+        if request is None:
             raise ConfigError(
                 f"{lake.location}: found no backfill that is open, expected one to cancel"
             )
-        control.write(Action(id=action.id, action=CANCEL), ActionState.REQUESTED)
-        return action
+        control.write(ControlRequest(id=request.id, action=CANCEL), RequestState.REQUESTED)
+        return request
 
 
-def _own(lake: LakeTables, control: Control, wanted: Action) -> Action:
+def _own(lake: LakeTables, control: Control, wanted: ControlRequest) -> ControlRequest:
     found = _open_backfill(control)
     if found is None:
-        control.write(wanted, ActionState.REQUESTED)
+        control.write(wanted, RequestState.REQUESTED)
         return wanted
     if _asked_for(lake, found) != _asked_for(lake, wanted):
         raise ConfigError(
@@ -137,38 +137,40 @@ def _own(lake: LakeTables, control: Control, wanted: Action) -> Action:
     return found
 
 
-def _asked_for(lake: LakeTables, action: Action) -> tuple[frozenset[int], BackfillNodes] | None:
+def _asked_for(
+    lake: LakeTables, request: ControlRequest
+) -> tuple[frozenset[int], BackfillNodes] | None:
     """Return the vbuckets and the nodes of a request, in one form for comparison."""
     try:
-        request = request_of(action, lake.identity.vbucket_count)
+        backfill = backfill_of(request, lake.identity.vbucket_count)
     except ConfigError:
         return None  # its driver will refuse it
-    return request.vbuckets, request.nodes
+    return backfill.vbuckets, backfill.nodes
 
 
-def _open_backfill(control: Control) -> Action | None:
+def _open_backfill(control: Control) -> ControlRequest | None:
     """Return the oldest open backfill. A cancelled one does not count: it ends before the next
     round.
     """
-    for each in control.actions():
+    for each in control.requests():
         if each.action == BACKFILL and each.is_open and not each.is_to_be_cancelled:
             return each
     return None
 
 
-def _seen(lake: LakeTables, action: Action) -> BackfillReport:
+def _seen(lake: LakeTables, request: ControlRequest) -> BackfillReport:
     newest = latest_round(lake)
     states = states_at(lake, newest)
-    request = request_of(action, lake.identity.vbucket_count)
-    done = progress_of(lake, request, states, newest).done
-    return BackfillReport(action.id, len(request.vbuckets), len(done))
+    backfill = backfill_of(request, lake.identity.vbucket_count)
+    done = progress_of(lake, backfill, states, newest).done
+    return BackfillReport(request.id, len(backfill.vbuckets), len(done))
 
 
-def _result(action: Action) -> Action:
-    if action.state is ActionState.REFUSED:
-        raise ConfigError(f"backfill {action.id}: {action.detail}")
-    if action.state is ActionState.INCOMPLETE:
-        raise IncompleteRunError(f"backfill {action.id}: {action.detail}")
-    if action.state is ActionState.CANCELLED:
-        raise StoppedError(f"backfill {action.id}: somebody cancelled it; {action.detail}")
-    return action
+def _result(request: ControlRequest) -> ControlRequest:
+    if request.state is RequestState.REFUSED:
+        raise ConfigError(f"backfill {request.id}: {request.detail}")
+    if request.state is RequestState.INCOMPLETE:
+        raise IncompleteRunError(f"backfill {request.id}: {request.detail}")
+    if request.state is RequestState.CANCELLED:
+        raise StoppedError(f"backfill {request.id}: somebody cancelled it; {request.detail}")
+    return request

@@ -22,9 +22,9 @@ from dcp.lake.change_log.control import (
     PAUSE,
     RESUME,
     RESYNC,
-    Action,
-    ActionState,
     Control,
+    ControlRequest,
+    RequestState,
     pause_of,
 )
 from dcp.lake.change_log.erase_request import Erasure
@@ -42,7 +42,7 @@ _LASTING: Final = (ERASE, RESYNC)
 """A driver begins these before a round, and answers them after it."""
 
 
-def ask(settings: Settings, action: str, vbuckets: Collection[int] | None = None) -> Action:
+def ask(settings: Settings, action: str, vbuckets: Collection[int] | None = None) -> ControlRequest:
     """Write a request without options. The lake's driver need not run at this moment.
 
     Raises:
@@ -50,10 +50,10 @@ def ask(settings: Settings, action: str, vbuckets: Collection[int] | None = None
         LakeError: there is no lake.
     """
     ranges = None if vbuckets is None else number_ranges(vbuckets)
-    wanted = Action.requested(action, ranges, {})
+    wanted = ControlRequest.new(action, ranges, {})
     with opened_lake(settings) as lake, lake.read_once():
         vbuckets_of(wanted.vbuckets, lake.identity.vbucket_count)
-        Control(lake).write(wanted, ActionState.REQUESTED)
+        Control(lake).write(wanted, RequestState.REQUESTED)
     return wanted
 
 
@@ -67,42 +67,44 @@ class Requests:
         self._control = control
         self._writer_id = writer_id
         self._only_in_log = only_in_log
-        self._begun: tuple[Action, ...] = ()
+        self._begun: tuple[ControlRequest, ...] = ()
 
-    def carry_out(self) -> Action | None:
+    def carry_out(self) -> ControlRequest | None:
         """Begin or answer the requests; return the pause that is in force, if any.
 
         Raises:
             FencedError: another driver committed a round during a repair; the request stays open.
         """
-        for action in self._control.actions():
-            if not action.is_open and action.is_to_be_cancelled:
-                late = f"cancel: found the request {action.state}, expected an open one"
-                self._control.write(replace(action, action=CANCEL), ActionState.REFUSED, None, late)
-            elif action.is_open and action.action != BACKFILL:
-                self._carry_out(action)
-        return pause_of(self._control.actions())
+        for request in self._control.requests():
+            if not request.is_open and request.is_to_be_cancelled:
+                late = f"cancel: found the request {request.state}, expected an open one"
+                self._control.write(
+                    replace(request, action=CANCEL), RequestState.REFUSED, None, late
+                )
+            elif request.is_open and request.action != BACKFILL:
+                self._carry_out(request)
+        return pause_of(self._control.requests())
 
-    def _carry_out(self, action: Action) -> None:
-        if action.is_to_be_cancelled:
-            return self._control.write(action, ActionState.CANCELLED)
-        if action.state is ActionState.BEGUN:
+    def _carry_out(self, request: ControlRequest) -> None:
+        if request.is_to_be_cancelled:
+            return self._control.write(request, RequestState.CANCELLED)
+        if request.state is RequestState.BEGUN:
             return None
         try:
             newest = latest_round(self._lake)
-            _refuse_wrong(action)
-            if action.action == RESYNC:
-                self._prepare_resync(action)
+            _refuse_wrong(request)
+            if request.action == RESYNC:
+                self._prepare_resync(request)
         except FencedError:  # the other driver will do it
             raise
         except (ConfigError, LakeError) as error:
-            request = printable(f"request {action.id}: {action.action}")
-            _LOGGER.warning("%s refused: %s", request, error)
-            return self._control.write(action, ActionState.REFUSED, detail=str(error))
-        state = ActionState.BEGUN if action.action in _LASTING else ActionState.DONE
-        return self._control.write(action, state, newest)
+            named = printable(f"request {request.id}: {request.action}")
+            _LOGGER.warning("%s refused: %s", named, error)
+            return self._control.write(request, RequestState.REFUSED, detail=str(error))
+        state = RequestState.BEGUN if request.action in _LASTING else RequestState.DONE
+        return self._control.write(request, state, newest)
 
-    def _prepare_resync(self, action: Action) -> None:
+    def _prepare_resync(self, request: ControlRequest) -> None:
         """Repair a damaged lake if all vbuckets begin anew.
 
         Raises:
@@ -112,54 +114,56 @@ class Requests:
             FencedError: another driver committed a round.
         """
         lake, vbucket_count = self._lake, self._lake.identity.vbucket_count
-        if len(vbuckets_of(action.vbuckets, vbucket_count)) < vbucket_count:
+        if len(vbuckets_of(request.vbuckets, vbucket_count)) < vbucket_count:
             refuse_damage(lake)
         elif is_damaged(lake):
             repair(lake, self._writer_id, only_in_log=self._only_in_log)
 
     def resyncs(self) -> dict[int, int]:
         """Return the vbuckets of begun requests, each with the round after which it begins anew."""
-        actions = self._control.actions()
-        self._begun = tuple(each for each in actions if each.state is ActionState.BEGUN)
+        requests = self._control.requests()
+        self._begun = tuple(each for each in requests if each.state is RequestState.BEGUN)
         return resyncs_of(self._begun, 0, self._lake.identity.vbucket_count)
 
     def end_resyncs(self, lake_state: LakeState) -> None:
         """Answer the requests whose vbuckets have begun anew, as ``lake_state`` shows."""
-        for action in self._begun:
-            if action.action == RESYNC:
-                vbuckets = vbuckets_of(action.vbuckets, self._lake.identity.vbucket_count)
+        for request in self._begun:
+            if request.action == RESYNC:
+                vbuckets = vbuckets_of(request.vbuckets, self._lake.identity.vbucket_count)
                 if vbuckets.isdisjoint(lake_state.resyncs):
-                    self._control.write(action, ActionState.DONE, lake_state.latest_round)
+                    self._control.write(request, RequestState.DONE, lake_state.latest_round)
 
 
-def _refuse_wrong(action: Action) -> None:
-    if action.action == CANCEL:
-        raise ConfigError(f"cancel: found no request of id {action.id!r} before it")
-    if action.action not in ACTIONS:
+def _refuse_wrong(request: ControlRequest) -> None:
+    if request.action == CANCEL:
+        raise ConfigError(f"cancel: found no request of id {request.id!r} before it")
+    if request.action not in ACTIONS:
         expected = ", ".join((*ACTIONS, CANCEL))
-        wrong = f"action: found {action.action!r}, expected one of {expected}"
-        raise ConfigError(refusal_of_gone(action.action) or wrong)
-    if action.action == ERASE:
-        Erasure.of(action.options)
-    elif action.options is not None:
+        wrong = f"action: found {request.action!r}, expected one of {expected}"
+        raise ConfigError(refusal_of_gone(request.action) or wrong)
+    if request.action == ERASE:
+        Erasure.of(request.options)
+    elif request.options is not None:
         raise ConfigError(
-            f"options: found {action.options!r:.80}, expected null: {action.action} has none"
+            f"options: found {request.options!r:.80}, expected null: {request.action} has none"
         )
 
 
-def resyncs_of(actions: Iterable[Action], newest: int, vbucket_count: int) -> dict[int, int]:
+def resyncs_of(
+    requests: Iterable[ControlRequest], newest: int, vbucket_count: int
+) -> dict[int, int]:
     """Return the vbuckets of open requests, each with the round after which it begins anew.
 
     That round was the newest one when a driver began the request. For a request that no driver has
     begun it is ``newest``. Requests that a driver will refuse do not count.
     """
     begun: dict[int, int] = {}  # of several requests for a vbucket the one that was begun last
-    for action in actions:
-        if action.action == RESYNC and action.is_open and not action.is_to_be_cancelled:
-            number = action.round if action.state is ActionState.BEGUN else newest
+    for request in requests:
+        if request.action == RESYNC and request.is_open and not request.is_to_be_cancelled:
+            number = request.round if request.state is RequestState.BEGUN else newest
             with suppress(ConfigError):
-                _refuse_wrong(action)
-                for vbucket in vbuckets_of(action.vbuckets, vbucket_count):
+                _refuse_wrong(request)
+                for vbucket in vbuckets_of(request.vbuckets, vbucket_count):
                     begun[vbucket] = max(number, begun.get(vbucket, number))
     return begun
 

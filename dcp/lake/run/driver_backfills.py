@@ -12,7 +12,13 @@ from typing import Final
 from dcp.client.probe import ProbedCluster, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control, options_object
+from dcp.lake.change_log.control import (
+    BACKFILL,
+    Control,
+    ControlRequest,
+    RequestState,
+    options_object,
+)
 from dcp.lake.change_log.epochs import forks_between, newest_beginning
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.receive.source_access import SourceAccess
@@ -21,10 +27,10 @@ from dcp.lake.rounds.backfill_plan import (
     MOST_MEGABYTES_PER_SECOND,
     NODE_CHOICES,
     REPLICAS,
+    Backfill,
     BackfillPlan,
     BackfillProgress,
     BackfillReport,
-    BackfillRequest,
     is_new,
     plan_backfill,
 )
@@ -56,13 +62,13 @@ class DriverBackfills:
         self._observer = observer
         self._begin(None)
 
-    def _begin(self, request: BackfillRequest | None) -> None:
+    def _begin(self, backfill: Backfill | None) -> None:
         """Work on a request, or on none; all counts begin anew."""
-        self._request = request
+        self._backfill = backfill
         self._report = (
             BackfillReport("", 0, 0)
-            if request is None
-            else BackfillReport(request.id, len(request.vbuckets), 0)
+            if backfill is None
+            else BackfillReport(backfill.id, len(backfill.vbuckets), 0)
         )
         self._failures: dict[int, LeftOut] = {}
         self._begun_at = self._moved_at = monotonic()
@@ -71,18 +77,18 @@ class DriverBackfills:
 
     @property
     def is_open(self) -> bool:
-        return self._request is not None
+        return self._backfill is not None
 
     def next(self, cluster: ProbedCluster) -> BackfillPlan | None:
-        while (action := self._oldest_open()) is not None:
+        while (request := self._oldest_open()) is not None:
             newest = latest_round(self._lake)
             states = states_at(self._lake, newest)
-            if action.is_to_be_cancelled:
-                self._end(action, ActionState.CANCELLED, newest)
-            elif self._request is None or self._request.id != action.id:
-                self._begin(self._begun(action, states, newest, cluster))
-            if self._request is not None:
-                plan = self._plan(action, self._request, states, newest, cluster)
+            if request.is_to_be_cancelled:
+                self._end(request, RequestState.CANCELLED, newest)
+            elif self._backfill is None or self._backfill.id != request.id:
+                self._begin(self._begun(request, states, newest, cluster))
+            if self._backfill is not None:
+                plan = self._plan(request, self._backfill, states, newest, cluster)
                 if plan is not None:
                     return plan
         return None
@@ -103,47 +109,47 @@ class DriverBackfills:
             if each.reason:
                 self._failures[each.vbucket] = LeftOut(each.vbucket, each.reason, each.detail)
 
-    def _oldest_open(self) -> Action | None:
-        for action in self._control.actions():
-            if action.is_open and action.action == BACKFILL:
-                return action
-        self._request = None
+    def _oldest_open(self) -> ControlRequest | None:
+        for request in self._control.requests():
+            if request.is_open and request.action == BACKFILL:
+                return request
+        self._backfill = None
         return None
 
     def _begun(
         self,
-        action: Action,
+        request: ControlRequest,
         states: Mapping[int, LakeVbucketState],
         newest: int,
         cluster: ProbedCluster,
-    ) -> BackfillRequest | None:
+    ) -> Backfill | None:
         """Begin a request, or return one that a driver has begun; None if it is refused."""
         try:
-            request = request_of(action, cluster.map.vbucket_count)
-            if action.state is ActionState.BEGUN:
-                return request
+            backfill = backfill_of(request, cluster.map.vbucket_count)
+            if request.state is RequestState.BEGUN:
+                return backfill
         except ConfigError as error:
-            self._control.write(action, ActionState.REFUSED, newest, str(error))
+            self._control.write(request, RequestState.REFUSED, newest, str(error))
             return None
-        new = frozenset(vb for vb in request.vbuckets if vb not in states or is_new(states[vb]))
-        self._control.write(action, ActionState.BEGUN, newest, number_ranges(new))
-        return replace(request, begun_round=newest, new_vbuckets=new)
+        new = frozenset(vb for vb in backfill.vbuckets if vb not in states or is_new(states[vb]))
+        self._control.write(request, RequestState.BEGUN, newest, number_ranges(new))
+        return replace(backfill, begun_round=newest, new_vbuckets=new)
 
     def _plan(
         self,
-        action: Action,
-        request: BackfillRequest,
+        request: ControlRequest,
+        backfill: Backfill,
         states: Mapping[int, LakeVbucketState],
         newest: int,
         cluster: ProbedCluster,
     ) -> BackfillPlan | None:
-        progress = progress_of(self._lake, request, states, newest)
+        progress = progress_of(self._lake, backfill, states, newest)
         if not progress.waiting and not progress.reading:
-            self._end(action, ActionState.DONE, newest)
+            self._end(request, RequestState.DONE, newest)
             return None
-        reads_replicas = request.nodes.reads_replicas
+        reads_replicas = backfill.nodes.reads_replicas
         copies = copies_of(cluster, self._access, reads_replicas=reads_replicas)
-        plan = plan_backfill(request, progress, states, cluster, copies)
+        plan = plan_backfill(backfill, progress, states, cluster, copies)
         read = sum(states[vb].position.seqno for vb in progress.reading if vb in states)
         standing = len(progress.done), len(progress.waiting), read
         if standing != self._standing:
@@ -170,50 +176,53 @@ class DriverBackfills:
             return plan
         missing = len(progress.waiting) + len(progress.reading)
         detail = (
-            f"{missing} of {len(request.vbuckets)} vbuckets made no progress for "
+            f"{missing} of {len(backfill.vbuckets)} vbuckets made no progress for "
             f"{patience_seconds:g} s and are read from their active nodes, if at all: "
             f"{number_ranges(progress.waiting | progress.reading)}"
         )
         lines = [detail, *left_out_lines(tuple(left))]
-        self._end(action, ActionState.INCOMPLETE, newest, "\n".join(lines))
+        self._end(request, RequestState.INCOMPLETE, newest, "\n".join(lines))
         return None
 
-    def _end(self, action: Action, state: ActionState, newest: int, detail: str = "") -> None:
+    def _end(
+        self, request: ControlRequest, state: RequestState, newest: int, detail: str = ""
+    ) -> None:
         if not detail:
             detail = f"{self._report.documents:,} documents by the driver that ended it"
-        self._control.write(action, state, newest, detail)
+        self._control.write(request, state, newest, detail)
         self._begin(None)
 
 
-def request_of(action: Action, vbucket_count: int) -> BackfillRequest:
+def backfill_of(request: ControlRequest, vbucket_count: int) -> Backfill:
     """Parse the rows of ``control`` that make a request.
 
     Raises:
         ConfigError: they name unknown vbuckets, nodes or options.
     """
     try:
-        new = numbers_of(action.begun_detail) if action.begun_detail else frozenset()
+        new = numbers_of(request.begun_detail) if request.begun_detail else frozenset()
     except ValueError:
         raise ConfigError(
-            f"its row {ActionState.BEGUN}: found detail {action.begun_detail!r}, expected vbuckets"
+            f"its row {RequestState.BEGUN}: found detail {request.begun_detail!r}, "
+            "expected vbuckets"
         ) from None
-    vbuckets = vbuckets_of(action.vbuckets, vbucket_count)
-    nodes = _nodes_of(action.options)
-    return BackfillRequest(action.id, vbuckets, nodes, action.round, new)
+    vbuckets = vbuckets_of(request.vbuckets, vbucket_count)
+    nodes = _nodes_of(request.options)
+    return Backfill(request.id, vbuckets, nodes, request.round, new)
 
 
 def progress_of(
     lake: LakeTables,
-    request: BackfillRequest,
+    backfill: Backfill,
     states: Mapping[int, LakeVbucketState],
     newest: int,
 ) -> BackfillProgress:
-    forks = forks_between(lake, request.begun_round, newest, request.vbuckets)
+    forks = forks_between(lake, backfill.begun_round, newest, backfill.vbuckets)
     begun = {vb: each for vb, own in forks.items() if (each := newest_beginning(own)) is not None}
     # For any other reason the active node streams the vbucket from seqno 0. A replica vbucket
     # must not go on with it: it may lack published rows.
     taken_over = {vb for vb, each in begun.items() if each.reason != RestartReason.BACKFILL}
-    return BackfillProgress.of(request, states, begun, taken_over)
+    return BackfillProgress.of(backfill, states, begun, taken_over)
 
 
 def copies_of(
@@ -231,11 +240,11 @@ def copies_of(
 
 def requested_backfill(
     vbuckets: Collection[int] | None, nodes: str, megabytes_per_second: float | None = None
-) -> Action:
+) -> ControlRequest:
     """Return a new request: of all vbuckets, without a limit, if these are None."""
     ranges = None if vbuckets is None else number_ranges(vbuckets)
     rate = {} if megabytes_per_second is None else {_RATE: megabytes_per_second}
-    return Action.requested(BACKFILL, ranges, {_FROM: nodes, **rate})
+    return ControlRequest.new(BACKFILL, ranges, {_FROM: nodes, **rate})
 
 
 def _nodes_of(options: str | None) -> BackfillNodes:

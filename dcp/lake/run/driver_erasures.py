@@ -23,7 +23,7 @@ from dcp.errors import ConfigError, IncompleteRunError, LakeError
 from dcp.lake.apply.applier import Applier
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import append_states, latest_round
-from dcp.lake.change_log.control import Action, ActionState, Control
+from dcp.lake.change_log.control import Control, ControlRequest, RequestState
 from dcp.lake.change_log.erase_request import Erasure, erasure_to_do, kept_out
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.stop_points import reached
@@ -64,10 +64,10 @@ class DriverErasures:
 
     def kept_out(self) -> dict[str, frozenset[str]]:
         """See `DocumentFilter.kept_out`. The caller must know the newest round before it asks."""
-        actions = self._control.actions()
-        action = erasure_to_do(actions)
-        self._before_this_round = "" if action is None else action.id
-        return kept_out(actions)
+        requests = self._control.requests()
+        request = erasure_to_do(requests)
+        self._before_this_round = "" if request is None else request.id
+        return kept_out(requests)
 
     def note_round(self) -> None:
         """Note that the lake has all that the cluster had at the last call of `kept_out`."""
@@ -79,21 +79,21 @@ class DriverErasures:
         Raises:
             IncompleteRunError: names the request and the reason of its wait.
         """
-        action = erasure_to_do(self._control.actions())
-        if action is not None:
+        request = erasure_to_do(self._control.requests())
+        if request is not None:
             raise IncompleteRunError(
-                f"request {action.id}: the erasure waits: {action.detail or 'not tried yet'}; all "
-                "else is done, and the next run tries again"
+                f"request {request.id}: the erasure waits: {request.detail or 'not tried yet'}; "
+                "all else is done, and the next run tries again"
             )
 
     def is_due(self) -> bool:
         """Return whether a request was begun before the last round, and was not tried since."""
-        action = erasure_to_do(self._control.actions())
-        if action is None:
+        request = erasure_to_do(self._control.requests())
+        if request is None:
             return False
         newest = latest_round(self._lake)
-        is_seen = action.id == self._before_last_round or action.round < newest
-        return is_seen and self._tried != (action.id, newest)
+        is_seen = request.id == self._before_last_round or request.round < newest
+        return is_seen and self._tried != (request.id, newest)
 
     def carry_out(self, apply_received: Callable[[], object]) -> bool:
         """Carry out the oldest begun request; return whether it has ended.
@@ -104,30 +104,30 @@ class DriverErasures:
         Raises:
             FencedError: another driver writes to the lake; the request stays open.
         """
-        action = erasure_to_do(self._control.actions())
-        if action is None or not self.is_due():
+        request = erasure_to_do(self._control.requests())
+        if request is None or not self.is_due():
             return False
         newest = latest_round(self._lake)
         try:
-            erasure = Erasure.of(action.options)
+            erasure = Erasure.of(request.options)
         except ConfigError as error:  # somebody else wrote that it is begun
-            self._control.write(action, ActionState.REFUSED, newest, str(error))
+            self._control.write(request, RequestState.REFUSED, newest, str(error))
             return True
         apply_received()
-        reason = self._erase(action, erasure, newest)
+        reason = self._erase(request, erasure, newest)
         if reason:
-            _LOGGER.warning("request %s: the erasure waits: %s", action.id, reason)
-            self._tried = action.id, latest_round(self._lake)
-            if action.detail != reason:
-                self._control.write(action, ActionState.BEGUN, newest, reason)
+            _LOGGER.warning("request %s: the erasure waits: %s", request.id, reason)
+            self._tried = request.id, latest_round(self._lake)
+            if request.detail != reason:
+                self._control.write(request, RequestState.BEGUN, newest, reason)
             return False
         return True
 
-    def _erase(self, action: Action, erasure: Erasure, newest: int) -> str:
+    def _erase(self, request: ControlRequest, erasure: Erasure, newest: int) -> str:
         """Erase or refuse the documents; or return the reason to wait."""
         lake, applier = self._lake, self._applier
         if unknown := unknown_collection(lake, erasure):
-            self._control.write(action, ActionState.REFUSED, newest, unknown)
+            self._control.write(request, RequestState.REFUSED, newest, unknown)
             return ""
         replicas = existing_replicas(lake, erasure)
         if not newest:
@@ -141,7 +141,7 @@ class DriverErasures:
             if found.incomplete:
                 return "a change of a document waits for the end of its snapshot"
             if found.at_source:
-                self._control.write(action, ActionState.REFUSED, newest, found.still_at_source())
+                self._control.write(request, RequestState.REFUSED, newest, found.still_at_source())
                 return ""
         number = newest + 1
         append_states(lake, states.values(), number, self._writer_id)
@@ -165,6 +165,6 @@ class DriverErasures:
                 return f"table {replica.name} was taken back meanwhile"
         told = ", ".join(f"{count:,} in {table}" for table, count in changed.items())
         detail = f"rows, by this attempt: {told}; files of older versions deleted: {files:,}"
-        self._control.write(action, ActionState.DONE, number, detail)
-        self._observer.erased(action.id, detail)
+        self._control.write(request, RequestState.DONE, number, detail)
+        self._observer.erased(request.id, detail)
         return ""

@@ -6,7 +6,7 @@ from pathlib import Path
 from dcp.errors import ConfigError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
+from dcp.lake.change_log.control import ERASE, Control, ControlRequest, RequestState
 from dcp.lake.change_log.erase_request import MOST_KEYS, Erasure, kept_out, key_hash
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
@@ -44,7 +44,7 @@ def erasure_from_file(file: Path, collection: str, *, keeps_out: bool = False) -
 
 def ask_erasure(
     settings: Settings, erasure: Erasure, *, dry_run: bool = False
-) -> tuple[FoundDocuments, Action | None]:
+) -> tuple[FoundDocuments, ControlRequest | None]:
     """Write the request. Return the rows with the price of their erasure, and the request.
 
     With ``dry_run`` nothing is written, and the request is None.
@@ -62,9 +62,9 @@ def ask_erasure(
             raise ConfigError(found.still_at_source())
         if dry_run:
             return found, None
-        action = Action.requested(ERASE, None, erasure.options())
-        Control(lake).write(action, ActionState.REQUESTED)
-        return found, action
+        request = ControlRequest.new(ERASE, None, erasure.options())
+        Control(lake).write(request, RequestState.REQUESTED)
+        return found, request
 
 
 def check_erased(settings: Settings, erasure: Erasure) -> FileSearch:
@@ -78,7 +78,7 @@ def check_erased(settings: Settings, erasure: Erasure) -> FileSearch:
     """
     with opened_lake(settings) as lake:
         _require_known(lake, erasure)
-        all_kept = kept_out(Control(lake).actions()).get(erasure.collection, frozenset())
+        all_kept = kept_out(Control(lake).requests()).get(erasure.collection, frozenset())
         kept = erasure.key_hashes & all_kept
         if erasure.keeps_out or not kept:
             return search_files(lake, erasure)

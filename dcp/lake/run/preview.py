@@ -40,7 +40,7 @@ from dcp.lake.rounds.lake_state import (
 from dcp.lake.rounds.round_plan import Idle, LeftOut, Outlook, ReadAgain, RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
 from dcp.lake.run.control_requests import resyncs_of
-from dcp.lake.run.driver_backfills import copies_of, request_of, requested_backfill
+from dcp.lake.run.driver_backfills import backfill_of, copies_of, requested_backfill
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -204,8 +204,8 @@ def _preview_of(
     applied = {replica: replica_status(lake, replica).applied for replica in replicas}
     stale = stale_vbuckets(version for version in applied.values() if version is not None)
     document_filter = filter_of(lake, settings, cluster.manifest)
-    actions, vbucket_count = Control(lake).actions(), lake.identity.vbucket_count
-    resyncs = resyncs_of(actions, latest_round(lake), vbucket_count)
+    requests, vbucket_count = Control(lake).requests(), lake.identity.vbucket_count
+    resyncs = resyncs_of(requests, latest_round(lake), vbucket_count)
     lake_state = read_lake_state(lake, settings, stale, resyncs)
     lake_state = replace(lake_state, document_filter=document_filter)
     plan = plan_round(lake_state, cluster, rounds, flow, slots)
@@ -214,7 +214,7 @@ def _preview_of(
         _read_again(lake, settings, cluster, lake_state, orders),
         _written_anew(lake, settings.apply, applied),
         without_effect,
-        "" if (pause := pause_of(actions)) is None else paused_by(pause),
+        "" if (pause := pause_of(requests)) is None else paused_by(pause),
     )
     return replace(plan, outlook=outlook)
 
@@ -302,18 +302,18 @@ def preview_backfill(
     with opened_store(settings) as store:
         cluster = query_cluster(access, remembered_nodes(store, settings.source.bucket))
         wanted = requested_backfill(vbuckets, nodes, megabytes_per_second)
-        request = request_of(wanted, cluster.map.vbucket_count)
+        backfill = backfill_of(wanted, cluster.map.vbucket_count)
         if (lake := find_lake(store)) is not None:
             require_same_bucket(lake, cluster, settings.source.bucket)
             states = states_at(lake, latest_round(lake))
-            documents = count_documents(lake, request.vbuckets)
+            documents = count_documents(lake, backfill.vbuckets)
     counts_seqnos = documents is None or _leaves_out_documents(settings.filter)
-    copies = copies_of(cluster, access, reads_replicas=request.nodes.reads_replicas)
+    copies = copies_of(cluster, access, reads_replicas=backfill.nodes.reads_replicas)
     seqnos: Counter[NodeAddress] = Counter()
     left_out = []
-    for vbucket in sorted(request.vbuckets):
+    for vbucket in sorted(backfill.vbuckets):
         state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
-        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), request.nodes)
+        found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), backfill.nodes)
         if isinstance(found, LeftOut):
             left_out.append(found)
         elif documents is None or counts_seqnos:
@@ -321,9 +321,9 @@ def preview_backfill(
         else:
             seqnos[found.node] += documents.at_most(vbucket, state.complete_seqno, found.high_seqno)
     return BackfillEstimate(
-        len(request.vbuckets),
+        len(backfill.vbuckets),
         seqnos,
         None if documents is None else documents.mean_bytes,
-        request.nodes.bytes_per_second,
+        backfill.nodes.bytes_per_second,
         tuple(left_out),
     )

@@ -62,11 +62,11 @@ class CommitHistory:
                 return
             version = commit.rows_of
 
-    def heartbeat_content(self, version: int) -> Mapping[str, Any] | None:
+    def heartbeat_of(self, version: int) -> Mapping[str, Any] | None:
         """Return the record of an apply that a heartbeat repeats for ``version``, or None.
 
-        Delta's log cleanup may have removed the apply's commit. The record is in the format of
-        `dcp.lake.maintain.horizon_guard`.
+        Delta's log cleanup may have removed the apply's commit. The record is what
+        `dcp.lake.change_log.applied.heartbeat_content` makes.
         """
         for commit in self._path(version):
             # A foreign change between the heartbeat and the version that its driver had read would

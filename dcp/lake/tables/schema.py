@@ -176,7 +176,7 @@ REPLICA: Final = pa.schema(
         ("modified_at", TIME),
     ]
 )
-"""One row per live document. ``modified_at`` is the time in the CAS (its upper 48 bits, in ns)."""
+"""One row per document. ``modified_at`` is the time in the CAS (its upper 48 bits, in ns)."""
 
 VIOLATION: Final = pa.struct(
     [

@@ -178,7 +178,7 @@ def _sweep(folder: Path) -> list[TaskStats]:
     for file in unfinished:
         with suppress(OSError):  # its task has just finished it
             if now - file.stat().st_mtime > STALE_SECONDS:
-                file.unlink(missing_ok=True)  # a task that lives writes another one at once
+                file.unlink(missing_ok=True)  # a running task writes another one at once
     return all_stats
 
 

@@ -65,7 +65,7 @@ class DocumentWriter:
         """Rebuild the expiry queue after the history was cut."""
         self.expiries = ExpiryQueue()
         for version in self.data.newest.versions:
-            if version.is_live:
+            if version.is_mutation:
                 self._note_expiry(version)
 
     def _note_expiry(self, version: Version) -> None:
@@ -73,13 +73,13 @@ class DocumentWriter:
             self.expiries.note(version.collection, version.key, version.expiry)
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
-        """Return the live version of ``key``, as ``DocumentStore.get`` does.
+        """Return the document of ``key``, as ``DocumentStore.get`` does.
 
         It raises SYNC_WRITE_RE_COMMIT_IN_PROGRESS if a commit before a failover is in doubt.
         Like all commands, it raises UNKNOWN_COLLECTION if the collection does not exist. Writes
         also raise SYNC_WRITE_IN_PROGRESS while a sync write on the key is pending.
         """
-        return self._readable(collection, key, self._live(collection, key, now))
+        return self._readable(collection, key, self._existing(collection, key, now))
 
     def store(  # noqa: PLR0913  as many as KV SET has
         self,
@@ -95,19 +95,19 @@ class DocumentWriter:
         level: int = 0,
     ) -> Version:
         """Store a document as SET, ADD or REPLACE does."""
-        live = self._live(collection, key, now)
-        if live is None and opcode == Opcode.REPLACE:
+        existing = self._existing(collection, key, now)
+        if existing is None and opcode == Opcode.REPLACE:
             raise RefusedError(Status.KEY_ENOENT, f"replace {key!r}: no such document")
         self._require_free(collection, key)
-        if live is not None and opcode == Opcode.ADD:
+        if existing is not None and opcode == Opcode.ADD:
             raise RefusedError(Status.KEY_EEXISTS, f"add {key!r}: the document exists")
-        _check_cas(key, live, cas)
+        _check_cas(key, existing, cas)
         check_key(key, collection)
         if value.fault is not None:
             raise value.fault
         if not 0 <= flags <= U32_MAX:
             raise RefusedError(Status.EINVAL, f"flags: found {flags}, expected 0 to {U32_MAX}")
-        stored, datatype = self._with_older_xattrs(value, live)
+        stored, datatype = self._with_older_xattrs(value, existing)
         until = self._expiry(collection, expiry, now)
         return self._change(collection, key, now, Content(stored, datatype, flags, until), level)
 
@@ -115,12 +115,12 @@ class DocumentWriter:
         self, key: bytes, now: float, *, cas: int = 0, collection: int = 0, level: int = 0
     ) -> Version:
         """Delete a document; its tombstone keeps the system xattrs."""
-        live = self._live(collection, key, now)
+        existing = self._existing(collection, key, now)
         self._require_free(collection, key)
-        if live is None:
+        if existing is None:
             raise RefusedError(Status.KEY_ENOENT, f"delete {key!r}: no such document")
-        _check_cas(key, live, cas)
-        content = self._tombstone(live, Opcode.DCP_DELETION, now)
+        _check_cas(key, existing, cas)
+        content = self._tombstone(existing, Opcode.DCP_DELETION, now)
         return self._change(collection, key, now, content, level)
 
     def touch(
@@ -130,13 +130,13 @@ class DocumentWriter:
 
         Source: kv_engine ``engines/ep/src/vbucket.cc`` (processGetAndUpdateTtl).
         """
-        found = self._live(collection, key, now)
+        found = self._existing(collection, key, now)
         self._require_free(collection, key)
-        live = self._readable(collection, key, found)
+        existing = self._readable(collection, key, found)
         until = self._expiry(collection, expiry, now)
-        if until == live.expiry and not level:
-            return live
-        content = Content(live.value, live.datatype, live.flags, until)
+        if until == existing.expiry and not level:
+            return existing
+        content = Content(existing.value, existing.datatype, existing.flags, until)
         return self._change(collection, key, now, content, level)
 
     def expire_due(self, now: float) -> int:
@@ -175,14 +175,14 @@ class DocumentWriter:
 
     # --- helpers
 
-    def _live(self, collection: int, key: bytes, now: float) -> Version | None:
+    def _existing(self, collection: int, key: bytes, now: float) -> Version | None:
         """Return a document that has not expired; one that is due expires now."""
-        live = self.documents.live(collection, key, now)
-        if live is None:
+        existing = self.documents.existing(collection, key, now)
+        if existing is None:
             found = self.data.newest.of_key(key, collection)
             if found is not None and is_due(found, now) and self._is_free(collection, key):
                 self._expire(found, now)
-        return live
+        return existing
 
     def _is_free(self, collection: int, key: bytes) -> bool:
         """Return False while a sync write on the key is pending: its document cannot change."""
@@ -194,23 +194,25 @@ class DocumentWriter:
                 Status.SYNC_WRITE_IN_PROGRESS, f"{key!r}: a sync write on it is under way"
             )
 
-    def _readable(self, collection: int, key: bytes, live: Version | None) -> Version:
+    def _readable(self, collection: int, key: bytes, existing: Version | None) -> Version:
         if (collection, key) in self.maybe_visible:
             raise RefusedError(
                 Status.SYNC_WRITE_RE_COMMIT_IN_PROGRESS,
                 f"get {key!r}: its sync write is not committed again yet",
             )
-        return self.documents.with_value(key, live)
+        return self.documents.with_value(key, existing)
 
-    def _with_older_xattrs(self, value: CheckedValue, live: Version | None) -> tuple[bytes, int]:
+    def _with_older_xattrs(
+        self, value: CheckedValue, existing: Version | None
+    ) -> tuple[bytes, int]:
         """Return value and datatype to store: a value without xattrs keeps the old document's.
 
         Source: kv_engine ``daemon/protocol/mcbp/mutation_context.cc``.
         """
-        if live is None or not live.datatype & ~value.datatype & _XATTR:
+        if existing is None or not existing.datatype & ~value.datatype & _XATTR:
             return value.value, value.datatype
         plain = inflate(value.value) if value.datatype & _SNAPPY else value.value
-        return self._xattrs_of(live) + plain, value.datatype & ~_SNAPPY | _XATTR
+        return self._xattrs_of(existing) + plain, value.datatype & ~_SNAPPY | _XATTR
 
     def _xattrs_of(self, older: Version) -> bytes:
         stored = self.data.newest.with_value(older).value
@@ -243,11 +245,11 @@ class DocumentWriter:
             content = content._replace(opcode=int(Opcode.DCP_PREPARE), sync=sync)
         return self._append(collection, key, now, content)
 
-    def _tombstone(self, live: Version, opcode: Opcode, now: float) -> Content:
+    def _tombstone(self, existing: Version, opcode: Opcode, now: float) -> Content:
         value = b""
-        if live.datatype & _XATTR:
-            stored = self.data.newest.with_value(live).value
-            value = system_xattrs_only(inflate(stored) if live.datatype & _SNAPPY else stored)
+        if existing.datatype & _XATTR:
+            stored = self.data.newest.with_value(existing).value
+            value = system_xattrs_only(inflate(stored) if existing.datatype & _SNAPPY else stored)
         return Content(value, _XATTR if value else 0, opcode=int(opcode), delete_time=int(now))
 
     def _append(self, collection: int, key: bytes, now: float, content: Content) -> Version:
@@ -331,13 +333,13 @@ def _storable_body_steps(value: bytes) -> Generator[None, None, bytes]:
     return body
 
 
-def _check_cas(key: bytes, live: Version | None, cas: int) -> None:
+def _check_cas(key: bytes, existing: Version | None, cas: int) -> None:
     if cas == 0:
         return
-    if live is None:
+    if existing is None:
         raise RefusedError(Status.KEY_ENOENT, f"{key!r} with cas {cas}: no such document")
-    if live.cas != cas:
-        raise RefusedError(Status.KEY_EEXISTS, f"{key!r}: found cas {live.cas}, expected {cas}")
+    if existing.cas != cas:
+        raise RefusedError(Status.KEY_EEXISTS, f"{key!r}: found cas {existing.cas}, expected {cas}")
 
 
 def _absolute_expiry(expiry: int, now: float) -> int:

@@ -1,7 +1,7 @@
 """The data folder of a bucket: opens it, saves the bucket's record, and closes it.
 
-The record holds the map, the manifests and the names of logs. It is saved at each change, under the
-bucket's lock: such changes are rare.
+The record holds the map, the manifests and the names of disk logs. It is saved at each change,
+under the bucket's lock: such changes are rare.
 """
 
 import logging
@@ -21,7 +21,7 @@ from dcp.server.model.server_settings import ServerSettings
 from dcp.server.storage.bucket_record import BucketRecord
 from dcp.server.storage.data_folder import DataFolder
 from dcp.server.storage.disk_file import OsFile
-from dcp.server.storage.log_names import LogNames, first_names
+from dcp.server.storage.disk_log_names import DiskLogNames, first_names
 from dcp.server.storage.saved_vbucket import VbucketHome
 from dcp.server.vbucket.vbucket_states import Vbucket
 
@@ -50,7 +50,9 @@ class BucketStorage:
         self._is_new = found is None
         self._record = _first_record(settings, random) if found is None else found
         self._manifests = ManifestTable(self._record.manifests)
-        self._names = LogNames(self._record.logs, self._record.replica_logs, self._folder.logs())
+        self._names = DiskLogNames(
+            self._record.logs, self._record.replica_logs, self._folder.disk_logs()
+        )
         self._saved_numbers = _numbers_of(self._record)
         # Removing a large file can take as long as writing it; a failover must not wait for that.
         self._removals = ThreadPoolExecutor(1, "dcp-server-removals")
@@ -87,7 +89,7 @@ class BucketStorage:
             self._removals.submit(_remove, file)
 
     def drop_replica(self, node: int, vbucket: int) -> None:
-        """Forget a replica; its log is removed later."""
+        """Forget a replica; its disk log is removed later."""
         self._names.drop_replica(node, vbucket)
 
     @contextmanager
@@ -106,9 +108,9 @@ class BucketStorage:
             raise
 
     def keep_replicas(self, kept: Iterable[tuple[int, int]]) -> None:
-        """Forget all replicas but these (node, vbucket) pairs, and remove the logs of others."""
+        """Forget all replicas but these (node, vbucket) pairs; remove the disk logs of others."""
         self._names.keep_replicas(kept)
-        for name in sorted(self._folder.logs() - self._names.known):
+        for name in sorted(self._folder.disk_logs() - self._names.known):
             self._folder.file(name).remove()
 
     def _number_of(self, manifest: Manifest) -> int:
@@ -138,8 +140,8 @@ class BucketStorage:
         if not self._is_new:
             ended_at = self._record.ended_at
             for vbucket in vbuckets:
-                # No clean stop, or a log that ends elsewhere than the stop recorded: writes may be
-                # lost.
+                # No clean stop, or a disk log that ends elsewhere than the stop recorded: writes
+                # may be lost.
                 if ended_at is None or ended_at[vbucket.id] != vbucket.data.high_seqno:
                     vbucket.recover()
             found = self._record
@@ -194,7 +196,7 @@ class BucketStorage:
     def close(self, vbuckets: list[Vbucket], with_replicas: list[Vbucket]) -> None:
         """Write all pending data, record a clean stop, and unlock the folder.
 
-        ``with_replicas`` has the vbuckets, and all replicas with logs of their own.
+        ``with_replicas`` has the vbuckets, and all replicas with disk logs of their own.
 
         Raises:
             OSError: the folder cannot be written; the next start recovers as after a crash.
@@ -233,7 +235,7 @@ def _remove(file: OsFile) -> None:
     try:
         file.remove()
     except OSError as error:
-        _LOGGER.warning("cannot remove an unused log: %s", error)
+        _LOGGER.warning("cannot remove an unused disk log: %s", error)
 
 
 def _numbers_of(record: BucketRecord) -> frozenset[int]:

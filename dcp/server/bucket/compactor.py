@@ -1,4 +1,4 @@
-"""Compacts the logs of vbuckets periodically: removes replaced versions and old tombstones.
+"""Compacts the disk logs of vbuckets periodically: removes replaced versions and old tombstones.
 
 kv_engine does the same for ephemeral buckets in ``ephemeral_tombstone_purger.cc``
 (EphTombstoneHTCleaner, StaleItemDeleter), and for others by its compaction.
@@ -39,7 +39,7 @@ async def keep_compacting(
                     await write_off_lock(begin, vbucket.data.persistence, lock, thread)
                 except Exception:  # one broken vbucket must not stop the others' compaction
                     _LOGGER.exception(
-                        "vbucket %d: cannot compact its log; the next turn tries again",
+                        "vbucket %d: cannot compact its disk log; the next turn tries again",
                         vbucket.id,
                     )
 
@@ -68,8 +68,8 @@ async def write_off_lock(
 ) -> None:
     """Prepare a write under the lock, run it in a thread without, and finish it under the lock.
 
-    Copying a log can take seconds; meanwhile streams and commands go on. ``begin`` returns None if
-    there is nothing to write.
+    Copying a disk log can take seconds; meanwhile streams and commands go on. ``begin`` returns
+    None if there is nothing to write.
 
     Raises:
         OSError: a batch cannot be written; it stays begun. A failed compaction is only given up.
@@ -80,7 +80,7 @@ async def write_off_lock(
         try:
             await asyncio.get_running_loop().run_in_executor(thread, write.run)
         except Exception:
-            # A compaction is optional: without it the log is larger, but complete.
+            # A compaction is optional: without it the disk log is larger, but complete.
             if not write.is_optional:
                 raise
         with lock:

@@ -5,8 +5,8 @@ purges and closing wait for a running write, with the lock held.
 
 A writer far ahead of the disk flushes by itself, which bounds the memory. If the disk fails, writes
 are refused (kv_engine ``engines/ep/src/ep_engine.cc``, memoryCondition), and replicas receive at
-most a window (``replicator.py``). A log that fails blocks only its own vbucket, until much data
-waits for such logs.
+most a window (``replicator.py``). A disk log that fails blocks only its own vbucket, until much
+data waits for such disk logs.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ HURRY_SHARE: Final = 1 / 32
 MOST_SHARE: Final = 1 / 4
 """Share of the quota at which writers wait for the disk: no pending checkpoint can be freed."""
 REFUSED_SHARE: Final = 3 / 8
-"""Share of the quota, pending for failing logs, at which all writes are refused."""
+"""Share of the quota, pending for failing disk logs, at which all writes are refused."""
 _LONGEST_RETRY_SECONDS: Final = 1.0
 
 
@@ -121,13 +121,13 @@ class Flusher:
         """Make room for a write to ``vbucket``, or refuse the write.
 
         Raises:
-            OSError: too much data waits for failing logs; the message is the log's error.
+            OSError: too much data waits for failing disk logs; the message is the disk log's error.
         """
         if self.pending_bytes < self._most_bytes:
             return
         self.make_room()
         fails = vbucket in self._failing
-        # A vbucket with a healthy log is refused later than one whose log fails.
+        # A vbucket with a healthy disk log is refused later than one whose disk log fails.
         if self._broken_pending_bytes < (self._most_bytes if fails else self._refused_bytes):
             return
         broken = vbucket if fails else next(iter(self._failing))
@@ -140,7 +140,8 @@ class Flusher:
 
     def _try(self, vbucket: Vbucket) -> None:
         retry_seconds = min(self._seconds, _LONGEST_RETRY_SECONDS)
-        # Every write comes here while the disk fails; a failing log is tried only at intervals.
+        # Every write comes here while the disk fails; a failing disk log is tried only at
+        # intervals.
         if vbucket in self._failing:
             _, tried_at = self._failing[vbucket]
             if self._monotonic() - tried_at < retry_seconds:
@@ -181,7 +182,7 @@ class Flusher:
         failure: Exception | None = None
         persistence = vbucket.data.persistence
         try:
-            # A log that is mostly replaced versions is compacted right after its flush.
+            # A disk log that is mostly replaced versions is compacted right after its flush.
             for begin in (persistence.begin_flush, begin_compaction):
                 await write_off_lock(begin, persistence, self._lock, self._thread)
         except Exception as error:  # one broken vbucket must not stop the others' writes

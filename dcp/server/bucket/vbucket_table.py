@@ -106,7 +106,7 @@ class VbucketTable:
         return fresh_uuid(self._random.randint)
 
     def _logged_replicas(self) -> list[tuple[int, int]]:
-        """Return node and vbucket of the replicas that have logs of their own."""
+        """Return node and vbucket of the replicas that have disk logs of their own."""
         return [
             (node, vbucket.id)
             for vbucket in self.vbuckets

@@ -26,7 +26,7 @@ READ_BYTES: Final = MEBIBYTE
 STREAM_BYTES: Final = 4 * 1024
 """A stream with its cursor and its current snapshot."""
 DISK_ITEM_BYTES: Final = 32
-"""An item's entry in the index of its vbucket's log."""
+"""An item's entry in the index of its vbucket's disk log."""
 MESSAGES_IN_WORK: Final = 4
 """Copies of the largest message in work: read for the disk, read from disk, joined or split."""
 
@@ -62,7 +62,7 @@ def documents_bytes(load: Load) -> int:
 
 def checkpoints_bytes(quota_bytes: int, *, takes_writes: bool) -> int:
     """Return the memory of checkpoints, and of items that are not on disk yet."""
-    # Clients' writes go on a little longer than replicas' while some log cannot be written.
+    # Clients' writes go on a little longer than replicas' while some disk log cannot be written.
     return quota_bytes + int(quota_bytes * (REFUSED_SHARE if takes_writes else MOST_SHARE))
 
 

@@ -10,7 +10,7 @@ from dcp.types import MAX_FAILOVER_ENTRIES, FailoverEntry, FailoverLog
 
 LARGEST_NEW_UUID: Final = (1 << 48) - 1
 """Largest uuid that servers create: it survives in clients that keep numbers as doubles.
-Requests, other servers' logs and older data folders can have any 64-bit uuid."""
+Requests, other servers' failover logs and older data folders can have any 64-bit uuid."""
 
 
 def fresh_uuid(random_from_to: Callable[[int, int], int]) -> int:
@@ -19,10 +19,11 @@ def fresh_uuid(random_from_to: Callable[[int, int], int]) -> int:
 
 
 def fork(failover_log: FailoverLog, seqno: int, vb_uuid: int) -> FailoverLog:
-    """Return the log after a branch ``vb_uuid`` began at ``seqno``.
+    """Return the failover log after a branch ``vb_uuid`` began at ``seqno``.
 
     Raises:
-        ValueError: the uuid is 0 or already in the log, or a number is not unsigned 64-bit.
+        ValueError: the uuid is 0 or already in the failover log, or a number is not unsigned
+        64-bit.
     """
     if vb_uuid == 0 or any(entry.vb_uuid == vb_uuid for entry in failover_log.entries):
         raise ValueError(f"new branch: found uuid {vb_uuid}, expected a fresh one other than 0")

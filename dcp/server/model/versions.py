@@ -198,7 +198,7 @@ class Version:
         return found
 
     @property
-    def is_live(self) -> bool:
+    def is_mutation(self) -> bool:
         """True if the key holds a document from here on."""
         return self.opcode == _MUTATION_OPCODE
 

@@ -1,1 +1,1 @@
-"""Vbuckets on disk: the log of each, its index, scans and compaction, and the data folder."""
+"""Vbuckets on disk: the disk log of each, its index, scans and compaction, and the data folder."""

@@ -23,7 +23,7 @@ from dcp.server.model.json_checks import (
     is_text,
 )
 from dcp.server.model.manifest_table import Row
-from dcp.server.storage.log_names import is_log_name
+from dcp.server.storage.disk_log_names import is_disk_log_name
 from dcp.wire.json_tree import json_tree
 
 FOLDER_VERSION: Final = 5
@@ -57,10 +57,10 @@ _EXPECTED: Final[dict[str, tuple[Check, str]]] = {
     "owners": (_NUMBERS, "a list of numbers"),
     "members": (is_list_of(is_flag), "a list of true and false"),
     "replicas": (is_list_of(_NODES), "a list of lists of numbers from -1 on"),
-    "logs": (is_list_of(is_log_name), "a list of names of logs"),
+    "logs": (is_list_of(is_disk_log_name), "a list of names of disk logs"),
     "replica_logs": (
-        is_list_of(is_list_of(is_row_of(is_number, is_log_name))),
-        "a list of lists of nodes and names of logs",
+        is_list_of(is_list_of(is_row_of(is_number, is_disk_log_name))),
+        "a list of lists of nodes and names of disk logs",
     ),
     "manifest": (is_number, "a number"),
     "manifests": (is_list_of(_ROW), "a list of manifests"),

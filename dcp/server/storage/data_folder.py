@@ -2,10 +2,10 @@
 
     lock                   locked by the process that serves the bucket
     bucket.json            what the vbuckets share; each save replaces the file
-    vb_0.log ...           one log per vbucket (``disk_batch.py``)
-    vb_0.1.log ...         one log per replica (``log_names.py``)
+    vb_0.log ...           one disk log per vbucket (``disk_batch.py``)
+    vb_0.1.log ...         one disk log per replica (``disk_log_names.py``)
 
-``bucket.json`` assigns the logs to vbuckets and replicas. After a clean stop it also has the
+``bucket.json`` assigns the disk logs to vbuckets and replicas. After a clean stop it also has the
 vbuckets' high seqnos. Without them the last process crashed, so every active vbucket begins a
 branch.
 """
@@ -52,7 +52,7 @@ class DataFolder:
     def file(self, name: str) -> OsFile:
         return OsFile(self._path / name)
 
-    def logs(self) -> set[str]:
+    def disk_logs(self) -> set[str]:
         return {path.name for path in self._path.glob("vb_*.log")}
 
     def load(self, bucket: str, vbuckets: int, nodes: int) -> BucketRecord | None:
@@ -62,10 +62,10 @@ class DataFolder:
         the arguments. Raises OSError if it cannot be read.
         """
         if not (size := self._record.size_bytes):
-            # Nobody can tell which vbuckets these logs belong to.
-            if self.logs():
+            # Nobody can tell which vbuckets these disk logs belong to.
+            if self.disk_logs():
                 raise ConfigError(
-                    f"{self._text}: found logs of vbuckets without a bucket.json, "
+                    f"{self._text}: found disk logs of vbuckets without a bucket.json, "
                     "expected both or none"
                 )
             return None

@@ -1,4 +1,4 @@
-r"""The format of a vbucket's log: a file header, then batches. Numbers are little-endian u64.
+r"""The format of a vbucket's disk log: a file header, then batches. Numbers are little-endian u64.
 
     file header    magic "DCPDISK\n", format version, vbucket, generation, CRC of these
     batch header   magic "DCPBATCH", offset of this header in the file, generation, keep_up_to,
@@ -16,7 +16,7 @@ r"""The format of a vbucket's log: a file header, then batches. Numbers are litt
 
 A batch adds disk snapshots, or first removes everything above ``keep_up_to``, or both. It counts
 only if it is complete and both CRCs (CRC-32, IEEE) match. Compaction writes a file of the next
-generation; its first batch has all live items, and only that batch has ``purge_seqno`` and lost
+generation; its first batch has all current items, and only that batch has ``purge_seqno`` and lost
 ranges.
 """
 
@@ -49,7 +49,7 @@ _COLUMNS_OF_A_LENGTH: Final = (2, 2, 2, 2, 2, 1)
 
 
 class DiskFormatError(DcplakeError):
-    """The file is damaged, or is no log of this vbucket and this version of dcplake."""
+    """The file is damaged, or is no disk log of this vbucket and this version of dcplake."""
 
 
 class BrokenBatchError(DcplakeError):
@@ -147,20 +147,20 @@ def encode_file_header(vbucket: int, generation: int) -> bytes:
 
 
 def read_generation(file: DiskFile, vbucket: int) -> int:
-    """Return a log's generation.
+    """Return a disk log's generation.
 
-    Raises DiskFormatError if the file is no log of this vbucket and format.
+    Raises DiskFormatError if the file is no disk log of this vbucket and format.
     """
     if file.size_bytes < FILE_HEADER_BYTES:
         raise DiskFormatError(
             f"{file}: found {file.size_bytes} bytes, expected {FILE_HEADER_BYTES} or more: "
-            "no log of a vbucket"
+            "no disk log of a vbucket"
         )
     header = bytes(file.read(0, FILE_HEADER_BYTES))
     magic, version, found_vbucket, generation = _FILE.unpack_from(header)
     if magic != _FILE_MAGIC:
         raise DiskFormatError(
-            f"{file}: found magic {magic!r}, expected {_FILE_MAGIC!r}: no log of a vbucket"
+            f"{file}: found magic {magic!r}, expected {_FILE_MAGIC!r}: no disk log of a vbucket"
         )
     if version != FORMAT_VERSION:
         raise DiskFormatError(f"{file}: found format version {version}, expected {FORMAT_VERSION}")

@@ -1,4 +1,4 @@
-"""Plans the compaction of a vbucket's log: what stays is one disk snapshot without duplicates.
+"""Plans the compaction of a vbucket's disk log: what stays is one disk snapshot without duplicates.
 
 Compaction merges disk snapshots (DCP concepts document, "Deduplication") and purges tombstones up
 to a seqno. It also drops completed prepares, because a backfill sends their documents instead.
@@ -71,7 +71,7 @@ def plan_compaction(
         tombstones=kept.seqnos[tombstones],
         # ``deleted`` is the delete time plus 1.
         delete_times=kept.deleted[tombstones].astype(np.uint64) - np.uint64(1),
-        # A rollback to a seqno where a dropped item was live is impossible.
+        # A rollback to a seqno where a dropped item was current is impossible.
         lost=contents.lost.merged(columns.seqnos[is_ended], ended_at[is_ended]).above(purge_seqno),
         purge_seqno=purge_seqno,
     )

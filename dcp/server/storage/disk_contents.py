@@ -1,4 +1,4 @@
-"""The contents of a vbucket's log, built from its batches.
+"""The contents of a vbucket's disk log, built from its batches.
 
 No I/O happens here. So applying the same batches gives the same contents, when they are written and
 when they are read after a restart.
@@ -16,7 +16,7 @@ from dcp.server.storage.disk_ranges import LostRanges
 
 
 class Contents:
-    """The items, disk snapshots and state of one log."""
+    """The items, disk snapshots and state of one disk log."""
 
     def __init__(self) -> None:
         self.state = b""
@@ -35,13 +35,13 @@ class Contents:
 
     @property
     def persisted_seqno(self) -> int:
-        """The log is complete up to this seqno; 0 if it is empty."""
+        """The disk log is complete up to this seqno; 0 if it is empty."""
         return self.snapshot_ends[-1] if self.snapshot_ends else 0
 
     @property
     def replaced_bytes(self) -> int:
         """Bytes of frames in the file that were replaced or lost."""
-        return self.frame_bytes - self.index.live_bytes
+        return self.frame_bytes - self.index.current_bytes
 
     def apply(self, batch: DiskBatch, offset: int) -> None:
         if batch.keep_up_to < self.persisted_seqno:
@@ -62,10 +62,10 @@ class Contents:
         self.frame_bytes += batch.data_bytes
 
     def check(self, batch: DiskBatch) -> None:
-        """Raise ValueError if the batch does not continue this log.
+        """Raise ValueError if the batch does not continue this disk log.
 
         Seqnos and snapshot ends must ascend from above the persisted seqno. Each replaced seqno
-        must be a live item.
+        must be a current item.
         """
         seqnos, persisted = batch.seqnos, self.persisted_seqno
         if batch.snapshot_end < persisted:
@@ -115,7 +115,7 @@ class Contents:
             )
 
     def can_cut(self, seqno: int) -> bool:
-        """Return True if every version that was live at ``seqno`` is still here."""
+        """Return True if every version that was current at ``seqno`` is still here."""
         return seqno >= self.purge_seqno and not self.lost.covers(seqno)
 
     def can_cut_within(self, first_seqno: int, end_seqno: int) -> bool:
@@ -129,6 +129,6 @@ class Contents:
         self.lost = self.lost.cut(seqno)
         left = bisect_right(self.completing, seqno)
         del self.completed[left:], self.completing[left:]
-        # An empty log has nothing that a purge or compaction could have taken.
+        # An empty disk log has nothing that a purge or compaction could have taken.
         if not seqno:
             self.purge_seqno, self.lost = 0, LostRanges()

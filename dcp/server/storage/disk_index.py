@@ -1,7 +1,7 @@
-"""Indexes the items of a vbucket's log, in columns of 36 bytes per item.
+"""Indexes the items of a vbucket's disk log, in columns of 36 bytes per item.
 
-A version is live at seqno s if seqno <= s < replaced_at. Rows are in seqno order, which is also the
-order of the frames in the file.
+A version is current at seqno s if seqno <= s < replaced_at. Rows are in seqno order, which is also
+the order of the frames in the file.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Columns:
 
     @classmethod
     def empty(cls, rows: int) -> "Columns":
-        """Return uninitialized columns; the first row is the first frame of a log."""
+        """Return uninitialized columns; the first row is the first frame of a disk log."""
         crcs = np.zeros(rows + 1, np.uint32)
         return cls(
             np.empty(rows, np.uint64),
@@ -68,7 +68,7 @@ class Columns:
         )
 
     def put(self, row: int, other: "Columns") -> None:
-        """Overwrite rows from ``row`` on; ``other`` follows the row before in the log."""
+        """Overwrite rows from ``row`` on; ``other`` follows the row before in the disk log."""
         rows = slice(row, row + len(other))
         self.seqnos[rows] = other.seqnos
         self.starts[rows] = other.starts
@@ -80,7 +80,7 @@ class Columns:
 
 
 def columns_of(batch: DiskBatch, frames_offset: int) -> Columns:
-    """Return a batch's items as live rows; ``frames_offset`` is where its frames begin in the file.
+    """Return a batch's items as current rows; its frames begin at ``frames_offset`` of the file.
 
     ``crcs_before`` of the first row is set only by ``put``.
     """
@@ -109,7 +109,7 @@ def find(known: U64s, seqnos: U64s) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 class ItemIndex:
-    """The growing index of one log.
+    """The growing index of one disk log.
 
     Columns that were handed out stay valid: for seqnos up to their last one they never change.
     """
@@ -117,10 +117,10 @@ class ItemIndex:
     def __init__(self, columns: Columns | None = None) -> None:
         self._columns = Columns.empty(0) if columns is None else columns
         self._count = len(self._columns)
-        live = self.columns.replaced_at == NEVER
-        self.live_count = int(np.count_nonzero(live))
+        current = self.columns.replaced_at == NEVER
+        self.current_count = int(np.count_nonzero(current))
         """Number of items that no other replaced, tombstones included."""
-        self.live_bytes = int(self.columns.sizes[live].sum(dtype=np.int64))
+        self.current_bytes = int(self.columns.sizes[current].sum(dtype=np.int64))
 
     @property
     def columns(self) -> Columns:
@@ -135,8 +135,8 @@ class ItemIndex:
             self._columns = grown
         self._columns.put(self._count, items)
         self._count = needed
-        self.live_count += len(items)
-        self.live_bytes += int(items.sizes.sum(dtype=np.int64))
+        self.current_count += len(items)
+        self.current_bytes += int(items.sizes.sum(dtype=np.int64))
 
     def replace(self, replaced: U64s, replacing: U64s) -> None:
         """Set ``replaced_at`` of the ``replaced`` seqnos; seqnos that are not here are ignored."""
@@ -145,8 +145,8 @@ class ItemIndex:
         rows, found = find(self.columns.seqnos, replaced)
         rows = rows[found]
         self._columns.replaced_at[rows] = replacing[found]
-        self.live_count -= len(rows)
-        self.live_bytes -= int(self._columns.sizes[rows].sum(dtype=np.int64))
+        self.current_count -= len(rows)
+        self.current_bytes -= int(self._columns.sizes[rows].sum(dtype=np.int64))
 
     def between(self, after: int, end: int) -> Columns:
         """Return the items with after < seqno <= end."""
@@ -161,7 +161,7 @@ class ItemIndex:
         return int(crcs[-1]) if len(crcs) else 0
 
     def cut(self, seqno: int) -> "ItemIndex":
-        """Return a new index up to ``seqno``; items that only lost items had replaced are live
+        """Return a new index up to ``seqno``; items that only lost items had replaced are current
         again.
         """
         # A copy: open scans still read the old columns.

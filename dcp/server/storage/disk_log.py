@@ -27,7 +27,7 @@ from dcp.server.storage.pending_write import PendingWrite
 
 
 class DiskLog:
-    """The log of one vbucket.
+    """The disk log of one vbucket.
 
     ``contents`` never includes a pending write. ``generation`` counts from 1, and each compaction
     adds 1. ``scanned`` is the present generation's file.
@@ -36,7 +36,7 @@ class DiskLog:
     def __init__(self, file: DiskFile, vbucket: int) -> None:
         """Read the file; cut an incomplete batch from its end.
 
-        Raises DiskFormatError if the file is damaged, or is no log of this vbucket and format
+        Raises DiskFormatError if the file is damaged, or is no disk log of this vbucket and format
         version.
         """
         self._file = file
@@ -91,12 +91,12 @@ class DiskLog:
     def append(self, batch: DiskBatch, frames: Sequence[Data]) -> None:
         """Write a batch durably.
 
-        Raises OSError if that fails; the log is then unchanged.
+        Raises OSError if that fails; the disk log is then unchanged.
         """
         self.begin(batch, frames).complete()
 
     def begin(self, batch: DiskBatch, frames: Sequence[Data]) -> PendingWrite:
-        """Reserve the end of the log for a batch; only one write may be pending."""
+        """Reserve the end of the disk log for a batch; only one write may be pending."""
         self._require_nothing_pending()
         generation, is_first = self.generation, not self.size_bytes
         offset = self.size_bytes or FILE_HEADER_BYTES
@@ -126,9 +126,9 @@ class DiskLog:
             raise ValueError(f"vbucket {self._vbucket}: a batch is being written: finish it first")
 
     def rewrite(self, plan: CompactionPlan) -> None:
-        """Replace the log by its next generation; after a crash the old or the new one is there.
+        """Replace the disk log by its next generation; a crash leaves the old or the new one.
 
-        Raises OSError if that fails or a frame is damaged; the log is then unchanged.
+        Raises OSError if that fails or a frame is damaged; the disk log is then unchanged.
         """
         self.begin_rewrite(plan).complete()
 

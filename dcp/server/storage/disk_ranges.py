@@ -1,7 +1,7 @@
-"""Ranges of seqnos to which a log cannot be rolled back, as compaction dropped versions.
+"""Ranges of seqnos to which a disk log cannot be rolled back, as compaction dropped versions.
 
-A version with seqno a, replaced by b, was live from a to b - 1. After compaction drops it, no state
-in that range can be restored. Only the union of all ranges is kept.
+A version with seqno a, replaced by b, was current from a to b - 1. After compaction drops it, no
+state in that range can be restored. Only the union of all ranges is kept.
 """
 
 from dataclasses import dataclass, field

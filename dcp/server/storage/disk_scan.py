@@ -1,8 +1,8 @@
-"""Reads a vbucket's log in seqno order: the frames of (after, end] as they are at the start.
+"""Reads a vbucket's disk log in seqno order: the frames of (after, end] as they are at the start.
 
 A scan keeps only its row; it reads index and file when the caller asks for frames. So idle scans
-cost nothing. Later changes do not affect it: a log only grows, replacements have seqnos above the
-scan's end, and a rollback makes a new index. If compaction replaces the file, the old one stays
+cost nothing. Later changes do not affect it: a disk log only grows, replacements have seqnos above
+the scan's end, and a rollback makes a new index. If compaction replaces the file, the old one stays
 open for the remaining scans.
 """
 
@@ -46,7 +46,7 @@ class Frames:
 
 
 class ScannedFile:
-    """The file of one log generation, which counts its scans; any thread may use it."""
+    """The file of one disk log generation, which counts its scans; any thread may use it."""
 
     def __init__(self, file: DiskFile) -> None:
         self._file = file

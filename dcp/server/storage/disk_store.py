@@ -33,7 +33,7 @@ class StoredItem(NamedTuple):
     head: bytes
     value: bytes
     replaces: Sequence[int]
-    """Seqnos of the live items that this one replaces: the key's older version. An event that
+    """Seqnos of the current items that this one replaces: the key's older version. An event that
     empties a collection replaces all its documents.
     """
     completes: int
@@ -47,10 +47,10 @@ class VbucketStore:
     """A vbucket's items on disk in seqno order, and its newest state."""
 
     def __init__(self, file: DiskFile, vbucket: int) -> None:
-        """Read the log of a vbucket; an absent file is an empty log.
+        """Read the disk log of a vbucket; an absent file is an empty disk log.
 
         An incomplete batch of a crash is cut off. Raises DiskFormatError if the file is damaged, or
-        is no log of this vbucket and format version.
+        is no disk log of this vbucket and format version.
         """
         self._disk_log = DiskLog(file, vbucket)
         self._vbucket = vbucket
@@ -69,7 +69,7 @@ class VbucketStore:
 
     @property
     def persisted_seqno(self) -> int:
-        """Everything up to this seqno is on disk; 0 if the log is empty."""
+        """Everything up to this seqno is on disk; 0 if the disk log is empty."""
         return self._contents.persisted_seqno
 
     @property
@@ -80,7 +80,7 @@ class VbucketStore:
     @property
     def item_count(self) -> int:
         """The number of keys, tombstones included."""
-        return self._contents.index.live_count
+        return self._contents.index.current_count
 
     @property
     def size_bytes(self) -> int:
@@ -93,7 +93,7 @@ class VbucketStore:
 
     @property
     def overhead_bytes(self) -> int:
-        """Bytes of the log that are no frames; in small batches that is most of it."""
+        """Bytes of the disk log that are no frames; in small batches that is most of it."""
         return self._disk_log.size_bytes - self._contents.frame_bytes
 
     def snapshot_at(self, seqno: int) -> SnapshotRange:
@@ -144,8 +144,8 @@ class VbucketStore:
         empty ``state`` keeps the old one. ``snapshot_end`` becomes the persisted seqno if the
         snapshot ends above its last item.
 
-        Raises ValueError if the items do not continue the log, and OSError if the file cannot be
-        written; the store is then unchanged.
+        Raises ValueError if the items do not continue the disk log, and OSError if the file cannot
+        be written; the store is then unchanged.
         """
         last = items[-1].seqno if items else self.persisted_seqno
         batch = _batch_of(items, state, last if snapshot_end is None else snapshot_end)
@@ -222,7 +222,7 @@ class VbucketStore:
         return len(self._contents.index.between(after_seqno, end_seqno))
 
     def warm_up(self) -> Iterator[Frames]:
-        """Yield all live frames in seqno order, as after a restart."""
+        """Yield all current frames in seqno order, as after a restart."""
         with self.scan(0, each_key_once=True) as scan:
             while (frames := scan.read(_WARM_UP_BYTES)) is not None:
                 yield frames
@@ -239,7 +239,7 @@ class VbucketStore:
     def cut(self, seqno: int, *, state: bytes | None = None) -> int:
         """Lose everything above ``seqno`` durably; return the new persisted seqno.
 
-        Items that only lost items had replaced are live again. A new ``state`` is written in the
+        Items that only lost items had replaced are current again. A new ``state`` is written in the
         same batch. It loses everything and returns 0 if compaction has dropped a part of the state
         at ``seqno``, as kv_engine rolls back to 0.
         """
@@ -258,11 +258,11 @@ class VbucketStore:
         return self._contents.can_cut_within(first_seqno, end_seqno)
 
     def compact(self, *, purge_up_to_seqno: int = 0, state: bytes = b"") -> int:
-        """Rewrite the log with the live items only; return the number of purged tombstones.
+        """Rewrite the disk log with the current items only; return the number of purged tombstones.
 
         Tombstones up to ``purge_up_to_seqno`` go, except the item with the highest seqno. After a
-        crash the old or the new log is there. Raises OSError if the new log cannot be written, or a
-        remaining frame is damaged; the store is then unchanged.
+        crash the old or the new disk log is there. Raises OSError if the new disk log cannot be
+        written, or a remaining frame is damaged; the store is then unchanged.
         """
         self._require_open()
         require_unsigned("purge seqno", purge_up_to_seqno)
@@ -273,7 +273,7 @@ class VbucketStore:
         return plan.purged
 
     def begin_compaction(self, purge_up_to_seqno: int = 0, state: bytes = b"") -> PendingWrite:
-        """Prepare ``compact`` as ``begin`` prepares ``write``; the log must not be empty."""
+        """Prepare ``compact`` as ``begin`` prepares ``write``; the disk log must not be empty."""
         self._require_open()
         return self._disk_log.begin_rewrite(
             plan_compaction(self._contents, purge_up_to_seqno, state)

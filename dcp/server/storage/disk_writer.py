@@ -1,4 +1,4 @@
-"""Decides when a vbucket's log is compacted, and handles failed writes.
+"""Decides when a vbucket's disk log is compacted, and handles failed writes.
 
 A batch of items that failed stays pending for the next attempt; a failed compaction is given up
 (see ``pending_write.py``).
@@ -35,9 +35,9 @@ class DiskWriter:
     ) -> None:
         """Begin a compaction if it pays off; nothing may be pending.
 
-        It pays off if half of a large log can go: replaced and lost versions, tombstones deleted
-        before ``purge_before_seconds``, and the overhead of small batches. With ``leaves_nothing``
-        one such version is enough, unless a scan is open.
+        It pays off if half of a large disk log can go: replaced and lost versions, tombstones
+        deleted before ``purge_before_seconds``, and the overhead of small batches. With
+        ``leaves_nothing`` one such version is enough, unless a scan is open.
         """
         store = self._store
         purged = store.purgeable_seqno(purge_before_seconds)
@@ -74,7 +74,7 @@ class DiskWriter:
         except Exception as error:
             if not self.pending.is_optional:
                 raise
-            text = "vbucket %d: cannot compact the log, which stays as it is: %s"
+            text = "vbucket %d: cannot compact the disk log, which stays as it is: %s"
             # A full disk is no fault of the code; any other error is, so log its traceback.
             is_known = isinstance(error, OSError)
             _LOGGER.warning(text, self._vbucket, error, exc_info=None if is_known else error)

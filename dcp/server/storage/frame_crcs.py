@@ -1,9 +1,9 @@
-"""Detects damaged frames with one running CRC (CRC-32, IEEE) through all frames of a log.
+"""Detects damaged frames with one running CRC (CRC-32, IEEE) through all frames of a disk log.
 
 The index has the CRC behind each frame. So one call checks any run of consecutive frames: from the
 CRC before the first, its bytes must lead to the CRC behind the last. These CRCs are in memory only.
-They are computed when a batch is written, or when a log is opened and the batch's own CRC matched.
-Every read is checked, because a disk can damage data at any time.
+They are computed when a batch is written, or when a disk log is opened and the batch's own CRC
+matched. Every read is checked, because a disk can damage data at any time.
 """
 
 from zlib import crc32

@@ -1,18 +1,18 @@
-"""One write to a vbucket's log that is under way; a log has at most one.
+"""One write to a vbucket's disk log that is under way; a disk log has at most one.
 
 The three kinds differ in what happens if the file cannot be written:
 
     content                  if the write fails                  begun by
     items and state          stays pending and is tried again,   DiskWriter.begin_batch
                              as the disk has no other copy
-    compacted log            given up with a warning, as the     DiskWriter.begin_compaction
-                             old log has the same items
+    compacted disk log       given up with a warning, as the     DiskWriter.begin_compaction
+                             old one has the same items
     state alone              given up; the caller undoes the     Persistence.begin_save
                              change of state
 
 The bucket's lock is held to begin a write, and again for ``finish`` or ``give_up``. In between any
-thread may ``run`` it without the lock. The log shows nothing before ``finish``, so readers see only
-durable data. If nobody needs the data any longer, the write is abandoned.
+thread may ``run`` it without the lock. The disk log shows nothing before ``finish``, so readers see
+only durable data. If nobody needs the data any longer, the write is abandoned.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class PendingWrite:
         *,
         is_optional: bool = False,
     ) -> None:
-        """``apply`` updates the log after the write; ``undo`` prepares it for going on without."""
+        """``apply`` updates the disk log after the write; ``undo`` prepares it to go on without."""
         self.is_optional = is_optional
         """True if the write may be given up."""
         self.is_over = False
@@ -75,7 +75,7 @@ class PendingWrite:
             self._file = _File.WRITTEN
 
     def finish(self) -> None:
-        """``run`` the write if necessary, then update the log.
+        """``run`` the write if necessary, then update the disk log.
 
         Raises OSError if the file cannot be written; call this again, or ``give_up``.
         """
@@ -95,7 +95,7 @@ class PendingWrite:
             self._let_go()
 
     def end(self) -> None:
-        """Update the log if the write succeeded; else give it up."""
+        """Update the disk log if the write succeeded; else give it up."""
         if self._file is _File.WRITTEN:
             self.finish()
         else:
@@ -104,7 +104,7 @@ class PendingWrite:
     def complete(self) -> None:
         """``run`` and ``end`` the write in one go.
 
-        Raises OSError if the file cannot be written; the log is then unchanged.
+        Raises OSError if the file cannot be written; the disk log is then unchanged.
         """
         try:
             self.run()
@@ -112,12 +112,12 @@ class PendingWrite:
             self.end()
 
     def abandon(self) -> None:
-        """End the write without any update of the log; wait for a thread that is writing."""
+        """End the write without any update of the disk log; wait for a thread that is writing."""
         with self._lock:
             self._file = _File.ABANDONED
             self._let_go()
 
     def _let_go(self) -> None:
         self.is_over = True
-        # A log keeps its last write; without this it would keep the batch's memory, too.
+        # A disk log keeps its last write; without this it would keep the batch's memory, too.
         self._write = self._apply = self._undo = _nothing

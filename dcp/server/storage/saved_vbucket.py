@@ -1,7 +1,7 @@
-"""The state of a vbucket as JSON, which batches of its log contain beside the items.
+"""The state of a vbucket as JSON, which batches of its disk log contain beside the items.
 
-A batch has it only if something changed that the items do not show, and each compacted log has it.
-Everything else about a vbucket follows from its items.
+A batch has it only if something changed that the items do not show, and each compacted disk log has
+it. Everything else about a vbucket follows from its items.
 """
 
 import json
@@ -69,9 +69,9 @@ class SavedVbucket:
 
 
 class StateOnDisk:
-    """Encodes the state of a vbucket for its log, and decides when a batch must include it.
+    """Encodes the state of a vbucket for its disk log, and decides when a batch must include it.
 
-    The vbucket sets ``state_at`` after it has opened its log.
+    The vbucket sets ``state_at`` after it has opened its disk log.
     """
 
     def __init__(self, written: Callable[[], bytes]) -> None:

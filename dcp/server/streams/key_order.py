@@ -1,8 +1,8 @@
 """Reads the items of a disk snapshot in key order, for out-of-order snapshots.
 
-The log is in seqno order, so one pass over the scan collects all keys first, in several turns. They
-stay in memory while the snapshot is sent. Then frames are read from anywhere, as many at once as
-may be sent. Events precede documents, as in kv_engine's index by key
+The disk log is in seqno order, so one pass over the scan collects all keys first, in several turns.
+They stay in memory while the snapshot is sent. Then frames are read from anywhere, as many at once
+as may be sent. Events precede documents, as in kv_engine's index by key
 (``docs/dcp/documentation/commands/oso_snapshot.md``).
 """
 

@@ -26,17 +26,17 @@ class DocumentStore:
         self.begin_at_base()
 
     def get(self, key: bytes, now: float, *, collection: int = 0) -> Version:
-        """Return the live version of ``key``; raise RefusedError KEY_ENOENT if there is none.
+        """Return the document of ``key``; raise RefusedError KEY_ENOENT if there is none.
 
         It raises UNKNOWN_COLLECTION if the collection does not exist.
         """
-        return self.with_value(key, self.live(collection, key, now))
+        return self.with_value(key, self.existing(collection, key, now))
 
-    def with_value(self, key: bytes, live: Version | None) -> Version:
-        """Return a version that ``live`` found, with its value; raise KEY_ENOENT if it is None."""
-        if live is None:
+    def with_value(self, key: bytes, existing: Version | None) -> Version:
+        """Return a version that ``existing`` found, with its value; KEY_ENOENT if it is None."""
+        if existing is None:
             raise RefusedError(Status.KEY_ENOENT, f"get {key!r}: no such document")
-        return self.data.newest.with_value(live)
+        return self.data.newest.with_value(existing)
 
     def rewind(self) -> None:
         """Rebuild the collections after the history was cut.
@@ -65,7 +65,7 @@ class DocumentStore:
         # recorded.
         self.collections.raise_to(self.data.base_seqno)
 
-    def live(self, collection: int, key: bytes, now: float) -> Version | None:
+    def existing(self, collection: int, key: bytes, now: float) -> Version | None:
         """Return a document that has not expired, perhaps without its value; None: there is none.
 
         Raises RefusedError UNKNOWN_COLLECTION if the collection does not exist.

@@ -41,8 +41,8 @@ class NewestVersions:
         self.durability = DurabilityHistory()
         self.holds_sync_writes = False
         """Stays False in a vbucket without sync writes, which then pays nothing for them."""
-        self._live: Counter[int] = Counter()
-        """Number of live documents by collection."""
+        self._documents: Counter[int] = Counter()
+        """Number of documents by collection, without tombstones."""
         self._newest: dict[VersionKey, Version] = {}
         # The seqno on disk of each key whose newest version is not on disk yet; 0 if the disk has
         # none. For all other keys the disk has the newest version.
@@ -73,8 +73,8 @@ class NewestVersions:
         return version_of(frame)
 
     def document_counts(self) -> Counter[int]:
-        """Return the number of live documents by collection; empty collections are left out."""
-        return +self._live
+        """Return the number of documents by collection; collections without any are left out."""
+        return +self._documents
 
     def pending_prepare(self, key: bytes, collection: int) -> Version | None:
         """Return the prepare of the sync write under way on ``key``, or None.
@@ -117,8 +117,8 @@ class NewestVersions:
         key = version.stored_key
         older = self._newest.get(key)
         if is_document:
-            was_live = older is not None and older.is_live
-            self._live[version.collection] += version.is_live - was_live
+            was_mutation = older is not None and older.is_mutation
+            self._documents[version.collection] += version.is_mutation - was_mutation
         # Only the first unwritten version of a key replaces the one on disk.
         self._stored_seqnos.setdefault(key, 0 if older is None else older.seqno)
         self._newest[key] = version
@@ -129,7 +129,7 @@ class NewestVersions:
         for key in ended:
             version = self._newest.pop(key)
             self._stored_seqnos.setdefault(key, version.seqno)
-        self._live.pop(collection, None)
+        self._documents.pop(collection, None)
 
     def _completed_by(self, version: Version) -> int:
         if version.opcode == Opcode.DCP_ABORT:
@@ -198,7 +198,7 @@ class NewestVersions:
 
     def note_read(self, version: Version) -> None:
         """Add a version that was read from disk, in seqno order."""
-        if version.is_live and not self._keeps_values:
+        if version.is_mutation and not self._keeps_values:
             version = StoredVersion.of(version)
         self.note(version)
         self._stored(version)
@@ -208,7 +208,7 @@ class NewestVersions:
         if self._keeps_values:
             return
         for version in versions:
-            if version.is_live and self._newest.get(version.stored_key) is version:
+            if version.is_mutation and self._newest.get(version.stored_key) is version:
                 self._newest[version.stored_key] = StoredVersion.of(version)
 
     # --- compaction

@@ -1,4 +1,4 @@
-"""Flushes and compacts the log of one vbucket.
+"""Flushes and compacts the disk log of one vbucket.
 
 A flush writes any number of ended batches, all or nothing, and each batch's end stays a rollback
 point. The vbucket's state goes to disk with the items, or alone (``begin_save``).
@@ -19,7 +19,7 @@ from dcp.server.vbucket.newest_versions import NewestVersions
 
 
 class Persistence:
-    """Writes one vbucket's log; any thread may run a flush that it has begun."""
+    """Writes one vbucket's disk log; any thread may run a flush that it has begun."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Persistence:
         self._writer = DiskWriter(store, vbucket)
         self._is_over = False
         self.state = StateOnDisk(lambda: store.state)
-        """``Vbucket`` sets ``state.state_at`` after it has opened the log."""
+        """``Vbucket`` sets ``state.state_at`` after it has opened the disk log."""
         self._on_compaction: Callable[[], None] = lambda: None
 
     def on_compaction(self, listener: Callable[[], None]) -> None:
@@ -144,7 +144,7 @@ class Persistence:
     def begin_compaction(
         self, purge_before_seconds: int = 0, *, leaves_nothing: bool = False
     ) -> PendingWrite | None:
-        """Return the pending write, or else a compaction of the log; None if neither is due.
+        """Return the pending write, or else a compaction of the disk log; None if neither is due.
 
         Handle it like the result of ``begin_flush``. The compaction purges tombstones of documents
         deleted before ``purge_before_seconds``, up to the first tombstone that is newer.

@@ -96,7 +96,7 @@ class VbucketData:
         return self.checkpoints.is_snapshot_complete and self.disk.is_complete
 
     def tombstones_on_disk(self) -> int:
-        """Return an estimate: all items on disk that are no live documents."""
+        """Return an estimate: all items on disk that hold no document."""
         return max(0, self.disk.item_count - self.newest.document_counts().total())
 
     def durability_at(self, end_seqno: int) -> Durability:

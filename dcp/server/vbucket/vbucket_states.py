@@ -63,7 +63,7 @@ class Vbucket:
         all this time, so that a restart undoes an unfinished move.
         """
         self.named_manifests: frozenset[int] = frozenset()
-        """Manifests that the log on disk may refer to by number, so bucket.json must keep them."""
+        """Manifests that the disk log may refer to by number, so bucket.json must keep them."""
         if home is not None:
             data = VbucketData(vbucket, home.file, settings, writes_behind=True)
             self._restore(data, home, state)
@@ -220,7 +220,7 @@ class Vbucket:
         """Return a compaction that is due at ``now``, or None; see
         ``Persistence.begin_compaction``.
 
-        ``in_passing`` makes frequent calls cheap: it skips a log with few replaced versions.
+        ``in_passing`` makes frequent calls cheap: it skips a disk log with few replaced versions.
         """
         if not self.may_compact or (in_passing and not self.data.persistence.is_mostly_replaced):
             return None
@@ -324,7 +324,9 @@ class Vbucket:
             # The other nodes fail over whatever this disk does, so an error must not stop this. The
             # data then stays whole, and the next write saves the branch.
             left = self.data.high_seqno
-            _LOGGER.warning("vbucket %d: cannot cut the log, so all data stays: %s", self.id, error)
+            _LOGGER.warning(
+                "vbucket %d: cannot cut the disk log, so all data stays: %s", self.id, error
+            )
         self._begin_branch(left, is_first=is_first)
         try:
             self.save()

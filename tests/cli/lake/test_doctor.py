@@ -361,8 +361,8 @@ def test_vbuckets_without_a_node_are_told(
     """As after a failover that was forced, without replicas; our producer has no such map."""
     parse = ClusterMap.parse
 
-    def without_two(config: bytes, source: NodeAddress, **chosen: Any) -> ClusterMap:
-        found = parse(config, source, **chosen)
+    def without_two(config: bytes, sender: NodeAddress, **chosen: Any) -> ClusterMap:
+        found = parse(config, sender, **chosen)
         return replace(found, active=(-1, -1, *found.active[2:]))
 
     monkeypatch.setattr(ClusterMap, "parse", without_two)

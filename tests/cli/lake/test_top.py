@@ -201,12 +201,12 @@ def test_what_a_server_refuses_with_moves_no_cursor() -> None:
     waits_for = "reconnecting: refused: \x1b[2J\nlake: fine"
     windows = WindowPlan.of(FlowControlSettings(), 1)
     waiting = Connection("node:1", "", waits_for)
-    look = TaskStats("t0", 1, "host", 1, connections=(waiting,), windows=windows)
-    told = list(task_lines([look]))
+    task = TaskStats("t0", 1, "host", 1, connections=(waiting,), windows=windows)
+    told = list(task_lines([task]))
     assert len(told) == 3
     assert all(line.isprintable() for line in told)
-    assert all(line.isprintable() for line in board_text([look]).split("\n"))
-    assert "lake: fine" not in {line.lstrip()[:10] for line in board_text([look]).split("\n")}
+    assert all(line.isprintable() for line in board_text([task]).split("\n"))
+    assert "lake: fine" not in {line.lstrip()[:10] for line in board_text([task]).split("\n")}
 
 
 @pytest.mark.parametrize(
@@ -424,19 +424,19 @@ def _stalled(task: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_board_of_tasks_without_flow_control_is_shown_too() -> None:
     from tests.lake.task_board.test_board_files import READY, watcher
 
-    look: TaskStats = watcher([READY]).stats()
-    without = TaskStats.from_json(json.loads(json.dumps(look.to_json())) | {"connections": []})
-    assert list(task_lines([without])) == ["connections of round 7:", f"  t2: {_memory_of(look)}"]
+    task: TaskStats = watcher([READY]).stats()
+    without = TaskStats.from_json(json.loads(json.dumps(task.to_json())) | {"connections": []})
+    assert list(task_lines([without])) == ["connections of round 7:", f"  t2: {_memory_of(task)}"]
     assert "1 task of round 7" in board_text([without])
-    assert f"t2: {_memory_of(look)}\n" in board_text([without])
-    assert list(task_lines([look]))[2].startswith(
+    assert f"t2: {_memory_of(task)}\n" in board_text([without])
+    assert list(task_lines([task]))[2].startswith(
         "  t2 node.example:11210: waits for Spark (buffer full)"
     )
 
 
-def _memory_of(look: TaskStats) -> str:
-    assert look.resident_bytes > 20 * 2**20  # this process's
-    return f"RSS {look.resident_bytes / 2**20:,.0f} of at most 540 MiB"
+def _memory_of(task: TaskStats) -> str:
+    assert task.resident_bytes > 20 * 2**20  # this process's
+    return f"RSS {task.resident_bytes / 2**20:,.0f} of at most 540 MiB"
 
 
 @pytest.mark.parametrize(

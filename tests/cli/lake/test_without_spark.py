@@ -19,7 +19,7 @@ from dcp.cli.main import main
 from dcp.lake.adapters import opening
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import BACKFILL, Action, ActionState, Control
+from dcp.lake.change_log.control import BACKFILL, Control, ControlRequest, RequestState
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.settings import Settings
 from dcp.lake.maintain import compaction
@@ -41,7 +41,7 @@ from dcp.records import plain
 from tests.client.drained import PATIENCE_SECONDS, wait_for
 from tests.lake.object_store import BUCKET, ObjectStore, kind_of
 from tests.lake.receiving import settings_for
-from tests.lake.tables_at import place_of
+from tests.lake.tables_at import location_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,19 +112,19 @@ def options(idle: Idle) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("place", "words", "told"),
-    [(place, words, told) for place in ("folder", "s3") for words, told in COMMANDS.items()],
+    ("location", "words", "told"),
+    [(location, words, told) for location in ("folder", "s3") for words, told in COMMANDS.items()],
 )
 def test_a_command_starts_no_spark(
     idle: Idle,
-    place: str,
+    location: str,
     words: tuple[str, ...],
     told: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(opening, "session", lambda *_, **__: pytest.fail("Spark was started"))
-    lake = idle.s3 if place == "s3" else idle.folder
+    lake = idle.s3 if location == "s3" else idle.folder
     asked = [*idle.bucket, *lake] if words[0] in ("run", "plan", "doctor") else lake
     assert main([*words, *asked]) == 0
     said = "".join(capsys.readouterr())
@@ -149,7 +149,7 @@ def add_rounds(lake: LakeTables, count: int) -> None:
         numbers = pa.array([number] * len(positions), CHANGES.field("round").type)
         rows = positions.set_column(column, CHANGES.field("round"), numbers)
         contents = FileContents(CHANGES, CHANGES_STATISTICS, MEBIBYTE)
-        with DataFileWriter(place_of(table), contents) as writer:
+        with DataFileWriter(location_of(table), contents) as writer:
             for batch in rows.to_batches():
                 writer.write(batch)
             file = writer.finish()
@@ -162,13 +162,15 @@ def add_rounds(lake: LakeTables, count: int) -> None:
             "read_version": version,
         }
         fence = lake.identity.lake_id, number
-        commit_files(place_of(table), [file], version, fence, metadata_json(metadata))
+        commit_files(location_of(table), [file], version, fence, metadata_json(metadata))
         docs = lake.table(DOCS.name)
         version = history(docs, 1)[0].version
         told = plain(AppliedVersion(DOCS.name, version, number - 1, number, number))
         metadata = {"lake": lake.identity.lake_id, "writer": "w", "read_version": version, **told}
         fence = f"{lake.identity.lake_id}:{DOCS.name}", version + 1
-        commit_files(place_of(docs), [], version, fence, metadata_json(metadata), Operation.MERGE)
+        commit_files(
+            location_of(docs), [], version, fence, metadata_json(metadata), Operation.MERGE
+        )
 
 
 def requests_of_an_idle_pass(settings: Settings, asked: Counter[str]) -> int:
@@ -318,17 +320,17 @@ def test_asking_another_driver_for_a_backfill_and_cancelling_it_start_no_spark(
     lake = open_lake(SparkStore(lambda: pytest.fail("Spark was started"), LakeLocation(root=root)))
     control = Control(lake)
 
-    def open_backfills() -> list[Action]:
-        return [each for each in control.actions() if each.is_open and each.action == BACKFILL]
+    def open_backfills() -> list[ControlRequest]:
+        return [each for each in control.requests() if each.is_open and each.action == BACKFILL]
 
     with ThreadPoolExecutor(1) as beside, locked(Path(root), "a driver", makes_lake=False):
         asked = beside.submit(main, ["backfill", "--vbuckets", "0", *options])
         wait_for("a request", lambda: bool(open_backfills()))
         assert main(["backfill", "--cancel", *options]) == 0
         assert "ends it before another round" in capsys.readouterr().out
-        [action] = open_backfills()
-        assert action.is_to_be_cancelled
-        control.write(action, ActionState.CANCELLED, detail="vbucket 0 as it was")
+        [request] = open_backfills()
+        assert request.is_to_be_cancelled
+        control.write(request, RequestState.CANCELLED, detail="vbucket 0 as it was")
         assert asked.result(PATIENCE_SECONDS) == 130
     assert "somebody cancelled it; vbucket 0 as it was" in capsys.readouterr().err
 

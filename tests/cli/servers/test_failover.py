@@ -65,7 +65,7 @@ def test_a_failover_loses_what_was_written_while_replicas_stood_still(
     assert main([*words, seeds[1], "1"]) == 4
     assert "cannot connect" in capsys.readouterr().err
     assert main([*words, seeds[0], "1"]) == 4
-    assert "no other living node to take its place" in capsys.readouterr().err
+    assert "no other running node to take its place" in capsys.readouterr().err
     assert main([*words, seeds[0], "3"]) == 4
     assert "expected a number from 1 to 2" in capsys.readouterr().err
 

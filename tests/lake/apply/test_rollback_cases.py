@@ -428,7 +428,7 @@ def test_policies(new_cluster: NewCluster, tmp_path: Path, policy: RollbackPolic
         assert rounds.lake.versions[-1].undone[0].version == REPLACED
         return
     assert shown(rounds) == before
-    idle = rounds.look()
+    idle = rounds.prepare_round()
     assert isinstance(idle, Idle)
     assert [left.reason for left in idle.left_out] == ["rollback"]
 
@@ -443,7 +443,7 @@ def test_a_server_that_orders_rollbacks_for_ever_is_reported(
     write(cluster, **{f"key{number}": "2" for number in range(10)})
     cluster.refuse_stream(0, Status.ROLLBACK, times=1000)
     follow(rounds)
-    idle = rounds.look()
+    idle = rounds.prepare_round()
     assert isinstance(idle, Idle)
     [left] = idle.left_out
     assert (left.vbucket, left.reason) == (0, "rollback without progress")

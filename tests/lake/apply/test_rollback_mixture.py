@@ -73,8 +73,8 @@ class Mixture:
             flow_control=SMALL_FLOW,
         )
         self._access = source_access(settings)
-        view = query_cluster(self._access)
-        self.lake = open_or_create(store_without_spark(settings), settings, view)
+        probed = query_cluster(self._access)
+        self.lake = open_or_create(store_without_spark(settings), settings, probed)
         self._driver = self._driver_of(settings)
         small = replace(settings.round, target_bytes=SMALL_ROUND_BYTES)
         self._small_driver = self._driver_of(replace(settings, round=small))

@@ -75,7 +75,7 @@ class MemoryReplica:
         if what == "drop_table":
             lake.docs.drop()
             self.rounds.restart()
-            self.rounds.look()
+            self.rounds.prepare_round()
             return
         old = [each for each in range(1, len(lake.versions)) if each not in lake.unreadable]
         if not old:

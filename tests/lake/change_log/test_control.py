@@ -9,7 +9,7 @@ import pytest
 
 from dcp.lake.adapters.opening import refuse_to_start
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.change_log.control import CONTROL, Action, ActionState, Control, actions_of
+from dcp.lake.change_log.control import CONTROL, Control, ControlRequest, RequestState, requests_of
 from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.tables.history import history
 from dcp.lake.tables.schema import spark_ddl
@@ -73,33 +73,33 @@ def test_the_rows_of_a_request(
     states: list[tuple[str, str | None]], state: str, round_number: int, is_to_be_cancelled: bool
 ) -> None:
     written = rows(*states)
-    [action] = actions_of(reversed(written))
-    assert action.state is ActionState(state)
-    assert (action.round, action.is_to_be_cancelled) == (round_number, is_to_be_cancelled)
-    assert (action.action, action.vbuckets, action.who) == ("backfill", "0-3", "ann")
-    assert action.is_open is (state in {"requested", "begun"})
+    [request] = requests_of(reversed(written))
+    assert request.state is RequestState(state)
+    assert (request.round, request.is_to_be_cancelled) == (round_number, is_to_be_cancelled)
+    assert (request.action, request.vbuckets, request.who) == ("backfill", "0-3", "ann")
+    assert request.is_open is (state in {"requested", "begun"})
 
 
 @pytest.mark.parametrize("no_id", [None, ""])
 def test_rows_without_an_id_are_no_request(no_id: str | None) -> None:
-    assert actions_of(row | {"id": no_id} for row in rows(("backfill", None))) == ()
+    assert requests_of(row | {"id": no_id} for row in rows(("backfill", None))) == ()
 
 
 def test_a_cancel_of_nothing_is_a_request_to_be_refused() -> None:
-    [action] = actions_of(rows(("cancel", None)))
-    assert (action.action, action.is_open, action.is_to_be_cancelled) == ("cancel", True, False)
-    [action] = actions_of(rows(("cancel", None), ("cancel", "refused"), ("cancel", None)))
-    assert (action.state, action.is_to_be_cancelled) == (ActionState.REFUSED, True)
+    [request] = requests_of(rows(("cancel", None)))
+    assert (request.action, request.is_open, request.is_to_be_cancelled) == ("cancel", True, False)
+    [request] = requests_of(rows(("cancel", None), ("cancel", "refused"), ("cancel", None)))
+    assert (request.state, request.is_to_be_cancelled) == (RequestState.REFUSED, True)
 
 
 def test_who_did_not_tell_their_name_is_nobody_else() -> None:
-    [action] = actions_of(row | {"who": None} for row in rows(("pause", None)))
-    assert action.who == "(unknown)"
+    [request] = requests_of(row | {"who": None} for row in rows(("pause", None)))
+    assert request.who == "(unknown)"
 
 
 def test_requests_come_oldest_first() -> None:
     later = [row | {"id": "b", "time": START + timedelta(hours=1)} for row in rows(("x", None))]
-    assert [each.id for each in actions_of([*later, *rows(("x", None))])] == ["a", "b"]
+    assert [each.id for each in requests_of([*later, *rows(("x", None))])] == ["a", "b"]
 
 
 @pytest.mark.slow
@@ -109,15 +109,15 @@ def test_requests_without_spark_and_those_in_sql_go_into_one_table(new_lake: New
     control = Control(without)
 
     def ask() -> str:
-        asked = Action.requested("pause", None, {})
-        control.write(asked, ActionState.REQUESTED)
+        asked = ControlRequest.new("pause", None, {})
+        control.write(asked, RequestState.REQUESTED)
         return asked.id
 
     first = ask()
     table = lake.table(CONTROL_TABLE)
     lake.spark.sql(f"INSERT INTO {table.sql} (id, action) VALUES ('sql', 'resume')")
     second = ask()
-    assert {each.id for each in control.actions()} == {first, "sql", second}
+    assert {each.id for each in control.requests()} == {first, "sql", second}
     assert history(table)[0].ours == {"lake": lake.identity.lake_id, "control": second}
     asked = {first, "sql", second, *(ask() for _ in range(3))}
     assert any(each.is_optimize for each in history(table)), "many small files became one"
@@ -127,4 +127,4 @@ def test_requests_without_spark_and_those_in_sql_go_into_one_table(new_lake: New
     columns = spark_ddl(CONTROL)
     ours = f"'dcplake.lake' = '{lake.identity.lake_id}'"
     lake.spark.sql(f"CREATE TABLE {table.sql} ({columns}) USING delta TBLPROPERTIES ({ours})")
-    assert [ask()] == [each.id for each in control.actions()], "one that Spark made"
+    assert [ask()] == [each.id for each in control.requests()], "one that Spark made"

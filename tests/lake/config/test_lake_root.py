@@ -14,7 +14,7 @@ from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.object_location import ObjectLocation
 from dcp.lake.tables.lake_tables import LakeIdentity, create_lake
 from tests.lake.rounds_in_store import commit_file, make_table, write_file
-from tests.lake.tables_at import no_spark, place_of
+from tests.lake.tables_at import location_of, no_spark
 
 ABFSS = "abfss://c@a.dfs.core.windows.net"
 
@@ -118,10 +118,10 @@ def test_a_root_that_would_be_several_places_is_refused(
 def test_a_folder_is_the_same_for_delta_rs_however_it_is_written(tmp_path: Path) -> None:
     for written, name in (("a%20b", "a b"), ("a b#c?d", "a b#c?d"), ("ü%23", "ü#")):
         table = SparkStore(no_spark, LakeLocation(root=f"file://{tmp_path}/{written}")).table("t")
-        place = place_of(table)
+        location = location_of(table)
         (tmp_path / name / "t" / "_delta_log").mkdir(parents=True)
-        make_table(place)
-        commit_file(place, write_file(place))
+        make_table(location)
+        commit_file(location, write_file(location))
         assert len(table.rows("round", "true")) == 4
         assert len(list((tmp_path / name / "t").iterdir())) == 2
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(["a b", "a b#c?d", "ü#"])
@@ -131,9 +131,9 @@ def test_roots_on_s3_differ_in_case_and_slashes_and_are_one_place() -> None:
     places = set()
     prefix = uuid4().hex
     for root in (f"s3://b/{prefix}", f"S3A://b/{prefix}/", f"s3n://b/{prefix}//"):
-        place = LakeLocation(root=root, way=lambda _: {}).of_table("t")
-        assert isinstance(place, ObjectLocation)
-        places.add(place.url)
+        location = LakeLocation(root=root, way=lambda _: {}).of_table("t")
+        assert isinstance(location, ObjectLocation)
+        places.add(location.url)
     assert places == {f"s3://b/{prefix}/t"}
     assert checked_root(f"s3://b/{prefix}/") == f"s3://b/{prefix}"
 

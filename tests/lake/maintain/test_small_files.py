@@ -10,7 +10,7 @@ import pytest
 
 from dcp.lake.adapters.opening import lake_location
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.change_log.control import Action, ActionState, Control
+from dcp.lake.change_log.control import Control, ControlRequest, RequestState
 from dcp.lake.config.settings import Settings
 from dcp.lake.maintain import compaction
 from dcp.lake.maintain.steps import run_steps, work_on
@@ -134,9 +134,9 @@ def test_maintenance_compacts_what_only_grows(
 ) -> None:
     monkeypatch.setattr(compaction, "_MANY_FILES", 4)
     lake = new_lake_in_memory(4)
-    action = Action.requested("pause", None, {})
+    request = ControlRequest.new("pause", None, {})
     control = Control(lake)
-    states = (ActionState.REQUESTED, ActionState.BEGUN, ActionState.BEGUN, ActionState.DONE)
+    states = (RequestState.REQUESTED, RequestState.BEGUN, RequestState.BEGUN, RequestState.DONE)
 
     def maintained() -> dict[tuple[str, str], str]:
         work = work_on(lake, Horizon.of_hours(1), retain_hours=2)
@@ -144,15 +144,15 @@ def test_maintenance_compacts_what_only_grows(
         return {(each.step, each.table): each.summary for each in reports}
 
     for state in states[:3]:
-        control.write(action, state)
+        control.write(request, state)
     reports = maintained()
     assert ("optimize", "control") not in reports, "it has few files"
     assert ("vacuum", "control") in reports and ("vacuum", "undone") not in reports
 
-    control.write(action, states[3])
-    found = control.actions()
+    control.write(request, states[3])
+    found = control.requests()
     reports = maintained()
     assert reports["optimize", "control"] == "4 files became 1"
     assert reports["vacuum", "control"] == ("deleted 0 files that no version within a week needs")
-    assert Control(lake).actions() == found
+    assert Control(lake).requests() == found
     assert lake.table("control").size().files == 1

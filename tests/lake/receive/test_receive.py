@@ -318,10 +318,15 @@ def test_a_target_that_its_node_does_not_hold_counts_as_caught_up(
     fill(cluster, 50)
     rounds = RoundsInProcess(settings_for(cluster, tmp_path, round={"quiet_seconds": 0.5}))
     beyond = cluster.high_seqno(2) + 1
-    view = query_cluster(rounds.access)
-    position = LakeState("x" * 16, 0)
+    probed = query_cluster(rounds.access)
+    lake_state = LakeState("x" * 16, 0)
     plan = plan_round(
-        position, view, rounds.settings.round, rounds.settings.flow_control, 1, targets={2: beyond}
+        lake_state,
+        probed,
+        rounds.settings.round,
+        rounds.settings.flow_control,
+        1,
+        targets={2: beyond},
     )
     assert isinstance(plan, RoundPlan)
     begin = time.monotonic()

@@ -49,11 +49,11 @@ def _settings(source: Source, folder: Path) -> Settings:
     return replace(settings_of(source, folder), flow_control=flow)
 
 
-def _look(place: BoardFolder, until: Callable[[TaskStats], bool]) -> TaskStats:
+def _sampled(board: BoardFolder, until: Callable[[TaskStats], bool]) -> TaskStats:
     end = monotonic() + 90
     samples: list[TaskStats] = []
     while monotonic() < end:
-        samples = read_board(place)
+        samples = read_board(board)
         if samples and until(samples[0]):
             return samples[0]
         sleep(0.1)
@@ -105,7 +105,7 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
     with source_of(250 * MEBIBYTE) as source:
         settings = _settings(source, tmp_path)
         access = source_access(settings)
-        place = BoardFolder.of(settings)
+        board = BoardFolder.of(settings)
         plan = plan_round(
             LakeState("0123456789abcdef", 0),
             query_cluster(access),
@@ -126,7 +126,7 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
             unacked = connection.received_bytes - connection.acknowledged_bytes
             return connection.bottleneck != "" and unacked == stopped["unacked_bytes"]
 
-        sample = _look(place, all_is_here)
+        sample = _sampled(board, all_is_here)
         assert sample.connections[0].bottleneck == "spark"
         assert sample.connections[0].waits_for == "Spark (buffer full)"
         ours, before = psutil.Process(), psutil.Process().memory_full_info().uss
@@ -134,7 +134,7 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
             sleep(0.2)
             assert source.counters()["bytes_sent"] == stopped["bytes_sent"]
             assert ours.memory_full_info().uss - before < 2 * MEBIBYTE
-        later = _look(place, lambda each: each.at > sample.at + timedelta(seconds=1))
+        later = _sampled(board, lambda each: each.at > sample.at + timedelta(seconds=1))
         _require_bounds(later)
         (connection,) = later.connections
         assert (connection.received_bytes, connection.acknowledged_bytes) == (
@@ -150,13 +150,13 @@ def test_a_stalled_sink_is_felt_at_the_producer_through_every_stage(
         assert later.top_bottleneck == "spark"
         for number, batch in enumerate(batches):  # the sink goes on: nothing is lost
             rows += batch.num_rows
-            if number % 20 == 0 and (now := read_board(place)):
+            if number % 20 == 0 and (now := read_board(board)):
                 _require_bounds(now[0])
         assert source.counters()["items_sent"] == source.documents
         assert rows > source.documents
         assert source.counters()["peak_unacked_bytes"] <= MOST_BYTES
         held.require_all_back()
-        assert read_board(place) == [], "a task that has ended is shown no longer"
+        assert read_board(board) == [], "a task that has ended is shown no longer"
 
 
 @pytest.fixture

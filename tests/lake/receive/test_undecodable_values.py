@@ -140,15 +140,15 @@ def test_they_are_kept_as_they_were_sent_and_counted(
 def test_a_running_task_tells_how_many(cluster: ProducerCluster, tmp_path: Path) -> None:
     take_all(cluster)
     rounds = RoundsInProcess(settings_for(cluster, tmp_path))
-    place = BoardFolder("lake", str(tmp_path))
-    rounds.access = replace(rounds.access, board=place)
+    board = BoardFolder("lake", str(tmp_path))
+    rounds.access = replace(rounds.access, board=board)
     plan = rounds.plan()
     assert plan is not None
     [task] = plan.tasks
     batches = rounds.receiver(plan, task).batches()
     next(batches)  # the task goes on when the next one is asked for
     end = monotonic() + 90
-    while not (samples := read_board(place)):
+    while not (samples := read_board(board)):
         assert monotonic() < end, "the task shows nothing"
         sleep(0.05)
     assert samples[0].undecodable_values == len(BROKEN)

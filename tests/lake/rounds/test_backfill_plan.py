@@ -15,9 +15,9 @@ from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.backfill_plan import (
     BACKFILL_ROUND_SECONDS,
     SEQNOS_OF_A_ROUND,
+    Backfill,
     BackfillPlan,
     BackfillProgress,
-    BackfillRequest,
     plan_backfill,
 )
 from dcp.lake.rounds.lake_state import LakeState
@@ -54,7 +54,7 @@ def copy(node: NodeAddress, high: int, branch: FailoverLog | None = None) -> Vbu
 
 
 def planned(
-    asked: BackfillRequest,
+    asked: Backfill,
     progress: BackfillProgress,
     states: Mapping[int, LakeVbucketState],
     cluster: ProbedCluster,
@@ -63,8 +63,8 @@ def planned(
     return plan_backfill(asked, progress, states, cluster, copies)
 
 
-def request(*vbuckets: int, new: Sequence[int] = ()) -> BackfillRequest:
-    return BackfillRequest("a", frozenset(vbuckets), NODES, 3, frozenset(new))
+def request(*vbuckets: int, new: Sequence[int] = ()) -> Backfill:
+    return Backfill("a", frozenset(vbuckets), NODES, 3, frozenset(new))
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     active = (*cluster.map.active[:8], *[-1] * 4)
     cluster = replace(cluster, map=replace(cluster.map, active=active))
     backfill = planned(asked, progress, states, cluster, copies)
-    position = LakeState("lake-1", 3, states, backfill=backfill)
-    plan = plan_round(position, cluster, RoundSettings(), FlowControlSettings(), slots)
+    lake_state = LakeState("lake-1", 3, states, backfill=backfill)
+    plan = plan_round(lake_state, cluster, RoundSettings(), FlowControlSettings(), slots)
     assert isinstance(plan, RoundPlan)
     assert plan.budget.target_seconds == BACKFILL_ROUND_SECONDS
-    live = [task for task in plan.tasks if task.backfill is None]
+    usual = [task for task in plan.tasks if task.backfill is None]
     reading = [task for task in plan.tasks if task.backfill is not None]
-    assert {each.vbucket for task in live for each in task.streams} == {4, 5, 6, 7}
+    assert {each.vbucket for task in usual for each in task.streams} == {4, 5, 6, 7}
     assert {each.vbucket for task in reading for each in task.streams} == {0, 1, 2, 3}
     assert len(plan.tasks) <= max(2, slots)
     assert sum(task.backfill.bytes_per_second or 0 for task in reading if task.backfill) == 1e6
@@ -190,7 +190,7 @@ def test_a_backfill_has_tasks_of_its_own_short_rounds_and_its_part_of_the_rate(s
     only = {vb: states[vb] for vb in range(4)}
     shorter = replace(cluster.map, active=(*cluster.map.active[:4], -1))
     alone = plan_round(
-        replace(position, states=only),
+        replace(lake_state, states=only),
         replace(cluster, map=shorter),
         RoundSettings(),
         FlowControlSettings(),

@@ -25,7 +25,7 @@ from tests.lake.forking_log import ForkingLog
 NODE, REPLICA = NodeAddress("node", 11210), NodeAddress("node", 11220)
 BRANCH: Final = 7
 LOG = FailoverLog((FailoverEntry(BRANCH, 0),))
-VIEW = ProbedCluster(
+CLUSTER = ProbedCluster(
     ClusterMap("b", "uuid", 1, 1, (NODE, REPLICA), (0,)), {0: 12}, {}, None, {0: LOG}
 )
 
@@ -94,7 +94,7 @@ def decided(asked: Collection[str], *, has_started: bool = True) -> str | None:
         backfill=backfill if BACKFILL in asked else None,
         document_filter=changed if FILTER in asked else followed,
     )
-    plan = plan_round(lake_state, VIEW, RoundSettings(), FlowControlSettings(), 1)
+    plan = plan_round(lake_state, CLUSTER, RoundSettings(), FlowControlSettings(), 1)
     if isinstance(plan, Idle):
         assert [left.reason for left in plan.left_out] == ["rollback"]
         return REFUSED

@@ -21,9 +21,9 @@ from dcp.lake.change_log.control import (
     PAUSE,
     RESUME,
     RESYNC,
-    Action,
-    ActionState,
     Control,
+    ControlRequest,
+    RequestState,
 )
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.config.table_names import CONTROL_TABLE
@@ -102,8 +102,8 @@ def test_a_new_lake_is_filled_though_an_active_node_is_gone(tmp_path: Path) -> N
         settings = quick(cluster, tmp_path)
         estimate = preview_backfill(settings, None, REPLICAS)
         assert (estimate.documents, len(estimate.seqnos), estimate.left_out) == (300, 2, ())
-        action = backfill(settings, None, REPLICAS)
-        assert action.state is ActionState.DONE, action
+        request = backfill(settings, None, REPLICAS)
+        assert request.state is RequestState.DONE, request
         lake = lake_of(settings)
         assert table_rows(lake, None) == source(cluster)
 
@@ -143,8 +143,8 @@ def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
         settings = left_by_a_kill(host, settings, tmp_path / "left")
         lake = lake_of(settings, spark)
         control = Control(lake)
-        [begun] = control.actions()
-        assert begun.state is ActionState.BEGUN
+        [begun] = control.requests()
+        assert begun.state is RequestState.BEGUN
         assert table_rows(lake, None).keys() == before.keys(), "what was published is there"
 
         over = threading.Event()
@@ -158,11 +158,11 @@ def test_a_backfill_that_was_killed_goes_on_in_a_run_while_documents_change(
             host.wait_for(held)
             held.unlink()
             cluster.failover(0)
-            action = backfill(settings, None, REPLICAS, RATE, observer=observer)
+            request = backfill(settings, None, REPLICAS, RATE, observer=observer)
             # Unless the run had carried out the one that was begun: then this is another.
-            assert action.state is ActionState.DONE
-            assert {each.state for each in control.actions()} == {ActionState.DONE}
-            assert begun.id in {each.id for each in control.actions()}
+            assert request.state is RequestState.DONE
+            assert {each.state for each in control.requests()} == {RequestState.DONE}
+            assert begun.id in {each.id for each in control.requests()}
             assert seen
             assert {report.vbuckets for report in seen} == {VBUCKETS}
         finally:
@@ -222,7 +222,7 @@ def test_a_replica_that_is_behind_or_ahead_of_the_promoted_node(tmp_path: Path) 
         assert table_rows(lake, None) == held == source(cluster)
 
         # From the nodes of the settings the same is possible at once.
-        assert backfill(settings, {0, 1}, SETTINGS).state is ActionState.DONE
+        assert backfill(settings, {0, 1}, SETTINGS).state is RequestState.DONE
         assert table_rows(lake, None) == held
 
         # The lake is ahead of a node that is promoted: its rows are taken back, then rebuilt.
@@ -256,12 +256,15 @@ def test_a_lake_is_paused_and_a_resync_is_asked_of_its_driver(tmp_path: Path) ->
         asked = ask(settings, RESYNC, [2, 3])
         with pytest.raises(ConfigError, match=r"vbuckets: found 6, expected some of 0-5"):
             ask(settings, RESYNC, [6])
-        control, wrong = Control(lake), Action.requested(RESYNC, "6", {})
-        control.write(wrong, ActionState.REQUESTED)
+        control, wrong = Control(lake), ControlRequest.new(RESYNC, "6", {})
+        control.write(wrong, RequestState.REQUESTED)
         run(settings, once=True)
-        assert {each.state for each in control.actions()} == {ActionState.DONE, ActionState.REFUSED}
-        assert control.action(asked.id).state is ActionState.DONE
-        assert "vbuckets: found 6, expected some of 0-5" in control.action(wrong.id).detail
+        assert {each.state for each in control.requests()} == {
+            RequestState.DONE,
+            RequestState.REFUSED,
+        }
+        assert control.request(asked.id).state is RequestState.DONE
+        assert "vbuckets: found 6, expected some of 0-5" in control.request(wrong.id).detail
         assert table_rows(lake, None) == source(cluster)
         commits = history(lake.table(DOCS.name), 100)
         applied = [applied_of(DOCS.name, commit) for commit in commits if commit.is_apply]
@@ -279,10 +282,10 @@ def test_a_backfill_that_is_cancelled_before_it_begins_tells_no_documents_of_ano
         run(settings, once=True)
         control = Control(lake_of(settings))
         first, second = (requested_backfill(None, REPLICAS) for _ in range(2))
-        for asked in (first, second, Action(id=second.id, action=CANCEL)):
-            control.write(asked, ActionState.REQUESTED)
+        for asked in (first, second, ControlRequest(id=second.id, action=CANCEL)):
+            control.write(asked, RequestState.REQUESTED)
         run(settings, once=True)
-        details = [control.action(each.id).detail for each in (first, second)]
+        details = [control.request(each.id).detail for each in (first, second)]
         assert [detail.partition(" ")[0] for detail in details] == ["60", "0"]
 
 
@@ -330,17 +333,17 @@ def test_requests_of_others_are_refused_by_name_and_one_is_cancelled(tmp_path: P
         for name, (action, vbuckets, options, _) in bad.items():
             insert(name, action, vbuckets, options)
         run(settings, once=True)
-        found = {each.id: each for each in control.actions()}
+        found = {each.id: each for each in control.requests()}
         for name, (*_, detail) in bad.items():
-            assert found[name].state is ActionState.REFUSED
+            assert found[name].state is RequestState.REFUSED
             assert detail in found[name].detail
         insert("sql", "backfill", "3", '{"megabytes_per_second": 20}')
         same = backfill(settings, {3}, REPLICAS, 20.0)
-        assert (same.id, same.state) == ("sql", ActionState.DONE)
+        assert (same.id, same.state) == ("sql", RequestState.DONE)
         cluster.pause_replication()
         fill(cluster, range(60), b"not replicated")
         run(settings, once=True)
-        control.write(requested_backfill({4}, REPLICAS), ActionState.REQUESTED)
+        control.write(requested_backfill({4}, REPLICAS), RequestState.REQUESTED)
         with pytest.raises(ConfigError, match=r"found the backfill \w+ open \(vbuckets 4"):
             backfill(settings, {3}, REPLICAS)
         asked, newest = cancel_backfill(settings), latest_round(lake)
@@ -348,4 +351,4 @@ def test_requests_of_others_are_refused_by_name_and_one_is_cancelled(tmp_path: P
             cancel_backfill(settings)
         run(settings, once=True)
         assert latest_round(lake) == newest, "it was cancelled before it began"
-        assert control.action(asked.id).state is ActionState.CANCELLED
+        assert control.request(asked.id).state is RequestState.CANCELLED

@@ -10,9 +10,9 @@ from dcp.lake.change_log.control import (
     PAUSE,
     RESUME,
     RESYNC,
-    Action,
-    ActionState,
     Control,
+    ControlRequest,
+    RequestState,
     pause_of,
 )
 from dcp.lake.config.table_names import CONTROL_TABLE
@@ -32,7 +32,7 @@ def lake_with_request() -> tuple[MemoryStore, LakeTables, LogModel, Control]:
     model = LogModel(lake, 1)
     model.commit(model.next_round(), "writer")
     control = Control(lake)
-    control.write(Action.requested(RESYNC, None, {}), ActionState.REQUESTED)
+    control.write(ControlRequest.new(RESYNC, None, {}), RequestState.REQUESTED)
     return store, lake, model, control
 
 
@@ -56,8 +56,8 @@ def test_a_driver_that_is_overtaken_in_a_repair_stops_and_leaves_the_request_ope
     store.between = overtake
     with pytest.raises(FencedError):
         Requests(lake, control, writer, ()).carry_out()
-    [action] = control.actions()
-    assert action.is_open
+    [request] = control.requests()
+    assert request.is_open
 
 
 @pytest.mark.usefixtures("unreadable_file")
@@ -66,43 +66,43 @@ def test_a_driver_that_was_overtaken_repairs_nothing() -> None:
     model.commit(model.next_round(), "the next driver")
     with pytest.raises(FencedError, match="by writer the next driver"):
         Requests(lake, control, "writer", ()).carry_out()
-    [action] = control.actions()
-    assert action.is_open
+    [request] = control.requests()
+    assert request.is_open
 
 
 def test_a_request_that_will_be_cancelled_neither_pauses_nor_resumes() -> None:
-    pause, resume = (Action(id=name, action=name) for name in (PAUSE, RESUME))
+    pause, resume = (ControlRequest(id=name, action=name) for name in (PAUSE, RESUME))
     assert pause_of([replace(pause, is_to_be_cancelled=True)]) is None
     assert pause_of([pause, replace(resume, is_to_be_cancelled=True)]) is pause
-    done = replace(pause, state=ActionState.DONE, is_to_be_cancelled=True)
+    done = replace(pause, state=RequestState.DONE, is_to_be_cancelled=True)
     assert pause_of([done]) is done, "the cancel came too late"
 
 
 def test_the_status_tells_a_pause_as_long_as_it_holds() -> None:
     _, lake, _, control = lake_with_request()
-    pause = Action.requested(PAUSE, None, {})
-    control.write(pause, ActionState.REQUESTED)
+    pause = ControlRequest.new(PAUSE, None, {})
+    control.write(pause, RequestState.REQUESTED)
     told = str(figures_of(lake)).splitlines()
     assert f"  pause {pause.id}, requested: asked for by {pause.who}" in told
     Requests(lake, control, "writer", ()).carry_out()
     told = str(figures_of(lake)).splitlines()
     assert f"  paused by {pause.who} (request {pause.id}); dcplake resume ends that" in told
     assert figures_of(lake).to_json()["paused"] == f"paused by {pause.who} (request {pause.id})"
-    control.write(Action.requested(RESUME, None, {}), ActionState.REQUESTED)
+    control.write(ControlRequest.new(RESUME, None, {}), RequestState.REQUESTED)
     assert figures_of(lake).paused == ""
 
 
 def test_each_cancel_of_an_ended_request_is_refused_once() -> None:
     _, lake, _, control = lake_with_request()
     requests = Requests(lake, control, "writer", ())
-    control.write(Action.requested(PAUSE, None, {}), ActionState.REQUESTED)
+    control.write(ControlRequest.new(PAUSE, None, {}), RequestState.REQUESTED)
     requests.carry_out()
-    [_, action] = control.actions()
+    [_, request] = control.requests()
     for _ in range(2):
-        control.write(replace(action, action=CANCEL), ActionState.REQUESTED)
+        control.write(replace(request, action=CANCEL), RequestState.REQUESTED)
     for _ in range(3):
         requests.carry_out()
     answers = lake.table(CONTROL_TABLE).rows("state, detail", f"action = '{CANCEL}'")
     late = {"state": "refused", "detail": "cancel: found the request done, expected an open one"}
     assert answers[2:] == [late, late]
-    assert control.actions()[1].state is ActionState.DONE
+    assert control.requests()[1].state is RequestState.DONE

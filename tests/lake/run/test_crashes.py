@@ -23,7 +23,7 @@ from dcp.cli.main import main
 from dcp.errors import FencedError, StoppedError
 from dcp.lake.change_log.applied import applied_of
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import ActionState, Control
+from dcp.lake.change_log.control import Control, RequestState
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.change_log.stop_points import VARIABLE
 from dcp.lake.config.settings import Settings
@@ -165,8 +165,8 @@ def test_a_driver_killed_at_the_later_steps_of_an_erasure(
         print(f"step {step}")
         run(left, once=True, spark=spark)
         lake = lake_of(left, spark)
-        [action] = Control(lake).actions()
-        assert action.state is ActionState.DONE
+        [request] = Control(lake).requests()
+        assert request.state is RequestState.DONE
         assert check_erased(left, erasure).found == {}
         require_as_the_bucket(lake, cluster)
 

@@ -31,7 +31,7 @@ from dcp.errors import (
     StoreUnavailableError,
 )
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.change_log.control import PAUSE, Action
+from dcp.lake.change_log.control import PAUSE, ControlRequest
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
 from dcp.lake.receive.source_access import query_cluster
@@ -82,7 +82,7 @@ class Scripted(Driver):
         quick = RoundSettings(minimum_interval_seconds=0.001)
         store = SparkStore(no_spark, LakeLocation(root="/nowhere"))
         lake = LakeTables(store, LakeIdentity("lake", "b", "uuid", 1))
-        access: Any = None  # only look_at_cluster would use it
+        access: Any = None  # only query_cluster would use it
         settings = Settings(SourceSettings(), round=quick)
         super().__init__(lake, settings, access, Observer())
         self._outcome_of = outcome_of
@@ -101,9 +101,9 @@ class Scripted(Driver):
     ) -> RoundPlan | Idle:
         self.on_plan()
         delayed = self._delayed_vbuckets.delayed(monotonic())
-        position = LakeState("lake", len(self.rounds), self.states, delayed=delayed)
+        lake_state = LakeState("lake", len(self.rounds), self.states, delayed=delayed)
         plan = plan_round(
-            position,
+            lake_state,
             cluster,
             RoundSettings(),
             FlowControlSettings(),
@@ -148,17 +148,17 @@ class Scripted(Driver):
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ProbedCluster | DcplakeError]]:
-    """What the next looks at the cluster find; the last one stays."""
+def probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ProbedCluster | DcplakeError]]:
+    """What the next probes of the cluster find; the last one stays."""
     script: list[ProbedCluster | DcplakeError] = []
 
-    def look(*_: object) -> ProbedCluster:
+    def probe(*_: object) -> ProbedCluster:
         found = script.pop(0) if len(script) > 1 else script[0]
         if isinstance(found, DcplakeError):
             raise found
         return found
 
-    monkeypatch.setattr(driver_module, "query_cluster", look)
+    monkeypatch.setattr(driver_module, "query_cluster", probe)
     yield script
 
 
@@ -198,9 +198,9 @@ def after_plans(driver: Scripted, count: int) -> threading.Event:
 
 
 def test_a_rolled_back_vbucket_is_streamed_again_in_the_next_round(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks.append(probed(10, 10))
+    probes.append(probed(10, 10))
     ordered: list[int] = []
 
     def outcome_of(vbucket: int, target: int) -> tuple[Outcome, int]:
@@ -226,10 +226,10 @@ def test_whoever_looks_on_hears_that_a_run_is_over_also_where_it_failed() -> Non
 
 
 def test_a_node_that_contradicts_itself_for_ever_is_left_out(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
 ) -> None:
     """It tells a lower high seqno than what was read, and accepts our place again and again."""
-    looks.append(probed(7))
+    probes.append(probed(7))
     driver = Scripted(lambda _, __: (Outcome.REACHED, 10))
     log = FailoverLog((FailoverEntry(0xAB, 0),))
     driver.states[0] = LakeVbucketState(0, 0, Position.complete_at(0xAB, 10), 10, failover_log=log)
@@ -240,10 +240,10 @@ def test_a_node_that_contradicts_itself_for_ever_is_left_out(
 
 
 def test_what_no_round_brings_further_is_given_up_with_its_reason(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
 ) -> None:
     """The script's reports have their outcome as reason."""
-    looks.append(probed(10))
+    probes.append(probed(10))
     driver = Scripted(lambda _, __: (Outcome.BUDGET, 0))
     with pytest.raises(IncompleteRunError):
         driver.once(probed(10), threading.Event())
@@ -256,9 +256,9 @@ def test_what_no_round_brings_further_is_given_up_with_its_reason(
     [NodeUnavailableError("gone"), SourceError("ETMPFAIL"), RemoteProtocolError("no JSON")],
 )
 def test_a_continuous_run_outlives_a_cluster_in_trouble(
-    looks: list[ProbedCluster | DcplakeError], trouble: DcplakeError
+    probes: list[ProbedCluster | DcplakeError], trouble: DcplakeError
 ) -> None:
-    looks += [trouble, trouble, probed(10)]
+    probes += [trouble, trouble, probed(10)]
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
@@ -276,14 +276,14 @@ OUTAGES = (
 @pytest.mark.parametrize("outage", OUTAGES, ids=["ours", "of delta-rs"])
 @pytest.mark.parametrize("is_endless", [True, False])
 def test_a_run_outlasts_a_store_that_does_not_answer(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
     outage: Exception,
     is_endless: bool,
 ) -> None:
     """It fails as the run asks for requests, plans, commits a round, and applies it."""
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
-    looks.append(probed(10))
+    probes.append(probed(10))
     failed: list[str] = []
 
     def fails(part: str) -> None:
@@ -329,11 +329,11 @@ def test_a_run_outlasts_a_store_that_does_not_answer(
 
 
 def test_a_store_ends_a_bounded_run_after_a_while_and_an_endless_one_never(
-    looks: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch
+    probes: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
     monkeypatch.setattr(outages, "REFUSED_SECONDS", 0.01)
-    looks.append(probed(10))
+    probes.append(probed(10))
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     stop, asked = threading.Event(), [0]
 
@@ -400,11 +400,11 @@ def test_a_failure_that_ends_the_run_lets_no_table_be_read_anew(
 
 
 def test_vbuckets_that_move_and_bring_nothing_make_ever_fewer_rounds(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
 ) -> None:
     """Each look finds one more prepare, abort or document that the filter leaves out."""
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
-    looks[:] = [probed(seqno) for seqno in range(1, 301)]
+    probes[:] = [probed(seqno) for seqno in range(1, 301)]
     driver.continuously(after_plans(driver, 300))
     assert 3 <= len(driver.rounds) <= 25
     assert driver.handed_over == 0, "it looked each time"
@@ -441,18 +441,18 @@ def test_prepares_that_wait_or_abort_make_few_rounds_and_positions_follow(tmp_pa
 
 @pytest.mark.parametrize("pauses_at", [1, 2, 3])
 def test_a_pause_stops_a_run_only_before_a_round_that_it_still_needs(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
     pauses_at: int,
 ) -> None:
     """It needs two: a pause at its third look, the last one, finds all of them done."""
-    looks.append(probed(10, 10))
+    probes.append(probed(10, 10))
     outcomes = iter([(Outcome.REACHED, 10), (Outcome.ROLLBACK, 0), (Outcome.REACHED, 10)])
     driver = Scripted(lambda *_: next(outcomes))
     asked = 0
-    pause = Action(id="id", action=PAUSE, who="ann", time=datetime.now(UTC))
+    pause = ControlRequest(id="id", action=PAUSE, who="ann", time=datetime.now(UTC))
 
-    def carry_out() -> Action | None:
+    def carry_out() -> ControlRequest | None:
         nonlocal asked
         asked += 1
         return pause if asked >= pauses_at else None
@@ -472,9 +472,9 @@ def test_a_pause_stops_a_run_only_before_a_round_that_it_still_needs(
 
 
 def test_a_continuous_run_that_is_asked_to_stop_begins_no_further_round(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks.append(probed(10))
+    probes.append(probed(10))
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 1))
     assert driver.rounds == []
@@ -484,19 +484,19 @@ def test_a_continuous_run_that_is_asked_to_stop_begins_no_further_round(
     "refusal", [AuthenticationError("no"), BucketError("none"), StoreRefusedError("wrong keys")]
 )
 def test_a_run_that_goes_on_may_be_refused_for_a_while(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
     refusal: DcplakeError,
 ) -> None:
     """The node may be starting; the secret may be a new one."""
-    looks += [refusal, SecretError("the file is empty"), probed(10), refusal, probed(10)]
+    probes += [refusal, SecretError("the file is empty"), probed(10), refusal, probed(10)]
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
     if not isinstance(refusal, StoreRefusedError):
         assert driver.handed_over == 3, "what was received before is applied meanwhile"
     monkeypatch.setattr(outages, "REFUSED_SECONDS", 0.1)
-    looks[:] = [refusal, NodeUnavailableError("gone for a moment")] * 50 + [refusal]
+    probes[:] = [refusal, NodeUnavailableError("gone for a moment")] * 50 + [refusal]
     began = monotonic()
     with pytest.raises(type(refusal)):
         driver.continuously(threading.Event())
@@ -505,7 +505,7 @@ def test_a_run_that_goes_on_may_be_refused_for_a_while(
 
 @pytest.mark.parametrize("step", ["receive", "apply"])
 def test_an_outage_between_two_refusals_is_no_refusal(
-    looks: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch, step: str
+    probes: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The node that comes back after an hour may refuse us while it starts, too."""
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
@@ -517,7 +517,7 @@ def test_an_outage_between_two_refusals_is_no_refusal(
     failures: list[DcplakeError] = [refusal, *[outage] * 400, refusal, refusal]
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     if step == "receive":
-        looks += [*failures, probed(10)]
+        probes += [*failures, probed(10)]
         driver.continuously(after_plans(driver, 2))
         assert driver.rounds == [{0}]
         return
@@ -535,31 +535,31 @@ def test_an_outage_between_two_refusals_is_no_refusal(
 
 
 def test_a_long_round_between_two_refusals_is_no_refusal(
-    looks: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch
+    probes: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
     for module in (driver_module, outages):
         monkeypatch.setattr(module, "monotonic", partial(next, count(step=1000)))
     refusal = StoreRefusedError("wrong keys")
-    looks += [refusal, refusal, probed(10)]  # the second after a quarter of an hour
+    probes += [refusal, refusal, probed(10)]  # the second after a quarter of an hour
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
-    looks[:] = [refusal] * 4
+    probes[:] = [refusal] * 4
     with pytest.raises(StoreRefusedError):
         driver.continuously(threading.Event())
 
 
 def test_a_bounded_run_that_is_under_way_may_be_refused_for_a_while(
-    looks: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch
+    probes: list[ProbedCluster | DcplakeError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = BucketError("the node has no bucket yet")
-    looks += [refusal, refusal, probed(10)]
+    probes += [refusal, refusal, probed(10)]
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.once(probed(10), threading.Event())
     assert driver.rounds == [{0}]
-    looks[:] = [refusal]
+    probes[:] = [refusal]
     driver.keeps_states = True  # there is always something to read
     monkeypatch.setattr(outages, "REFUSED_SECONDS", 0.01)
     with pytest.raises(BucketError):
@@ -577,14 +577,14 @@ def test_a_bounded_run_that_is_under_way_may_be_refused_for_a_while(
     ],
 )
 def test_a_bounded_run_whose_first_round_is_refused_tries_again_for_a_while(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
     part: str,
     refusal: Exception,
 ) -> None:
     """The cluster was looked at before, so the node may have restarted meanwhile."""
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
-    looks.append(probed(10))
+    probes.append(probed(10))
     refusals = [refusal] * 2
 
     def refuse() -> None:
@@ -611,12 +611,12 @@ def test_a_bounded_run_whose_first_round_is_refused_tries_again_for_a_while(
 
 @pytest.mark.parametrize("refusal", [SecretError("it is empty"), StoreRefusedError("wrong keys")])
 def test_applies_that_a_store_refuses_are_outlasted_for_a_while_beside_rounds_that_go_on(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
     monkeypatch: pytest.MonkeyPatch,
     refusal: DcplakeError,
 ) -> None:
     monkeypatch.setattr(driver_module, "_CHECK_SECONDS", 0.001)
-    looks += [probed(seqno) for seqno in range(1, 10_000)]
+    probes += [probed(seqno) for seqno in range(1, 10_000)]
     stop, asked = threading.Event(), [0]
 
     def apply(to_round: int, *, force: bool) -> list[AppliedVersion]:
@@ -652,19 +652,19 @@ def test_a_bounded_run_that_is_refused_ends_when_it_is_asked_to_stop() -> None:
 
 
 def test_trusted_certificates_may_be_replaced(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks += [SecretError("CA file: no certificate found"), probed(10)]
+    probes += [SecretError("CA file: no certificate found"), probed(10)]
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.continuously(after_plans(driver, 2))
     assert driver.rounds == [{0}]
 
 
 def test_a_round_that_is_refused_is_made_again_with_the_new_secret(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
 ) -> None:
     """An executor may have the files of before for a minute."""
-    looks.append(probed(10))
+    probes.append(probed(10))
     tried: list[int] = []
 
     def outcome_of(_: int, target: int) -> tuple[Outcome, int]:
@@ -678,9 +678,9 @@ def test_a_round_that_is_refused_is_made_again_with_the_new_secret(
     assert driver.rounds == [{0}, {0}]
 
 
-def test_a_goal_that_its_node_lost_is_lowered(looks: list[ProbedCluster | DcplakeError]) -> None:
+def test_a_goal_that_its_node_lost_is_lowered(probes: list[ProbedCluster | DcplakeError]) -> None:
     """A failover to a replica that held less: proven empty at 7 of 10, the run is done."""
-    looks.append(probed(7))
+    probes.append(probed(7))
     driver = Scripted(lambda _, __: (Outcome.CAUGHT_UP, 7))
     driver.once(probed(10), threading.Event())
     assert driver.rounds == [{0}]
@@ -688,9 +688,9 @@ def test_a_goal_that_its_node_lost_is_lowered(looks: list[ProbedCluster | Dcplak
 
 
 def test_a_bounded_run_that_was_asked_to_stop_says_so(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks.append(probed(10))
+    probes.append(probed(10))
     driver = Scripted(lambda _, __: (Outcome.BUDGET, 5))
     with pytest.raises(StoppedError) as caught:
         driver.once(probed(10), after_plans(driver, 2))
@@ -699,18 +699,18 @@ def test_a_bounded_run_that_was_asked_to_stop_says_so(
 
 
 def test_a_bounded_run_that_is_done_when_it_is_asked_to_stop_is_done(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks.append(probed(10))
+    probes.append(probed(10))
     driver = Scripted(lambda _, target: (Outcome.REACHED, target))
     driver.once(probed(10), after_plans(driver, 2))
     assert driver.rounds == [{0}]
 
 
 def test_what_stopped_ends_a_bounded_run_as_incomplete(
-    looks: list[ProbedCluster | DcplakeError],
+    probes: list[ProbedCluster | DcplakeError],
 ) -> None:
-    looks.append(probed(10, 10))
+    probes.append(probed(10, 10))
     driver = Scripted(
         lambda vbucket, target: (Outcome.STOPPED, 0) if vbucket else (Outcome.REACHED, target)
     )

@@ -12,7 +12,7 @@ import pytest
 
 from dcp.errors import ConfigError, FencedError, IncompleteRunError, LakeError
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import ERASE, Action, ActionState, Control
+from dcp.lake.change_log.control import ERASE, Control, ControlRequest, RequestState
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.change_log.stop_points import STEPS
 from dcp.lake.config.settings import ApplySettings, Settings
@@ -83,9 +83,9 @@ def high(cluster: ProducerCluster) -> dict[int, int]:
     return {vbucket: cluster.high_seqno(vbucket) for vbucket in range(VBUCKETS)}
 
 
-def answer(settings: Settings, action: Action | None) -> Action:
-    assert action is not None
-    return Control(lake_of(settings)).action(action.id)
+def answer(settings: Settings, request: ControlRequest | None) -> ControlRequest:
+    assert request is not None
+    return Control(lake_of(settings)).request(request.id)
 
 
 @pytest.mark.usefixtures("lakes_in_memory")
@@ -102,14 +102,14 @@ def test_a_document_goes_with_all_its_versions(
     with pytest.raises(IncompleteRunError, match=r"docs: .*"):
         check_erased(settings, erasure("key-7")).refuse_found()
 
-    documents, action = ask_erasure(settings, erasure("key-7", "nobody"))
+    documents, request = ask_erasure(settings, erasure("key-7", "nobody"))
     assert documents.rows == {"changes": 3, "docs": 0}
     assert documents.lost_versions["docs"] == 3
     assert check_erased(settings, erasure("key-7")).found, "nothing is done yet"
     run(settings, once=True)
-    done = answer(settings, action)
+    done = answer(settings, request)
     assert (done.state, done.detail.partition(";")[0]) == (
-        ActionState.DONE,
+        RequestState.DONE,
         "rows, by this attempt: 0 in docs, 3 in changes",
     )
     assert not check_erased(settings, erasure("key-7")).found
@@ -133,9 +133,9 @@ def test_a_rollback_across_an_erasure_reads_its_vbucket_anew(
     replicated.pause_replication()
     replicated.delete(b"key-7")
     run(settings, once=True)
-    _, action = ask_erasure(settings, erasure("key-7"))
+    _, request = ask_erasure(settings, erasure("key-7"))
     run(settings, once=True)
-    assert answer(settings, action).state is ActionState.DONE
+    assert answer(settings, request).state is RequestState.DONE
 
     # The failover loses the deletion: the document is there again.
     replicated.failover(replicated.vbucket_owner(vbucket))
@@ -148,9 +148,9 @@ def test_a_rollback_across_an_erasure_reads_its_vbucket_anew(
 @pytest.mark.usefixtures("lakes_in_memory")
 def test_a_document_at_the_source_is_kept_out(cluster: ProducerCluster, settings: Settings) -> None:
     run(settings, once=True)
-    _, action = ask_erasure(settings, erasure("key-7", keeps_out=True))
+    _, request = ask_erasure(settings, erasure("key-7", keeps_out=True))
     run(settings, once=True)
-    assert answer(settings, action).state is ActionState.DONE
+    assert answer(settings, request).state is RequestState.DONE
     cluster.set(b"key-7", b'{"n": "secret"}')
     cluster.set(b"key-8", b'{"n": "seen"}')
     run(settings, once=True)
@@ -180,10 +180,10 @@ def test_a_document_of_a_collection_whose_rows_outlived_it(
         ask_erasure(settings, of_users)
     cluster.drop_collection("s", "users")
     run(settings, once=True)
-    documents, action = ask_erasure(settings, of_users)
+    documents, request = ask_erasure(settings, of_users)
     [users] = documents.lost_versions.keys() - {"changes"}
     run(settings, once=True)
-    assert answer(settings, action).state is ActionState.DONE
+    assert answer(settings, request).state is RequestState.DONE
     assert not check_erased(settings, of_users).found
     lake = lake_of(settings)
     assert lake.table(users).rows("count(*) AS found", "true") == [{"found": 19}]
@@ -206,12 +206,12 @@ def test_a_run_without_end_erases_between_two_rounds(
     stop = Event()
     driver = in_thread(lambda: run(settings, once=False, stop=stop))
     try:
-        _, action = ask_erasure(settings, erasure("key-7"))
-        wait_for("the erasure", lambda: driver.done() or not answer(settings, action).is_open)
+        _, request = ask_erasure(settings, erasure("key-7"))
+        wait_for("the erasure", lambda: driver.done() or not answer(settings, request).is_open)
     finally:
         stop.set()
     driver.result()
-    assert answer(settings, action).state is ActionState.DONE
+    assert answer(settings, request).state is RequestState.DONE
     assert not check_erased(settings, erasure("key-7")).found
 
 
@@ -226,10 +226,10 @@ def test_an_erasure_that_fails_is_told_and_tried_again(
     run(settings, once=True)
     cluster.delete(b"key-7")
     run(settings, once=True)
-    _, action = ask_erasure(settings, erasure("key-7"))
+    _, request = ask_erasure(settings, erasure("key-7"))
     run(settings, once=True)
-    waiting = answer(settings, action)
-    assert waiting.state is ActionState.BEGUN
+    waiting = answer(settings, request)
+    assert waiting.state is RequestState.BEGUN
     assert "table docs does not hold round 2 whole" in waiting.detail
     assert f"begun: asked for by {waiting.who}; waits: table docs" in str(
         figures_of(lake_of(settings))
@@ -242,7 +242,7 @@ def test_an_erasure_that_fails_is_told_and_tried_again(
             run(always, once=True)
         assert latest_round(lake_of(settings)) == rounds + 1
     apply_pending(settings, observer=Observer())
-    assert answer(settings, action).state is ActionState.DONE
+    assert answer(settings, request).state is RequestState.DONE
     assert not check_erased(settings, erasure("key-7")).found
 
 
@@ -264,14 +264,14 @@ def test_the_next_driver_erases_wherever_one_died(
     run(settings, once=True)
     cluster.delete(b"key-7")
     run(settings, once=True)
-    _, action = ask_erasure(settings, erasure("key-7"))
+    _, request = ask_erasure(settings, erasure("key-7"))
     with monkeypatch.context() as patched:
         patched.setattr("dcp.lake.run.driver_erasures.reached", die)
         with pytest.raises(DriverDiedError):
             run(settings, once=True)
-    assert answer(settings, action).state is ActionState.BEGUN
+    assert answer(settings, request).state is RequestState.BEGUN
     run(settings, once=True)
-    assert answer(settings, action).state is ActionState.DONE
+    assert answer(settings, request).state is RequestState.DONE
     assert not check_erased(settings, erasure("key-7")).found
     assert table_rows(lake_of(settings), None) == source_rows(cluster, high(cluster))
 
@@ -287,9 +287,9 @@ def test_a_round_that_was_planned_before_a_request_brings_no_value(
     cluster.set(b"key-7", b'{"n": "secret"}')
     plan = other.prepare_round(query_cluster(access))
     assert isinstance(plan, RoundPlan)
-    _, action = ask_erasure(settings, erasure("key-7", keeps_out=True))
+    _, request = ask_erasure(settings, erasure("key-7", keeps_out=True))
     run(settings, once=True)
-    assert answer(settings, action).state is ActionState.DONE
+    assert answer(settings, request).state is RequestState.DONE
     with pytest.raises(FencedError):
         other.round(plan)
     assert not check_erased(settings, erasure("key-7", keeps_out=True)).found
@@ -309,11 +309,11 @@ def test_a_round_that_was_planned_before_a_request_brings_no_value(
 )
 def test_an_impossible_request_is_refused(settings: Settings, options: str, told: str) -> None:
     run(settings, once=True)
-    asked = replace(Action.requested(ERASE, None, {}), options=options)
-    Control(lake_of(settings)).write(asked, ActionState.REQUESTED)
+    asked = replace(ControlRequest.new(ERASE, None, {}), options=options)
+    Control(lake_of(settings)).write(asked, RequestState.REQUESTED)
     run(settings, once=True)
     refused = answer(settings, asked)
-    assert refused.state is ActionState.REFUSED
+    assert refused.state is RequestState.REFUSED
     assert told in refused.detail
 
 
@@ -352,7 +352,7 @@ def test_no_file_of_a_lake_has_an_erased_document(
     checked = {"table": DOCS.name, "success": True, "samples": samples}
     quality = ensure_ledger(lake_of(settings, spark), QUALITY_TABLE, QUALITY)
     quality.append(pa.Table.from_pylist([checked], schema=QUALITY), {})
-    documents, action = ask_erasure(settings, erasure("key-7"))
+    documents, request = ask_erasure(settings, erasure("key-7"))
     assert documents.rows[AUDIT_TABLE] == 1
     assert set(check_erased(settings, erasure("key-7")).found) == {
         "changes",
@@ -361,7 +361,7 @@ def test_no_file_of_a_lake_has_an_erased_document(
         QUALITY_TABLE,
     }
     run(settings, once=True, spark=spark)
-    assert answer(settings, action).state is ActionState.DONE, answer(settings, action)
+    assert answer(settings, request).state is RequestState.DONE, answer(settings, request)
     assert check_erased(settings, erasure("key-7")).found == {}
     require_nowhere(tmp_path / "lake", secret.decode())
     lake = lake_of(settings, spark)

@@ -12,7 +12,7 @@ import pytest
 
 from dcp.errors import StoreUnavailableError
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import RESYNC, Action, ActionState, Control
+from dcp.lake.change_log.control import RESYNC, Control, ControlRequest, RequestState
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.maintain.horizon_guard import HorizonGuard, wrong_properties
 from dcp.lake.receive.source_access import query_cluster
@@ -115,15 +115,15 @@ def test_a_resync_is_done_once_whatever_call_fails(
     once(rounds)
     lake, control = rounds.driver.lake, Control(rounds.driver.lake)
     for epoch in count(1):
-        request = Action.requested(RESYNC, "0", {})
-        control.write(request, ActionState.REQUESTED)
+        request = ControlRequest.new(RESYNC, "0", {})
+        control.write(request, RequestState.REQUESTED)
         calls.fail_at(epoch)
         once(rounds)
         if not calls.has_failed:
             break
         calls.fail_at(-1)
         once(rounds)
-        assert control.action(request.id).state == ActionState.DONE, f"call {epoch}"
+        assert control.request(request.id).state == RequestState.DONE, f"call {epoch}"
         assert states_at(lake, latest_round(lake))[0].epoch == epoch, f"call {epoch}"
     assert epoch > 20
 
@@ -138,13 +138,13 @@ def test_a_repair_is_done_whatever_call_fails(
         calls.fail_at(-1)
         held = rounds.lake.docs.kept.newest.rows
         rounds.driver.lake.changes.delete(None, {})
-        request = Action.requested(RESYNC, None, {})
-        control.write(request, ActionState.REQUESTED)
+        request = ControlRequest.new(RESYNC, None, {})
+        control.write(request, RequestState.REQUESTED)
         calls.fail_at(number)
         once(rounds)
         has_failed = calls.has_failed
         calls.fail_at(-1)
-        assert control.action(request.id).state == ActionState.DONE, f"call {number}"
+        assert control.request(request.id).state == RequestState.DONE, f"call {number}"
         assert rounds.lake.docs.kept.newest.rows.num_rows == held.num_rows, f"call {number}"
         if not has_failed:
             break

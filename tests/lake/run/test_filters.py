@@ -60,7 +60,7 @@ def test_tables_hold_what_passes(cluster: ProducerCluster, tmp_path: Path) -> No
             for each in replicas_in(lake)
         }
         assert found == {
-            name: [key for key in living(cluster, path) if key.encode().endswith(ends_with)]
+            name: [key for key in present(cluster, path) if key.encode().endswith(ends_with)]
             for name, path in wanted.items()
         }
 
@@ -147,7 +147,7 @@ def test_a_lake_that_starts_now(view: Callable[[LakeTables], None], tmp_path: Pa
         require_equal()
 
 
-def living(cluster: ProducerCluster, collection: str) -> list[str]:
+def present(cluster: ProducerCluster, collection: str) -> list[str]:
     """Return the keys that a collection has, sorted; of none, none."""
     held = (
         cluster.state_at(vbucket, cluster.high_seqno(vbucket), collection=collection)

@@ -10,7 +10,7 @@ import pytest
 from dcp.errors import ConfigError, IncompleteRunError, LakeError
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import PAUSE, RESUME, RESYNC, Action, ActionState, Control
+from dcp.lake.change_log.control import PAUSE, RESUME, RESYNC, Control, ControlRequest, RequestState
 from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.rounds.round_plan import Idle, ReadAgain, RoundPlan
 from dcp.lake.run.control_requests import Requests, ask, resyncs_of
@@ -102,7 +102,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         refused = ask(settings, RESYNC, [1])
         with pytest.raises(LakeError, match=r"changes: .*DELETE.* dcplake resync"):
             run(settings, once=True)
-        assert Control(lake).action(refused.id).state is ActionState.REFUSED
+        assert Control(lake).request(refused.id).state is RequestState.REFUSED
         ask(settings, RESYNC)
 
         # Somebody adds a row when the keys that go are known already: it must not stay.
@@ -213,7 +213,7 @@ def test_a_resync_mends_a_table_while_a_vbucket_has_no_node(tmp_path: Path) -> N
         asked = ask(settings, RESYNC)
         with pytest.raises(IncompleteRunError):
             run(settings, once=True)
-        assert Control(lake).action(asked.id).state is ActionState.DONE
+        assert Control(lake).request(asked.id).state is RequestState.DONE
         cluster.restore_node(1)
         run(settings, once=True)
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
@@ -229,12 +229,12 @@ def test_only_a_request_that_a_driver_has_begun_lets_vbuckets_begin_anew(tmp_pat
         control = Control(lake)
         requests = Requests(lake, control, "writer", ())
         asked = ask(settings, RESYNC, [1, 2])
-        wrong = Action.requested(RESYNC, "1", {"an": "option"})
-        control.write(wrong, ActionState.REQUESTED)
+        wrong = ControlRequest.new(RESYNC, "1", {"an": "option"})
+        control.write(wrong, RequestState.REQUESTED)
         lake = lake_of(settings)
         assert requests.resyncs() == {}
-        assert resyncs_of(control.actions(), 7, VBUCKETS) == {1: 7, 2: 7}, "as the driver will"
+        assert resyncs_of(control.requests(), 7, VBUCKETS) == {1: 7, 2: 7}, "as the driver will"
         requests.carry_out()
         assert requests.resyncs() == {1: 1, 2: 1}
-        states = {each.id: each.state for each in control.actions()}
-        assert states == {asked.id: ActionState.BEGUN, wrong.id: ActionState.REFUSED}
+        states = {each.id: each.state for each in control.requests()}
+        assert states == {asked.id: RequestState.BEGUN, wrong.id: RequestState.REFUSED}

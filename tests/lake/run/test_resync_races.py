@@ -9,7 +9,14 @@ import pyarrow as pa
 import pytest
 
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import BACKFILL, CONTROL, RESYNC, Action, ActionState, Control
+from dcp.lake.change_log.control import (
+    BACKFILL,
+    CONTROL,
+    RESYNC,
+    Control,
+    ControlRequest,
+    RequestState,
+)
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.receive.source_access import query_cluster
@@ -54,9 +61,9 @@ def once(rounds: MemoryRounds) -> None:
     rounds.driver.once(query_cluster(rounds.access), threading.Event())
 
 
-def asked(rounds: MemoryRounds, action: str, vbuckets: str | None = None) -> Action:
-    request = Action.requested(action, vbuckets, {})
-    Control(rounds.driver.lake).write(request, ActionState.REQUESTED)
+def asked(rounds: MemoryRounds, action: str, vbuckets: str | None = None) -> ControlRequest:
+    request = ControlRequest.new(action, vbuckets, {})
+    Control(rounds.driver.lake).write(request, RequestState.REQUESTED)
     return request
 
 
@@ -79,7 +86,7 @@ def test_a_later_request_is_done_though_its_time_is_earlier(
     of_all = asked(rounds, RESYNC)
     begin(rounds)
     rounds.until_idle()
-    assert control.action(of_all.id).state is ActionState.BEGUN, "it waits for a node"
+    assert control.request(of_all.id).state is RequestState.BEGUN, "it waits for a node"
     [vbucket, *_] = [vb for vb in range(VBUCKETS) if cluster.vbucket_owner(vb) == 0]
     before = epoch_of(rounds, vbucket)
     row = {"id": "later", "time": time, "action": RESYNC, "vbuckets": str(vbucket)}
@@ -87,7 +94,7 @@ def test_a_later_request_is_done_though_its_time_is_earlier(
     table.append(pa.Table.from_pylist([row | {"state": "requested"}], schema=CONTROL), {})
     begin(rounds)
     rounds.until_idle()
-    assert control.action("later").state is ActionState.DONE
+    assert control.request("later").state is RequestState.DONE
     assert epoch_of(rounds, vbucket) == before + 1
 
 

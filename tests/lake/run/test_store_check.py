@@ -43,9 +43,9 @@ def never() -> "SparkSession":
     raise AssertionError("Spark was started")
 
 
-def tried(place: ObjectLocation) -> list[CheckedStep]:
+def tried(location: ObjectLocation) -> list[CheckedStep]:
     steps: list[CheckedStep] = []
-    try_store(place, never, place.url, steps.append)
+    try_store(location, never, location.url, steps.append)
     return steps
 
 

@@ -66,14 +66,14 @@ class WrittenHere:
     def append(
         self, read_version: Callable[[], int], transaction: Transaction, metadata: Mapping[str, Any]
     ) -> None:
-        place = self.table.location
+        location = self.table.location
         files: list[DataFile] = []
         for number in range(self.tasks):
-            with DataFileWriter(place, CONTENTS) as writer:
+            with DataFileWriter(location, CONTENTS) as writer:
                 for batch in run_task(number, self.receive):
                     writer.write(batch)
                 files += filter(None, [writer.finish()])
-        commit_files(place, files, read_version(), transaction, metadata_json(metadata))
+        commit_files(location, files, read_version(), transaction, metadata_json(metadata))
 
 
 class StoreWithoutSpark(SparkStore):

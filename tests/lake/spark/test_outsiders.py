@@ -230,8 +230,8 @@ def test_functions_that_go_to_tasks_have_no_password(tmp_path: Path) -> None:
         settings = settings_for(cluster, tmp_path)
         Path(settings.source.password_file).write_text(PASSWORD)
         access = source_access(settings)
-        view = query_cluster(access)  # signs in: what a password is derived to is known by now
-    plan = plan_round(LakeState("lake", 0), view, settings.round, settings.flow_control, 1)
+        probed = query_cluster(access)  # signs in: what a password is derived to is known by now
+    plan = plan_round(LakeState("lake", 0), probed, settings.round, settings.flow_control, 1)
     assert isinstance(plan, RoundPlan)
     functions: list[Any] = [
         receive_function(plan, access),

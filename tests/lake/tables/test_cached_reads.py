@@ -1,4 +1,4 @@
-"""A look reads the state of each table once; the next one sees what others commit meanwhile."""
+"""A block reads the state of each table once; the next one sees what others commit meanwhile."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from tests.lake.tables_at import table_at
 ROWS = pa.table({"id": ["a"]})
 
 OpenedTable = Callable[[], tuple[Table, CachedReads]]
-"""Opens a table as a process does that knows nothing of it; gives its looks, too."""
+"""Opens a table as a process does that knows nothing of it; gives its cached reads, too."""
 
 
 @pytest.fixture(params=["files", "memory"])
@@ -42,23 +42,23 @@ def version(table: Table) -> int:
     return int(table.commits(1)[0]["version"])
 
 
-def test_a_look_sees_what_others_commit_when_the_next_one_begins(opened: OpenedTable) -> None:
-    (ours, looks), (theirs, _) = opened(), opened()
+def test_a_block_sees_what_others_commit_when_the_next_one_begins(opened: OpenedTable) -> None:
+    (ours, cached_reads), (theirs, _) = opened(), opened()
     theirs.create(ROWS.schema, (), {})
-    with looks.read_once():
+    with cached_reads.read_once():
         assert (rows(ours), version(ours)) == (0, 0)
         theirs.append(ROWS, {})
-        with looks.read_once():  # a part of the look around it
+        with cached_reads.read_once():  # a part of the block around it
             assert rows(ours) == 0
         assert version(ours) == 0
-    assert (rows(ours), version(ours)) == (1, 1), "outside of looks each access reads"
-    with looks.read_once():
+    assert (rows(ours), version(ours)) == (1, 1), "outside of blocks each access reads"
+    with cached_reads.read_once():
         assert rows(ours) == 1
 
 
-def test_a_look_sees_at_once_what_its_own_process_commits(opened: OpenedTable) -> None:
-    (ours, looks), (theirs, _) = opened(), opened()
-    with looks.read_once():
+def test_a_block_sees_at_once_what_its_own_process_commits(opened: OpenedTable) -> None:
+    (ours, cached_reads), (theirs, _) = opened(), opened()
+    with cached_reads.read_once():
         assert not ours.exists()
         theirs.create(ROWS.schema, (), {})
         assert not ours.exists()
@@ -70,10 +70,10 @@ def test_a_look_sees_at_once_what_its_own_process_commits(opened: OpenedTable) -
         assert (rows(ours), version(ours)) == (2, 2), "upon what another one committed"
 
 
-def test_a_look_is_of_its_thread_and_ends_by_an_error_too(opened: OpenedTable) -> None:
-    (ours, looks), (theirs, _) = opened(), opened()
+def test_a_block_is_of_its_thread_and_ends_by_an_error_too(opened: OpenedTable) -> None:
+    (ours, cached_reads), (theirs, _) = opened(), opened()
     ours.create(ROWS.schema, (), {})
-    with pytest.raises(KeyError), looks.read_once(), ThreadPoolExecutor(1) as beside:
+    with pytest.raises(KeyError), cached_reads.read_once(), ThreadPoolExecutor(1) as beside:
         assert version(ours) == 0
         theirs.append(ROWS, {})
         assert beside.submit(version, ours).result() == 1
@@ -84,9 +84,13 @@ def test_a_look_is_of_its_thread_and_ends_by_an_error_too(opened: OpenedTable) -
 
 def test_a_commit_on_an_older_state_loses_and_then_sees_why() -> None:
     process = MemoryStore()
-    ours, theirs, looks = process.table("t"), process.opened().table("t"), process.cached_reads
+    ours, theirs, cached_reads = (
+        process.table("t"),
+        process.opened().table("t"),
+        process.cached_reads,
+    )
     ours.create(ROWS.schema, (), {})
-    with looks.read_once():
+    with cached_reads.read_once():
         base = version(ours)
         theirs.append(ROWS, {})
         assert version(ours) == base

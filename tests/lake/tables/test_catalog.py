@@ -18,7 +18,7 @@ from dcp.lake.store.folder_location import FolderLocation
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.object_location import ObjectLocation
 from tests.lake.object_store import BUCKET, SECRET_KEY, ObjectStore
-from tests.lake.tables_at import place_of, table_at
+from tests.lake.tables_at import location_of, table_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ def test_a_table_is_read_and_appended_to_by_files_as_soon_as_it_is_there(
         table.properties()
     rows = pa.table({"id": ["a"]})
     table.create(rows.schema, (), PROPERTIES)
-    assert isinstance(place_of(store.table("control")), FolderLocation)
+    assert isinstance(location_of(store.table("control")), FolderLocation)
     with monkeypatch.context() as patch:
         refuse_statements(store, patch)
         known = store.table("control")
@@ -79,14 +79,14 @@ def test_names_of_folders_that_delta_rs_would_decode_are_left_to_spark(
 ) -> None:
     table = made(store, "docs", f"LOCATION '{tmp_path / folder}'")
     assert isinstance(table, FileTable) == by_files
-    assert not by_files or place_of(table) == FolderLocation(tmp_path / folder)
+    assert not by_files or location_of(table) == FolderLocation(tmp_path / folder)
     assert table.rows("id", "true") == [{"id": "a"}]
 
 
 def test_a_comment_that_looks_like_a_location_is_none(store: SparkStore, tmp_path: Path) -> None:
     table = made(store, "docs", f"COMMENT 'x\nLocation: file:{tmp_path}'")
-    place = place_of(table)
-    assert isinstance(place, FolderLocation) and place.path.name == "docs"
+    location = location_of(table)
+    assert isinstance(location, FolderLocation) and location.path.name == "docs"
     assert table.rows("id", "true") == [{"id": "a"}]
 
 
@@ -104,8 +104,8 @@ def test_views_and_tables_of_other_formats_are_left_to_spark(store: SparkStore) 
 def test_files_out_of_reach_are_left_to_spark_with_one_line(
     store: SparkStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(place: FolderLocation, _: int) -> NoReturn:
-        raise PermissionError(f"{place}: permission denied")
+    def refuse(location: FolderLocation, _: int) -> NoReturn:
+        raise PermissionError(f"{location}: permission denied")
 
     caplog.set_level("DEBUG", "dcp")
     monkeypatch.setattr(FolderLocation, "commits_from", refuse)
@@ -131,7 +131,7 @@ def test_a_table_that_is_dropped_and_made_again_is_found_where_it_is(
     made(store, "docs", f"LOCATION '{tmp_path / 'elsewhere'}'")
     assert table.exists()
     assert table.table_id() != before
-    assert place_of(store.table("docs")) == FolderLocation(tmp_path / "elsewhere")
+    assert location_of(store.table("docs")) == FolderLocation(tmp_path / "elsewhere")
 
 
 def test_no_files_go_to_a_table_that_the_catalog_has_elsewhere_by_then(
@@ -148,8 +148,8 @@ def test_no_files_go_to_a_table_that_the_catalog_has_elsewhere_by_then(
 
 
 def test_tables_whose_commits_a_catalog_coordinates_are_left_to_spark(tmp_path: Path) -> None:
-    place = FolderLocation(tmp_path / "t")
-    table = table_at(place)
+    location = FolderLocation(tmp_path / "t")
+    table = table_at(location)
     table.create(pa.schema({"id": pa.string()}), (), {})
     assert table.read_delta_log() is not None
     log = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
@@ -169,10 +169,10 @@ def test_a_location_on_s3_is_opened_by_the_storage_options(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ObjectStore() as server:
-        place = f"{BUCKET}/catalog/docs"
+        path = f"{BUCKET}/catalog/docs"
         options = options_of_delta_rs(f"s3://{BUCKET}", server.options, {}, {})
         assert options is not None
-        at = table_at(ObjectLocation(f"s3://{place}", options))
+        at = table_at(ObjectLocation(f"s3://{path}", options))
         at.create(pa.schema({"id": pa.string()}), (), PROPERTIES)
         asked: list[str] = []
 
@@ -181,7 +181,7 @@ def test_a_location_on_s3_is_opened_by_the_storage_options(
             return options_of_delta_rs(bucket, server.options, {}, {})
 
         location = LakeLocation(schema="main.travel", way=way)
-        monkeypatch.setattr(SparkTable, "catalog_location", lambda *_: f"s3a://{place}")
+        monkeypatch.setattr(SparkTable, "catalog_location", lambda *_: f"s3a://{path}")
         conf = {"spark.delta.logStore.s3a.impl": LOG_STORE}
         session: Any = SimpleNamespace(conf=conf)
         store = SparkStore(lambda: session, location)

@@ -90,21 +90,19 @@ def test_a_heartbeat_keeps_rows_and_tells_of_them() -> None:
     made = traced(CREATE, apply(0, 3), beat(1, to_round=3), others("OPTIMIZE"), apply(3, 5))
     assert [made.origin(version) for version in (1, 2, 3, 4)] == [1, 1, 1, 4]
     assert made.defect(4) is None
-    assert [made.heartbeat_content(version) for version in (1, 3, 4)] == [
+    assert [made.heartbeat_of(version) for version in (1, 3, 4)] == [
         None,
         {"to_round": 3},
         None,
     ]
     cut = CommitHistory(made.commits[:3])  # the apply is forgotten
-    assert (cut.heartbeat_content(3), cut.origin(3)) == ({"to_round": 3}, 1)
+    assert (cut.heartbeat_of(3), cut.origin(3)) == ({"to_round": 3}, 1)
 
 
 def test_a_heartbeat_that_something_came_before_tells_nothing() -> None:
     late = traced(CREATE, apply(0, 3), apply(1, 5), beat(1, to_round=3))
-    assert late.heartbeat_content(3) is None
-    assert (
-        CommitHistory(late.commits[:1]).heartbeat_content(3) is None
-    )  # who knows what version 2 was
+    assert late.heartbeat_of(3) is None
+    assert CommitHistory(late.commits[:1]).heartbeat_of(3) is None  # who knows what version 2 was
     with_rows = TableCommit(2, NOW, "WRITE", {"heartbeat": {}}, {"numOutputRows": "1"})
     assert not with_rows.keeps_rows
     assert traced(CREATE, apply(0, 3), others("WRITE")).defect(2) is not None

@@ -252,8 +252,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     read = FolderLocation.read_commits
 
-    def noted(place: FolderLocation, versions: Iterable[int]) -> Iterator[CommitFile]:
-        for file in read(place, versions):
+    def noted(location: FolderLocation, versions: Iterable[int]) -> Iterator[CommitFile]:
+        for file in read(location, versions):
             found.append(file.version)
             yield file
 

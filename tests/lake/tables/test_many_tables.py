@@ -80,14 +80,14 @@ def test_the_tables_of_many_collections_are_made_and_read_many_at_once(
     assert replicas_in(lake) == tuple(REPLICAS)
 
 
-def test_tables_that_exist_are_read_once_in_a_look(store: WatchedStore) -> None:
+def test_tables_that_exist_are_read_once_in_a_block(store: WatchedStore) -> None:
     root = f"s3://{BUCKET}/{uuid4().hex}"
     ensure_replicas(
         create_lake(opened(store, root), LakeIdentity("lake-1", "default", "bucket-uuid", 2)),
         REPLICAS,
     )
 
-    def look(lake: LakeTables) -> None:
+    def read(lake: LakeTables) -> None:
         with lake.read_once():
             ensure_replicas(lake, REPLICAS)
             refuse_lost_replica(lake)
@@ -95,9 +95,9 @@ def test_tables_that_exist_are_read_once_in_a_look(store: WatchedStore) -> None:
 
     lake = open_lake(opened(store, root))
     store.forget()
-    look(lake)
+    read(lake)
     assert store.most_at_once >= 8
     assert store.asked.total() <= 6 * (len(REPLICAS) + 1)
     store.forget()
-    look(lake)
+    read(lake)
     assert store.asked == {"LIST": len(REPLICAS) + 1}

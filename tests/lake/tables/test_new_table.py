@@ -78,12 +78,12 @@ def test_the_first_commit_says_what_sparks_would(
 
 
 def test_of_two_that_make_a_table_the_first_one_stands(tmp_path: Path) -> None:
-    place = FolderLocation(tmp_path / "table")
-    assert place.can_commit()
+    location = FolderLocation(tmp_path / "table")
+    assert location.can_commit()
     for number in range(2):
-        commit_table(place, CONTROL, (), {"dcplake.maker": str(number)})
-    assert place.open().metadata().configuration == {"dcplake.maker": "0"}
-    assert [*place.commits_from(0)] == [0]
+        commit_table(location, CONTROL, (), {"dcplake.maker": str(number)})
+    assert location.open().metadata().configuration == {"dcplake.maker": "0"}
+    assert [*location.commits_from(0)] == [0]
 
 
 def test_properties_are_set_and_removed_as_by_spark(spark: "SparkSession", tmp_path: Path) -> None:
@@ -108,16 +108,16 @@ def test_properties_are_set_and_removed_as_by_spark(spark: "SparkSession", tmp_p
 
 
 def test_properties_that_many_set_at_once_are_all_there(tmp_path: Path) -> None:
-    place = FolderLocation(tmp_path / "table")
-    assert place.can_commit()
-    commit_table(place, CHANGES, ("round",), NO_VECTORS)
+    location = FolderLocation(tmp_path / "table")
+    assert location.can_commit()
+    commit_table(location, CHANGES, ("round",), NO_VECTORS)
     names = [f"dcplake.{number}" for number in range(8)]
     with ThreadPoolExecutor(len(names)) as pool:
-        assert all(pool.map(lambda name: commit_properties(place, {name: "1"}), names))
-    assert place.open().metadata().configuration == NO_VECTORS | dict.fromkeys(names, "1")
-    before = place.open().version()
-    assert commit_properties(place, {names[0]: "1"})
-    assert place.open().version() == before, "nothing to change makes no commit"
+        assert all(pool.map(lambda name: commit_properties(location, {name: "1"}), names))
+    assert location.open().metadata().configuration == NO_VECTORS | dict.fromkeys(names, "1")
+    before = location.open().version()
+    assert commit_properties(location, {names[0]: "1"})
+    assert location.open().version() == before, "nothing to change makes no commit"
 
 
 def test_deltas_own_properties_are_left_to_spark() -> None:
@@ -126,18 +126,18 @@ def test_deltas_own_properties_are_left_to_spark() -> None:
 
 
 def test_a_table_that_gets_a_feature_meanwhile_is_left_to_spark(tmp_path: Path) -> None:
-    place = FolderLocation(tmp_path / "table")
-    assert place.can_commit()
-    commit_table(place, CHANGES, ("round",), NO_VECTORS)
+    location = FolderLocation(tmp_path / "table")
+    assert location.can_commit()
+    commit_table(location, CHANGES, ("round",), NO_VECTORS)
     [protocol] = [
         json.loads(line)
-        for line in (place.path / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+        for line in (location.path / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
         if "protocol" in line
     ]
     protocol["protocol"]["writerFeatures"].append("inCommitTimestamp")
-    place.commit(1, json.dumps(protocol).encode())
-    assert not commit_properties(place, {"dcplake.a": "1"})
-    assert place.open().version() == 1
+    location.commit(1, json.dumps(protocol).encode())
+    assert not commit_properties(location, {"dcplake.a": "1"})
+    assert location.open().version() == 1
 
 
 def test_properties_are_set_while_others_commit_again_and_again(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_properties_are_set_while_others_commit_again_and_again(tmp_path: Path) 
                 raise FileExistsError
             FolderLocation.commit(self, version, content)
 
-    place = FolderLocation(tmp_path)
-    assert place.can_commit()
-    commit_table(place, CHANGES, ("round",), NO_VECTORS)
+    location = FolderLocation(tmp_path)
+    assert location.can_commit()
+    commit_table(location, CHANGES, ("round",), NO_VECTORS)
     assert commit_properties(BusyLocation(tmp_path), {"dcplake.b": "1"})
-    assert place.open().metadata().configuration == NO_VECTORS | {"dcplake.b": "1"}
+    assert location.open().metadata().configuration == NO_VECTORS | {"dcplake.b": "1"}

@@ -429,10 +429,10 @@ def test_rows_whose_commit_cannot_be_read_back_may_have_been_written(table: Tabl
 
 
 def test_a_store_that_another_driver_tries_has_no_table_for_that(server: ObjectStore) -> None:
-    place = server.location(uuid4().hex)
-    trial = place.trial()
+    location = server.location(uuid4().hex)
+    trial = location.trial()
     trial.write()
-    assert not place.has_delta_log() and not table_at(place).exists()
+    assert not location.has_delta_log() and not table_at(location).exists()
     trial.delete()
 
 
@@ -447,42 +447,42 @@ def test_a_root_in_a_table_is_refused(server: ObjectStore) -> None:
 
 def test_data_is_found_behind_many_deletion_vectors(server: ObjectStore) -> None:
     prefix = uuid4().hex
-    place = server.location(prefix)
+    location = server.location(prefix)
     for number in range(1000):
         server.write(f"{prefix}/deletion_vector_{number:04}.bin", b"", days_old=0)
-    assert not place.has_data()
+    assert not location.has_data()
     server.write(f"{prefix}/part-0.parquet", b"PAR1", days_old=0)
-    assert place.has_data()
+    assert location.has_data()
 
 
 def test_what_killed_processes_left_in_a_log_is_removed_after_a_day(server: ObjectStore) -> None:
     prefix = uuid4().hex
-    place = server.location(prefix)
-    make_table(place)
+    location = server.location(prefix)
+    make_table(location)
     names = (".a.dcplake-probe", f".{1:020}.crc.b.tmp", f".{2:020}.crc.c.tmp", "d.tmp", ".e.crc")
     for name in names:
         server.write(f"{prefix}/{DELTA_LOG}/{name}", b"{}", days_old=0 if ".c." in name else 2)
     asked: list[str] = []
     server.answer = lambda request: asked.append(kind_of(request))
     for _ in range(2):
-        place.tidy_delta_log()
+        location.tidy_delta_log()
     server.answer = lambda _: None
     assert asked == ["LIST", "DELETE", "LIST"]
     assert sorted(server.names(f"{prefix}/{DELTA_LOG}")) == sorted([*names[2:], f"{0:020}.json"])
 
 
 def test_a_folder_that_this_user_may_not_read_is_not_asked_by_spark_too(tmp_path: Path) -> None:
-    place = FolderLocation(tmp_path / "t")
-    log = place.path / DELTA_LOG
+    location = FolderLocation(tmp_path / "t")
+    log = location.path / DELTA_LOG
     log.mkdir(parents=True)
-    make_table(place)
+    make_table(location)
     user = os.geteuid()
     log.chmod(0)
     if user == 0:
         os.seteuid(65534)  # root may read all
     try:
         with pytest.raises(SetupError, match="this user may not read or write it"):
-            table_at(place).properties()
+            table_at(location).properties()
     finally:
         os.seteuid(user)
         log.chmod(0o755)
@@ -534,13 +534,13 @@ def test_keys_that_are_renewed_while_a_file_is_written_are_found(
 
 def test_a_task_whose_secret_cannot_be_read_says_which(table: Table, tmp_path: Path) -> None:
     secret = Path(table.store.options["secret_access_key_file"])
-    place = table.location
+    location = table.location
     content = secret.read_text()
     bucket_store._bucket.cache_clear()
     secret.unlink()
     try:
         with pytest.raises(DcplakeError, match=r"secret_access_key_file: cannot read the file"):
-            place.commit(1, b"")
+            location.commit(1, b"")
     finally:
         secret.write_text(content)
 
@@ -572,15 +572,15 @@ def test_a_name_with_special_characters_is_the_same_place_for_all(server: Object
     for name in ("a#b", "a?b", SPECIAL):
         prefix = f"{uuid4().hex}/{name}"
         root = f"s3://{BUCKET}/{prefix}"
-        location = LakeLocation(root=root, way=lambda _: server.location("").way)
-        table = SparkStore(no_spark, location).table("t")
-        place = tables_at.place_of(table)
-        assert isinstance(place, ObjectLocation) and str(place) == f"{root}/t"
-        make_table(place)
-        commit_file(place, write_file(place))
+        lake_location = LakeLocation(root=root, way=lambda _: server.location("").way)
+        table = SparkStore(no_spark, lake_location).table("t")
+        location = tables_at.location_of(table)
+        assert isinstance(location, ObjectLocation) and str(location) == f"{root}/t"
+        make_table(location)
+        commit_file(location, write_file(location))
         table.append(CHANGES_ROW, {})
         assert sorted(row["round"] for row in table.rows("round", "true")) == [1, 1, 1, 1, 2]
-        place.open().create_checkpoint()
+        location.open().create_checkpoint()
         made = server.names(f"{prefix}/t")
         assert len(made) == 7, (name, made)
 
@@ -608,13 +608,13 @@ def test_a_profile_that_becomes_empty_leaves_all_readers_the_last_key(
     options = {name: table.store.options[name] for name in ("endpoint", "allow_http")}
     way = options_of_delta_rs(f"s3://{BUCKET}", options, {})
     assert way is not None
-    place = ObjectLocation(table.location.url, way)
-    lake_table = table_at(place)
+    location = ObjectLocation(table.location.url, way)
+    lake_table = table_at(location)
     assert lake_table.rows("round", "true") == []
     profile.write_text("")
     lake_table.append(CHANGES_ROW, {})
     profile.unlink()
-    assert table_at(place).rows("round", "true") == [{"round": 2}]
+    assert table_at(location).rows("round", "true") == [{"round": 2}]
     monkeypatch.setattr(bucket_store, "_KEYS_LAST", timedelta(0))
     keys_of = bucket_store._bucket(f"s3://{BUCKET}", tuple(sorted(way.items())))
     assert keys_of()["access_key_id"] == ACCESS_KEY

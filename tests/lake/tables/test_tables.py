@@ -46,7 +46,7 @@ from tests.lake.conftest import NewLake
 from tests.lake.figures import figures_of
 from tests.lake.given_rows import given_rows
 from tests.lake.log_model import LogModel, apply_pending, read_documents
-from tests.lake.tables_at import no_spark, place_of
+from tests.lake.tables_at import location_of, no_spark
 from tests.lake.versions import version_in
 
 if TYPE_CHECKING:
@@ -215,9 +215,9 @@ def test_two_drivers_make_one_lake(spark: "SparkSession", tmp_path: Path) -> Non
 
 def in_files(frame: "DataFrame", lake: LakeTables) -> TaskFiles:
     """Let tasks write the rows of a frame into files of the log."""
-    place = place_of(lake.changes)
+    location = location_of(lake.changes)
     contents = FileContents(CHANGES, CHANGES_STATISTICS, 1_000_000)
-    return TaskFiles(frame, lambda batches: batches, place, contents, {})
+    return TaskFiles(frame, lambda batches: batches, location, contents, {})
 
 
 def appended_files(frame: "DataFrame", lake: LakeTables) -> Append:

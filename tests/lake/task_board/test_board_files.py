@@ -1,4 +1,4 @@
-"""The task board: what is written, who may read it, what is no news; and what a look says."""
+"""The task board: what is written, who may read it, what is no news; and what a task says."""
 
 import json
 import math
@@ -151,30 +151,30 @@ def test_window_full_is_a_share_of_the_time_of_all_windows() -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> BoardFolder:
+def board(tmp_path: Path) -> BoardFolder:
     return BoardFolder("lake", str(tmp_path))
 
 
-def wait_for(place: BoardFolder, count: int) -> list[TaskStats]:
+def wait_for(board: BoardFolder, count: int) -> list[TaskStats]:
     end = monotonic() + 90
-    while len(all_stats := read_board(place)) != count:
+    while len(all_stats := read_board(board)) != count:
         assert monotonic() < end, all_stats
         sleep(0.05)
     return all_stats
 
 
-def test_a_board_shows_a_task_while_it_runs(place: BoardFolder) -> None:
-    with shown_on_board(place, "task", watcher([READY]).stats):
-        first = wait_for(place, 1)[0]
-        while read_board(place)[0].at == first.at:
+def test_a_board_shows_a_task_while_it_runs(board: BoardFolder) -> None:
+    with shown_on_board(board, "task", watcher([READY]).stats):
+        first = wait_for(board, 1)[0]
+        while read_board(board)[0].at == first.at:
             sleep(0.05)
-        assert not list(place.folder.glob("*.new")) or wait_for(place, 1)
-    assert read_board(place) == []
-    assert list(place.folder.iterdir()) == []
+        assert not list(board.folder.glob("*.new")) or wait_for(board, 1)
+    assert read_board(board) == []
+    assert list(board.folder.iterdir()) == []
 
 
-def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: BoardFolder) -> None:
-    folder = place.make()
+def test_stats_of_tasks_that_are_gone_or_silent_are_removed(board: BoardFolder) -> None:
+    folder = board.make()
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     stats = watcher([READY]).stats()
@@ -190,24 +190,24 @@ def test_looks_of_tasks_that_are_gone_or_silent_are_removed(place: BoardFolder) 
     os.utime(folder / "torn.task.json", (0, 0))
     (folder / "newer.task.json").write_text('{"format": 4}')
     (folder / "other.txt").write_text("not ours")
-    assert [each.task for each in read_board(place)] == [stats.task, "elsewhere"]
+    assert [each.task for each in read_board(board)] == [stats.task, "elsewhere"]
     left = {file.name for file in folder.iterdir()}
     assert left == {"here.task.json", "elsewhere.task.json", "newer.task.json", "other.txt"}
 
 
 @pytest.mark.parametrize("skew_seconds", [-86_400, -31, 31, 86_400])
 def test_machines_that_share_a_board_need_not_agree_on_the_time(
-    place: BoardFolder, skew_seconds: float, monkeypatch: pytest.MonkeyPatch
+    board: BoardFolder, skew_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others' clocks, then our own: none says how old a file is."""
-    folder = place.make()
+    folder = board.make()
     stats = watcher([READY]).stats()
     skewed = datetime.now(UTC) + timedelta(seconds=skew_seconds)
     theirs = replace(stats, host="another-host", at=skewed)
     put(folder, "theirs", theirs)
     put(folder, "ours", replace(stats, task="ours", at=skewed))
     for _ in range(2):
-        assert [each.task for each in read_board(place)] == [stats.task, "ours"]
+        assert [each.task for each in read_board(board)] == [stats.task, "ours"]
         monkeypatch.setattr("dcp.lake.task_board.board_files.time", lambda: time() - skew_seconds)
     assert {file.name for file in folder.iterdir()} == {"theirs.task.json", "ours.task.json"}
 
@@ -217,24 +217,24 @@ def test_machines_that_share_a_board_need_not_agree_on_the_time(
     [("another-host", 31, True), ("another-host", 3700, False), (socket.gethostname(), 31, False)],
 )
 def test_a_silent_task_is_no_news_and_another_machines_file_stays(
-    place: BoardFolder, host: str, seconds_ago: float, is_left: bool
+    board: BoardFolder, host: str, seconds_ago: float, is_left: bool
 ) -> None:
-    file = put(place.make(), "x", replace(watcher([]).stats(), host=host), seconds_ago)
-    assert read_board(place) == []
+    file = put(board.make(), "x", replace(watcher([]).stats(), host=host), seconds_ago)
+    assert read_board(board) == []
     assert file.exists() == is_left
 
 
 def test_who_may_only_read_a_board_goes_by_the_own_clock(
-    place: BoardFolder, monkeypatch: pytest.MonkeyPatch
+    board: BoardFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(**_: object) -> None:
         raise PermissionError("read only")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refused)
-    folder = place.make()
+    folder = board.make()
     put(folder, "old", watcher([]).stats(), seconds_ago=31)
     put(folder, "new", replace(watcher([]).stats(), task="new"))
-    assert [each.task for each in read_board(place)] == ["new"]
+    assert [each.task for each in read_board(board)] == ["new"]
 
 
 def put(folder: Path, name: str, stats: TaskStats, seconds_ago: float = 0) -> Path:
@@ -265,12 +265,12 @@ def put(folder: Path, name: str, stats: TaskStats, seconds_ago: float = 0) -> Pa
     ],
     ids=str,
 )
-def test_a_damaged_file_hides_no_other_task(place: BoardFolder, damage: dict[str, Any]) -> None:
-    folder, good = place.make(), watcher([]).stats()
+def test_a_damaged_file_hides_no_other_task(board: BoardFolder, damage: dict[str, Any]) -> None:
+    folder, good = board.make(), watcher([]).stats()
     put(folder, "good", good)
     (folder / "bad.task.json").write_text(json.dumps(good.to_json() | damage))
     os.mkfifo(folder / "pipe.task.json")
-    assert [each.task for each in read_board(place)] == [good.task]
+    assert [each.task for each in read_board(board)] == [good.task]
 
 
 def test_a_folder_of_an_unknown_user_is_refused_by_the_settings_name() -> None:
@@ -278,9 +278,9 @@ def test_a_folder_of_an_unknown_user_is_refused_by_the_settings_name() -> None:
         read_board(BoardFolder("lake", "~nobody-here/x"))
 
 
-def test_a_task_that_begins_removes_what_killed_ones_left(place: BoardFolder) -> None:
+def test_a_task_that_begins_removes_what_killed_ones_left(board: BoardFolder) -> None:
     """Nobody may ever look; each run would leave one file more."""
-    folder = place.make()
+    folder = board.make()
     stats = watcher([READY]).stats()
     put(folder, "dead", stats, seconds_ago=31)
     put(folder, "here", stats)
@@ -288,7 +288,7 @@ def test_a_task_that_begins_removes_what_killed_ones_left(place: BoardFolder) ->
         unfinished = folder / f"{name}.task.new"
         unfinished.write_text('{"format"')
         os.utime(unfinished, (time() - seconds_ago, time() - seconds_ago))
-    with shown_on_board(place, "new", watcher([READY]).stats):
+    with shown_on_board(board, "new", watcher([READY]).stats):
         left = {file.name for file in folder.iterdir() if not file.name.startswith("new-")}
         assert left == {"here.task.json", "writing.task.new"}
 
@@ -300,14 +300,14 @@ def test_a_board_that_cannot_be_written_stops_no_task(
     with shown_on_board(BoardFolder("lake", str(tmp_path / "file")), "task", watcher([]).stats):
         pass
     assert "what this task sees is shown nowhere" in caplog.text
-    place = BoardFolder("lake", str(tmp_path))
+    board = BoardFolder("lake", str(tmp_path))
 
     def broken() -> TaskStats:
         raise RuntimeError("a bug in what is shown")
 
-    with shown_on_board(place, "task", broken):
+    with shown_on_board(board, "task", broken):
         sleep(0.7)
-        assert read_board(place) == []
+        assert read_board(board) == []
 
 
 @pytest.fixture
@@ -319,13 +319,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_machines_own_folder_is_private(machine: Path) -> None:
-    place = BoardFolder("lake")
-    assert read_board(place) == []
-    folder = place.make()
+    board = BoardFolder("lake")
+    assert read_board(board) == []
+    folder = board.make()
     assert folder == machine / f"dcplake-stats-{os.getuid()}" / "lake"
     assert [each.stat().st_mode & 0o777 for each in (folder, folder.parent)] == [0o700, 0o700]
     folder.parent.chmod(0o777)
-    for attempt in (place.make, lambda: read_board(place)):
+    for attempt in (board.make, lambda: read_board(board)):
         with pytest.raises(ConfigError, match="expected our own with 0o700"):
             attempt()
 

@@ -527,8 +527,8 @@ def test_what_collections_hold_follows_a_naive_model(writes: list[tuple[str, int
             found = cluster.state_at(0, at, collection=number)
             assert {key: document.seqno for key, document in found.items()} == documents
     newest = cluster.bucket.vbuckets[0].data.newest.versions
-    live = {(v.collection, v.key): v.seqno for v in newest if v.is_live}
-    assert live == {(n, key): s for n, keys in held[-1].items() for key, s in keys.items()}
+    existing = {(v.collection, v.key): v.seqno for v in newest if v.is_mutation}
+    assert existing == {(n, key): s for n, keys in held[-1].items() for key, s in keys.items()}
 
 
 def _forget_told_again(cluster: ProducerCluster, held: list[dict[int, dict[bytes, int]]]) -> None:

@@ -115,7 +115,7 @@ def _refused(cluster: ProducerCluster, vbucket: int, writes: int) -> list[str]:
     return found
 
 
-def test_a_log_that_cannot_be_written_keeps_nobody_else_out(
+def test_a_disk_log_that_cannot_be_written_keeps_nobody_else_out(
     one_broken: tuple[ProducerCluster, list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster, _ = one_broken
@@ -130,7 +130,7 @@ def test_a_log_that_cannot_be_written_keeps_nobody_else_out(
     assert not bucket.writes.has_room
 
 
-def test_a_log_that_cannot_be_written_is_not_tried_with_each_write(
+def test_a_disk_log_that_cannot_be_written_is_not_tried_with_each_write(
     one_broken: tuple[ProducerCluster, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, attempts = one_broken
@@ -144,7 +144,7 @@ def test_a_log_that_cannot_be_written_is_not_tried_with_each_write(
     assert len(attempts) == 2
 
 
-def test_while_far_too_much_waits_for_broken_logs_none_may_write(
+def test_while_far_too_much_waits_for_broken_disk_logs_none_may_write(
     one_broken: tuple[ProducerCluster, list[str]],
 ) -> None:
     cluster, _ = one_broken

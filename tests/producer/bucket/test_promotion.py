@@ -89,7 +89,7 @@ def test_a_replica_that_was_ahead_goes_back(trio: ProducerCluster) -> None:
     assert_survivor_is_equal(trio)
 
 
-def test_the_next_living_node_with_a_replica(trio: ProducerCluster) -> None:
+def test_the_next_running_node_with_a_replica(trio: ProducerCluster) -> None:
     trio.set(b"k", b"1")
     trio.wait_until_replicated()
     trio.kill_node(1)
@@ -97,11 +97,11 @@ def test_the_next_living_node_with_a_replica(trio: ProducerCluster) -> None:
     assert (trio.vbucket_owner(0), trio.high_seqno(0)) == (2, 1)
 
 
-def test_without_a_living_replica_nothing_is_done(make_cluster: MakeCluster) -> None:
+def test_without_a_replica_on_a_running_node_nothing_is_done(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(nodes=3, vbuckets=3, replicas=1)
     cluster.kill_node(1)
     before, rev = cluster.failover_log(0), cluster.bucket.map.rev
-    with pytest.raises(ValueError, match="no living node with a replica of vbucket 0"):
+    with pytest.raises(ValueError, match="no running node with a replica of vbucket 0"):
         cluster.failover(0)
     assert (cluster.failover_log(0), cluster.bucket.map.rev) == (before, rev)
     assert cluster.set(b"k", b"1").value == b"1"

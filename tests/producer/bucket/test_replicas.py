@@ -217,7 +217,7 @@ def test_a_node_that_is_away_for_a_while(pair: ProducerCluster, node: int) -> No
     _one_document(pair)
     pair.kill_node(node)
     write_everything(pair)
-    pair.wait_until_replicated()  # of those that live
+    pair.wait_until_replicated()  # of those on running nodes
     replica = pair.bucket.replicas.at(node, 1 - node)
     assert replica is not None
     assert replica.high_seqno < pair.high_seqno(1 - node)
@@ -334,7 +334,7 @@ def test_a_disk_that_refuses_what_a_replica_received_is_told(
 def test_connections_between_nodes_share_windows(
     make_cluster: Callable[..., ProducerCluster],
 ) -> None:
-    """Two have 4 MiB each; more than eight share 32 MiB, and those that live are told."""
+    """Two have 4 MiB each; more than eight share 32 MiB, and those that remain are told."""
     cluster = make_cluster(nodes=2, vbuckets=20, replicas=3)
 
     def windows() -> set[int]:

@@ -1,4 +1,4 @@
-"""The source of a stream's items: memory while it keeps up, else the disk; over real sockets.
+"""Where a stream takes its items from: memory while it keeps up, else the disk; over real sockets.
 
 The numbers are those of the DCP concepts document, where it gives any.
 """

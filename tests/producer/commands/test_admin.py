@@ -59,7 +59,7 @@ def test_nodes_are_killed_and_restored(trio: ProducerCluster) -> None:
         admin.kill(3)
         assert not admin.nodes()[2].alive
         admin.kill(2)
-        with pytest.raises(SourceError, match="no other living node"):
+        with pytest.raises(SourceError, match="no other running node"):
             admin.failover(1)
         _order(trio, b"node.restore", b"3")
         admin.failover(1)

@@ -124,7 +124,7 @@ def test_keys_tell_what_is_kept_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "live", "deleted", "document", "visible"),
+    ("content", "mutation", "deleted", "document", "visible"),
     [
         (COMMIT, True, False, True, True),
         (DELETION, False, True, True, True),
@@ -135,10 +135,10 @@ def test_keys_tell_what_is_kept_once() -> None:
     ],
 )
 def test_what_a_version_is(
-    content: Content, live: bool, deleted: bool, document: bool, visible: bool
+    content: Content, mutation: bool, deleted: bool, document: bool, visible: bool
 ) -> None:
     found = _version(content)
-    assert (found.is_live, found.is_deleted) == (live, deleted)
+    assert (found.is_mutation, found.is_deleted) == (mutation, deleted)
     assert (found.is_document, found.is_visible) == (document, visible)
 
 

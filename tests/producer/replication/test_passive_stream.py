@@ -215,7 +215,7 @@ def test_no_stream_is_asked_for_without_room_and_none_is_forgotten() -> None:
     assert fed.streams.retry_at is None
 
 
-def test_a_log_that_cannot_be_is_asked_for_again_after_a_wait() -> None:
+def test_a_failover_log_that_cannot_be_is_asked_for_again_after_a_wait() -> None:
     """Though the answer to the CLOSE_STREAM of what was accepted comes at once."""
     fed = FedReplica(_replica(), None)
     fed.answer(Status.SUCCESS, m.FailoverLogAnswer((FailoverEntry(0, 0),)))

@@ -271,7 +271,7 @@ def _begin_removal(cluster: ProducerCluster) -> tuple[Thread, list[str]]:
     return thread, errors
 
 
-def test_a_rebalance_whose_source_is_lost(make_cluster: MakeCluster) -> None:
+def test_a_rebalance_whose_active_node_is_lost(make_cluster: MakeCluster) -> None:
     """Every vbucket is where it was when the node is back."""
     cluster = make_cluster(nodes=2, vbuckets=2, replicas=1)
     cluster.hang_node(1)

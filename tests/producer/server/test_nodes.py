@@ -305,7 +305,7 @@ def test_vbuckets_that_there_are_not(
         question(cluster, vbucket)
 
 
-def test_the_last_living_node_is_not_killed_over_the_protocol(
+def test_the_last_running_node_is_not_killed_over_the_protocol(
     make_cluster: MakeCluster, connect: Connect
 ) -> None:
     """Nobody could say that it is to be restored."""
@@ -314,7 +314,7 @@ def test_the_last_living_node_is_not_killed_over_the_protocol(
     client = connect(cluster, 1).log_in()
     refused = client.call(m.IoctlSet(b"node.kill", b"2"), Opcode.IOCTL_SET)
     assert refused.status == Status.EINVAL
-    assert b"found no other living node" in refused.value
+    assert b"found no other running node" in refused.value
     client.ok(m.IoctlSet(b"node.restore", b"1"), Opcode.IOCTL_SET)
     client.ok(m.IoctlSet(b"node.kill", b"2"), Opcode.IOCTL_SET)
     assert client.is_closed()

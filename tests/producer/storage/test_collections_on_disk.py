@@ -115,8 +115,8 @@ class Driven:
         with self.data.disk.scan(0) as scan:
             assert _seqnos(scan) == model.held(persisted)
         held = set(model.held(len(model.items)))
-        live = [v for v in model.items if v.seqno in held and v.is_live]
-        counts = {c: sum(v.collection == c for v in live) for c in COLLECTIONS}
+        current = [v for v in model.items if v.seqno in held and v.is_mutation]
+        counts = {c: sum(v.collection == c for v in current) for c in COLLECTIONS}
         assert self.data.newest.document_counts() == {
             c: count for c, count in counts.items() if count
         }

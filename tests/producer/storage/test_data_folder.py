@@ -276,7 +276,7 @@ def _forget_bucket(folder: Path) -> None:
         (_change(manifests=[{}]), ConfigError, r"manifests: found \[\{\}\], expected a list of m"),
         (_change(ended_at=[1]), ConfigError, "ended_at: found 1, expected 2"),
         (_change_log, DiskFormatError, "found vbucket 0, expected 1"),
-        (_forget_bucket, ConfigError, "found logs of vbuckets without a bucket.json"),
+        (_forget_bucket, ConfigError, "found disk logs of vbuckets without a bucket.json"),
     ],
 )
 def test_a_folder_that_cannot_be_read(

@@ -95,14 +95,14 @@ def test_a_torn_tail_is_a_crash_at_the_batch_before(open_cluster: Open, folder: 
     """Also after a stop in good order: the folder then is not what it was."""
     first = open_cluster(folder)
     ends = {0: folder.parent / "none"}
-    log = folder / "vb_0.log"
+    disk_log = folder / "vb_0.log"
     for n in range(3):
         write(first, b"a", b"k%d" % n)
         flush_all(first)
-        ends[log.stat().st_size] = folder
+        ends[disk_log.stat().st_size] = folder
     first.stop()
     uuid = first.failover_log(0).current_uuid
-    for step, size in enumerate(range(150, log.stat().st_size, 37)):
+    for step, size in enumerate(range(150, disk_log.stat().st_size, 37)):
         torn = Path(shutil.copytree(folder, folder.with_name(f"torn{step}")))
         with (torn / "vb_0.log").open("r+b") as file:
             file.truncate(size)

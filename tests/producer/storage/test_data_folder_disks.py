@@ -203,7 +203,7 @@ def test_a_compaction_that_cannot_be_written_keeps_nothing_from_the_disk(
         patched.setattr(OsFile, "replace", failing)
         write_until(60)
     assert attempts == 1  # until the compactor's turn
-    assert "vbucket 0: cannot compact the log, which stays as it is: [Errno 28]" in caplog.text
+    assert "vbucket 0: cannot compact the disk log, which stays as it is: [Errno 28]" in caplog.text
     assert "vb_0.log" in caplog.text
     size = cluster.bucket.vbuckets[0].data.disk.size_bytes
     assert cluster.remove_stale() > size // 2

@@ -28,7 +28,7 @@ class CrashError(Exception):
 
 
 @dataclass(frozen=True)
-class Log:
+class WrittenFile:
     """A file and what a store tells that is opened with its first so many bytes."""
 
     data: bytes
@@ -36,7 +36,7 @@ class Log:
 
 
 @pytest.fixture(params=[False, True], ids=["as written", "compacted first"])
-def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
+def disk_log(request: pytest.FixtureRequest, tmp_path: Path) -> WrittenFile:
     path = tmp_path / "written.vb"
     store = VbucketStore(OsFile(path), 0)
     steps = STEPS
@@ -51,7 +51,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Log:
     for step in steps:
         step(store)
         told_at[store.size_bytes] = told(store)
-    return Log(path.read_bytes(), told_at)
+    return WrittenFile(path.read_bytes(), told_at)
 
 
 def in_memory(data: bytes) -> MemoryFile:
@@ -60,21 +60,21 @@ def in_memory(data: bytes) -> MemoryFile:
     return file
 
 
-def test_a_truncated_log_holds_its_whole_batches(log: Log) -> None:
-    for size in range(min(log.told_at), len(log.data) + 1):
-        file = in_memory(log.data[:size])
+def test_a_truncated_disk_log_holds_its_whole_batches(disk_log: WrittenFile) -> None:
+    for size in range(min(disk_log.told_at), len(disk_log.data) + 1):
+        file = in_memory(disk_log.data[:size])
         store = VbucketStore(file, 0)
-        whole = max(end for end in log.told_at if end <= size)
-        assert told(store) == log.told_at[whole]
+        whole = max(end for end in disk_log.told_at if end <= size)
+        assert told(store) == disk_log.told_at[whole]
         assert file.size_bytes == whole
         store.write(items([store.persisted_seqno + 1]), b"goes on")
         assert told(VbucketStore(file, 0)) == told(store)
 
 
-def test_a_flipped_bit_loses_the_last_batch_or_is_refused(log: Log) -> None:
-    ends = sorted(log.told_at)
-    for place in range(ends[0], len(log.data)):
-        data = bytearray(log.data)
+def test_a_flipped_bit_loses_the_last_batch_or_is_refused(disk_log: WrittenFile) -> None:
+    ends = sorted(disk_log.told_at)
+    for place in range(ends[0], len(disk_log.data)):
+        data = bytearray(disk_log.data)
         data[place] ^= 1 << place % 8
         file = in_memory(bytes(data))
         if place < ends[-2]:
@@ -83,15 +83,17 @@ def test_a_flipped_bit_loses_the_last_batch_or_is_refused(log: Log) -> None:
             continue
         store = VbucketStore(file, 0)
         whole = max(end for end in ends if end <= place)
-        assert told(store) == log.told_at[whole]
+        assert told(store) == disk_log.told_at[whole]
         assert file.size_bytes == whole
 
 
 @pytest.mark.parametrize("size", [1, FILE_HEADER_BYTES - 1])
-def test_less_than_a_file_header_is_no_log(tmp_path: Path, size: int) -> None:
+def test_less_than_a_file_header_is_no_disk_log(tmp_path: Path, size: int) -> None:
     path = tmp_path / "0.vb"
     path.write_bytes(b"\0" * size)
-    with pytest.raises(DiskFormatError, match=f"found {size} bytes, expected 40 or more: no log"):
+    with pytest.raises(
+        DiskFormatError, match=f"found {size} bytes, expected 40 or more: no disk log"
+    ):
         VbucketStore(OsFile(path), 0)
 
 
@@ -211,7 +213,7 @@ def test_everything_is_synced_before_it_is_acknowledged(tmp_path: Path, disk: Di
 
 
 @pytest.mark.parametrize("steps", range(4))
-def test_a_crash_in_a_compaction_leaves_the_old_log_or_the_new(
+def test_a_crash_in_a_compaction_leaves_the_old_disk_log_or_the_new(
     tmp_path: Path, disk: Disk, steps: int
 ) -> None:
     path = tmp_path / "0.vb"

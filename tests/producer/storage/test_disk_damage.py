@@ -17,7 +17,7 @@ from tests.producer.kept_clusters import flush_all
 FILE_HEADER_BYTES = 40
 
 
-def _log_of_three(path: Path) -> list[int]:
+def _disk_log_of_three(path: Path) -> list[int]:
     """Write three batches; return where each ends."""
     store = VbucketStore(OsFile(path), 0)
     ends = []
@@ -34,10 +34,10 @@ def _flip(path: Path, place: int) -> bytes:
     return bytes(data)
 
 
-def test_a_log_that_is_damaged_before_its_last_batch_is_refused(tmp_path: Path) -> None:
+def test_a_disk_log_that_is_damaged_before_its_last_batch_is_refused(tmp_path: Path) -> None:
     """Wherever it is; nobody's documents go, and nothing is written beside."""
     path = tmp_path / "vb_0.log"
-    begin, middle, _ = _log_of_three(path)
+    begin, middle, _ = _disk_log_of_three(path)
     whole = path.read_bytes()
     for place in range(FILE_HEADER_BYTES, middle):
         path.write_bytes(whole)
@@ -56,7 +56,7 @@ def test_a_torn_last_batch_is_cut_off_in_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_torn: bool
 ) -> None:
     path = tmp_path / "vb_0.log"
-    ends = _log_of_three(path)
+    ends = _disk_log_of_three(path)
     if is_torn:
         path.write_bytes(path.read_bytes()[:-1])
     else:

@@ -85,7 +85,7 @@ def _or_error(read: Callable[[], Found]) -> Found | None:
 
 
 @pytest.mark.parametrize("history", HISTORIES)
-def test_any_byte_of_a_log_may_change_and_no_wrong_one_is_read(
+def test_any_byte_of_a_disk_log_may_change_and_no_wrong_one_is_read(
     history: Callable[[OsFile], VbucketStore], tmp_path: Path
 ) -> None:
     """And a change of what is read is never passed over, nor written anew by compaction."""
@@ -100,7 +100,7 @@ def test_any_byte_of_a_log_may_change_and_no_wrong_one_is_read(
         lambda: _by_seqno(store, live_seqnos),
     ]
     right = [read() for read in readers]
-    live = {
+    current = {
         place
         for each in right[0].values()
         for place in range(whole.rindex(each), whole.rindex(each) + len(each))
@@ -112,9 +112,9 @@ def test_any_byte_of_a_log_may_change_and_no_wrong_one_is_read(
         path.write_bytes(damaged)
         found = [_or_error(read) for read in readers]
         assert all(each in (expected, None) for each, expected in zip(found, right, strict=True))
-        is_live = place in live
-        assert [found[0] is None, found[1] is None, found[3] is None] == [is_live] * 3
-        if is_live:
+        is_current = place in current
+        assert [found[0] is None, found[1] is None, found[3] is None] == [is_current] * 3
+        if is_current:
             failed += 1
             with pytest.raises(OSError, match=f"at byte .*{path.name}|{path.name}.*at"):
                 store.compact()
@@ -139,7 +139,7 @@ def test_the_crc_behind_each_frame_does_not_depend_on_the_parts(
     assert crcs.behind.tolist() == [crc32(whole[:end], begin) for end in ends]
 
 
-def test_a_log_in_memory_is_read_without_a_check() -> None:
+def test_a_disk_log_in_memory_is_read_without_a_check() -> None:
     file = MemoryFile()
     store = VbucketStore(file, 0)
     store.write([item(1), item(2)], b"")
@@ -162,12 +162,12 @@ PLAIN = (HelloFeature.XERROR, HelloFeature.SELECT_BUCKET, HelloFeature.COLLECTIO
 
 def _damage(folder: Path, key: bytes, offset: int, byte: int) -> int:
     """Change a byte of a document's frame; return where the frame begins."""
-    log = folder / "vb_0.log"
-    data = bytearray(log.read_bytes())
+    disk_log = folder / "vb_0.log"
+    data = bytearray(disk_log.read_bytes())
     start = data.index(b"\0" + key) - 24 - 31
     assert data[start + offset] != byte
     data[start + offset] = byte
-    log.write_bytes(data)
+    disk_log.write_bytes(data)
     return start
 
 
@@ -217,11 +217,11 @@ def test_compaction_and_a_restart_refuse_what_is_damaged(open_cluster: Open, fol
     cluster.delete(b"k49")
     flush_all(cluster)
     start = _damage(folder, b"k20", *DAMAGES["key"])
-    log = folder / "vb_0.log"
-    before = log.read_bytes()
+    disk_log = folder / "vb_0.log"
+    before = disk_log.read_bytes()
     with pytest.raises(OSError, match=f"vb_0.log: .* seqno 11 at byte {start}"):
         cluster.purge_tombstones(0)
-    assert log.read_bytes() == before
+    assert disk_log.read_bytes() == before
     cluster.set(b"later", b"1")
     flush_all(cluster)
     assert cluster.get(b"later").value == b"1"

@@ -74,7 +74,7 @@ class Model:
         return next(later, None) if version.key == PREPARE else None
 
     def compact(self, up_to: int) -> int:
-        live: list[Version] = []
+        current: list[Version] = []
         purged: list[Version] = []
         for version in self.versions:
             newer = self.next_of(version, self.high)
@@ -89,10 +89,10 @@ class Model:
             elif done := self.completion_of(version):
                 self.lost |= set(range(version.seqno, done.seqno))
             else:
-                live.append(version)
-        self.versions, self.ends = live, [self.high] if self.ends else []
+                current.append(version)
+        self.versions, self.ends = current, [self.high] if self.ends else []
         self.purge_seqno = max([self.purge_seqno, *(v.seqno for v in purged)])
-        self.frame_bytes = sum(len(v.frame) for v in live)
+        self.frame_bytes = sum(len(v.frame) for v in current)
         return len(purged)
 
 
@@ -138,8 +138,8 @@ class Driven:
         if seqno < self.model.high:
             self.model.cut(seqno)
             event("cut to 0" if not self.model.high else "cut")
-        live = (v for v in self.model.versions if not self.model.next_of(v, seqno))
-        self.newest = {v.key: v.seqno for v in live}
+        current = (v for v in self.model.versions if not self.model.next_of(v, seqno))
+        self.newest = {v.key: v.seqno for v in current}
         assert self.store.cut(seqno) == self.model.high
 
     def compact(self, back: int) -> None:
@@ -181,12 +181,12 @@ class Driven:
 
     def check(self) -> None:
         store, model = self.store, self.model
-        live = model.shown(0, model.high, True)
+        current = model.shown(0, model.high, True)
         assert (store.persisted_seqno, store.purge_seqno) == (model.high, model.purge_seqno)
         assert store.history_start_seqno == max([model.purge_seqno, *model.lost]) + 1
         assert store.state == model.state
-        assert store.item_count == len(live)
-        assert store.replaced_bytes == model.frame_bytes - sum(len(data) for _, data in live)
+        assert store.item_count == len(current)
+        assert store.replaced_bytes == model.frame_bytes - sum(len(data) for _, data in current)
         assert store.size_bytes == self.file.size_bytes
         starts = [1, *(end + 1 for end in model.ends)]
         assert snapshots_of(store) == [

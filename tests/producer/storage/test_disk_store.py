@@ -73,9 +73,9 @@ def test_gaps_are_left_out_be_they_small_or_large(store: VbucketStore, size: int
     with store.scan(0, each_key_once=True) as scan:
         frames = scan.read(10**7)
     assert frames is not None
-    live = [item(i, size=size) for i in (1, 4, 5, 7, 8)] + [item(i) for i in (9, 10, 11)]
-    assert bytes(frames.data) == b"".join(frame(i) for i in live)
-    assert frames.seqnos.tolist() == [i.seqno for i in live]
+    current = [item(i, size=size) for i in (1, 4, 5, 7, 8)] + [item(i) for i in (9, 10, 11)]
+    assert bytes(frames.data) == b"".join(frame(i) for i in current)
+    assert frames.seqnos.tolist() == [i.seqno for i in current]
 
 
 def test_a_scan_of_very_many_items(store: VbucketStore) -> None:
@@ -232,7 +232,7 @@ def test_no_descriptor_is_held_but_for_scans_of_a_replaced_file(tmp_path: Path) 
         (32, b"\0", "found header CRC"),
     ],
 )
-def test_a_file_that_is_no_log_of_ours_is_an_error(
+def test_a_file_that_is_no_disk_log_of_ours_is_an_error(
     tmp_path: Path, place: int, byte: bytes, message: str
 ) -> None:
     path = tmp_path / "0.vb"

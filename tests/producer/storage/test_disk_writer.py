@@ -61,7 +61,7 @@ def test_a_compaction_that_cannot_be_written_is_given_up(
     assert not writer.is_mostly_replaced
 
 
-def test_small_logs_are_left_alone_unless_nothing_is_to_be_left(
+def test_small_disk_logs_are_left_alone_unless_nothing_is_to_be_left(
     store: VbucketStore, writer: DiskWriter
 ) -> None:
     store.write([item(1), item(2, 1)], b"")

@@ -149,7 +149,7 @@ def test_a_compaction_that_fails_keeps_nothing_from_the_disk(
     data.persistence.flush()
     assert data.disk.persisted_seqno == 3
     (record,) = caplog.records
-    assert "cannot compact the log, which stays as it is" in record.getMessage()
+    assert "cannot compact the disk log, which stays as it is" in record.getMessage()
     assert (record.exc_info is None) == isinstance(failure, OSError)
     assert data.persistence.begin_compaction(leaves_nothing=True) is not None
 

@@ -117,7 +117,9 @@ def test_a_replica_keeps_its_own(open_cluster: Open, folder: Path) -> None:
     assert replica.vbucket.documents.collections.manifest == known
 
 
-def test_a_log_that_names_a_manifest_that_is_not_there(open_cluster: Open, folder: Path) -> None:
+def test_a_disk_log_that_names_a_manifest_that_is_not_there(
+    open_cluster: Open, folder: Path
+) -> None:
     cluster = open_cluster(vbuckets=1)
     _change(cluster, 1)
     cluster.stop()

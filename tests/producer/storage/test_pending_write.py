@@ -70,7 +70,7 @@ def test_what_was_written_is_held_when_that_is_known(kind: str, store: VbucketSt
 
 @pytest.mark.parametrize(("kind", "writes"), [("items", 2), ("the state alone", 2),
                                               ("the log anew", 1)])  # fmt: skip
-def test_what_must_be_written_is_tried_again_the_log_anew_is_not(
+def test_what_must_be_written_is_tried_again_the_disk_log_anew_is_not(
     kind: str, writes: int, store: VbucketStore, disk: Disk
 ) -> None:
     before, write = told(store), KINDS[kind](store)
@@ -90,7 +90,7 @@ def test_what_must_be_written_is_tried_again_the_log_anew_is_not(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_refused", [False, True], ids=["never run", "refused"])
-def test_without_what_was_given_up_the_log_goes_on(
+def test_without_what_was_given_up_the_disk_log_goes_on(
     kind: str, is_refused: bool, store: VbucketStore, disk: Disk
 ) -> None:
     before, write = told(store), KINDS[kind](store)

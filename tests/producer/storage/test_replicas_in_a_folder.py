@@ -36,7 +36,7 @@ def kept(tmp_path: Path) -> dict[str, Any]:
     return {"nodes": 3, "vbuckets": 6, "replicas": 1, "data_folder": tmp_path / "data"}
 
 
-def _logs(folder: Path) -> list[int]:
+def _disk_logs(folder: Path) -> list[int]:
     """How many logs there are of vbuckets, and of replicas: those that are named, and no other."""
     record = json.loads((folder / "bucket.json").read_text())
     replicas = [name for row in record["replica_logs"] for _, name in row]
@@ -80,7 +80,7 @@ def test_a_restart_needs_no_backfill(make_cluster: MakeCluster, kept: dict[str, 
     assert_replicas_are_equal(first)
     before = _all_frames(first)
     first.stop()
-    assert _logs(kept["data_folder"]) == [6, 6]
+    assert _disk_logs(kept["data_folder"]) == [6, 6]
     again = make_cluster(**kept)
     assert_replicas_are_equal(again)
     assert _all_frames(again) == before
@@ -93,14 +93,14 @@ def test_a_failover_lasts(make_cluster: MakeCluster, kept: dict[str, Any]) -> No
     first.wait_until_replicated()
     first.failover(0)
     first.set(b"later", b"1")
-    before, logs = _all_frames(first), [first.failover_log(v) for v in range(6)]
-    assert len(logs[0].entries) == 2
+    before, failover_logs = _all_frames(first), [first.failover_log(v) for v in range(6)]
+    assert len(failover_logs[0].entries) == 2
     first.stop()
-    assert _logs(kept["data_folder"]) == [6, 2]
+    assert _disk_logs(kept["data_folder"]) == [6, 2]
     again = make_cluster(**kept)
     assert [again.vbucket_owner(v) for v in range(6)] == [1, 1, 1, 1, 2, 2]
     assert _all_frames(again) == before
-    assert [again.failover_log(v) for v in range(6)] == logs
+    assert [again.failover_log(v) for v in range(6)] == failover_logs
     again.restore_node(0)
     again.rebalance()
     assert_replicas_are_equal(again)
@@ -112,7 +112,7 @@ def test_nodes_that_came_stay(make_cluster: MakeCluster, kept: dict[str, Any]) -
     first.add_node()
     first.rebalance()
     first.rebalance(remove=0)
-    owners, logs = first.bucket.map.owners, [first.failover_log(v) for v in range(6)]
+    owners, failover_logs = first.bucket.map.owners, [first.failover_log(v) for v in range(6)]
     assert_replicas_are_equal(first)
     before = _all_frames(first)
     first.stop()
@@ -122,7 +122,7 @@ def test_nodes_that_came_stay(make_cluster: MakeCluster, kept: dict[str, Any]) -
     assert again.bucket.map.owners == owners
     assert [again.bucket.map.is_member(node) for node in range(4)] == [False, True, True, True]
     assert _all_frames(again) == before
-    assert [again.failover_log(v) for v in range(6)] == logs
+    assert [again.failover_log(v) for v in range(6)] == failover_logs
     assert_replicas_are_equal(again)
 
 
@@ -179,7 +179,7 @@ def test_a_failover_that_the_disk_refuses_changes_nothing(
     assert_replicas_are_equal(cluster)
     with cluster.bucket.lock:
         before = _all_frames(cluster), cluster.bucket.map.owners, cluster.bucket.map.rev
-        logs = [cluster.failover_log(v) for v in range(6)]
+        failover_logs = [cluster.failover_log(v) for v in range(6)]
         refused = 0
         while True:
             try:
@@ -191,7 +191,7 @@ def test_a_failover_that_the_disk_refuses_changes_nothing(
                 break
             after = _all_frames(cluster), cluster.bucket.map.owners, cluster.bucket.map.rev
             assert after == before
-            assert [cluster.failover_log(v) for v in range(6)] == logs
+            assert [cluster.failover_log(v) for v in range(6)] == failover_logs
             assert len(cluster.bucket.replicas.all_vbuckets()) == 6
         assert refused >= 3  # two replicas, and the record
     assert cluster.bucket.map.owners == (1, 1, 1, 1, 2, 2)
@@ -275,7 +275,7 @@ class Kept(Failing):
             assert data.high_seqno == replica.complete_seqno
             if data.high_seqno and replica.has_failover_log:
                 uuid = next(e.vb_uuid for e in log.entries if e.seqno <= data.high_seqno)
-                held = {v.key: v.cas for v in data.newest.versions if v.is_live}
+                held = {v.key: v.cas for v in data.newest.versions if v.is_mutation}
                 assert held == self.model.state(uuid, data.high_seqno)
 
     def do(self, step: Step) -> None:

@@ -100,7 +100,7 @@ def test_streams_from_memory_go_on_meanwhile(new_cluster: NewCluster) -> None:
         cluster, enable_noop="true", backfill_order="sequential", connection_buffer_size=4 * KIB
     )
     client.request_stream(3, 4)
-    take_acknowledged(client)  # this one is live now
+    take_acknowledged(client)  # this one is in memory now
     for vbucket in range(3):
         client.request_stream(vbucket, vbucket + 1)
     found = client.sent(turn_bytes=KIB)

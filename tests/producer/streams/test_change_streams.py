@@ -176,12 +176,12 @@ def test_all_versions_come_from_the_history_on(
     """Writes go on, and logs are compacted, while it streams."""
     retaining = ClusterSettings(checkpoint_items=checkpoint_items, history_retention_bytes=1)
     data = VbucketData(0, MemoryFile(), retaining)
-    store = DocumentWriter(DocumentStore(data))
+    writer = DocumentWriter(DocumentStore(data))
     written = list[bytes]()
 
     def put(key: bytes) -> None:
         written.append(key)
-        assert store.store(key, checked(b"{}"), 1.0).seqno == len(written)
+        assert writer.store(key, checked(b"{}"), 1.0).seqno == len(written)
         data.flush_batch()
 
     for key in compacted:

@@ -88,16 +88,16 @@ def _stored(versions: list[Version]) -> VbucketStore:
 
 
 def _sent(
-    source: SnapshotItems, most_bytes: int, most_items: int = 1 << 30
+    items: SnapshotItems, most_bytes: int, most_items: int = 1 << 30
 ) -> tuple[bytes, list[int]]:
-    """What is sent of a source; what is not sent of a chunk goes back and comes again."""
+    """What is sent of the items; what is not sent of a chunk goes back and comes again."""
     data, seqnos = b"", list[int]()
-    while (chunk := source.next_chunk(most_bytes)) is not None:
+    while (chunk := items.next_chunk(most_bytes)) is not None:
         taken = chunk.take(1 << 30, 1 << 30, most_items, opaque=0)
         data, seqnos = data + bytes(taken.data), seqnos + taken.seqnos.tolist()
         if not chunk.is_empty:
-            source.put_back(chunk.left_seqnos)
-    source.close()
+            items.put_back(chunk.left_seqnos)
+    items.close()
     return data, seqnos
 
 
@@ -106,15 +106,15 @@ def test_streams_show_what_each_version_would_be(
     items: list[Any], flavour: int, wanted: StreamFilter, most_bytes: int, most_items: int
 ) -> None:
     versions = _versions(items)
-    source = DiskItems(_stored(versions).scan(0, each_key_once=True), flavour, wanted)
+    disk_items = DiskItems(_stored(versions).scan(0, each_key_once=True), flavour, wanted)
     shown, behind = wanted.split(versions)
     read = Flavour.XATTRS | Flavour.UNDERLYING_DATATYPE
     needs_values = flavour & read or not flavour & Flavour.NO_VALUE
     reshaped = flavour & ~Flavour.COMMITS | (0 if needs_values else Flavour.KEYS_ONLY)
     wires = [b"".join(version.wire(int(reshaped))) for version in shown]
     event(f"shown {len(shown) * 4 // len(versions)}/4")
-    assert _sent(source, most_bytes, most_items) == (b"".join(wires), [v.seqno for v in shown])
-    assert source.filter == behind
+    assert _sent(disk_items, most_bytes, most_items) == (b"".join(wires), [v.seqno for v in shown])
+    assert disk_items.filter == behind
 
 
 @given(items, st.sampled_from([0, int(Flavour.COLLECTIONS)]), filters, st.integers(1, 2000))

@@ -70,10 +70,10 @@ def test_items_come_by_key(
     expected = [BEGIN, *BY_KEY, *tail, END]
     assert _messages(dcp, len(expected)) == expected
     assert dcp.is_quiet()
-    filled.set(b"live", b"1", collection=8)
+    filled.set(b"late", b"1", collection=8)
     # The first marker of a stream starts where the client stood (11-oso.jsonl).
-    live = m.Mutation(b"\x08live", b"1", 9, 1, cache_hint=2)
-    assert _messages(dcp, 2) == [m.SnapshotMarker(0, 9, 5), live]
+    late = m.Mutation(b"\x08late", b"1", 9, 1, cache_hint=2)
+    assert _messages(dcp, 2) == [m.SnapshotMarker(0, 9, 5), late]
 
 
 def test_keys_have_a_bound_of_all_streams_together(

@@ -300,7 +300,7 @@ def test_a_rollback_of_the_replica_ends_its_streams(
 def test_a_consumer_of_a_replica_keeps_up(
     make_cluster: Callable[..., ProducerCluster], connect: Connect
 ) -> None:
-    """Live writes come through, each once, from the replica's memory."""
+    """Later writes come through, each once, from the replica's memory."""
     cluster = make_cluster(nodes=2, vbuckets=1, replicas=1)
     dcp = connect(cluster, 1).log_in().open_dcp()
     dcp.request_stream(0)

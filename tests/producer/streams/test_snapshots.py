@@ -86,9 +86,9 @@ def test_a_disk_snapshot_holds_each_key_once(
     store, model = _built(base, steps)
     high = store.data.high_seqno
     after = data.draw(st.integers(base, high))
-    source = _disk_items(store, after)
+    disk_items = _disk_items(store, after)
     seqnos: list[int] = []
-    while (chunk := source.next_chunk(data.draw(st.integers(1, 300)))) is not None:
+    while (chunk := disk_items.next_chunk(data.draw(st.integers(1, 300)))) is not None:
         while not chunk.is_empty:
             taken = chunk.take(1, 2**40, 2**40, opaque=0xABCD1234)
             block = FrameSplitter().feed(bytes(taken.data))
@@ -97,7 +97,7 @@ def test_a_disk_snapshot_holds_each_key_once(
             assert isinstance(body, m.Mutation | m.Deletion)
             assert [body.by_seqno] == taken.seqnos.tolist()
             seqnos.append(body.by_seqno)
-    source.close()
+    disk_items.close()
     assert seqnos == model.snapshot(after, high)
 
 
@@ -161,10 +161,10 @@ def test_batches_keep_to_the_window_message_by_message(
         store.store(b"k%03d" % index, checked(b"x" * size), 1.0)
     lengths = [55 + 1 + 4 + size for size in sizes]
     store.data.flush_batch()
-    source = _disk_items(store, 0)
-    chunk = source.next_chunk(2**40)
+    disk_items = _disk_items(store, 0)
+    chunk = disk_items.next_chunk(2**40)
     assert chunk is not None
-    source.close()
+    disk_items.close()
     first = 0
     while not chunk.is_empty:
         room = data.draw(st.integers(1, 1500))

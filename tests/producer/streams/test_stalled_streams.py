@@ -136,8 +136,8 @@ def test_whatever_becomes_of_memory(name: str, seed: int) -> None:
         if step == "write":
             for _ in range(random.randint(1, 6)):
                 collection, key = random.choice([0, 0, OTHER]), random.choice([b"a", b"b", b"c"])
-                live = data.newest.of_key(key, collection)
-                if live is not None and live.is_live and random.random() < 0.3:
+                existing = data.newest.of_key(key, collection)
+                if existing is not None and existing.is_mutation and random.random() < 0.3:
                     version = store.delete(key, 1.0, collection=collection)
                 else:
                     version = store.store(key, checked(b"{}"), 1.0, collection=collection)

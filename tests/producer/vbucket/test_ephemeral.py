@@ -356,7 +356,7 @@ def test_any_way_through_it(steps: list[tuple[str, int]], age: int) -> None:
         assert [seqno for seqno, _ in read_all(vbucket.data.disk.scan(0))] == model.shown(0)
 
 
-def test_a_log_is_copied_while_others_go_on(
+def test_a_disk_log_is_copied_while_others_go_on(
     make_cluster: MakeCluster, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = make_cluster(

@@ -24,7 +24,7 @@ from tests.producer.resuming import resuming
 
 KEYS = [b"a", b"b", b"c", b"d", b"e"]
 Held = dict[bytes, tuple[int, int]]
-"""Seqno and CAS of each living document."""
+"""Seqno and CAS of each document."""
 
 
 @dataclass

@@ -25,7 +25,7 @@ NEVER = 3600.0
 
 
 @pytest.fixture(autouse=True)
-def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_disk_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_writer, "_LEAST_REPLACED_BYTES", 1)
 
 
@@ -181,7 +181,7 @@ def test_the_flusher_purges_what_it_passes(
         client.ok(m.Empty(), Opcode.NOOP)
 
 
-def test_a_log_of_documents_is_left_alone(
+def test_a_disk_log_of_documents_is_left_alone(
     make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Less than half of a log, or less than 8 MiB, is not worth writing it anew."""

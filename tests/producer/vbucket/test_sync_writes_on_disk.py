@@ -97,7 +97,7 @@ class Driven:
         for key in KEYS:
             held = [v for v in self.written if v.key == key and v.is_document]
             found = self.data.newest.of_key(key)
-            if held and held[-1].is_live:
+            if held and held[-1].is_mutation:
                 assert found is not None
                 assert found.seqno == held[-1].seqno
             else:

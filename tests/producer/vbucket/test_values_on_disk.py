@@ -127,6 +127,6 @@ def test_nobody_notices(steps: list[tuple[str, int]]) -> None:
         vbucket.data.flush_batch()
         assert vbucket.data.high_seqno == len(states) - 1
         newest = vbucket.data.newest.versions
-        assert all(isinstance(each, StoredVersion) for each in newest if each.is_live)
+        assert all(isinstance(each, StoredVersion) for each in newest if each.is_mutation)
     for key, value in states[-1].items():
         assert vbucket.documents.get(key, now=1.0).value == value

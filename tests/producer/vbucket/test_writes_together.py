@@ -15,7 +15,7 @@ from dcp.server.model.versions import Content, Version
 from dcp.server.storage.bucket_record import BucketRecord
 from dcp.server.storage.data_folder import DataFolder
 from dcp.server.storage.disk_file import Data, MemoryFile, OsFile
-from dcp.server.storage.log_names import LogNames, first_names
+from dcp.server.storage.disk_log_names import DiskLogNames, first_names
 from dcp.server.storage.saved_vbucket import SavedVbucket
 from dcp.server.vbucket.vbucket_data import VbucketData
 from dcp.types import FailoverEntry, FailoverLog
@@ -142,7 +142,7 @@ def test_a_failover_writes_all_vbuckets_at_once(
     assert set(pair.bucket.map.owners) == {1}
 
 
-def test_a_failover_does_not_wait_until_logs_are_removed(
+def test_a_failover_does_not_wait_until_disk_logs_are_removed(
     pair: ProducerCluster, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are gone when the folder is another's to use."""
@@ -161,8 +161,8 @@ def test_a_failover_does_not_wait_until_logs_are_removed(
     assert len(list(folder.glob("vb_*.log"))) == 8
 
 
-def test_no_name_is_given_twice_though_its_log_is_gone() -> None:
-    names = LogNames(first_names(1), [[]], ())
+def test_no_name_is_given_twice_though_its_disk_log_is_gone() -> None:
+    names = DiskLogNames(first_names(1), [[]], ())
     gone = names.of_replica(1, 0)
     names.drop_replica(1, 0)
     assert names.copy().of_replica(1, 0) != gone

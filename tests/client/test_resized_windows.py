@@ -1,4 +1,4 @@
-"""The window of a live connection changes: the producer is told, and nothing gets stuck."""
+"""The window of an open connection changes: the producer is told, and nothing gets stuck."""
 
 from collections.abc import Callable
 

@@ -24,9 +24,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     found: set[int] = set()
     set_window = SendWindow.set_window
 
-    def recorded(flow: SendWindow, window_bytes: int) -> None:
+    def recorded(window: SendWindow, window_bytes: int) -> None:
         found.add(window_bytes)
-        set_window(flow, window_bytes)
+        set_window(window, window_bytes)
 
     monkeypatch.setattr(SendWindow, "set_window", recorded)
     return found
@@ -53,7 +53,7 @@ def test_a_task_brings_everything_whatever_the_policy(
     policy: str, threshold_percent: float, window_bytes: int, tmp_path: Path, told: set[int]
 ) -> None:
     """No batch is full before its window is, and no time is over: nothing may wait for these."""
-    flow = {
+    window = {
         "window_policy": policy,
         "window_bytes": LEAST,
         "window_quota_bytes": 1 << 20,
@@ -66,7 +66,7 @@ def test_a_task_brings_everything_whatever_the_policy(
     }
     with ProducerCluster(ClusterSettings(nodes=2, vbuckets=4, seed=5)) as cluster:
         fill(cluster, 500)
-        rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=flow))
+        rounds = RoundsInProcess(settings_for(cluster, tmp_path, flow_control=window))
         plan = rounds.plan()
         assert plan is not None
         rows = rounds.run(plan)

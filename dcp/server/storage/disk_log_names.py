@@ -1,7 +1,7 @@
 """Assigns log files to vbuckets and their replicas.
 
 When a replica becomes active, its log file becomes the vbucket's, and the old one belongs to
-nobody. No file is renamed, so one saved record switches all logs at once.
+nobody. No file is renamed, so one saved record switches all disk logs at once.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final
 _NAME: Final = re.compile(r"vb_\d+(?:\.(\d+))?\.log")
 
 
-def is_log_name(found: object) -> bool:
+def is_disk_log_name(found: object) -> bool:
     return isinstance(found, str) and _NAME.fullmatch(found) is not None
 
 
@@ -19,7 +19,7 @@ def first_names(vbuckets: int) -> list[str]:
     return [f"vb_{vbucket}.log" for vbucket in range(vbuckets)]
 
 
-class LogNames:
+class DiskLogNames:
     def __init__(
         self,
         names: Sequence[str],
@@ -44,7 +44,7 @@ class LogNames:
 
     @property
     def replicas(self) -> tuple[tuple[tuple[int, str], ...], ...]:
-        """By vbucket: node and log name of each replica."""
+        """By vbucket: node and disk log name of each replica."""
         rows: list[list[tuple[int, str]]] = [[] for _ in self._names]
         for (node, vbucket), name in sorted(self._replicas.items()):
             rows[vbucket].append((node, name))
@@ -54,7 +54,7 @@ class LogNames:
         return self._names[vbucket]
 
     def of_replica(self, node: int, vbucket: int) -> str:
-        """Return the log name of a replica; choose a new one if it has none."""
+        """Return the disk log name of a replica; choose a new one if it has none."""
         if (node, vbucket) not in self._replicas:
             self._serial += 1
             self._replicas[node, vbucket] = f"vb_{vbucket}.{self._serial}.log"
@@ -69,8 +69,8 @@ class LogNames:
     def install(self, node: int, vbucket: int) -> None:
         self._names[vbucket] = self._replicas.pop((node, vbucket))
 
-    def copy(self) -> "LogNames":
+    def copy(self) -> "DiskLogNames":
         """Return a copy, as a backup; it never reuses a name."""
-        copied = LogNames(self._names, self.replicas, ())
+        copied = DiskLogNames(self._names, self.replicas, ())
         copied._serial = self._serial
         return copied
