@@ -97,10 +97,11 @@ def _is_bare(kind: type) -> bool:
 
 @cache
 def _defaults(kind: type) -> Mapping[str, Any]:
-    return {each.name: _default(each) for each in fields(kind)}
+    return {each.name: default_of(each) for each in fields(kind)}
 
 
-def _default(of: Field[Any]) -> Any:
+def default_of(of: Field[Any]) -> Any:
+    """Return a field's default; MISSING if there is none."""
     return of.default if of.default_factory is MISSING else of.default_factory()
 
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeVar
 
 from dcp.errors import ConfigError
+from dcp.records import default_of
 from dcp.suggestions import bytes_meant
 
 _NO_PARTS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -72,11 +73,6 @@ def key_of(section: "type[Section]", name: str, **changes: Any) -> Any:
 def texts_of(text: str) -> tuple[str, ...]:
     """Return the texts between the commas of a text; none if it is empty."""
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
-
-
-def default_of(setting: Field[Any]) -> Any:
-    """Return a setting's default; MISSING if there is none."""
-    return setting.default if setting.default_factory is MISSING else setting.default_factory()
 
 
 def _field(default: Any, facts: Mapping[str, Any]) -> Any:

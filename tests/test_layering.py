@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "relay_figures": frozenset({"prometheus", "records"}),
     "schemas": frozenset(),
     "seeds": frozenset({"errors"}),
-    "setting_keys": frozenset({"errors", "suggestions"}),
+    "setting_keys": frozenset({"errors", "records", "suggestions"}),
     "suggestions": frozenset(),
     "threads": frozenset(),
     "tls_settings": frozenset({"errors", "setting_keys"}),

@@ -18,7 +18,8 @@ from dcp.lake.config.settings_document import toml_value
 from dcp.lake.config.settings_load import PREFIX
 from dcp.lake.monitor.lake_figures import LakeFigures
 from dcp.protocol.negotiation import CONTROL_TERMS, FEATURE_TERMS
-from dcp.setting_keys import default_of, describe_expected, shown_settings
+from dcp.records import default_of
+from dcp.setting_keys import describe_expected, shown_settings
 
 REFERENCE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference"
 _HELP_WIDTH: Final = 100

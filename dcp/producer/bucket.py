@@ -12,8 +12,9 @@ from dcp.producer.branch_record import BranchRecord
 from dcp.producer.cluster_settings import ClusterSettings
 from dcp.producer.counters import ProducerCounters
 from dcp.producer.faults import Faults
-from dcp.producer.figures import ProducerFigures, producer_figures
+from dcp.producer.figures import ProducerFigures
 from dcp.producer.manifest_changes import ManifestChange, changed
+from dcp.producer.memory import producer_figures
 from dcp.producer.replica_progress import ReplicaProgress
 from dcp.producer.writes.document_writer import DocumentWriter
 from dcp.producer.writes.sync_write_board import SyncWriteBoard

@@ -1,6 +1,6 @@
 """The memory bound of a relay, as a formula; ``docs/reference/memory.md`` explains it.
 
-A relay serves its consumers as a producer does (``dcp/producer/figures.py``). It also
+A relay serves its consumers as a producer does (``dcp/producer/memory.py``). It also
 needs a window and a message per link to the cluster. Unwritten data is bounded by the windows and a
 part of the checkpoints' quota, because nothing is acknowledged while the disk is behind.
 """

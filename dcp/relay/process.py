@@ -1,24 +1,18 @@
-"""Runs a relay as a process: announces that it is ready, and ends on a signal or an error."""
+"""Runs a relay as a process, which ends on an error, too."""
 
-import json
 import logging
-import os
-import sys
-from typing import TextIO
 
 from dcp.errors import SourceError
 from dcp.relay.memory import relay_bytes_in_words
 from dcp.relay.settings import RelaySettings
 from dcp.relay.thread import Relay
-from dcp.server.node.stop_signals import stop_signals
+from dcp.server.node.stop_signals import serve_until_signal
 
 
-def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
-    """Run a relay until SIGTERM or SIGINT; call it from the main thread.
+def run_relay(settings: RelaySettings) -> None:
+    """Run a relay as `serve_until_signal` says.
 
-    When clients can connect, it writes one JSON line to ``ready_to`` (default: standard output):
-    ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without TLS), ``bucket``,
-    ``pid``, and ``memory``: the bound of docs/reference/memory.md in words.
+    Its line also has ``memory``: the bound of docs/reference/memory.md in words.
 
     Raises:
         SetupError: a port cannot be opened.
@@ -29,23 +23,12 @@ def run_relay(settings: RelaySettings, ready_to: TextIO | None = None) -> None:
     for name in ("dcp.relay", "dcp.server.replication"):
         logging.getLogger(name).setLevel(logging.INFO)
     relay = _relay(settings)
-    with stop_signals() as wait_for_stop, relay:
-        ready: dict[str, object] = {
-            "seeds": relay.seeds,
-            "http_seeds": relay.http_seeds,
-            "tls_seeds": relay.tls_seeds,
-            "https_seeds": relay.https_seeds,
-            "bucket": settings.bucket,
-            "pid": os.getpid(),
-            "memory": relay_bytes_in_words(settings),
-        }
-        stream = ready_to or sys.stdout
-        stream.write(json.dumps(ready) + "\n")
-        stream.flush()
-        while relay.upstream.failure is None and not wait_for_stop():
-            pass
-    if relay.upstream.failure is not None:
-        raise relay.upstream.failure
+    upstream = relay.upstream
+    serve_until_signal(
+        relay, lambda: upstream.failure is not None, memory=relay_bytes_in_words(settings)
+    )
+    if upstream.failure is not None:
+        raise upstream.failure
 
 
 def _relay(settings: RelaySettings) -> Relay:

@@ -2,7 +2,7 @@
 
 Both are processes of their own (``dcplake serve``, ``dcplake relay``); their resident memory (PSS)
 is sampled and compared with the formulas of docs/reference/memory.md, as
-``dcp/producer/figures.py`` and ``dcp/relay/memory.py`` compute them. With
+``dcp/producer/memory.py`` and ``dcp/relay/memory.py`` compute them. With
 DCPLAKE_TEST_SCALE=1 every stopped sink is so for a minute; the one that all wait for always is.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from dcp.producer.figures import producer_bytes
+from dcp.producer.memory import producer_bytes
 from dcp.relay.memory import relay_bytes
 from dcp.relay.settings import RelaySettings
 from dcp.server.commands.memory_formula import DOCUMENT_BYTES, Load

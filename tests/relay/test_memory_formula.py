@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dcp.producer.figures import producer_bytes
+from dcp.producer.memory import producer_bytes
 from dcp.relay.memory import relay_bytes, relay_bytes_in_words
 from dcp.relay.settings import RelaySettings
 from dcp.server.commands.memory_formula import (

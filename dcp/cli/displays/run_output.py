@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from dcp.cli.displays.seqno_progress import seqno_display
 from dcp.cli.terminal.output import say, say_json
 from dcp.lake.rounds.backfill_plan import BackfillReport
-from dcp.lake.rounds.observer import NEXT_ROUND, Observer, RoundProgress
+from dcp.lake.rounds.observer import NEXT_ROUND, Observer, RoundProgress, Wait
 from dcp.lake.rounds.round_plan import Idle, RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.tables.applied_version import AppliedVersion
@@ -80,12 +80,12 @@ class PlainObserver(Observer):
         if self._idle.is_news(str(idle), again=bool(idle.left_out)):
             say(str(idle))
 
-    def waiting(self, seconds: float, reason: str) -> None:
+    def waiting(self, seconds: float, wait: Wait) -> None:
         """Tell of a cluster out of reach; of the usual wait nothing, it would only fill a log."""
-        if reason == NEXT_ROUND:
+        if wait == NEXT_ROUND:
             self._trouble = _Repeated()
         elif self._trouble.is_news("out of reach", again=True):
-            say(f"waiting for {reason}")
+            say(f"waiting for {wait.reason}")
 
 
 def replicate_aloud(title: str, settings: "Settings") -> "RunReport":
@@ -124,9 +124,9 @@ class JsonObserver(Observer):
         """Print that there is nothing to do."""
         say_event("idle", idle.to_json())
 
-    def waiting(self, seconds: float, reason: str) -> None:
+    def waiting(self, seconds: float, wait: Wait) -> None:
         """Print what the run waits for."""
-        say_event("waiting", {"seconds": round(seconds, 3), "for": reason})
+        say_event("waiting", {"seconds": round(seconds, 3), "for": wait.reason})
 
 
 def say_event(event: str, fields: Mapping[str, object]) -> None:

@@ -36,7 +36,7 @@ from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, ensure_ledger
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
-from dcp.lake.tables.vbucket_state import LakeVbucketState
+from dcp.lake.tables.vbucket_state import state_of
 from dcp.types import U64_MAX
 
 _LOGGER = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ def _read_seqnos(
     rounds = {vbucket: current.round_of(vbucket) for vbucket in replaced}
     states = {number: states_left(lake, number) for number in set(rounds.values())}
     return {
-        vbucket: states[number].get(vbucket, LakeVbucketState.beginning(vbucket)).complete_seqno
+        vbucket: state_of(states[number], vbucket).complete_seqno
         for vbucket, number in rounds.items()
     }
 

@@ -4,7 +4,7 @@
 columns, `dcp.lake.change_log.touched_keys` the vbuckets without repeats.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final
@@ -87,19 +87,23 @@ class RowReader(StrEnum):
 
 
 def row_reader(
-    touched: Touched | None, olds: Sequence[pa.Table | None], largest_bytes: int
+    touched: Touched | None,
+    olds: Sequence[pa.Table | None],
+    largest_bytes: Callable[[Touched], int],
 ) -> RowReader:
     """Return who may read the rows of an apply.
 
     ``touched`` is None if its keys are too many to list. ``olds`` are the rows of lost keys
-    (`SliceReader.old_rows`). ``largest_bytes`` is the size of the largest document in the rounds of
-    the touched keys.
+    (`SliceReader.old_rows`). ``largest_bytes`` reads the size of the largest document in the rounds
+    of the touched keys, if it decides.
     """
     if touched is None:
         return RowReader.SPARK_FINDS_KEYS
     if any(each is None for each in olds):
         return RowReader.SPARK_FOR_BYTES
-    return RowReader.SPARK_FOR_LARGE if largest_bytes > LARGE_DOCUMENT_BYTES else RowReader.DRIVER
+    if largest_bytes(touched) > LARGE_DOCUMENT_BYTES:
+        return RowReader.SPARK_FOR_LARGE
+    return RowReader.DRIVER
 
 
 def reads_table(log_slice: LogSlice, typed: TypedPlan) -> bool:

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -96,7 +97,7 @@ def plan_merge(
     if reason is CommitReason.NONE:
         _LOGGER.debug("%s: %s; %s; %s; %s", replica.name, log_slice, touched, typed, reason)
         return None
-    reader = row_reader(touched, olds, _largest_touched_bytes(lake, touched))
+    reader = row_reader(touched, olds, partial(_largest_touched_bytes, lake))
     rows: pa.Table | LogRows | None = None
     if touched is not None and reader is RowReader.DRIVER:
         rows = _rows_in_driver(lake, replica, touched, olds, log_version, budget.bytes)
@@ -154,10 +155,9 @@ def _rows_due(
             return log_slice, touched, olds
 
 
-def _largest_touched_bytes(lake: LakeTables, touched: Touched | None) -> int:
-    if touched is None or not (rounds := touched.rounds):
-        return 0
-    return largest_document_bytes(lake, rounds)
+def _largest_touched_bytes(lake: LakeTables, touched: Touched) -> int:
+    rounds = touched.rounds
+    return largest_document_bytes(lake, rounds) if rounds else 0
 
 
 def _rows_in_driver(

@@ -35,7 +35,7 @@ from dcp.lake.change_log.collection_events import CollectionEvent
 from dcp.lake.change_log.epochs import Fork, live_up_to, newest_beginning
 from dcp.lake.store.log_slice import EMPTY_TABLE, REPLACED, LogSlice, Role, RowRange, Undo
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
-from dcp.lake.tables.vbucket_state import LakeVbucketState
+from dcp.lake.tables.vbucket_state import LakeVbucketState, state_of
 
 _UNREADABLE_MOST: Final = 3
 """After so many unreadable versions the search ends: the remaining versions are older."""
@@ -70,8 +70,7 @@ class LogFacts:
         return self.states[self.to_round]
 
     def state(self, version: AppliedVersion, vbucket: int) -> LakeVbucketState:
-        states = self.states[version.round_of(vbucket)]
-        return states.get(vbucket) or LakeVbucketState.beginning(vbucket)
+        return state_of(self.states[version.round_of(vbucket)], vbucket)
 
     def forks_after(self, version: AppliedVersion, vbucket: int) -> list[Fork]:
         known = self.forks.get(vbucket, ())

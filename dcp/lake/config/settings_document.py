@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from dcp.lake.config.settings import SECTIONS, Settings
 from dcp.printable import unicode_escape
-from dcp.setting_keys import Section, default_of, describe_expected, shown_settings
+from dcp.records import default_of
+from dcp.setting_keys import Section, describe_expected, shown_settings
 
 _HEAD = """\
 # Configuration of dcplake: every key with its meaning, unit and default.

@@ -20,8 +20,8 @@ from dcp.lake.config.lake_root import parts_of
 from dcp.lake.config.settings import INSTALLED_SUITE, SECTIONS, Settings
 from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.config.toml_file import read_toml
+from dcp.records import default_of
 from dcp.setting_keys import (
-    default_of,
     describe_expected,
     describe_found,
     shown_settings,

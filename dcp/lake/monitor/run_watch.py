@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.monitor.figures_reader import NOTHING_UNDER_WAY
 from dcp.lake.monitor.lake_figures import Health
-from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, StreamProgress
+from dcp.lake.rounds.observer import NEXT_ROUND, Observer, StreamProgress, Wait
 
 if TYPE_CHECKING:
     from dcp.lake.rounds.backfill_plan import BackfillReport
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dcp.lake.rounds.round_plan import Idle, RoundPlan
     from dcp.lake.rounds.round_report import RoundReport
     from dcp.lake.tables.applied_version import AppliedVersion
+
+_NOTHING: Final = Wait("", is_trouble=False)
 
 
 class RunWatch(Observer):
@@ -29,7 +31,7 @@ class RunWatch(Observer):
         self._clock = clock
         self._rounds = rounds
         self._moved_at = clock()
-        self._reason = "its first round"
+        self._wait = Wait("its first round", is_trouble=False)
         self._progress: RoundProgress | None = None
         self._done = StreamProgress()
         self.under_way = NOTHING_UNDER_WAY
@@ -41,9 +43,8 @@ class RunWatch(Observer):
         quiet_seconds = self._clock() - self._moved_at
         limit_seconds = self._rounds.stall_seconds
         in_time = quiet_seconds < limit_seconds
-        is_kept = self._reason and not self._reason.startswith((PAUSED, "its first round"))
-        is_well = in_time and not is_kept
-        return Health(is_well, self._reason, round(quiet_seconds, 1), limit_seconds)
+        is_well = in_time and not self._wait.is_trouble
+        return Health(is_well, self._wait.reason, round(quiet_seconds, 1), limit_seconds)
 
     def planned(self, plan: "RoundPlan", progress: "RoundProgress | None") -> None:
         targets = {stream.vbucket: stream.target_seqno for stream in plan.streams}
@@ -76,16 +77,17 @@ class RunWatch(Observer):
     def ended(self) -> None:
         self._inner.ended()
 
-    def waiting(self, seconds: float, reason: str) -> None:
-        """Note the reason of a wait. A pause counts as progress."""
-        if reason.startswith(PAUSED):
+    def waiting(self, seconds: float, wait: Wait) -> None:
+        """Note a wait. One without trouble, such as a pause, counts as progress."""
+        if not wait.is_trouble:
             self._move()
-        self._reason = "" if reason == NEXT_ROUND else reason
-        self._inner.waiting(seconds, reason)
+        if wait != NEXT_ROUND:
+            self._wait = wait
+        self._inner.waiting(seconds, wait)
 
     def _contact(self, behind: int) -> LastContact:
         return LastContact.now(datetime.now(UTC), self._rounds, behind)
 
     def _move(self) -> None:
         self._moved_at = self._clock()
-        self._reason = ""
+        self._wait = _NOTHING

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from dcp.client.addresses import NodeAddress
 from dcp.lake.rounds.round_plan import BackfillNodes, LeftOut, left_out_lines
 from dcp.lake.tables.round_record import StuckReason
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, LakeVbucketState, Restart
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, LakeVbucketState, Restart, state_of
 from dcp.records import Record
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def plan_backfill(
 ) -> BackfillPlan:
     """Choose the streams of the next round, by the rules in the module's docstring.
 
-    A vbucket without a state has never been read. ``copies`` are the readable copies of each.
+    ``copies`` are the readable copies of each vbucket.
     """
     chosen: dict[int, VbucketHolder] = {}
     beginning: set[int] = set()
@@ -200,7 +200,7 @@ def plan_backfill(
     seqnos = 0
     # A vbucket that has begun must go on: its stream comes first, whatever it holds.
     for vbucket in sorted(progress.reading):
-        state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
+        state = state_of(states, vbucket)
         copy = max(copies.get(vbucket, ()), key=lambda each: each.high_seqno, default=None)
         if copy is None:
             left_out[vbucket] = _no_copy(vbucket, backfill.nodes)
@@ -208,7 +208,7 @@ def plan_backfill(
         chosen[vbucket] = copy
         seqnos += max(0, copy.high_seqno - state.position.seqno)
     for vbucket in sorted(progress.waiting):
-        state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
+        state = state_of(states, vbucket)
         found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), backfill.nodes)
         if isinstance(found, LeftOut):
             waiting_for[vbucket] = found

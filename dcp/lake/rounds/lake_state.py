@@ -15,7 +15,7 @@ from dcp.lake.rounds.round_plan import LeftOut
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.document_filter import EVERYTHING, DocumentFilter
 from dcp.lake.tables.lake_tables import LakeTables, cleaned_round
-from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart
+from dcp.lake.tables.vbucket_state import LakeVbucketState, Restart, state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class LakeState:
     """
 
     def state(self, vbucket: int) -> LakeVbucketState:
-        return self.states.get(vbucket) or LakeVbucketState.beginning(vbucket)
+        return state_of(self.states, vbucket)
 
     def restarted(self, vbucket: int, restart: Restart | None) -> LakeVbucketState:
         """Return the state from which to stream a vbucket; its rows pass the filter."""

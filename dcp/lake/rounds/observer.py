@@ -59,13 +59,17 @@ def round_progress(*, is_local: bool) -> Iterator[RoundProgress | None]:
         yield RoundProgress(folder)
 
 
-NEXT_ROUND: Final = "the next round"
-"""The reason of a run's usual wait."""
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The wait of a run until its next pass."""
 
-ERASURE: Final = "an apply to end, before an erasure"
+    reason: str
+    is_trouble: bool = True
+    """False if the run is well as long as it waits."""
 
-PAUSED: Final = "dcplake resume"
-"""The reason of a paused run's wait; the pauser's name follows."""
+
+NEXT_ROUND: Final = Wait("the next round", is_trouble=False)
+ERASURE: Final = Wait("an apply to end, before an erasure")
 
 
 class Observer:
@@ -90,7 +94,7 @@ class Observer:
 
     def erased(self, request_id: str, detail: str) -> None: ...
 
-    def waiting(self, seconds: float, reason: str) -> None: ...
+    def waiting(self, seconds: float, wait: Wait) -> None: ...
 
     def ended(self) -> None:
         """A round has failed, or the run is over for any reason."""

@@ -37,9 +37,9 @@ from dcp.lake.rounds.lake_state import read_lake_state, require_same_bucket, tas
 from dcp.lake.rounds.observer import (
     ERASURE,
     NEXT_ROUND,
-    PAUSED,
     Observer,
     RoundProgress,
+    Wait,
     round_progress,
 )
 from dcp.lake.rounds.restarts import refused_rollbacks
@@ -210,10 +210,10 @@ class Driver:
                 with self.lake.read_once():
                     following = self._step(following, bounds, stop, is_enough)
             except Exception as failure:  # Spark's own class, where the store fails
-                reason = self._outages.outlast(failure, is_endless=False)
+                wait = self._outages.outlast(failure, is_endless=False)
                 if stop.is_set():
                     raise StoppedError(_STOPPED) from failure
-                self._observer.waiting(_CHECK_SECONDS, reason)
+                self._observer.waiting(_CHECK_SECONDS, wait)
                 stop.wait(_CHECK_SECONDS)
         return self._report
 
@@ -281,21 +281,21 @@ class Driver:
     def _pass(self, applying: ApplyThread, stop: threading.Event) -> None:
         begin = monotonic()
         applying.check()
-        reason = self.poll(applying.submit, stop)
+        wait = self.poll(applying.submit, stop)
         due_at = begin + self._settings.round.minimum_interval_seconds
-        if reason != NEXT_ROUND:
+        if wait != NEXT_ROUND:
             due_at = max(due_at, monotonic() + _CHECK_SECONDS)
         if (wait_seconds := due_at - monotonic()) > 0 and not stop.is_set():
-            self._observer.waiting(wait_seconds, reason)
+            self._observer.waiting(wait_seconds, wait)
         while (wait_seconds := due_at - monotonic()) > 0:
             applying.check()
             if stop.wait(min(wait_seconds, _CHECK_SECONDS)):
                 break
 
-    def poll(self, submit: Callable[[int], object], stop: threading.Event) -> str:
+    def poll(self, submit: Callable[[int], object], stop: threading.Event) -> Wait:
         """Answer the requests, and run a round if one is due: one pass of `continuously`.
 
-        It calls ``submit`` with the newest round, for `apply_newest`. Returns the reason to wait
+        It calls ``submit`` with the newest round, for `apply_newest`. Returns what to wait for
         before the next pass.
         """
         try:
@@ -303,7 +303,7 @@ class Driver:
                 if (pause := self._requests.carry_out()) is not None:
                     submit(self.received())
                     self._outages.succeeded()
-                    return f"{PAUSED}: {paused_by(pause)}"
+                    return Wait(f"dcplake resume: {paused_by(pause)}", is_trouble=False)
                 if self._erasures.is_due():
                     if self._is_applying():
                         return ERASURE

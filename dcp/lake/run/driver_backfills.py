@@ -39,7 +39,7 @@ from dcp.lake.rounds.round_plan import BackfillNodes, LeftOut, RoundPlan, left_o
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.lake.tables.vbucket_state import LakeVbucketState, RestartReason
+from dcp.lake.tables.vbucket_state import LakeVbucketState, RestartReason, state_of
 from dcp.printable import number_ranges, numbers_of
 
 _FROM: Final = "from"
@@ -131,7 +131,7 @@ class DriverBackfills:
         except ConfigError as error:
             self._control.write(request, RequestState.REFUSED, newest, str(error))
             return None
-        new = frozenset(vb for vb in backfill.vbuckets if vb not in states or is_new(states[vb]))
+        new = frozenset(vb for vb in backfill.vbuckets if is_new(state_of(states, vb)))
         self._control.write(request, RequestState.BEGUN, newest, number_ranges(new))
         return replace(backfill, begun_round=newest, new_vbuckets=new)
 

@@ -15,6 +15,7 @@ from dcp.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
+from dcp.lake.rounds.observer import Wait
 from dcp.lake.spark.failures import known_error
 
 REFUSED_SECONDS: Final = 300.0
@@ -62,7 +63,7 @@ class Outages:
     def succeeded(self) -> None:
         self._refused = None
 
-    def outlast(self, failure: Exception, *, is_endless: bool) -> str:
+    def outlast(self, failure: Exception, *, is_endless: bool) -> Wait:
         """Return what the step waits for after a failure that the run survives.
 
         A run with an end (not ``is_endless``) does not survive a failing cluster. If the store does
@@ -79,7 +80,7 @@ class Outages:
             if isinstance(error, kinds):
                 if most_seconds := _most_seconds(error, is_endless=is_endless):
                     self._count(error, most_seconds)
-                    return f"{awaited}: {error}"
+                    return Wait(f"{awaited}: {error}")
                 break
         raise failure
 

@@ -51,6 +51,7 @@ from dcp.lake.tables.vbucket_state import (
     LakeVbucketState,
     Restart,
     RollbackOrder,
+    state_of,
 )
 from dcp.printable import number_ranges
 from dcp.protocol.events import FailoverLogReceived, RollbackOrdered, StreamOpened
@@ -312,7 +313,7 @@ def preview_backfill(
     seqnos: Counter[NodeAddress] = Counter()
     left_out = []
     for vbucket in sorted(backfill.vbuckets):
-        state = states.get(vbucket) or LakeVbucketState.beginning(vbucket)
+        state = state_of(states, vbucket)
         found = copy_to_begin_with(state, cluster, copies.get(vbucket, ()), backfill.nodes)
         if isinstance(found, LeftOut):
             left_out.append(found)

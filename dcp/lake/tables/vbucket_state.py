@@ -4,6 +4,7 @@ Each field of `LakeVbucketState` is a column of the row. Unsigned 64-bit values 
 and DECIMAL(20,0) in tables: a float or signed 64-bit integer would damage them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Final
@@ -249,3 +250,8 @@ class LakeVbucketState:
         # A new complete seqno is at or above every row of earlier rounds, so that only this round
         # can have brought rows above it.
         return round_number if completed else (self.first_incomplete_round or round_number)
+
+
+def state_of(states: Mapping[int, LakeVbucketState], vbucket: int) -> LakeVbucketState:
+    """Return a vbucket's state; one that ``states`` lacks has never been read."""
+    return states.get(vbucket) or LakeVbucketState.beginning(vbucket)

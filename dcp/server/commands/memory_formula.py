@@ -1,7 +1,7 @@
 """Terms of the most memory that a server takes; ``docs/reference/memory.md`` explains them.
 
 Each term follows from an enforced limit, except for keys: key and metadata of every document are in
-memory. The producer (``dcp/producer/figures.py``) and the relay (``dcp/relay/memory.py``)
+memory. The producer (``dcp/producer/memory.py``) and the relay (``dcp/relay/memory.py``)
 add them up.
 """
 

@@ -9,7 +9,7 @@ from secrets import token_urlsafe
 from time import monotonic
 from typing import ClassVar, Final
 
-from dcp.errors import AuthenticationError, BucketError, DcplakeError, NodeUnavailableError
+from dcp.errors import AuthenticationError, BucketError, DcplakeError
 from dcp.protocol.window_policies import SharedWindows
 from dcp.server.bucket.assembly import Bucket
 from dcp.server.replication.background import (
@@ -167,9 +167,6 @@ class Replicator(ABC):
             with self._bucket.lock:
                 connection.streams.follow(self._replicas, loop.time(), self._takes_over)
             return await self._receive(reader, connection)
-        except NodeUnavailableError:
-            self._writer.transport.abort()  # a silent node would not read the rest
-            raise
         finally:
             with self._bucket.lock:
                 self.connection = None

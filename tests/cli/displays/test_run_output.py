@@ -11,7 +11,7 @@ from dcp.cli.displays import run_output
 from dcp.cli.displays.run_output import PlainObserver
 from dcp.client.addresses import NodeAddress
 from dcp.lake.config.flow_control_settings import FlowControlSettings, WindowPlan
-from dcp.lake.rounds.observer import NEXT_ROUND, StreamProgress, round_progress
+from dcp.lake.rounds.observer import NEXT_ROUND, StreamProgress, Wait, round_progress
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan, StreamPlan, TaskBudget, TaskPlan
 from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.protocol.position import Position
@@ -56,7 +56,7 @@ def test_a_cluster_out_of_reach_is_told(
 ) -> None:
     observer = PlainObserver()
     for seconds in range(12):
-        observer.waiting(10.0, f"the cluster: waited 0.{seconds} s")
+        observer.waiting(10.0, Wait(f"the cluster: waited 0.{seconds} s"))
         clock[0] += 10.0
     assert capsys.readouterr().out.splitlines() == [
         "waiting for the cluster: waited 0.0 s",

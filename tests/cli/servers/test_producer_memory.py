@@ -7,7 +7,7 @@ import pytest
 
 from dcp.cli.main import main
 from dcp.client.kv.kv_client import KvClient
-from dcp.producer.figures import producer_bytes
+from dcp.producer.memory import producer_bytes
 from dcp.server.commands.memory_formula import Load
 from tests.cli.serving import Serving
 

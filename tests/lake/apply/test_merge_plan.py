@@ -105,14 +105,21 @@ NO_ROWS = MERGE_SOURCE.empty_table()
     [
         (ONE_KEY, [NO_ROWS], LARGE_DOCUMENT_BYTES, RowReader.DRIVER),
         (ONE_KEY, [NO_ROWS], LARGE_DOCUMENT_BYTES + 1, RowReader.SPARK_FOR_LARGE),
-        (ONE_KEY, [NO_ROWS, None], 0, RowReader.SPARK_FOR_BYTES),
-        (None, [], 0, RowReader.SPARK_FINDS_KEYS),
+        (ONE_KEY, [NO_ROWS, None], None, RowReader.SPARK_FOR_BYTES),
+        (None, [], None, RowReader.SPARK_FINDS_KEYS),
     ],
 )
 def test_this_process_reads_the_rows_of_few_keys_with_small_documents(
-    keys: Touched | None, olds: list[pa.Table | None], largest_bytes: int, expected: RowReader
+    keys: Touched | None,
+    olds: list[pa.Table | None],
+    largest_bytes: int | None,
+    expected: RowReader,
 ) -> None:
-    assert row_reader(keys, olds, largest_bytes) is expected
+    def read(_: Touched) -> int:
+        assert largest_bytes is not None, "it decides nothing, and costs a query"
+        return largest_bytes
+
+    assert row_reader(keys, olds, read) is expected
 
 
 def test_a_plan_tells_every_decision_as_json() -> None:

@@ -19,7 +19,8 @@ from dcp.lake.config.settings_document import document
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.receive.source_access import connection_settings
 from dcp.protocol.credentials import Credentials
-from dcp.setting_keys import default_of, shown_settings
+from dcp.records import default_of
+from dcp.setting_keys import shown_settings
 from dcp.tls_settings import TlsSettings
 
 CONF = Path(__file__).parents[3] / "conf" / "dcplake.toml"

@@ -14,7 +14,7 @@ from dcp.lake.config.settings import LakeSettings, RoundSettings, Settings
 from dcp.lake.monitor.page import page_html
 from dcp.lake.monitor.run_server import RunServer, http_address
 from dcp.lake.monitor.run_watch import RunWatch
-from dcp.lake.rounds.observer import NEXT_ROUND, PAUSED, Observer, RoundProgress, StreamProgress
+from dcp.lake.rounds.observer import NEXT_ROUND, Observer, RoundProgress, StreamProgress, Wait
 from dcp.lake.rounds.round_plan import Idle, RoundPlan, TaskBudget
 
 ROUNDS = RoundSettings(
@@ -74,7 +74,7 @@ def test_health_is_progress_not_life(server: RunServer, watch: RunWatch, clock: 
     watch.idle(IDLE)
     watch.waiting(5.0, NEXT_ROUND)
     assert health() == (200, "ok", "")
-    watch.waiting(5.0, "the cluster: none of 1 seeds answers")
+    watch.waiting(5.0, Wait("the cluster: none of 1 seeds answers"))
     assert health() == (503, "stalled", "the cluster: none of 1 seeds answers")
     watch.idle(IDLE)
     assert health() == (200, "ok", "")
@@ -82,9 +82,8 @@ def test_health_is_progress_not_life(server: RunServer, watch: RunWatch, clock: 
     assert health()[0] == 200
     clock.now += 1
     assert health()[0] == 503
-    paused = f"{PAUSED}: paused by ann"
-    watch.waiting(5.0, paused)
-    assert health() == (200, "ok", paused), "a pause is somebody's will"
+    watch.waiting(5.0, Wait("dcplake resume", is_trouble=False))
+    assert health() == (200, "ok", "dcplake resume"), "a pause is somebody's will"
 
 
 def test_a_round_that_brings_more_is_well_however_long_it_takes(

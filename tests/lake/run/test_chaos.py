@@ -22,7 +22,7 @@ import pytest
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
-from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.observer import Observer, Wait
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.driver import RunReport
@@ -164,8 +164,8 @@ class Watch(Observer):
         self.applied_round = version.to_round
         print(f"{time():.1f} {version}")
 
-    def waiting(self, seconds: float, reason: str) -> None:
-        print(f"{time():.1f} waits {reason}")
+    def waiting(self, seconds: float, wait: Wait) -> None:
+        print(f"{time():.1f} waits {wait.reason}")
 
 
 class Chaos:

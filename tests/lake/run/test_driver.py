@@ -311,8 +311,8 @@ def test_a_run_outlasts_a_store_that_does_not_answer(
 
     stop = threading.Event()
     monkeypatch.setattr(driver, "apply", apply)
-    waits: list[str] = []
-    monkeypatch.setattr(driver._observer, "waiting", lambda _, reason: waits.append(reason))
+    reasons: list[str] = []
+    monkeypatch.setattr(driver._observer, "waiting", lambda _, wait: reasons.append(wait.reason))
     if is_endless:
         driver.continuously(stop)
     else:
@@ -324,7 +324,7 @@ def test_a_run_outlasts_a_store_that_does_not_answer(
         "apply": 2,
     }
     assert applied and set(applied) <= {1, 3}, "rounds are counted when they are tried"
-    told = [reason for reason in waits if reason.startswith("the object store: ")]
+    told = [reason for reason in reasons if reason.startswith("the object store: ")]
     assert len(told) == 8 and all("the object store does not answer" in each for each in told)
 
 

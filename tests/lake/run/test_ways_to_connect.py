@@ -9,7 +9,7 @@ import pytest
 
 from dcp.errors import LakeError
 from dcp.lake.config.settings import Settings
-from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.observer import Observer, Wait
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.preview import preview
 from dcp.lake.run.replicate import run
@@ -84,9 +84,9 @@ class Rotating(Observer):
             self._cluster.set(b"later-%d" % number, b"{}")
         self._cluster.bucket.users = UserStore({"ben": "second"})
 
-    def waiting(self, _: float, reason: str) -> None:
-        if "user, password" in reason and not self.reasons:
-            self.reasons.append(reason)
+    def waiting(self, _: float, wait: Wait) -> None:
+        if "user, password" in wait.reason and not self.reasons:
+            self.reasons.append(wait.reason)
             mount(self._secret, "ben", "second")
 
 
