@@ -87,6 +87,6 @@ def test_the_docs_say_the_same() -> None:
 
 def test_what_an_operator_is_told() -> None:
     assert relay_bytes_in_words(_settings()) == (
-        "at most 632 MiB, for each key 732 bytes and its length, for each client 21 MiB "
+        "at most 632 MiB, for each key 736 bytes and its length, for each client 21 MiB "
         "(documents of 20 MiB), for each node of the cluster but one 90 MiB"
     )

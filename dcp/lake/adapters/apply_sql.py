@@ -123,7 +123,8 @@ def table_parts(current_version: int, log_slice: LogSlice) -> dict[int, Statemen
     """Return the queries for the rows that `touched_sql` takes from the table, by its version.
 
     In a vbucket that is cleared or replaced, the apply touches each key of the current version. The
-    log gives some of them a new row. The others are lost, so `lost_rows_sql` deletes them.
+    log gives some of them a new row. The others are lost, so `lost_rows_sql` deletes them. In a
+    revived vbucket, it touches each key of the restored version, and `lost_rows_sql` returns them.
     """
     parts = {}
     if gone := emptied(log_slice):
@@ -145,13 +146,11 @@ def _table_part(role: Role, vbuckets: Iterable[int]) -> Statement:
     )
 
 
-def slice_touched_sql(table_sql: str, current_version: int, rows: LogRows) -> str:
-    """Return `touched_sql` of a slice's vbuckets with repeats; empty if there are none."""
-    log_slice = rows.slice_with_repeats
-    if rows.without_repeats and not log_slice.ranges:
-        return ""
-    changes_sql = at_version(rows.changes_sql, rows.log_version)
-    parts = [log_part(rows.collection_id, log_slice)(changes_sql, string)]
+def slice_touched_sql(
+    table_sql: str, current_version: int, changes_sql: str, collection_id: int, log_slice: LogSlice
+) -> str:
+    """Return `touched_sql` of the rows that a slice takes from log and table."""
+    parts = [log_part(collection_id, log_slice)(changes_sql, string)]
     for version, part in table_parts(current_version, log_slice).items():
         parts.append(part(at_version(table_sql, version), string))
     return touched_sql("\nUNION ALL ".join(parts))
@@ -196,12 +195,13 @@ def merge_source_sql(table_sql: str, rows: LogRows) -> str:
 
 
 def _touched_parts(table_sql: str, changes_sql: str, rows: LogRows) -> list[str]:
-    log_slice, touched = rows.slice_with_repeats, rows.touched_sql
-    won = f"({newest_references_sql(touched)}) w"
+    log_slice = rows.rest
+    won = f"({newest_references_sql(rows.touched_sql)}) w"
     chosen = f"{_in_rounds(log_slice)} AND {one_of('c.vbucket', log_slice.vbuckets)}"
     parts = [newest_rows_sql(changes_sql, rows.collection_id, won, LOG_COLUMNS, chosen)]
     if log_slice.restored_versions or emptied(log_slice):
-        lost = f"(SELECT vbucket, key FROM ({touched}) WHERE is_touched AND seqno IS NULL) w"
+        touched = f"SELECT vbucket, key FROM ({rows.touched_sql})"
+        lost = f"({touched} WHERE is_touched AND seqno IS NULL) w"
         parts.append(lost_rows_sql(lost, _old_rows(table_sql, log_slice)))
     return parts
 

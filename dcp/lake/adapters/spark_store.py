@@ -244,8 +244,8 @@ class SparkStore:
 
     @contextmanager
     def computed(self, query: str) -> Iterator[str]:
-        # On disk, so that the rows take no memory from tasks. A cluster has them twice, so that
-        # they outlive an executor.
+        # On disk, so that the rows take no memory from tasks. A cluster (no known slots) has them
+        # twice, so that they outlive an executor.
         level = StorageLevel.DISK_ONLY if self.slots else StorageLevel.DISK_ONLY_2
         name = f"{_COMPUTED}_{next(_numbers)}"
         with delta_errors():

@@ -211,8 +211,10 @@ class Applier:
             except IndexError:  # another thread was quicker
                 break
             try:
-                with lake.read_once(), ExitStack() as kept:
-                    version = self._apply(lake, replica, to_round, budget, kept, force=force)
+                with lake.read_once(), ExitStack() as until_applied:
+                    version = self._apply(
+                        lake, replica, to_round, budget, until_applied, force=force
+                    )
             except BaseException as failure:
                 # After a failure, no thread begins another table.
                 self.leave_the_rest()
@@ -247,7 +249,7 @@ class Applier:
         replica: ReplicaTable,
         to_round: int,
         budget: RowBudget,
-        kept: ExitStack,
+        until_applied: ExitStack,
         *,
         force: bool,
     ) -> AppliedVersion | None:
@@ -264,7 +266,7 @@ class Applier:
                 self._note_up_to_date(lake, replica, to_round, seen_version)
                 return None
         contract = self._contracts.contract_of(lake, replica)
-        plan = plan_merge(lake, replica, to_round, budget, contract, kept)
+        plan = plan_merge(lake, replica, to_round, budget, contract, until_applied)
         if plan is None:
             self._note_up_to_date(lake, replica, to_round, seen_version)
             return None

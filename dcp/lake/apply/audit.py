@@ -40,9 +40,19 @@ from dcp.lake.tables.vbucket_state import state_of
 from dcp.types import U64_MAX
 
 _LOGGER = logging.getLogger(__name__)
-_Decided = tuple[AppliedVersion, LogSlice, Touched | None, str]
-"""The version that an apply was made on, its slice, its keys if they are few, and their relation
-(`LogRows.touched_sql`) if its plan had one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What an apply decided, by its plan or by a driver that decides it again."""
+
+    current: AppliedVersion
+    """The version that it was made on."""
+    log_slice: LogSlice
+    touched: Touched | None
+    """Its keys if they are few."""
+    touched_sql: str = ""
+    """Its plan's relation of the keys (`LogRows.touched_sql`); empty: the audit computes it."""
 
 
 def write_audit(
@@ -73,10 +83,11 @@ def write_audit(
             log_version, most = history(lake.changes, 1)[0].version, ROW_BUDGET.rows
             collection_id = replica.collection_id
             touched = few_touched(lake.changes, log_version, collection_id, log_slice, most)
-            decided = current, log_slice, touched, ""
+            decided = _Decided(current, log_slice, touched)
         else:
-            relation = plan.rows.touched_sql if isinstance(plan.rows, LogRows) else ""
-            decided = plan.current, plan.log_slice, plan.touched, relation
+            has_relation = plan.touched is None and isinstance(plan.rows, LogRows)
+            touched_sql = plan.rows.touched_sql if has_relation else ""
+            decided = _Decided(plan.current, plan.log_slice, plan.touched, touched_sql)
         _append(lake, replica, applied, commit.time, fence, decided)
     except MissingVersionError as missing:
         _LOGGER.warning(
@@ -99,18 +110,17 @@ def _append(
     transaction: Transaction,
     decided: _Decided,
 ) -> None:
-    current, log_slice, touched, relation = decided
-    read_seqnos = _read_seqnos(lake, current, log_slice.replaced)
+    log_slice, touched, touched_sql = decided.log_slice, decided.touched, decided.touched_sql
+    read_seqnos = _read_seqnos(lake, decided.current, log_slice.replaced)
     table = ensure_ledger(lake, AUDIT_TABLE, AUDIT)
     metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
     for is_last in (False, True):
         try:
             relations = _relations(lake, replica, applied, log_slice, touched)
-            is_computed = touched is None and relation
-            views = {} if is_computed else _memory_views(relations, touched)
+            views = {} if touched_sql else _memory_views(relations, touched)
             names = {name: name if views else each.sql() for name, each in relations.items()}
-            keys = relation if is_computed else _touched_sql(names[_ROWS])
-            query = audit_sql(keys, names, applied, time, read_seqnos)
+            keys_sql = touched_sql or _keys_sql(names[_ROWS])
+            query = audit_sql(keys_sql, names, applied, time, read_seqnos)
             table.append_found(query, views, transaction, metadata)
             reached("audit.committed")
         except MissingVersionError:
@@ -120,7 +130,7 @@ def _append(
             # after the apply has its keys, and keys that are new.
             undone = [Undo(vbucket, applied.version, 0) for vbucket in log_slice.revived]
             undone += [each for each in log_slice.undone if each.is_replacement]
-            log_slice, relation = replace(log_slice, undone=tuple(undone)), ""
+            log_slice, touched_sql = replace(log_slice, undone=tuple(undone)), ""
         except CommitConflictError:
             if is_last:
                 raise
@@ -224,7 +234,7 @@ def _memory_views(
     return found
 
 
-def _touched_sql(rows: str) -> str:
+def _keys_sql(rows: str) -> str:
     no_reference = ", ".join(
         f"CAST(NULL AS BIGINT) AS {name}" for name in ("seqno", "epoch", "round")
     )
@@ -232,7 +242,7 @@ def _touched_sql(rows: str) -> str:
 
 
 def audit_sql(
-    touched: str,
+    keys_sql: str,
     relations: Mapping[str, str],
     applied: AppliedVersion,
     time: datetime,
@@ -240,7 +250,7 @@ def audit_sql(
 ) -> str:
     """Return the query for the keys that an apply took back, given SQL for each relation.
 
-    ``touched`` is `touched_sql` of at least the undone vbuckets. ``time`` is the time of the apply.
+    ``keys_sql`` is `touched_sql` of at least the undone vbuckets, ``time`` the time of the apply.
 
     Nobody knows where a replaced vbucket forked. A key of it counts as taken back if it has no row
     after the apply. It does, too, if that row's seqno is one that the older version had read
@@ -254,7 +264,7 @@ def audit_sql(
     replaced = (each.vbucket for each in applied.undone if each.is_replacement)
     return f"""
 SELECT {_columns_sql(applied, time)}
-FROM (SELECT vbucket, key FROM ({touched})
+FROM (SELECT vbucket, key FROM ({keys_sql})
       WHERE is_undone OR {one_of("vbucket", replaced)}) t
 JOIN (VALUES {undone}) AS u(vbucket, version, fork_seqno, read_seqno) ON u.vbucket = t.vbucket
 LEFT JOIN {relations[_BEFORE]} b ON b.vbucket = t.vbucket AND b.key = t.key

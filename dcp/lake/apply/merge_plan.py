@@ -1,4 +1,4 @@
-"""The plan of one apply to a replica table, and its decisions as pure functions. No Spark.
+"""The plan of one apply to a replica table, and its decisions as functions. No Spark.
 
 `dcp.lake.apply.slice_rules` decides the slice of the log, `dcp.lake.apply.typed_plan` the typed
 columns, `dcp.lake.change_log.touched_keys` the vbuckets without repeats.
@@ -94,8 +94,8 @@ def row_reader(
     """Return who may read the rows of an apply.
 
     ``touched`` is None if its keys are too many to list. ``olds`` are the rows of lost keys
-    (`SliceReader.old_rows`). ``largest_bytes`` reads the size of the largest document in the rounds
-    of the touched keys, if it decides.
+    (`SliceReader.old_rows`). Only if that decides, ``largest_bytes`` reads the size of the
+    largest document in the rounds of the touched keys.
     """
     if touched is None:
         return RowReader.SPARK_FINDS_KEYS

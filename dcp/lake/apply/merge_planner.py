@@ -6,7 +6,8 @@
 3. Whether the table gets a commit: `commit_reason`.
 4. Who reads the rows, this process or Spark: `row_reader`. If their bytes prove too many for this
    process, Spark does.
-5. In which vbuckets Spark need not pick the newest row of each key: `without_repeats`.
+5. In which vbuckets Spark need not pick the newest row of each key: `without_repeats`. Of the
+   others, Spark computes the relation of the touched keys.
 6. Whether the MERGE names its keys: `pays_to_name`.
 7. How much memory a document may take: `reads_table`.
 
@@ -54,6 +55,7 @@ from dcp.lake.config.contracts import Contract, ContractMode
 from dcp.lake.config.memory import DOCUMENT_BYTES
 from dcp.lake.store.log_slice import LogSlice
 from dcp.lake.store.merge import LogRows
+from dcp.lake.store.sql import at_version
 from dcp.lake.store.table import Table
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
@@ -68,13 +70,13 @@ def plan_merge(
     to_round: int,
     budget: RowBudget = ROW_BUDGET,
     contract: Contract | None = None,
-    kept: ExitStack | None = None,
+    until_applied: ExitStack | None = None,
 ) -> MergePlan | None:
     """Return the plan that brings ``replica`` to ``to_round``; None if it waits (`commit_reason`).
 
-    The plan holds at most ``budget``. Until ``kept`` closes, Spark keeps the relation of many
-    touched keys for all statements on the plan; without ``kept``, each statement computes it. A
-    table whose typed columns differ from ``contract`` is
+    The plan holds at most ``budget``. If the touched keys are many, Spark computes their relation
+    once, and keeps it until ``until_applied`` closes. Without that argument, each statement
+    computes it. A table whose typed columns differ from ``contract`` is
     rewritten, at its present round if no later one brings a row.
 
     Raises:
@@ -104,7 +106,9 @@ def plan_merge(
         if rows is None:
             reader = RowReader.SPARK_FOR_BYTES
     if rows is None:
-        rows = _log_rows(lake, replica, status.current.version, log_version, log_slice, kept)
+        rows = _log_rows(
+            lake, replica, status.current.version, log_version, log_slice, until_applied
+        )
     rounds = range(log_slice.first_round, log_slice.to_round + 1)
     largest = None if reads_table(log_slice, typed) else largest_document_bytes(lake, rounds)
     plan = MergePlan(
@@ -179,15 +183,20 @@ def _log_rows(
     current_version: int,
     log_version: int,
     log_slice: LogSlice,
-    kept: ExitStack | None,
+    until_applied: ExitStack | None,
 ) -> LogRows:
     once = vbuckets_without_repeats(lake.changes, log_version, log_slice)
-    rows = LogRows(lake.changes_sql, log_version, replica.collection_id, log_slice, once)
-    touched = slice_touched_sql(lake.table_sql(replica.name), current_version, rows)
-    if touched and kept is not None:
-        with lake.store.pool("apply"):
-            touched = kept.enter_context(lake.store.computed(touched))
-    return replace(rows, touched_sql=touched)
+    rest, collection_id, touched_sql = log_slice.without(once), replica.collection_id, ""
+    # A slice with such vbuckets only adds rows: without ranges nothing is left.
+    if rest.ranges or not once:
+        changes_sql = at_version(lake.changes_sql, log_version)
+        touched_sql = slice_touched_sql(
+            lake.table_sql(replica.name), current_version, changes_sql, collection_id, rest
+        )
+        if until_applied is not None:
+            with lake.store.pool("apply"):
+                touched_sql = until_applied.enter_context(lake.store.computed(touched_sql))
+    return LogRows(lake.changes_sql, log_version, collection_id, log_slice, touched_sql, once)
 
 
 def _names_keys(lake: LakeTables, replica: ReplicaTable, touched: Touched | None) -> bool:

@@ -1,7 +1,7 @@
 """Reads and writes the lake's table ``control``: requests to its driver, and the answers.
 
-A request is a row; anybody who may write to the lake can insert one, also in SQL. The driver looks
-for requests before each round, and answers with rows of the same id. Rows never change, so that the
+A user makes a request by a row; anybody who may write to the lake can insert one, also in SQL. The
+driver looks for requests before each round, and answers with rows of the same id. Rows never change, so that the
 table shows who did what, and when.
 """
 
@@ -55,7 +55,7 @@ _ANSWERS: Final = frozenset(map(str, RequestState)) - {"requested"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRequest:
-    """A request, with the driver's newest answer. Each row of ``control`` tells a part of it."""
+    """A request with the newest answer. A user's row asks, a driver's row with the same id answers."""
 
     id: str
     time: Annotated[datetime | None, STORED_ONLY] = None
@@ -67,7 +67,7 @@ class ControlRequest:
     options: Annotated[str | None, STORED_ONLY] = None
     """A JSON object. Those of an erasure may name documents."""
     state: RequestState = RequestState.REQUESTED
-    """In a row: null or requested; from a driver: begun, done, incomplete…"""
+    """A user's row has null or requested, a driver's row any other state."""
     round: Annotated[int, STORED_ONLY, pa.int64()] = 0
     """The newest round when a driver began it. In a row: when the driver answered."""
     detail: str = ""

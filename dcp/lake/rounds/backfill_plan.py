@@ -114,6 +114,8 @@ BACKFILL_ROUND_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
+    """A backfill, as a request asks for it and its driver began it."""
+
     id: str
     vbuckets: frozenset[int]
     nodes: BackfillNodes

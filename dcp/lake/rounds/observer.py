@@ -64,12 +64,12 @@ class Wait:
     """The wait of a run until its next pass."""
 
     reason: str
-    is_trouble: bool = True
+    is_trouble: bool
     """False if the run is well as long as it waits."""
 
 
 NEXT_ROUND: Final = Wait("the next round", is_trouble=False)
-ERASURE: Final = Wait("an apply to end, before an erasure")
+ERASURE: Final = Wait("an apply to end, before an erasure", is_trouble=False)
 
 
 class Observer:

@@ -63,7 +63,7 @@ class DriverBackfills:
         self._begin(None)
 
     def _begin(self, backfill: Backfill | None) -> None:
-        """Work on a request, or on none; all counts begin anew."""
+        """Work on a backfill, or on none; all counts begin anew."""
         self._backfill = backfill
         self._report = (
             BackfillReport("", 0, 0)
@@ -194,10 +194,10 @@ class DriverBackfills:
 
 
 def backfill_of(request: ControlRequest, vbucket_count: int) -> Backfill:
-    """Parse the rows of ``control`` that make a request.
+    """Return the backfill that a request asks for.
 
     Raises:
-        ConfigError: they name unknown vbuckets, nodes or options.
+        ConfigError: it names unknown vbuckets, nodes or options.
     """
     try:
         new = numbers_of(request.begun_detail) if request.begun_detail else frozenset()

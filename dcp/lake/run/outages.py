@@ -80,7 +80,7 @@ class Outages:
             if isinstance(error, kinds):
                 if most_seconds := _most_seconds(error, is_endless=is_endless):
                     self._count(error, most_seconds)
-                    return Wait(f"{awaited}: {error}")
+                    return Wait(f"{awaited}: {error}", is_trouble=True)
                 break
         raise failure
 

@@ -87,7 +87,7 @@ class LakeStore(Protocol):
     def computed(self, query: str) -> AbstractContextManager[str]:
         """Run a query once. Inside the block, the SQL that it yields reads the same rows.
 
-        Statements of this store's thread can read them.
+        Statements of this store's session can read them.
         """
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> Append:

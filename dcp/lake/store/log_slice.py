@@ -3,8 +3,8 @@
 `dcp.lake.apply.slice_rules` has the rules that make it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -97,6 +97,11 @@ class LogSlice:
     @property
     def has_work(self) -> bool:
         return bool(self.ranges or self.undone or self.cleared)
+
+    def without(self, vbuckets: Collection[int]) -> "LogSlice":
+        """Return the slice without the ranges of some vbuckets."""
+        ranges = (each for each in self.ranges if each.vbucket not in vbuckets)
+        return replace(self, ranges=tuple(ranges))
 
     def __str__(self) -> str:
         parts = [

@@ -1,7 +1,7 @@
 """The rows that an apply merges into a replica. `Table` turns them into statements."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -21,18 +21,21 @@ class LogRows:
     """The version of ``changes`` to read."""
     collection_id: int
     log_slice: LogSlice
+    touched_sql: str
+    """The relation `dcp.lake.adapters.apply_sql.touched_sql` of the vbuckets that may have repeats;
+    empty if there are none. It may name a view that exists only while its planner keeps it."""
     without_repeats: frozenset[int] = frozenset()
-    """Vbuckets in which each key has one row, so that the query need not pick the newest."""
-    touched_sql: str = ""
-    """The relation `dcp.lake.adapters.apply_sql.touched_sql` of the other vbuckets; empty if there
-    are none."""
+    """Vbuckets in which each key has one row, so that the query need not pick the newest. Their
+    slice only adds rows (`dcp.lake.change_log.touched_keys.without_repeats`)."""
+
+    def __post_init__(self) -> None:
+        if not self.touched_sql and (not self.without_repeats or self.rest.ranges):
+            raise ValueError("rows of the log: found no relation of keys that may have repeats")
 
     @property
-    def slice_with_repeats(self) -> LogSlice:
-        ranges = (
-            each for each in self.log_slice.ranges if each.vbucket not in self.without_repeats
-        )
-        return replace(self.log_slice, ranges=tuple(ranges))
+    def rest(self) -> LogSlice:
+        """The slice of the vbuckets that may have repeats."""
+        return self.log_slice.without(self.without_repeats)
 
 
 @dataclass(frozen=True, slots=True)

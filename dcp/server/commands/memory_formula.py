@@ -25,7 +25,7 @@ READ_BYTES: Final = MEBIBYTE
 """One read from a connection's socket, and the connection's objects."""
 STREAM_BYTES: Final = 4 * 1024
 """A stream with its cursor and its current snapshot."""
-DISK_ITEM_BYTES: Final = 32
+DISK_ITEM_BYTES: Final = 36
 """An item's entry in the index of its vbucket's disk log."""
 MESSAGES_IN_WORK: Final = 4
 """Copies of the largest message in work: read for the disk, read from disk, joined or split."""

@@ -23,8 +23,7 @@ def serve_until_signal(
     output: ``seeds``, ``http_seeds``, ``tls_seeds``, ``https_seeds`` (empty without TLS),
     ``bucket``, ``pid``, and what else is ``told``.
 
-    Raises:
-        SetupError: a port cannot be opened.
+    Raises the errors of `Serving.start` and `Serving.stop`.
     """
     come: list[int] = []
     # Blocking the signals is not enough: NumPy's threads do not block them, and a signal to any

@@ -30,7 +30,7 @@ _LOOK_SECONDS: Final = 0.5
 _ROOM_SECONDS: Final = 0.1
 """The interval between checks for room, while consumed bytes wait for the disk."""
 _CLOSE_SECONDS: Final = 1.0
-"""Wait for the node's end of a TLS connection, which a hung node never sends."""
+"""Wait for a node to close its end; a hung node never does. Then the connection is aborted."""
 _NONCE_BYTES: Final = 24
 
 

@@ -1,4 +1,4 @@
-"""The disk of one vbucket: an append-only log of encoded frames that survives crashes.
+"""The disk of one vbucket: its disk log of encoded frames, append-only, survives crashes.
 
 Each flush is one batch of disk snapshots, all or nothing (DCP concepts document, "Disk Snapshots").
 A backfill sends the frames as they are, so it is as fast as the file. ``disk_batch.py`` has the

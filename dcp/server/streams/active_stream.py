@@ -134,12 +134,12 @@ class ActiveStream:
         self.takeover = Takeover() if flags & StreamFlag.TAKEOVER else None
         self._ignores_purged = bool(flags & StreamFlag.IGNORE_PURGED_TOMBSTONES)
         self._first_start: int | None = min(verdict.snap_start, verdict.start)
-        """Start of the first marker; None after that marker was sent."""
+        """Where the next marker must start; None: at its first item."""
         self._memory_flags = _FIRST_MEMORY
         self._snapshot: Snapshot | None = None
         self._marker_start = 0
         self._open_end: int | None = None
-        """End of the snapshot that a replica is still receiving; None if it is whole."""
+        """End of a marker that was sent before all its items are here; None without one."""
         self._closing: list[bytes] = []
         """Messages that end an out-of-order snapshot."""
         self._reason = EndReason.OK

@@ -217,7 +217,8 @@ class Snapshot:
     flags: int
     items: SnapshotItems
     covers: int
-    """After the snapshot the client has everything up to this seqno, at or above ``end``."""
+    """After these items the client has everything up to this seqno. It lies below ``end`` while a
+    replica vbucket still receives the snapshot: the rest follows under the same marker."""
     stream_id: int | None = None
     prepare_extra_bytes: int = 0
     """Flow control charges so much for a prepare beyond its length."""

@@ -44,8 +44,8 @@ class NewestVersions:
         self._documents: Counter[int] = Counter()
         """Number of documents by collection, without tombstones."""
         self._newest: dict[VersionKey, Version] = {}
-        # The seqno on disk of each key whose newest version is not on disk yet; 0 if the disk has
-        # none. For all other keys the disk has the newest version.
+        # By key with an unwritten change (a newer version, or an event that ended it): the seqno of
+        # its item on disk; 0 without one. For all other keys the disk has the newest version.
         self._stored_seqnos: dict[VersionKey, int] = {}
         # The keys that each unwritten system event ended.
         self._ended: dict[int, set[VersionKey]] = {}

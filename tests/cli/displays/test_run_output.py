@@ -56,7 +56,7 @@ def test_a_cluster_out_of_reach_is_told(
 ) -> None:
     observer = PlainObserver()
     for seconds in range(12):
-        observer.waiting(10.0, Wait(f"the cluster: waited 0.{seconds} s"))
+        observer.waiting(10.0, Wait(f"the cluster: waited 0.{seconds} s", is_trouble=True))
         clock[0] += 10.0
     assert capsys.readouterr().out.splitlines() == [
         "waiting for the cluster: waited 0.0 s",

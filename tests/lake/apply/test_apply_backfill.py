@@ -21,8 +21,8 @@ def test_keys_that_overwrite_each_other_and_what_stays_out(new_lake: NewLake) ->
     computed = []
 
     def apply_to(number: int) -> MergePlan:
-        with ExitStack() as kept:
-            plan = plan_merge(lake, DOCS, number, RowBudget(rows=0), kept=kept)
+        with ExitStack() as until_applied:
+            plan = plan_merge(lake, DOCS, number, RowBudget(rows=0), until_applied=until_applied)
             assert plan is not None and isinstance(plan.rows, LogRows)
             if plan.rows.touched_sql:
                 computed.append(lake.spark.sql(plan.rows.touched_sql))

@@ -123,7 +123,7 @@ def test_this_process_reads_the_rows_of_few_keys_with_small_documents(
 
 
 def test_a_plan_tells_every_decision_as_json() -> None:
-    rows = LogRows("changes", 5, 0, NEXT, frozenset({3, 1}))
+    rows = LogRows("changes", 5, 0, NEXT, "", frozenset({3, 1}))
     plan = MergePlan(
         CURRENT,
         NEXT,

@@ -74,7 +74,7 @@ def test_health_is_progress_not_life(server: RunServer, watch: RunWatch, clock: 
     watch.idle(IDLE)
     watch.waiting(5.0, NEXT_ROUND)
     assert health() == (200, "ok", "")
-    watch.waiting(5.0, Wait("the cluster: none of 1 seeds answers"))
+    watch.waiting(5.0, Wait("the cluster: none of 1 seeds answers", is_trouble=True))
     assert health() == (503, "stalled", "the cluster: none of 1 seeds answers")
     watch.idle(IDLE)
     assert health() == (200, "ok", "")
