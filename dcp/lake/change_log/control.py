@@ -1,8 +1,8 @@
 """Reads and writes the lake's table ``control``: requests to its driver, and the answers.
 
 A user makes a request by a row; anybody who may write to the lake can insert one, also in SQL. The
-driver looks for requests before each round, and answers with rows of the same id. Rows never change, so that the
-table shows who did what, and when.
+driver looks for requests before each round, and answers with rows of the same id. Rows never
+change, so that the table shows who did what, and when.
 """
 
 import json
@@ -55,7 +55,7 @@ _ANSWERS: Final = frozenset(map(str, RequestState)) - {"requested"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRequest:
-    """A request with the newest answer. A user's row asks, a driver's row with the same id answers."""
+    """A request and its newest answer: a user's row asks, a driver's row of the same id answers."""
 
     id: str
     time: Annotated[datetime | None, STORED_ONLY] = None

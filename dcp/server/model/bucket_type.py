@@ -5,8 +5,8 @@ from typing import Final
 class BucketType(Enum):
     """The bucket type, by the name that people use.
 
-    An ephemeral bucket keeps its disk logs in memory. They serve its backfills, and a crash loses all
-    of its data (kv_engine ``engines/ep/src/ephemeral_vb.h``).
+    An ephemeral bucket keeps its disk logs in memory. They serve its backfills, and a crash loses
+    all of its data (kv_engine ``engines/ep/src/ephemeral_vb.h``).
     """
 
     COUCHBASE = "couchbase"
