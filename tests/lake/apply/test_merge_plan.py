@@ -122,6 +122,15 @@ def test_this_process_reads_the_rows_of_few_keys_with_small_documents(
     assert row_reader(keys, olds, read) is expected
 
 
+@pytest.mark.parametrize("without_repeats", [frozenset[int](), frozenset({1})])
+def test_rows_that_may_have_repeats_need_the_relation_of_their_keys(
+    without_repeats: frozenset[int],
+) -> None:
+    ranges = tuple(RowRange(vbucket, 1, 0, 5) for vbucket in (0, 1))
+    with pytest.raises(ValueError, match="no relation"):
+        LogRows("changes", 5, 0, replace(NEXT, ranges=ranges), "", without_repeats)
+
+
 def test_a_plan_tells_every_decision_as_json() -> None:
     rows = LogRows("changes", 5, 0, NEXT, "", frozenset({3, 1}))
     plan = MergePlan(
