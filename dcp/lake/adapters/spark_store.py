@@ -27,7 +27,7 @@ from dcp.lake.config.lake_root import is_on_s3
 from dcp.lake.config.memory import MEBIBYTE, arrow_settings
 from dcp.lake.config.storage_options import LOG_STORE
 from dcp.lake.config.table_names import CHANGES_TABLE
-from dcp.lake.spark.beside import SessionBeside, end_sessions_beside
+from dcp.lake.spark.beside import SessionBeside, end_sessions_beside, is_connect
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.spark.hadoop import (
     file_content,
@@ -244,18 +244,25 @@ class SparkStore:
 
     @contextmanager
     def computed(self, query: str) -> Iterator[str]:
+        spark = self.spark
+        # A server of Spark Connect cannot read a view of such rows (DATAFRAME_NOT_FOUND).
+        if is_connect(spark):
+            yield query
+            return
         # On disk, so that the rows take no memory from tasks. A cluster (no known slots) has them
         # twice, so that they outlive an executor.
         level = StorageLevel.DISK_ONLY if self.slots else StorageLevel.DISK_ONLY_2
         name = f"{_COMPUTED}_{next(_numbers)}"
         with delta_errors():
-            frame = self.spark.sql(query).localCheckpoint(storageLevel=level)
+            frame = spark.sql(query).localCheckpoint(storageLevel=level)
         # Delta refuses to MERGE rows of Spark's cache, but takes these.
         frame.createOrReplaceTempView(name)
         try:
             yield f"SELECT * FROM {name}"
         finally:
-            frame.sparkSession.catalog.dropTempView(name)
+            spark.catalog.dropTempView(name)
+            # Spark itself would free the disk at its next collection of garbage.
+            frame._jdf.queryExecution().analyzed().rdd().unpersist(False)
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> Append:
         spark, settings = self.spark, FEW_ROWS if are_few else {}

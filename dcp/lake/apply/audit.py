@@ -44,7 +44,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """What an apply decided, by its plan or by a driver that decides it again."""
+    """The decisions of an apply, from its plan or from a driver that decides it again."""
 
     current: AppliedVersion
     """The version that it was made on."""

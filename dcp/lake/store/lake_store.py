@@ -87,7 +87,8 @@ class LakeStore(Protocol):
     def computed(self, query: str) -> AbstractContextManager[str]:
         """Run a query once. Inside the block, the SQL that it yields reads the same rows.
 
-        Statements of this store's session can read them.
+        Statements of this store's session can read them. Over Spark Connect, each statement runs
+        the query: it must return the same rows every time.
         """
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> Append:

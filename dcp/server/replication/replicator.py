@@ -174,10 +174,12 @@ class Replicator(ABC):
                 connection.streams.end()
                 self._lost(connection)
             self._writer.close()
-            with suppress(OSError):  # TimeoutError is one, too
-                async with asyncio.timeout(_CLOSE_SECONDS):
-                    await self._writer.wait_closed()
-            self._writer.transport.abort()
+            try:
+                with suppress(OSError):  # TimeoutError is one, too
+                    async with asyncio.timeout(_CLOSE_SECONDS):
+                        await self._writer.wait_closed()
+            finally:
+                self._writer.transport.abort()
 
     async def _receive(self, reader: asyncio.StreamReader, connection: PassiveConnection) -> str:
         splitter = FrameSplitter()

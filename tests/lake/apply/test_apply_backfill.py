@@ -44,4 +44,7 @@ def test_keys_that_overwrite_each_other_and_what_stays_out(new_lake: NewLake) ->
     model.commit(model.next_round([*model.read(first, 100, 4), *model.read(second, 5, 4)]))
     assert apply_to(4).method == "hash join"
     assert computed and not any(each.inputFiles() for each in computed), "it reads the log again"
-    assert not [each for each in lake.spark.catalog.listTables() if each.isTemporary]
+    views = lake.spark.sql("SHOW VIEWS").collect()
+    assert not [each for each in views if each.viewName.startswith("dcplake_computed")]
+    kept = lake.spark.sparkContext._jsc.getPersistentRDDs().values()
+    assert not [each for each in kept if each.isCheckpointed()], "its rows are still on the disk"
