@@ -35,7 +35,7 @@ from dcp.lake.spark.hadoop import (
     put_file,
     try_conditional_writes,
 )
-from dcp.lake.spark.session import in_pool, session_slots
+from dcp.lake.spark.session import free_checkpoint, in_pool, session_slots
 from dcp.lake.store.at_once import at_once
 from dcp.lake.store.cached_reads import CachedReads
 from dcp.lake.store.data_file import FileContents
@@ -261,8 +261,7 @@ class SparkStore:
             yield f"SELECT * FROM {name}"
         finally:
             spark.catalog.dropTempView(name)
-            # Spark itself would free the disk at its next collection of garbage.
-            frame._jdf.queryExecution().analyzed().rdd().unpersist(False)
+            free_checkpoint(frame)
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> Append:
         spark, settings = self.spark, FEW_ROWS if are_few else {}

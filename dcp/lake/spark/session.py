@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from dcp.errors import ConfigError, SetupError
 from dcp.installation import how_to_install
@@ -198,6 +198,11 @@ def session_slots(spark: SparkSession) -> int:
 
 def jvm_of(spark: SparkSession) -> Any:
     return None if is_connect(spark) else spark.sparkContext._jvm
+
+
+def free_checkpoint(frame: DataFrame) -> None:
+    """Free the rows of a local checkpoint. Spark itself waits for its next garbage collection."""
+    frame._jdf.queryExecution().analyzed().rdd().unpersist(False)
 
 
 @contextmanager
