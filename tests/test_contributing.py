@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
 
+MESSAGE = r"\bOsoSnapshot\b|\bDCP_OSO_SNAPSHOT\b"
 ADDITIONS = {
     "setting": (1, "dcp", r"\bminimum_interval_seconds(:| =|`)"),
     "setting of the connection": (1, "dcp", r"\bconnect_timeout_seconds(:| =|`)"),
@@ -22,9 +23,10 @@ ADDITIONS = {
         r"\bdcplake_waiting_vbuckets\b|\bwaiting: tuple|\bwaiting=tuple",
     ),
     "replica column": (3, "dcp/lake", r"\bexpiry\b"),
-    "message of the protocol": (7, "dcp", r"\bOsoSnapshot\b|\bDCP_OSO_SNAPSHOT\b"),
+    "message of the protocol": (4, "dcp/wire dcp/protocol dcp/client dcp/lake", MESSAGE),
+    "the same message in the embedded producer": (3, "dcp/server dcp/producer dcp/relay", MESSAGE),
 }
-"""By what is added: the most modules that name its example, where they are, and its pattern."""
+"""By what is added: the most modules that name its example, their folders, and its pattern."""
 
 
 def rows(section: str) -> list[list[str]]:
@@ -36,10 +38,11 @@ def rows(section: str) -> list[list[str]]:
 @pytest.mark.parametrize("row", rows("How to add"), ids=lambda row: row[0])
 def test_an_addition_takes_few_files(row: list[str]) -> None:
     what, _, files, then = row
-    most, folder, pattern = ADDITIONS[what]
+    most, folders, pattern = ADDITIONS[what]
     named, acting = (set(re.findall(r"`(dcp/[\w/.]+)`", cell)) for cell in (files, then))
     found = {
         str(path.relative_to(ROOT))
+        for folder in folders.split()
         for path in (ROOT / folder).rglob("*.py")
         if re.search(pattern, path.read_text(encoding="utf-8"))
     }

@@ -260,7 +260,7 @@ FORBIDDEN: dict[str, frozenset[str]] = {
 SERVER_EDGE: dict[str, str] = {
     "sockets and the loop": """background channels cluster_members cluster_nodes accepted_connection
         http_connection listener loop_thread
-        rebalance rebalance_orders replication replicator server serving stop_signals turns
+        rebalance rebalance_orders replication replicator server serving server_process turns
         wait_watch""",
     "threads that write and read the disk": """bucket_storage compactor disk_scan flusher
         pending_write parallel_writes""",

@@ -179,7 +179,7 @@ def _nodes(_: Administrator, session: Session) -> str:
             "number": node + 1,
             "address": address.at(address.kv),
             "member": bucket.map.is_member(node),
-            "alive": node not in bucket.map.dead_nodes,
+            "alive": node not in bucket.map.down_nodes,
             "vbuckets": len(bucket.map.vbuckets_of(node)),
         }
         for node, address in enumerate(bucket.map.addresses)

@@ -385,7 +385,7 @@ class ProducerCluster(Serving):
 
         def act() -> None:
             failover.fail_over(self.bucket, node)
-            self.bucket.map.dead_nodes.add(node)
+            self.bucket.map.down_nodes.add(node)
             self.members.give_up_rebalance(f"{self.bucket.map.name_of(node)} was failed over")
 
         self.members.end_node(node, act)

@@ -98,14 +98,14 @@ class ClusterMembers:
         """Mark a node dead; it stays a member."""
         members = self._bucket.map
         members.require_node(node)
-        if self._loop.is_inside and set(range(members.node_count)) - members.dead_nodes <= {node}:
+        if self._loop.is_inside and set(range(members.node_count)) - members.down_nodes <= {node}:
             raise ValueError(
                 f"kill {members.name_of(node)}: found no other running node, expected one to take "
                 "the order to restore it"
             )
         self._end(node)
         with self._bucket.lock:
-            members.dead_nodes.add(node)
+            members.down_nodes.add(node)
         self._loop.call_soon(self.follow_map)
 
     def _end(self, node: int) -> None:
@@ -144,11 +144,11 @@ class ClusterMembers:
         with self._bucket.lock:
             self._nodes.tell_addresses()
             if self._bucket.map.is_member(node):
-                self._bucket.map.dead_nodes.discard(node)
+                self._bucket.map.down_nodes.discard(node)
                 return
             with self._bucket.changing_map():
                 self._bucket.map.join(node)
-            self._bucket.map.dead_nodes.discard(node)
+            self._bucket.map.down_nodes.discard(node)
             self._bucket.replicas.follow(self._bucket.map)
             self._save_replicas()
             self._loop.call_soon(self._nodes.push_map)

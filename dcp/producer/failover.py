@@ -23,7 +23,7 @@ def fail_over(bucket: ProducerBucket, node: int) -> None:
         OSError: the data folder cannot be written; nothing has changed.
     """
     _require_member(bucket, node)
-    others = set(range(bucket.map.node_count)) - bucket.map.dead_nodes - {node}
+    others = set(range(bucket.map.node_count)) - bucket.map.down_nodes - {node}
     if not any(bucket.map.is_member(other) for other in others):
         name = bucket.map.name_of(node)
         raise ValueError(f"failover of {name}: found no other running node to take its place")

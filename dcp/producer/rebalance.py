@@ -147,7 +147,7 @@ class Move:
     def _may_move(self, vbucket: int) -> bool:
         """Return whether the vbucket may still move: no other order has changed owner or target."""
         bucket, target = self._bucket, self._target
-        is_there = bucket.map.is_member(target) and target not in bucket.map.dead_nodes
+        is_there = bucket.map.is_member(target) and target not in bucket.map.down_nodes
         return is_there and bucket.map.owner(vbucket) == self._active_node
 
     def _give_up(self) -> list[int]:
@@ -169,7 +169,7 @@ def checked_members(bucket: ProducerBucket, remove: int | None) -> list[int]:
     if remove is not None and remove not in members:
         raise ValueError(f"rebalance: found node {remove + 1} to remove, expected a member")
     for node in members:
-        if node in bucket.map.dead_nodes:
+        if node in bucket.map.down_nodes:
             raise ValueError(
                 f"rebalance: {bucket.map.name_of(node)} does not answer; "
                 "restore it, or fail it over first"

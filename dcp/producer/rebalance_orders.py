@@ -78,7 +78,7 @@ class RebalanceOrders:
                 await rebalance(self._bucket, members, self._awake, self._map_changed)
                 if remove is not None:
                     with self._bucket.lock:
-                        self._bucket.map.dead_nodes.add(remove)
+                        self._bucket.map.down_nodes.add(remove)
                     await self._leave(remove)
         except TimeoutError:
             # A timeout inside the work is not ours.

@@ -74,7 +74,7 @@ class ReplicaProgress:
         )
         for vbucket in self._map.vbuckets_of(node):
             replicas = self._map.replica_nodes(vbucket)
-            running = [each for each in replicas if each not in self._map.dead_nodes]
+            running = [each for each in replicas if each not in self._map.down_nodes]
             if not running:
                 raise ValueError(
                     f"failover of {self._map.name_of(node)}: found no running node with a replica "
@@ -94,7 +94,7 @@ def lagging_replica(cluster_map: ServedClusterMap, table: VbucketTable) -> str |
     """Describe the first replica that differs from its active, both on running nodes; or None."""
     for vbucket, owner in enumerate(cluster_map.owners):
         active = table.vbuckets[vbucket]
-        if owner in cluster_map.dead_nodes or active.state is not VbucketState.ACTIVE:
+        if owner in cluster_map.down_nodes or active.state is not VbucketState.ACTIVE:
             continue
         is_empty = active.data.high_seqno == active.data.base_seqno
         wanted = 0 if is_empty else active.data.high_seqno
@@ -115,5 +115,5 @@ def _running_replicas(
     """Yield running nodes and their replicas; a failover promotes the first."""
     for node in cluster_map.replica_nodes(vbucket):
         replica = table.replicas.at(node, vbucket)
-        if replica is not None and node not in cluster_map.dead_nodes:
+        if replica is not None and node not in cluster_map.down_nodes:
             yield node, replica

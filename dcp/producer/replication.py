@@ -184,7 +184,7 @@ class Replication:
             return found
         for vbucket, active_node in enumerate(bucket.map.owners):
             for target, replica in bucket.replicas.of(vbucket):
-                if not {active_node, target} & bucket.map.dead_nodes and not replica.is_taking_over:
+                if not {active_node, target} & bucket.map.down_nodes and not replica.is_taking_over:
                     found[active_node, target][vbucket] = replica
         return found
 

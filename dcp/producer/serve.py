@@ -6,7 +6,7 @@ from typing import Final
 from dcp.errors import SourceError
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
-from dcp.server.node.stop_signals import serve_until_signal
+from dcp.server.node.server_process import serve_until_signal
 
 _GARBAGE_THRESHOLDS: Final = (10_000, 10, 100)
 """Thresholds of Python's cycle collector: stored documents have no cycles, and a full run is slow.

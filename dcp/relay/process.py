@@ -6,7 +6,7 @@ from dcp.errors import SourceError
 from dcp.relay.memory import relay_bytes_in_words
 from dcp.relay.settings import RelaySettings
 from dcp.relay.thread import Relay
-from dcp.server.node.stop_signals import serve_until_signal
+from dcp.server.node.server_process import serve_until_signal
 
 
 def run_relay(settings: RelaySettings) -> None:

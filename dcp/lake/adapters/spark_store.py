@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -256,12 +256,11 @@ class SparkStore:
         with delta_errors():
             frame = spark.sql(query).localCheckpoint(storageLevel=level)
         # Delta refuses to MERGE rows of Spark's cache, but takes these.
-        frame.createOrReplaceTempView(name)
-        try:
+        with ExitStack() as stack:
+            stack.callback(free_checkpoint, frame)
+            frame.createOrReplaceTempView(name)
+            stack.callback(spark.catalog.dropTempView, name)
             yield f"SELECT * FROM {name}"
-        finally:
-            spark.catalog.dropTempView(name)
-            free_checkpoint(frame)
 
     def new_changes(self, tasks: int, receive: BatchFunction, *, are_few: bool = False) -> Append:
         spark, settings = self.spark, FEW_ROWS if are_few else {}

@@ -112,10 +112,10 @@ class SliceReader:
         return current, log_slice
 
     def _with_ends(self, facts: LogFacts) -> LogFacts:
-        """Read the states at both ends and the forks between.
+        """Read the states at both ends of the slice, and the forks between them.
 
-        If all vbuckets begin anew, the replica's old states do not matter. A damaged log may lack
-        them.
+        A damaged log may lack the replica's states. If every vbucket begins anew, no rule needs
+        them; if not, it raises LakeError.
         """
         current_rounds = {facts.current.to_round, *facts.current.stale.values()}
         lost: LakeError | None = None
@@ -201,9 +201,9 @@ class SliceReader:
     ) -> Sequence[pa.Table | None] | None:
         """Return the rows of lost keys (`lost_rows_sql`), as `MERGE_SOURCE`.
 
-        One table for each restored version; None in its place if it has more than ``most_bytes``.
-        Without ``touched``, the method only looks whether the versions are readable. The result is
-        None if one is not: then another slice is due.
+        Each restored version has a table, or None above ``most_bytes``. Without ``touched``
+        there are no tables: the method only tries to read the versions. If one is unreadable, the
+        result is None, and the caller decides a new slice.
         """
         if touched is None:
             return () if self.try_to_read(log_slice.restored_versions, self._read_keys) else None
@@ -227,10 +227,10 @@ class SliceReader:
     def try_to_read(
         self, restored: Mapping[int, int], read: Callable[[int, Sequence[int]], object]
     ) -> bool:
-        """Read vbuckets of the versions that restore them; return whether every read succeeded.
+        """Return whether ``read`` succeeds for each version and its vbuckets in ``restored``.
 
-        ``restored`` maps vbuckets to versions. If VACUUM has deleted a version's files, it notes
-        the vbuckets as unreadable. No cheaper check finds that.
+        ``restored`` maps vbuckets to versions. If VACUUM has deleted a version's files, the method
+        adds its vbuckets to `unreadable`. No cheaper check finds such a version.
         """
         before = len(self.unreadable)
         for version in sorted(set(restored.values()) - {EMPTY_TABLE}):

@@ -232,12 +232,11 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
     """Return the replica overlaid with the complete changes that no apply has published yet.
 
     A complete flush or drop ends all rows of table and overlay at lower seqnos. The overlay starts
-    at the ``log_from_round`` of the newest listed apply. It can hold changes that the table already
-    has: of an unlisted version, or of a round with waiting rows. These are the newest of their
-    keys, so the result is the same.
+    at the ``log_from_round`` of the newest apply that the log lists, so it may repeat changes that
+    the table has. A repeated change is the newest of its key, so the result is the same.
 
-    A vbucket that must be taken back first, or is stale, has no overlay: it shows the table's rows
-    until the next apply.
+    A vbucket has no overlay if it is stale, or if a rollback must first take rows back. It shows
+    the table's rows until the next apply.
 
     A query takes the versions of the log and of the table in the order of their names here. The log
     comes first: an apply between the two makes its list seem late, which does no harm. In the other
@@ -301,7 +300,8 @@ def row_history_sql(changes_sql: str) -> str:
     def in_its_life(struct: str) -> str:
         return f"{struct}.epoch < coalesce(died.epoch, {struct}.epoch + 1)"
 
-    # What was undone before the row died did not end it; what came on other branches neither.
+    # A flush or drop ended the row if it came on the row's branch, and no rollback undid it before
+    # the row died.
     was_undone = f"exists(forks, f -> {dead_by_sql('f', 'e')} AND {in_its_life('f')})"
     cleared = (
         f"array_min(filter(ends, e -> e.seqno > seqno AND e.epoch >= epoch AND {in_its_life('e')} "
@@ -427,9 +427,9 @@ WHERE c.{is_kind(*ITEM_KINDS)} AND c.collection_id = {replica.collection_id}
 def _bounds(changes_sql: str, replica: ReplicaTable) -> str:
     """Return SELECT … of the bounds of each vbucket's live rows that the replica may lack.
 
-    Only a scalar subquery lets a reader skip older files, and each costs a look at the table's file
-    list. So there is one, for the first round; the bounds and the newest apply come from the rows
-    of the same rounds. A fork of an earlier round kills only rows of still earlier ones.
+    A reader skips the files of older rounds only if a scalar subquery gives the first round. Each
+    scalar subquery reads the table's file list, so there is one: bounds and newest apply come from
+    the rows of those rounds. Older forks kill only rows of older rounds.
 
     ``must_go_back``: the replica's rows are not live, since a later fork lies below them or the
     vbucket is stale. ``cleared_seqno`` is the newest complete and live flush or drop of the

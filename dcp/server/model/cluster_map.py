@@ -85,7 +85,7 @@ class ServedClusterMap:
         self._owners = [vbucket * nodes // vbuckets for vbucket in range(vbuckets)]
         self._addresses = [NodePorts()] * nodes
         self._members = [True] * nodes
-        self.dead_nodes: set[int] = set()
+        self.down_nodes: set[int] = set()
         """Nodes that do not run; clients do not see this."""
         self.replica_count = replica_count
         self._replicas = self._placed()

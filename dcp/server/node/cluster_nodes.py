@@ -57,7 +57,7 @@ class ClusterNodes:
             for number, node in nodes.items():
                 if self.bucket.map.is_member(number):
                     node.listen()
-                    self.bucket.map.dead_nodes.discard(number)
+                    self.bucket.map.down_nodes.discard(number)
         except BaseException:
             for node in nodes.values():
                 await node.kill()

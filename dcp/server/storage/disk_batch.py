@@ -2,12 +2,12 @@ r"""The format of a vbucket's disk log: a file header, then batches. Numbers are
 
     file header    magic "DCPDISK\n", format version, vbucket, generation, CRC of these
     batch header   magic "DCPBATCH", offset of this header in the file, generation, keep_up_to,
-                   snapshot_end, purge_seqno, numbers of items, replacements, tombstones, lost
+                   snapshot_end, purge_seqno, numbers of items, replacements, tombstones, compacted
                    ranges, completions and inner ends, bytes of state and of frames, CRC of these
     index          seqno of each item; frame bytes of each item;
                    seqno of the replacing item, per replacement; seqno of the replaced item;
                    seqno of each tombstone; its delete time in seconds;
-                   start of each lost range; its end;
+                   start of each compacted range; its end;
                    seqno of each completed prepare; seqno of its commit or abort;
                    last seqno of each disk snapshot in the batch, except the last snapshot
     state          JSON of ``saved_vbucket.py``; empty: the state of the previous batch
@@ -16,8 +16,8 @@ r"""The format of a vbucket's disk log: a file header, then batches. Numbers are
 
 A batch adds disk snapshots, or first removes everything above ``keep_up_to``, or both. It counts
 only if it is complete and both CRCs (CRC-32, IEEE) match. Compaction writes a file of the next
-generation; its first batch has all current items, and only that batch has ``purge_seqno`` and lost
-ranges.
+generation; its first batch has all current items, and only that batch has ``purge_seqno`` and
+compacted ranges.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +30,7 @@ import numpy as np
 
 from dcp.errors import DcplakeError
 from dcp.server.storage.disk_file import Data, DiskFile
-from dcp.server.storage.disk_ranges import LostRanges, U64s, no_seqnos
+from dcp.server.storage.disk_ranges import CompactedRanges, U64s, no_seqnos
 from dcp.server.storage.frame_crcs import RunningCrcs, U32s, no_crcs
 from dcp.types import U64_MAX
 
@@ -73,7 +73,7 @@ class DiskBatch:
     tombstones: U64s = field(default_factory=no_seqnos)
     delete_times: U64s = field(default_factory=no_seqnos)
     """Of the ``tombstones``, in seconds since 1970."""
-    lost: LostRanges = field(default_factory=LostRanges)
+    compacted: CompactedRanges = field(default_factory=CompactedRanges)
     completed: U64s = field(default_factory=no_seqnos)
     """Seqnos of prepares; the items ``completing`` commit or abort them."""
     completing: U64s = field(default_factory=no_seqnos)
@@ -92,9 +92,10 @@ class DiskBatch:
     @property
     def _index(self) -> tuple[U64s, ...]:
         items = (self.seqnos, self.sizes, self.replacing, self.replaced)
-        tombstones, lost = (self.tombstones, self.delete_times), (self.lost.starts, self.lost.ends)
+        tombstones = self.tombstones, self.delete_times
+        compacted = self.compacted.starts, self.compacted.ends
         completions = self.completed, self.completing
-        return (*items, *tombstones, *lost, *completions, self.inner_ends)
+        return (*items, *tombstones, *compacted, *completions, self.inner_ends)
 
     @property
     def frames_at(self) -> int:
@@ -252,7 +253,7 @@ def read_batch(
         replaced=columns[3],
         tombstones=columns[4],
         delete_times=columns[5],
-        lost=LostRanges(columns[6], columns[7]),
+        compacted=CompactedRanges(columns[6], columns[7]),
         completed=columns[8],
         completing=columns[9],
         inner_ends=columns[10],

@@ -72,7 +72,9 @@ def plan_compaction(
         # ``deleted`` is the delete time plus 1.
         delete_times=kept.deleted[tombstones].astype(np.uint64) - np.uint64(1),
         # A rollback to a seqno where a dropped item was current is impossible.
-        lost=contents.lost.merged(columns.seqnos[is_ended], ended_at[is_ended]).above(purge_seqno),
+        compacted=contents.compacted.merged(columns.seqnos[is_ended], ended_at[is_ended]).above(
+            purge_seqno
+        ),
         purge_seqno=purge_seqno,
     )
     return CompactionPlan(kept, batch, len(purged))

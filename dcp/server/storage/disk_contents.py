@@ -12,7 +12,7 @@ import numpy as np
 
 from dcp.server.storage.disk_batch import DiskBatch
 from dcp.server.storage.disk_index import NEVER, ItemIndex, columns_of, find
-from dcp.server.storage.disk_ranges import LostRanges
+from dcp.server.storage.disk_ranges import CompactedRanges
 
 
 class Contents:
@@ -24,8 +24,8 @@ class Contents:
         self.index = ItemIndex()
         self.snapshot_ends = array("Q")
         """Last seqno of each disk snapshot since the last compaction, ascending."""
-        self.lost = LostRanges()
-        """Seqnos to which no rollback is possible."""
+        self.compacted = CompactedRanges()
+        """Seqnos to which no rollback is possible, as compaction dropped versions."""
         self.completed = array("Q")
         """Prepares since the last compaction that the items at ``completing`` completed."""
         self.completing = array("Q")
@@ -56,8 +56,8 @@ class Contents:
             self.snapshot_ends.append(batch.snapshot_end)
         if batch.purge_seqno:
             self.purge_seqno = batch.purge_seqno
-        if len(batch.lost):
-            self.lost = batch.lost
+        if len(batch.compacted):
+            self.compacted = batch.compacted
         self.state = batch.state or self.state
         self.frame_bytes += batch.data_bytes
 
@@ -116,19 +116,19 @@ class Contents:
 
     def can_cut(self, seqno: int) -> bool:
         """Return True if every version that was current at ``seqno`` is still here."""
-        return seqno >= self.purge_seqno and not self.lost.covers(seqno)
+        return seqno >= self.purge_seqno and not self.compacted.covers(seqno)
 
     def can_cut_within(self, first_seqno: int, end_seqno: int) -> bool:
         """Return True if ``can_cut`` holds for some seqno of [first, end)."""
         first = max(first_seqno, self.purge_seqno)
-        return first < end_seqno and not self.lost.cover_all(first, end_seqno)
+        return first < end_seqno and not self.compacted.cover_all(first, end_seqno)
 
     def _cut(self, seqno: int) -> None:
         del self.snapshot_ends[bisect_right(self.snapshot_ends, seqno) :]
         self.index = self.index.cut(seqno)
-        self.lost = self.lost.cut(seqno)
+        self.compacted = self.compacted.cut(seqno)
         left = bisect_right(self.completing, seqno)
         del self.completed[left:], self.completing[left:]
         # An empty disk log has nothing that a purge or compaction could have taken.
         if not seqno:
-            self.purge_seqno, self.lost = 0, LostRanges()
+            self.purge_seqno, self.compacted = 0, CompactedRanges()

@@ -17,7 +17,7 @@ def no_seqnos() -> U64s:
 
 
 @dataclass(frozen=True, slots=True)
-class LostRanges:
+class CompactedRanges:
     """Ranges [start, end) of seqnos, ascending and disjoint."""
 
     starts: U64s = field(default_factory=no_seqnos)
@@ -35,7 +35,7 @@ class LostRanges:
         index = int(np.searchsorted(self.starts, np.uint64(start), side="right")) - 1
         return index >= 0 and end <= int(self.ends[index])
 
-    def merged(self, starts: U64s, ends: U64s) -> "LostRanges":
+    def merged(self, starts: U64s, ends: U64s) -> "CompactedRanges":
         """Return the union with more ranges, which may overlap and come in any order."""
         starts = np.concatenate((self.starts, starts))
         ends = np.concatenate((self.ends, ends))
@@ -45,16 +45,16 @@ class LostRanges:
         starts, reach = starts[order], np.maximum.accumulate(ends[order])
         # In order of their starts, a range is apart if it starts above all ends before it.
         apart = np.flatnonzero(starts[1:] > reach[:-1]) + 1
-        return LostRanges(
+        return CompactedRanges(
             starts[np.concatenate(([0], apart))],
             reach[np.concatenate((apart - 1, [len(starts) - 1]))],
         )
 
-    def above(self, seqno: int) -> "LostRanges":
+    def above(self, seqno: int) -> "CompactedRanges":
         kept = self.ends > np.uint64(seqno)
-        return LostRanges(self.starts[kept], self.ends[kept])
+        return CompactedRanges(self.starts[kept], self.ends[kept])
 
-    def cut(self, seqno: int) -> "LostRanges":
+    def cut(self, seqno: int) -> "CompactedRanges":
         """Return the ranges that begin at or below ``seqno``, which no range may contain."""
         kept = self.starts <= np.uint64(seqno)
-        return LostRanges(self.starts[kept], self.ends[kept])
+        return CompactedRanges(self.starts[kept], self.ends[kept])

@@ -110,8 +110,8 @@ class VbucketStore:
     @property
     def history_start_seqno(self) -> int:
         """From this seqno on no version is missing; 1 if compaction has dropped none."""
-        lost = self._contents.lost
-        return max(self.purge_seqno + 1, int(lost.ends[-1]) if len(lost) else 1)
+        compacted = self._contents.compacted
+        return max(self.purge_seqno + 1, int(compacted.ends[-1]) if len(compacted) else 1)
 
     def purgeable_seqno(self, deleted_before_seconds: int) -> int:
         """Return the highest seqno up to which every tombstone is older than that time."""

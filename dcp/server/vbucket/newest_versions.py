@@ -160,9 +160,9 @@ class NewestVersions:
 
     def _stored_item(self, version: Version) -> StoredItem:
         completes = self._prepare_completed_by(version)
-        return stored_item(version, self._stored(version), completes)
+        return stored_item(version, self._mark_written(version), completes)
 
-    def _stored(self, version: Version) -> Sequence[int]:
+    def _mark_written(self, version: Version) -> Sequence[int]:
         """Mark a version as written, in seqno order; return the seqnos that it replaces on disk."""
         key = version.stored_key
         older = self._stored_seqnos[key]
@@ -186,7 +186,7 @@ class NewestVersions:
     def _prepare_completed_by(self, version: Version) -> int:
         """Return the seqno of the prepare on disk that ``version`` commits; 0 if there is none.
 
-        Call it before ``_stored`` of the same version.
+        Call it before ``_mark_written`` of the same version.
         """
         if not self.holds_sync_writes or not version.is_document:
             return 0
@@ -201,7 +201,7 @@ class NewestVersions:
         if version.is_mutation and not self._keeps_values:
             version = StoredVersion.of(version)
         self.note(version)
-        self._stored(version)
+        self._mark_written(version)
 
     def leave_values(self, versions: Iterable[Version]) -> None:
         """Free the values of documents that are on disk now, unless values stay in memory."""

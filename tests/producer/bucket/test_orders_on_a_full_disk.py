@@ -92,7 +92,7 @@ def test_nodes_and_owners_that_the_disk_refuses(make_cluster: MakeCluster, tmp_p
         found = cluster.bucket.map
         assert (found.rev, found.owners, found.members) == before
         assert not _is_open(cluster, 1)
-    assert cluster.bucket.map.dead_nodes == {1}
+    assert cluster.bucket.map.down_nodes == {1}
     cluster.restore_node(1)
     with full_disk(), pytest.raises(OSError, match="disk full"):
         cluster.move_vbucket(0, 1)

@@ -365,7 +365,7 @@ def test_a_kill_amid_a_rebalance(make_cluster: MakeCluster) -> None:
     cluster.hang_node(1)
     thread, errors = _begin_removal(cluster)
     with cluster.bucket.lock:
-        cluster.bucket.map.dead_nodes.add(1)
+        cluster.bucket.map.down_nodes.add(1)
         cluster.nodes.loop.call_soon(
             cluster.nodes.at(1).awake.set
         )  # what was on its way arrives now

@@ -272,7 +272,7 @@ def test_nodes_that_there_are_not(
     cluster = make_cluster(nodes=2)
     with pytest.raises(ValueError, match=f"node index {node}: found none, expected 0 to 1"):
         order(cluster, node)
-    assert cluster.bucket.map.dead_nodes == set()
+    assert cluster.bucket.map.down_nodes == set()
 
 
 @pytest.mark.parametrize("vbucket", [-1, 4])

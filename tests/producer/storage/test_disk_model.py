@@ -9,7 +9,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from dcp.server.storage.disk_file import DiskFile, MemoryFile, OsFile
-from dcp.server.storage.disk_ranges import LostRanges
+from dcp.server.storage.disk_ranges import CompactedRanges
 from dcp.server.storage.disk_scan import Scan
 from dcp.server.storage.disk_store import StoredItem, VbucketStore
 from dcp.types import SnapshotRange
@@ -236,23 +236,25 @@ ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=6)
 
 
 @given(ranges, ranges, st.integers(0, 40))
-def test_lost_ranges_are_a_set_of_seqnos(
+def test_compacted_ranges_are_a_set_of_seqnos(
     first: list[tuple[int, int]], more: list[tuple[int, int]], seqno: int
 ) -> None:
-    lost, model = LostRanges(), set[int]()
+    compacted, model = CompactedRanges(), set[int]()
     for part in (first, more):
         starts = np.array([start for start, _ in part], np.uint64)
-        lost = lost.merged(starts, starts + np.array([size for _, size in part], np.uint64))
+        compacted = compacted.merged(
+            starts, starts + np.array([size for _, size in part], np.uint64)
+        )
         model |= {at for start, size in part for at in range(start, start + size)}
 
-    def held(ranges: LostRanges) -> set[int]:
+    def held(ranges: CompactedRanges) -> set[int]:
         return {at for at in range(50) if ranges.covers(at)}
 
-    assert held(lost) == model
-    assert all(lost.starts[1:] > lost.ends[:-1])
+    assert held(compacted) == model
+    assert all(compacted.starts[1:] > compacted.ends[:-1])
     if seqno not in model:
-        assert held(lost.cut(seqno)) == {at for at in model if at < seqno}
-        assert held(lost.above(seqno)) == {at for at in model if at > seqno}
+        assert held(compacted.cut(seqno)) == {at for at in model if at < seqno}
+        assert held(compacted.above(seqno)) == {at for at in model if at > seqno}
 
 
 bases = st.sampled_from([0, 1000, 2**63])
