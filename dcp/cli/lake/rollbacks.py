@@ -27,7 +27,8 @@ def run(
 ) -> int:
     """Read and print."""
     from dcp.lake.adapters.opening import opened_lake
-    from dcp.lake.query.rollbacks import newest_epochs, undone_keys
+    from dcp.lake.change_log.epochs import newest_epochs
+    from dcp.lake.query.rollbacks import undone_keys
 
     settings = settings_from(config, lake, overrides)
     with opened_lake(settings) as tables, tables.read_once():

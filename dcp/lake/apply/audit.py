@@ -253,8 +253,8 @@ def audit_sql(
     ``keys_sql`` is `touched_sql` of at least the undone vbuckets, ``time`` the time of the apply.
 
     Nobody knows where a replaced vbucket forked. A key of it counts as taken back if it has no row
-    after the apply. It does, too, if that row's seqno is one that the older version had read
-    (``read_seqnos``, or its own row's). A higher one is an ordinary change.
+    after the apply. A key also counts if its row after the apply has a seqno that the older version
+    had read (``read_seqnos``, or its own row's). A higher seqno is an ordinary change.
     """
     undone = ", ".join(
         f"({each.vbucket}, CAST({each.version} AS BIGINT), {u64(each.fork_seqno)}, "

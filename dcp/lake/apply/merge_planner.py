@@ -75,9 +75,9 @@ def plan_merge(
     """Return the plan that brings ``replica`` to ``to_round``; None if it waits (`commit_reason`).
 
     The plan holds at most ``budget``. If the touched keys are many, Spark computes their relation
-    once, and keeps it until ``until_applied`` closes. Without that argument, each statement
-    computes it. A table whose typed columns differ from ``contract`` is
-    rewritten, at its present round if no later one brings a row.
+    once, and keeps it until ``until_applied`` closes. Without ``until_applied``, each statement
+    computes the relation again. A table whose typed columns differ from ``contract`` is rewritten,
+    at its present round if no later one brings a row.
 
     Raises:
         ForeignWriteError: somebody else changed the table's rows after our last apply, or right

@@ -152,10 +152,10 @@ def policies_to_batch(policies: Mapping[int, DroppedPolicy], round_number: int) 
 
 
 def begin_text(collection_id: int) -> str:
-    """Return the ``detail`` of a begin at seqno 0, for a collection whose begin no stream sends.
+    """Return the ``detail`` of an event at seqno 0 that says that a collection exists.
 
-    No stream sends the begin of the default collection. If the log has lost its drop, only this
-    event shows that the collection exists. No document has a seqno below 0.
+    The default collection exists without a begin event. If a rollback lost its drop, only this
+    event says so. No document has a seqno below 0.
     """
     event = SystemEventKind.BEGIN_COLLECTION.name
     return str(SystemEventDetail(event, collection_id=collection_id))

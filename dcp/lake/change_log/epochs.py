@@ -8,15 +8,15 @@ are on dead branches.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from dcp.lake.store.sql import integer_list, u64
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind, is_kind
-from dcp.lake.tables.vbucket_state import FIRST_EPOCH, LakeVbucketState
-from dcp.records import read
+from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind, columns_of, is_kind
+from dcp.lake.tables.vbucket_state import FIRST_EPOCH, LakeVbucketState, RestartReason
+from dcp.records import Record, read
 from dcp.types import U64_MAX
 
 
@@ -38,8 +38,7 @@ class Fork:
 def live_up_to(epoch: int, forks: Iterable[Fork]) -> int:
     """Return the newest live seqno of ``epoch``.
 
-    ``forks`` belong to one vbucket. They are those up to the state that decides: a later fork would
-    count, too.
+    Pass one vbucket's forks, only those up to the state that decides: each given fork counts.
     """
     return min((fork.seqno for fork in forks if fork.epoch > epoch), default=U64_MAX)
 
@@ -79,11 +78,59 @@ def forks_between(
     return forks
 
 
-def rollback_rows(lake: LakeTables) -> list[dict[str, Any]]:
-    return lake.changes.rows(
-        "vbucket, epoch, round, seqno, detail, rollback",
-        f"{is_kind(RowKind.ROLLBACK)} ORDER BY round",
+@dataclass(frozen=True, slots=True)
+class Epoch(Record):
+    """The beginning of a vbucket's epoch, with the rollback order that caused it."""
+
+    vbucket: int
+    epoch: int
+    round: int
+    reason: str
+    """A `RestartReason`."""
+    fork_seqno: int
+    from_seqno: int | None = None
+    from_vb_uuid: int | None = None
+    to_seqno: int | None = None
+
+    def __str__(self) -> str:
+        told = f"round {self.round}: vbucket {self.vbucket} goes on from seqno {self.fork_seqno}"
+        if self.from_seqno is None:
+            return f"{told} ({self.reason})"
+        return (
+            f"{told}; it had read up to {self.from_seqno} of branch {self.from_vb_uuid:016x}, the "
+            f"producer ordered it back to {self.to_seqno}"
+        )
+
+
+def epochs_sql(changes_sql: str) -> str:
+    """Return the beginnings of epochs, each with the rollback order that caused it, if any.
+
+    History goes on at ``fork_seqno``: rows of earlier epochs above it are dead. An epoch may have
+    several orders; a plan follows the newest.
+    """
+    return f"""
+SELECT f.vbucket, f.epoch, f.seqno AS fork_seqno, f.round, f.detail AS reason,
+  o.round AS ordered_in_round, o.rollback.from_seqno AS from_seqno, o.rollback.to_seqno AS to_seqno,
+  o.rollback.from_vb_uuid AS from_vb_uuid, o.rollback.failover_log AS server_failover_log
+FROM (SELECT * FROM {changes_sql} WHERE {IS_FORK_SQL}) f
+LEFT JOIN (SELECT vbucket, epoch, round, rollback,
+             row_number() OVER (PARTITION BY vbucket, epoch ORDER BY round DESC) AS nth
+           FROM {changes_sql} WHERE {is_kind(RowKind.ROLLBACK)} AND seqno IS NULL) o
+  ON o.vbucket = f.vbucket AND o.epoch = f.epoch - 1 AND o.nth = 1
+    AND f.detail = '{RestartReason.ROLLBACK}'"""
+
+
+def newest_epochs(lake: LakeTables, count: int) -> list[Epoch]:
+    """Return the newest rows of the view ``epochs``, newest first."""
+    columns = pa.schema(columns_of(Epoch))
+    found = lake.changes.query(
+        lambda name, _: (
+            f"SELECT {', '.join(columns.names)} FROM ({epochs_sql(name)}) "
+            f"ORDER BY round DESC, vbucket, epoch DESC LIMIT {int(count)}"
+        ),
+        columns,
     )
+    return [read(Epoch, row) for row in found.to_pylist()]
 
 
 def live_complete_seqnos(

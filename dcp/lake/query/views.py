@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 
 from dcp.lake.change_log.applied import replica_status, shown_stale
 from dcp.lake.change_log.changes import latest_round
+from dcp.lake.change_log.epochs import epochs_sql
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.table_names import AUDIT_TABLE
 from dcp.lake.query.views_sql import (
@@ -32,7 +33,6 @@ from dcp.lake.query.views_sql import (
     documents_variant_sql,
     dropped_collections_sql,
     elements_sql,
-    epochs_sql,
     pending_changes_sql,
     positions_sql,
     quarantine_sql,

@@ -43,7 +43,6 @@ from dcp.lake.tables.schema import (
     spark_types,
 )
 from dcp.lake.tables.typed_columns import DOC, VIOLATIONS
-from dcp.lake.tables.vbucket_state import RestartReason
 from dcp.wire.vocabulary import ALL_DATATYPE_BITS, Datatype
 
 VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -238,9 +237,10 @@ def docs_live_sql(table_sql: str, changes_sql: str, replica: ReplicaTable) -> st
     A vbucket has no overlay if it is stale, or if a rollback must first take rows back. It shows
     the table's rows until the next apply.
 
-    A query takes the versions of the log and of the table in the order of their names here. The log
-    comes first: an apply between the two makes its list seem late, which does no harm. In the other
-    order an apply and its round could come between, and their changes would be in neither.
+    A query reads the newest versions of log and table in the order of their names here, so the log
+    comes first. If an apply comes between the two reads, the overlay repeats its changes, which
+    does no harm. In the other order an apply and a round could come between, and their changes
+    would be in neither.
 
     After a RESTORE the list is ahead of the table until the next apply or round.
     """
@@ -322,26 +322,6 @@ FROM (SELECT *, {cleared} AS cleared
                        GROUP BY vbucket, collection_id) d
               ON c.vbucket = d.vbucket AND c.collection_id = d.collection_id
             WHERE c.{is_kind(*ITEM_KINDS)}))"""
-
-
-def epochs_sql(changes_sql: str) -> str:
-    """Return the beginnings of epochs, each with the rollback order that caused it, if any.
-
-    History goes on at ``fork_seqno``: rows of earlier epochs above it are dead.
-    """
-    return f"""
-SELECT f.vbucket, f.epoch, f.seqno AS fork_seqno, f.round,
-  f.detail AS reason,
-  max(o.round) AS ordered_in_round,
-  max_by(o.rollback, o.round).from_seqno AS from_seqno,
-  max_by(o.rollback, o.round).to_seqno AS to_seqno,
-  max_by(o.rollback, o.round).from_vb_uuid AS from_vb_uuid,
-  max_by(o.rollback, o.round).failover_log AS server_failover_log
-FROM (SELECT * FROM {changes_sql} WHERE {IS_FORK_SQL}) f
-LEFT JOIN {changes_sql} o
-  ON o.{is_kind(RowKind.ROLLBACK)} AND o.seqno IS NULL AND o.vbucket = f.vbucket
-    AND o.epoch = f.epoch - 1 AND o.round < f.round AND f.detail = '{RestartReason.ROLLBACK}'
-GROUP BY f.vbucket, f.epoch, f.seqno, f.round, f.detail"""
 
 
 def rollbacks_sql(audit_sql: str | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dcp.lake.adapters.transaction import session_settings_for_a_while
+from dcp.lake.change_log.epochs import newest_epochs
 from dcp.lake.query.views import register_views, rounds
 from dcp.lake.tables.lake_tables import DOCS, LakeTables
 from tests.lake.conftest import NewLake
@@ -109,6 +110,43 @@ def test_pending_changes_positions_and_rounds(
         {"round": 1, "version": 1, "vbuckets": 1, "b": True},
         {"round": 2, "version": 2, "vbuckets": 2, "b": True},
     ]
+
+
+def test_epochs_have_the_newest_order_before_them(
+    new_lake_in_memory: NewLake, view: Callable[[LakeTables], None]
+) -> None:
+    lake = new_lake_in_memory(1)
+    view(lake)
+    model = LogModel(lake, 1)
+
+    def order(epoch: int, to_seqno: int) -> dict[str, Any]:
+        rollback = {"from_seqno": 2**64 - 1, "to_seqno": to_seqno, "from_vb_uuid": 2**63 + 1}
+        return {"kind": "rollback", "vbucket": 0, "epoch": epoch, "rollback": rollback}
+
+    def fork(epoch: int, seqno: int, reason: str) -> dict[str, Any]:
+        row = {"kind": "rollback", "vbucket": 0, "epoch": epoch, "seqno": seqno}
+        return row | {"detail": reason}
+
+    for rows_of_round in (
+        [order(1, 40)],
+        [order(1, 30)],
+        [fork(2, 20, "rollback"), order(2, 10)],
+        [fork(3, 0, "resync")],
+    ):
+        number = model.round + 1
+        model.commit(model.next_round([{**row, "round": number} for row in rows_of_round]))
+    ordered = {"from_seqno": 2**64 - 1, "to_seqno": 30, "from_vb_uuid": 2**63 + 1}
+    plain = dict.fromkeys(ordered)
+    expected = [
+        {"round": 4, "vbucket": 0, "epoch": 3, "reason": "resync", "fork_seqno": 0} | plain,
+        {"round": 3, "vbucket": 0, "epoch": 2, "reason": "rollback", "fork_seqno": 20} | ordered,
+    ]
+    assert [each.to_json() for each in newest_epochs(lake, 9)] == expected
+    assert newest_epochs(lake, 1) == newest_epochs(lake, 9)[:1]
+    shown = asked(lake, "SELECT * FROM epochs ORDER BY epoch DESC").to_pylist()
+    assert [each.pop("ordered_in_round") for each in shown] == [None, 2]
+    assert [each.pop("server_failover_log") for each in shown] == [None, None]
+    assert shown == expected
 
 
 def test_a_look_up_by_key_reads_the_files_of_one_vbucket(new_lake: NewLake) -> None:
