@@ -142,16 +142,16 @@ class SliceReader:
     def _with_restored_versions(self, facts: LogFacts, vbuckets: Sequence[int]) -> LogFacts:
         """Read the states at older versions until each vbucket has its restored version."""
         facts = replace(facts, unreadable=self.unreadable, decided=self._decided)
-        versions, waiting = self.older_versions(), vbuckets
+        older, waiting = self.older_versions(), vbuckets
+        versions = (*older, BEGINNING)
         restored: dict[int, AppliedVersion] = {}
         for start in range(0, len(versions), _VERSIONS_AT_ONCE):
-            known = versions[: start + _VERSIONS_AT_ONCE]
-            facts = self._with_states(facts, known[start:], waiting)
-            restored |= restored_versions_among(facts, waiting, known)
+            end = start + _VERSIONS_AT_ONCE
+            facts = self._with_states(facts, older[start:end], waiting)
+            restored |= restored_versions_among(facts, waiting, versions[:end])
             waiting = [vbucket for vbucket in waiting if vbucket not in restored]
             if not waiting:
                 break
-        restored |= dict.fromkeys(waiting, BEGINNING)
         # If the log is whole, the empty table is restored; if not, the vbuckets become stale.
         if from_empty := sorted(vb for vb, version in restored.items() if version is BEGINNING):
             facts = self._with_states(facts, [BEGINNING], from_empty)
@@ -163,7 +163,7 @@ class SliceReader:
         rounds = {version.round_of(vbucket) for version in versions for vbucket in vbuckets}
         states = self._states(rounds - facts.states.keys())
         facts = replace(facts, states={**facts.states, **states})
-        return self._with_forks(facts, min(rounds), vbuckets)
+        return self._with_forks(facts, min(rounds, default=facts.to_round), vbuckets)
 
     def _with_forks(self, facts: LogFacts, after_round: int, vbuckets: Sequence[int]) -> LogFacts:
         return facts.with_forks(forks_between(self._lake, after_round, facts.to_round, vbuckets))

@@ -80,7 +80,7 @@ class LogFacts:
         return [fork for fork in known if number < fork.round <= self.to_round]
 
     def first_round(self, version: AppliedVersion, vbucket: int) -> int:
-        """Return the oldest round with rows of a vbucket that a version may lack."""
+        """Return the oldest round that may have rows of a vbucket which the version lacks."""
         incomplete = self.state(version, vbucket).first_incomplete_round
         return incomplete or version.round_of(vbucket) + 1
 
@@ -99,7 +99,7 @@ class LogFacts:
 
 
 def rounds_before_forks(facts: LogFacts) -> dict[int, int]:
-    """Return the vbuckets that forked after the current version, with the round that it has."""
+    """Return the vbuckets that forked after their round in the current version, with that round."""
     return {
         vbucket: facts.current.round_of(vbucket)
         for vbucket, new in facts.after.items()
@@ -151,15 +151,19 @@ def restored_versions_among(
 ) -> dict[int, AppliedVersion]:
     """Return the restored version of each vbucket, out of ``versions``, newest first.
 
-    A vbucket is missing if only an older version can be the one. It is `BEGINNING` if the search
-    ends. After a RESTORE, versions of later rounds do not describe the table's rows.
+    The result lacks a vbucket if only older versions can decide. `BEGINNING` is the oldest: it is
+    the result if no other version will do, or after too many unreadable ones.
     """
     found: dict[int, AppliedVersion] = {}
     for vbucket in vbuckets:
         unreadable = 0
         for version in versions:
+            if version is BEGINNING or unreadable == _UNREADABLE_MOST:
+                found[vbucket] = BEGINNING
+                break
             if facts.decided.get(vbucket, version.version) != version.version:
                 continue
+            # After a RESTORE, versions of later rounds do not describe the table's rows.
             if version.round_of(vbucket) >= facts.current.round_of(vbucket):
                 continue
             if not is_on_live_branch(facts, version, vbucket):
@@ -168,9 +172,6 @@ def restored_versions_among(
                 found[vbucket] = version
                 break
             unreadable += 1
-            if unreadable == _UNREADABLE_MOST:
-                found[vbucket] = BEGINNING
-                break
     return found
 
 
@@ -317,8 +318,8 @@ def row_ranges(
 ) -> list[RowRange]:
     """Return the rows above ``start`` that are published at ``old``, live at ``new``, or both.
 
-    ``forks`` are the vbucket's forks after ``start``. Older forks do not matter: above its complete
-    seqno they had left no live row of an older epoch.
+    ``forks`` are the vbucket's forks after ``start``. Older forks decide nothing: no row of an
+    epoch before ``start`` is live above ``start``.
     """
     ranges: list[RowRange] = []
     low = start.complete_seqno
@@ -351,7 +352,7 @@ def may_have_rows(old: LakeVbucketState, new: LakeVbucketState, from_round: int)
 
 
 def oldest_incomplete_round(states: Iterable[LakeVbucketState], otherwise: int) -> int:
-    """Return a round such that no older one has rows above the complete seqno of any state.
+    """Return the oldest round that may have rows above the complete seqno of some state.
 
     It is at most ``otherwise``: the caller reads all rounds from there on anyway.
     """

@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from dcp.lake.config.settings import DroppedPolicy, PolicySettings
-from dcp.lake.tables.collections import Collections
+from dcp.lake.tables.collections import Collections, collections_in
+from dcp.lake.tables.lake_tables import LakeTables
 from dcp.protocol.events import SystemEventReceived
 from dcp.wire.system_event import EndOfDocuments
 
@@ -20,13 +21,21 @@ class DroppedPolicies:
     by_collection: Mapping[int, DroppedPolicy] = field(default_factory=dict)
     """Collections with a policy of their own, by id."""
     met: frozenset[str] = frozenset()
-    """Names of the settings with a known scope or collection."""
+    """Names in the settings that a known scope or collection has."""
     recorded: Mapping[int, DroppedPolicy] = field(default_factory=dict)
     """The policies of collections whose drop is in the log, by id."""
     recorded_up_to: int = 0
     """The newest round with events of collections when ``recorded`` was read."""
     present: frozenset[int] = frozenset()
     """Collections of ``recorded`` that the bucket has: their drop was lost."""
+
+    @classmethod
+    def of_lake(cls, rules: PolicySettings, lake: LakeTables | None) -> "DroppedPolicies":
+        """Return the policies of a lake's collections. ``lake`` is None if there is none yet."""
+        known = cls(DroppedPolicy(rules.dropped))
+        if lake is None or not rules.dropped_collections:
+            return known
+        return known.with_collections(rules, collections_in(lake))
 
     def undecided(self, dropped: Collection[int]) -> dict[int, DroppedPolicy]:
         """Return the policies, by id, of dropped collections without a recorded one."""
@@ -49,15 +58,17 @@ class DroppedPolicies:
         by_collection = {**self.by_collection, **found}
         return replace(self, by_collection=by_collection, met=self.met | met)
 
-    def refuse_unknown(self, rules: PolicySettings, collections: Collections) -> None:
-        """Refuse a name without a scope or collection, past or present: a drop would follow another
-        policy.
+    def with_present(self, rules: PolicySettings, collections: Collections) -> "DroppedPolicies":
+        """Return these policies, and those of the bucket's present collections.
 
         Raises:
-            ConfigError: there is such a name. ``collections`` are the present ones.
+            ConfigError: a name has no scope or collection, past or present: a drop would follow
+                another policy.
         """
-        for name in sorted(rules.dropped_collections.keys() - self.met):
+        known = self.with_collections(rules, collections)
+        for name in sorted(rules.dropped_collections.keys() - known.met):
             raise collections.unknown("policy.dropped_collections", name)
+        return known
 
 
 def collection_of(event: SystemEventReceived) -> int | None:

@@ -1,6 +1,6 @@
 """Reads a lake's state: its vbuckets' states, and the facts that make some begin a new epoch."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dcp.client.probe import ProbedCluster
@@ -28,7 +28,7 @@ class LakeState:
     stale: Collection[int] = ()
     """Vbuckets that a replica table shows as of an older round. They have not begun at 0 since."""
     resyncs: Collection[int] = ()
-    """Vbuckets that users want to begin at 0, and that have not done so since."""
+    """Vbuckets that users want to begin at 0. They have not done so since their request began."""
     backfill: BackfillPlan | None = None
     document_filter: DocumentFilter = EVERYTHING
     delayed: frozenset[int] = frozenset()
@@ -50,7 +50,7 @@ class LakeState:
         return replace(state, filter_fingerprint=self.document_filter.fingerprint)
 
     def has_started(self, vbucket: int) -> bool:
-        """Return False for a vbucket that will start at its high seqno, but has not started."""
+        """Return whether a vbucket has a start. If `filter.since` is now, unread ones have none."""
         is_known = self.state(vbucket).failover_log is not None
         return is_known or not self.document_filter.rules.starts_now
 
@@ -73,19 +73,23 @@ class LakeState:
 def read_lake_state(
     lake: LakeTables,
     settings: Settings,
+    document_filter: DocumentFilter,
     stale: Mapping[int, int],
     resyncs: Mapping[int, int],
+    next_backfill: Callable[[int, Mapping[int, LakeVbucketState]], BackfillPlan | None],
+    delayed: frozenset[int] = frozenset(),
 ) -> LakeState:
-    """Return a lake's state. Its log, replica tables and users may make vbuckets restart.
+    """Return the state from which to plan a round.
 
     ``stale`` maps vbuckets to the round as of which a replica table holds them (`stale_vbuckets`).
-    ``resyncs`` maps vbuckets to the round after which they must begin again.
+    ``resyncs`` maps vbuckets to the round after which they must begin again. ``next_backfill`` gets
+    the newest round and its states.
     """
     newest = latest_round(lake)
     states = states_at(lake, newest)
     policy = RollbackPolicy(settings.policy.rollback)
     ordered = [state for state in states.values() if state.order is not None]
-    # If the beginning was cleaned, a table that has not applied it lacks rows and is stale.
+    # A beginning whose rows were cleaned from the log does not count: no table can apply it.
     cleaned = cleaned_round(lake) if stale else 0
     stale = {vb: max(number, cleaned) for vb, number in stale.items() if vb in states}
     return LakeState(
@@ -95,6 +99,9 @@ def read_lake_state(
         ordered_restarts(lake, ordered, newest, policy),
         _not_begun_since(lake, stale, newest),
         _not_begun_since(lake, resyncs, newest),
+        next_backfill(newest, states),
+        document_filter,
+        delayed,
     )
 
 
@@ -135,7 +142,7 @@ def tasks_at_once(lake: LakeTables, *, beside_apply: bool = False) -> int:
 
 
 def filtered_lake_state(lake: LakeTables, document_filter: DocumentFilter) -> LakeState:
-    """Return a lake's state without restarts, for a lake whose filter may make it start now.
+    """Return a lake's state without restarts, for a lake whose filter may say to start now.
 
     Raises:
         ConfigError: see `LakeState.refuse_late_start`.

@@ -78,7 +78,9 @@ class StreamPlan:
     state: Annotated[LakeVbucketState, UNSTORED]
     node: NodeAddress
     target_seqno: int
-    """The least seqno to reach. If it is reached, the stream only asks whether the node agrees."""
+    """The least seqno to reach. If the lake has it already, the stream only asks the node to
+    confirm the branch.
+    """
     restart: Annotated[Restart | None, UNSTORED] = None
     """The round begins a new epoch with this restart; ``state`` includes it."""
     is_backfill: bool = False
@@ -125,7 +127,7 @@ class TaskPlan:
     """States of vbuckets that no task streams; the task writes them to the log."""
     windows: WindowPlan
     left_out: Annotated["tuple[LeftOut, ...]", UNSTORED] = ()
-    """The reasons for those of `unstreamed` that should have a stream."""
+    """The vbuckets in `unstreamed` that should have a stream, each with the reason."""
     applied: Annotated[tuple[AppliedVersion, ...], UNSTORED] = ()
     """Versions of replica tables that the log does not list; the task writes them."""
     backfill: BackfillNodes | None = None
@@ -208,7 +210,7 @@ class RoundPlan(Record, Shown):
 
 @dataclass(frozen=True, slots=True)
 class Idle(Record, Shown):
-    """No stream is needed, or none is possible, so that there is no round."""
+    """There is no round: no vbucket needs a stream, or none can have one."""
 
     lake_id: Annotated[str, "lake"]
     latest_round: int
@@ -217,7 +219,7 @@ class Idle(Record, Shown):
     delayed: Annotated[frozenset[int], UNSTORED] = frozenset()
     """Vbuckets that are behind but may wait (`dcp.lake.rounds.delayed_vbuckets`)."""
     round: None = None
-    """In JSON, this tells it from a plan."""
+    """So JSON shows ``round: null``, which a plan never has."""
 
     def __str__(self) -> str:
         lines = [f"no round: after round {self.latest_round} "]

@@ -22,7 +22,9 @@ behind.
 """
 
 _AGREEMENTS: Final = 3
-"""How often the run asks a node again that accepts a stream but reports another seqno or branch."""
+"""After this many accepted streams the run gives up a vbucket whose node still reports another
+seqno or branch.
+"""
 
 _EPOCHS_MOST: Final = 30
 """More rollbacks of one vbucket than a failover log has entries: the run gives it up."""
@@ -45,7 +47,8 @@ class BoundedRun:
         self._fruitless = 0 if any(progress.values()) else self._fruitless + 1
         self._give_up_what_stands_still(plan, report, progress)
         self._give_up_what_contradicts_itself(plan, report)
-        # A node that proved to hold less than it did: a failover lost the rest. A replica does not.
+        # An active node that caught up below the goal lost the rest in a failover. A replica
+        # vbucket may just lag.
         backfill = _backfill_vbuckets(plan)
         self.goals |= {
             each.vbucket: each.complete_seqno

@@ -7,8 +7,7 @@ answers each request by a row. Other modules carry out backfills and erasures
 """
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -105,7 +104,7 @@ class Requests:
         return self._control.write(request, state, newest)
 
     def _prepare_resync(self, request: ControlRequest) -> None:
-        """Repair a damaged lake if all vbuckets begin anew.
+        """Repair a damaged lake if all vbuckets begin anew; not if the control does not write.
 
         Raises:
             ConfigError: the bucket lacks a vbucket.
@@ -113,25 +112,32 @@ class Requests:
                 fails.
             FencedError: another driver committed a round.
         """
-        lake, vbucket_count = self._lake, self._lake.identity.vbucket_count
-        if len(vbuckets_of(request.vbuckets, vbucket_count)) < vbucket_count:
+        lake = self._lake
+        if len(self._vbuckets_of(request)) < lake.identity.vbucket_count:
             refuse_damage(lake)
-        elif is_damaged(lake):
+        elif self._control.writes and is_damaged(lake):
             repair(lake, self._writer_id, only_in_log=self._only_in_log)
 
     def resyncs(self) -> dict[int, int]:
         """Return the vbuckets of begun requests, each with the round after which it begins anew."""
         requests = self._control.requests()
-        self._begun = tuple(each for each in requests if each.state is RequestState.BEGUN)
-        return resyncs_of(self._begun, 0, self._lake.identity.vbucket_count)
+        self._begun = tuple(
+            each for each in requests if each.action == RESYNC and each.state is RequestState.BEGUN
+        )
+        begun: dict[int, int] = {}  # of several requests for a vbucket the one that was begun last
+        for request in self._begun:
+            for vbucket in self._vbuckets_of(request):
+                begun[vbucket] = max(request.round, begun.get(vbucket, 0))
+        return begun
 
     def end_resyncs(self, lake_state: LakeState) -> None:
         """Answer the requests whose vbuckets have begun anew, as ``lake_state`` shows."""
         for request in self._begun:
-            if request.action == RESYNC:
-                vbuckets = vbuckets_of(request.vbuckets, self._lake.identity.vbucket_count)
-                if vbuckets.isdisjoint(lake_state.resyncs):
-                    self._control.write(request, RequestState.DONE, lake_state.latest_round)
+            if self._vbuckets_of(request).isdisjoint(lake_state.resyncs):
+                self._control.write(request, RequestState.DONE, lake_state.latest_round)
+
+    def _vbuckets_of(self, request: ControlRequest) -> frozenset[int]:
+        return vbuckets_of(request.vbuckets, self._lake.identity.vbucket_count)
 
 
 def _refuse_wrong(request: ControlRequest) -> None:
@@ -147,25 +153,6 @@ def _refuse_wrong(request: ControlRequest) -> None:
         raise ConfigError(
             f"options: found {request.options!r:.80}, expected null: {request.action} has none"
         )
-
-
-def resyncs_of(
-    requests: Iterable[ControlRequest], newest: int, vbucket_count: int
-) -> dict[int, int]:
-    """Return the vbuckets of open requests, each with the round after which it begins anew.
-
-    That round was the newest one when a driver began the request. For a request that no driver has
-    begun it is ``newest``. Requests that a driver will refuse do not count.
-    """
-    begun: dict[int, int] = {}  # of several requests for a vbucket the one that was begun last
-    for request in requests:
-        if request.action == RESYNC and request.is_open and not request.is_to_be_cancelled:
-            number = request.round if request.state is RequestState.BEGUN else newest
-            with suppress(ConfigError):
-                _refuse_wrong(request)
-                for vbucket in vbuckets_of(request.vbuckets, vbucket_count):
-                    begun[vbucket] = max(number, begun.get(vbucket, number))
-    return begun
 
 
 def vbuckets_of(ranges: str | None, vbucket_count: int) -> frozenset[int]:

@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -29,6 +30,7 @@ from dcp.lake.change_log.stop_points import reached
 from dcp.lake.config.settings import ApplyWhen, Settings
 from dcp.lake.maintain.horizon_guard import HorizonGuard
 from dcp.lake.quality.gate import QualityGate
+from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import RememberedNodes, remembered_text
 from dcp.lake.receive.source_access import SourceAccess, query_cluster
 from dcp.lake.receive.task_receiver import receive_function
@@ -63,12 +65,7 @@ from dcp.lake.run.persistence_gate import PersistenceGate
 from dcp.lake.run.repair import only_in_log
 from dcp.lake.spark.failures import spark_errors
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.collections import (
-    Collections,
-    collections_in,
-    collections_of,
-    replicas_of,
-)
+from dcp.lake.tables.collections import Collections, collections_of, replicas_of
 from dcp.lake.tables.document_filter import DocumentFilter, filter_of
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.lake_tables import (
@@ -146,10 +143,8 @@ class Driver:
         self.lake = lake
         self.writer_id = secrets.token_hex(8)
         self._settings = settings
-        self._access = access
+        self._access = replace(access, dropped=DroppedPolicies.of_lake(settings.policy, lake))
         self._nodes = RememberedNodes.of(lake)
-        if settings.policy.dropped_collections:
-            self._resolve_policies(collections_in(lake))
         self._observer = observer
         self._ensured: set[ReplicaTable] = set()
         self._report = RunReport()
@@ -365,19 +360,20 @@ class Driver:
         self._remember(cluster)
         document_filter = filter_of(self.lake, self._settings, cluster.manifest)
         there = collections_of(cluster.manifest)
-        self._resolve_policies(there)
-        self._access.dropped.refuse_unknown(self._settings.policy, there)
+        dropped = self._access.dropped.with_present(self._settings.policy, there)
+        self._access = replace(self._access, dropped=dropped)
         self._guard.check()
         self._ensure_replicas(cluster, document_filter)
         if self._settings.apply.when == ApplyWhen.NEVER:  # somebody else applies, meanwhile too
             self._applier.read_statuses()
-        lake_state = replace(
-            read_lake_state(
-                self.lake, self._settings, self._applier.stale, self._requests.resyncs()
-            ),
-            backfill=self._backfills.next(cluster),
-            document_filter=document_filter,
-            delayed=self._delayed_vbuckets.delayed(monotonic()),
+        lake_state = read_lake_state(
+            self.lake,
+            self._settings,
+            document_filter,
+            self._applier.stale,
+            self._requests.resyncs(),
+            partial(self._backfills.next, cluster),
+            self._delayed_vbuckets.delayed(monotonic()),
         )
         self._requests.end_resyncs(lake_state)
         kept_out = self._erasures.kept_out()  # after the newest round was asked for
@@ -445,10 +441,6 @@ class Driver:
         self._contacts.committed(report)
         self._observer.committed(report)
         return report
-
-    def _resolve_policies(self, collections: Collections) -> None:
-        dropped = self._access.dropped.with_collections(self._settings.policy, collections)
-        self._access = replace(self._access, dropped=dropped)
 
     def _read_recorded_policies(
         self, states: Iterable[LakeVbucketState], collections: Collections

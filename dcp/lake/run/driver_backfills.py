@@ -11,7 +11,6 @@ from typing import Final
 
 from dcp.client.probe import ProbedCluster, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
-from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import (
     BACKFILL,
     Control,
@@ -20,7 +19,6 @@ from dcp.lake.change_log.control import (
     options_object,
 )
 from dcp.lake.change_log.epochs import forks_between, newest_beginning
-from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.receive.source_access import SourceAccess
 from dcp.lake.rounds.backfill_plan import (
     LEAST_MEGABYTES_PER_SECOND,
@@ -79,10 +77,10 @@ class DriverBackfills:
     def is_open(self) -> bool:
         return self._backfill is not None
 
-    def next(self, cluster: ProbedCluster) -> BackfillPlan | None:
+    def next(
+        self, cluster: ProbedCluster, newest: int, states: Mapping[int, LakeVbucketState]
+    ) -> BackfillPlan | None:
         while (request := self._oldest_open()) is not None:
-            newest = latest_round(self._lake)
-            states = states_at(self._lake, newest)
             if request.is_to_be_cancelled:
                 self._end(request, RequestState.CANCELLED, newest)
             elif self._backfill is None or self._backfill.id != request.id:

@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from dcp.client.addresses import NodeAddress
@@ -14,16 +15,10 @@ from dcp.lake.adapters.opening import opened_store
 from dcp.lake.apply.typed_plan import ContractBook, typed_plan
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import Control, pause_of, paused_by
+from dcp.lake.change_log.control import Control, paused_by
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.filter_settings import FilterSettings
-from dcp.lake.config.settings import (
-    ApplySettings,
-    ApplyWhen,
-    DroppedPolicy,
-    RollbackPolicy,
-    Settings,
-)
+from dcp.lake.config.settings import ApplySettings, ApplyWhen, RollbackPolicy, Settings
 from dcp.lake.config.spark_master import slots_of
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import remembered_nodes
@@ -37,14 +32,20 @@ from dcp.lake.rounds.lake_state import (
     require_same_bucket,
     stale_vbuckets,
 )
+from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle, LeftOut, Outlook, ReadAgain, RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
-from dcp.lake.run.control_requests import resyncs_of
-from dcp.lake.run.driver_backfills import backfill_of, copies_of, requested_backfill
+from dcp.lake.run.control_requests import Requests
+from dcp.lake.run.driver_backfills import (
+    DriverBackfills,
+    backfill_of,
+    copies_of,
+    requested_backfill,
+)
 from dcp.lake.run.persistence_gate import NO_DISKS, disks_of
 from dcp.lake.store.sql import one_of
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.collections import collections_in, collections_of
+from dcp.lake.tables.collections import collections_of
 from dcp.lake.tables.document_filter import filter_of
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, find_lake, replicas_in
 from dcp.lake.tables.vbucket_state import (
@@ -71,14 +72,14 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
     It requests each stream as the round will, but with its position as the end. A node that accepts
     ends such a stream at once, without a row (kv_engine ``engines/ep/src/dcp/active_stream.cc``);
     another orders the rollback. So the node's own rule decides, with the rights of a run. Purge
-    seqnos would need a further role.
+    seqnos would need a further role. It does not request the streams of a backfill.
 
     Vbuckets whose node does not answer within `round.node_deadline_seconds` are logged.
     """
     starts = [
         replace(stream_start(stream), end_seqno=stream.position.seqno)
         for stream in plan.streams
-        if stream.position.seqno and stream.restart is None
+        if stream.position.seqno and stream.restart is None and not stream.is_backfill
     ]
     if not starts:
         return {}
@@ -175,6 +176,7 @@ def preview(settings: Settings, spark: "SparkSession | None" = None) -> RoundPla
         SourceError: the cluster cannot be asked.
         LakeError: the table is foreign, or the lake holds another bucket.
     """
+    settings.privacy.require_key()
     access = source_access(settings)
     persist_to = settings.policy.persist_to
     with opened_store(settings, spark) as store, store.cached_reads.read_once():
@@ -204,18 +206,24 @@ def _preview_of(
     replicas = replicas_in(lake)
     applied = {replica: replica_status(lake, replica).applied for replica in replicas}
     stale = stale_vbuckets(version for version in applied.values() if version is not None)
-    document_filter = filter_of(lake, settings, cluster.manifest)
-    requests, vbucket_count = Control(lake).requests(), lake.identity.vbucket_count
-    resyncs = resyncs_of(requests, latest_round(lake), vbucket_count)
-    lake_state = read_lake_state(lake, settings, stale, resyncs)
-    lake_state = replace(lake_state, document_filter=document_filter)
+    control = Control(lake, writes=False)
+    requests = Requests(lake, control, _NAME, ())
+    pause = requests.carry_out()
+    lake_state = read_lake_state(
+        lake,
+        settings,
+        filter_of(lake, settings, cluster.manifest),
+        stale,
+        requests.resyncs(),
+        partial(DriverBackfills(lake, control, access, Observer()).next, cluster),
+    )
     plan = plan_round(lake_state, cluster, rounds, flow, slots)
     orders = orders_ahead(plan, access) if isinstance(plan, RoundPlan) else {}
     outlook = Outlook(
         _read_again(lake, settings, cluster, lake_state, orders),
         _written_anew(lake, settings.apply, applied),
         without_effect,
-        "" if (pause := pause_of(requests)) is None else paused_by(pause),
+        "" if pause is None else paused_by(pause),
     )
     return replace(plan, outlook=outlook)
 
@@ -224,11 +232,8 @@ def refuse_unknown_names(
     settings: Settings, cluster: ProbedCluster, lake: LakeTables | None
 ) -> None:
     """Refuse the names of ``policy.dropped_collections`` that a run would refuse."""
-    rules, there = settings.policy, collections_of(cluster.manifest)
-    known = DroppedPolicies(DroppedPolicy(rules.dropped)).with_collections(rules, there)
-    if lake is not None and rules.dropped_collections:
-        known = known.with_collections(rules, collections_in(lake))
-    known.refuse_unknown(rules, there)
+    known = DroppedPolicies.of_lake(settings.policy, lake)
+    known.with_present(settings.policy, collections_of(cluster.manifest))
 
 
 def _read_again(

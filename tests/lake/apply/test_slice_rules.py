@@ -279,7 +279,7 @@ def version_at(number: int, seqno: int) -> tuple[AppliedVersion, LakeVbucketStat
         ({9: 3, 4: 4}, set(), 14),  # of a later round, from before a RESTORE
         ({4: 4, 3: 3}, {(14, 0)}, 13),
         ({4: 4, 3: 3}, {(14, 1)}, 14),
-        ({4: 4, 3: 3, 2: 2}, {(14, 0), (13, 0), (12, 0)}, BEGINNING.version),
+        ({4: 4, 3: 3, 2: 2, 1: 1}, {(14, 0), (13, 0), (12, 0)}, BEGINNING.version),
         ({4: 4, 3: 3}, {(14, 0), (13, 0)}, None),
     ],
 )
@@ -292,10 +292,13 @@ def test_the_restored_version_is_the_newest_readable_one_on_the_live_branch(
     facts = LogFacts(
         current, 12, states=states | {12: {0: FORKED}}, unreadable=unreadable
     ).with_forks({0: [Fork(1, 5, 11)]})
-    found = restored_versions_among(facts, [0], [each for each, _ in versions])
+    older = [each for each, _ in versions]
+    found = restored_versions_among(facts, [0], older)
     assert {vb: each.version for vb, each in found.items()} == (
         {} if restored is None else {0: restored}
     )
+    ended = restored_versions_among(facts, [0], [*older, BEGINNING])
+    assert ended == (found or {0: BEGINNING})
 
 
 def test_the_facts_that_the_rules_ask_for() -> None:

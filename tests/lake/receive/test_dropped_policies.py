@@ -37,13 +37,13 @@ def test_the_nearest_name_decides_and_what_was_learnt_stays() -> None:
     assert list(found.values()) == ["keep", "keep", "delete", "delete", "delete"]
     recorded = replace(policies, recorded={8: DroppedPolicy.DELETE, 10: DroppedPolicy.KEEP})
     assert recorded.undecided([8, 9, 10]) == {9: "delete"}
-    policies.refuse_unknown(RULES, collections_of(manifest()))  # they were there once
+    policies.with_present(RULES, collections_of(manifest()))  # they were there once
 
 
 def test_a_name_that_nobody_knows_is_refused() -> None:
     there = collections_of(manifest(_default=[], s=["c"]))
-    policies = DroppedPolicies(DroppedPolicy.DELETE).with_collections(RULES, there)
+    policies = DroppedPolicies(DroppedPolicy.DELETE)
     with pytest.raises(
         ConfigError, match=r"dropped_collections: found 's\.gone'.*_default, s, s\.c"
     ):
-        policies.refuse_unknown(RULES, there)
+        policies.with_present(RULES, there)

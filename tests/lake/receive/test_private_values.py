@@ -270,6 +270,8 @@ def test_a_task_without_the_key_says_so(
     with pytest.raises(SecretError, match=why):
         run(rounds.settings, once=True)
     assert not Path(rounds.settings.lake.root).exists(), "the run ends before it makes a lake"
+    with pytest.raises(SecretError, match=why):
+        preview(rounds.settings)
 
 
 def test_a_name_that_the_bucket_lacks_is_refused(cluster: ProducerCluster, tmp_path: Path) -> None:

@@ -80,19 +80,16 @@ def decided(asked: Collection[str], *, has_started: bool = True) -> str | None:
     log = ForkingLog(seed=1, vbuckets=1)
     log.append([], [state])
     policy = "fail" if REFUSED in asked else "rewrite"
-    lake_state = read_lake_state(
-        log.tables,
-        Settings(policy=PolicySettings(rollback=policy)),
-        {0: 1} if STALE in asked else {},
-        {0: 1} if RESYNC in asked else {},
-    )
     copies = {0: VbucketHolder(REPLICA, 12, LOG)}
     backfill = BackfillPlan(BackfillNodes(reads_replicas=True), copies, frozenset({0}), {}, {})
     changed = DocumentFilter.resolve(replace(now, exclude_keys="x"), None)
-    lake_state = replace(
-        lake_state,
-        backfill=backfill if BACKFILL in asked else None,
-        document_filter=changed if FILTER in asked else followed,
+    lake_state = read_lake_state(
+        log.tables,
+        Settings(policy=PolicySettings(rollback=policy)),
+        changed if FILTER in asked else followed,
+        {0: 1} if STALE in asked else {},
+        {0: 1} if RESYNC in asked else {},
+        lambda *_: backfill if BACKFILL in asked else None,
     )
     plan = plan_round(lake_state, CLUSTER, RoundSettings(), FlowControlSettings(), 1)
     if isinstance(plan, Idle):

@@ -28,11 +28,12 @@ from dcp.lake.change_log.control import (
 from dcp.lake.config.settings import ApplySettings
 from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
-from dcp.lake.rounds.observer import Observer
+from dcp.lake.rounds.observer import Observer, RoundProgress
+from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.run.backfill_command import backfill, cancel_backfill
 from dcp.lake.run.control_requests import ask
 from dcp.lake.run.driver_backfills import requested_backfill
-from dcp.lake.run.preview import preview_backfill
+from dcp.lake.run.preview import preview, preview_backfill
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import history
 from dcp.lake.tables.lake_tables import DOCS
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
     from dcp.lake.config.settings import Settings
     from dcp.lake.rounds.backfill_plan import BackfillReport
+    from dcp.lake.rounds.round_report import RoundReport
 
 VBUCKETS = 6
 RATE = 0.015
@@ -191,6 +193,42 @@ def left_by_a_kill(host: DriverHost, settings: "Settings", root: Path) -> "Setti
     os.kill(host.pid, signal.SIGTERM)
     assert host.ended([held]).code == StoppedError.exit_code
     return replace(settings, lake=replace(settings.lake, root=str(root)))
+
+
+class OneRound(Observer):
+    """Stops a run after its first round."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.plans: list[RoundPlan] = []
+
+    def planned(self, plan: RoundPlan, progress: RoundProgress | None) -> None:
+        self.plans.append(plan)
+
+    def committed(self, report: "RoundReport") -> None:
+        self.stop.set()
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+def test_plan_shows_what_the_next_round_reads_for_an_open_backfill(tmp_path: Path) -> None:
+    with cluster_of(2, 1) as cluster:
+        fill(cluster, range(60))
+        cluster.wait_until_replicated()
+        settings = quick(cluster, tmp_path)
+        run(settings, once=True)
+        control = Control(lake_of(settings))
+        asked = requested_backfill(None, REPLICAS)
+        control.write(asked, RequestState.REQUESTED)
+        settings = replace(settings, round=replace(settings.round, tasks=1, target_bytes=1))
+        for state in (RequestState.REQUESTED, RequestState.BEGUN):
+            plan = preview(settings)
+            assert isinstance(plan, RoundPlan), str(plan)
+            assert "seqnos; backfill from replica vbuckets; " in str(plan)
+            assert control.request(asked.id).state is state, "a plan writes nothing"
+            one = OneRound()
+            with pytest.raises(StoppedError):
+                run(settings, once=True, observer=one, stop=one.stop)
+            assert [each.streams for each in one.plans] == [plan.streams]
 
 
 def change_until(cluster: ProducerCluster, over: threading.Event) -> None:

@@ -70,6 +70,18 @@ def test_a_driver_that_was_overtaken_repairs_nothing() -> None:
     assert request.is_open
 
 
+@pytest.mark.usefixtures("unreadable_file")
+def test_who_only_looks_repairs_nothing() -> None:
+    _, lake, _, control = lake_with_request()
+    before = lake.changes.commits(1)
+    looking = Requests(lake, Control(lake, writes=False), "writer", ())
+    looking.carry_out()
+    assert looking.resyncs() == {0: 1}
+    assert lake.changes.commits(1) == before
+    [request] = control.requests()
+    assert request.state is RequestState.REQUESTED
+
+
 def test_a_request_that_will_be_cancelled_neither_pauses_nor_resumes() -> None:
     pause, resume = (ControlRequest(id=name, action=name) for name in (PAUSE, RESUME))
     assert pause_of([replace(pause, is_to_be_cancelled=True)]) is None

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -34,7 +34,7 @@ from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.change_log.control import PAUSE, ControlRequest
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
-from dcp.lake.receive.source_access import query_cluster
+from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.lake_state import LakeState
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import Idle, LeftOut, RoundPlan
@@ -82,9 +82,8 @@ class Scripted(Driver):
         quick = RoundSettings(minimum_interval_seconds=0.001)
         store = SparkStore(no_spark, LakeLocation(root="/nowhere"))
         lake = LakeTables(store, LakeIdentity("lake", "b", "uuid", 1))
-        access: Any = None  # only query_cluster would use it
-        settings = Settings(SourceSettings(), round=quick)
-        super().__init__(lake, settings, access, Observer())
+        settings = Settings(SourceSettings(seeds=("a",)), round=quick)
+        super().__init__(lake, settings, source_access(settings), Observer())
         self._outcome_of = outcome_of
         self.states: dict[int, LakeVbucketState] = {}
         self.keeps_states = False
