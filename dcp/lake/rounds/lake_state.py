@@ -83,7 +83,7 @@ def read_lake_state(
     """
     newest = latest_round(lake)
     states = states_at(lake, newest)
-    policy = RollbackPolicy(settings.policy.rollback)
+    policy = settings.policy.rollback
     ordered = [state for state in states.values() if state.order is not None]
     # If the beginning was cleaned, a table that has not applied it lacks rows and is stale.
     cleaned = cleaned_round(lake) if stale else 0

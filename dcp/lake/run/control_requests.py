@@ -16,14 +16,9 @@ from dcp.errors import ConfigError, FencedError, LakeError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import (
-    BACKFILL,
-    CANCEL,
-    ERASE,
-    PAUSE,
-    RESUME,
-    RESYNC,
     Control,
     ControlRequest,
+    RequestAction,
     RequestState,
     pause_of,
 )
@@ -37,12 +32,13 @@ from dcp.suggestions import refusal_of_gone
 
 _LOGGER: Final = logging.getLogger(__name__)
 
-ACTIONS: Final = (BACKFILL, ERASE, PAUSE, RESUME, RESYNC)
-_LASTING: Final = (ERASE, RESYNC)
+_LASTING: Final = (RequestAction.ERASE, RequestAction.RESYNC)
 """A driver begins these before a round, and answers them after it."""
 
 
-def ask(settings: Settings, action: str, vbuckets: Collection[int] | None = None) -> ControlRequest:
+def ask(
+    settings: Settings, action: RequestAction, vbuckets: Collection[int] | None = None
+) -> ControlRequest:
     """Write a request without options. The lake's driver need not run at this moment.
 
     Raises:
@@ -79,9 +75,9 @@ class Requests:
             if not request.is_open and request.is_to_be_cancelled:
                 late = f"cancel: found the request {request.state}, expected an open one"
                 self._control.write(
-                    replace(request, action=CANCEL), RequestState.REFUSED, None, late
+                    replace(request, action=RequestAction.CANCEL), RequestState.REFUSED, None, late
                 )
-            elif request.is_open and request.action != BACKFILL:
+            elif request.is_open and request.action != RequestAction.BACKFILL:
                 self._carry_out(request)
         return pause_of(self._control.requests())
 
@@ -93,7 +89,7 @@ class Requests:
         try:
             newest = latest_round(self._lake)
             _refuse_wrong(request)
-            if request.action == RESYNC:
+            if request.action == RequestAction.RESYNC:
                 self._prepare_resync(request)
         except FencedError:  # the other driver will do it
             raise
@@ -128,20 +124,20 @@ class Requests:
     def end_resyncs(self, lake_state: LakeState) -> None:
         """Answer the requests whose vbuckets have begun anew, as ``lake_state`` shows."""
         for request in self._begun:
-            if request.action == RESYNC:
+            if request.action == RequestAction.RESYNC:
                 vbuckets = vbuckets_of(request.vbuckets, self._lake.identity.vbucket_count)
                 if vbuckets.isdisjoint(lake_state.resyncs):
                     self._control.write(request, RequestState.DONE, lake_state.latest_round)
 
 
 def _refuse_wrong(request: ControlRequest) -> None:
-    if request.action == CANCEL:
+    if request.action == RequestAction.CANCEL:
         raise ConfigError(f"cancel: found no request of id {request.id!r} before it")
-    if request.action not in ACTIONS:
-        expected = ", ".join((*ACTIONS, CANCEL))
+    if request.action not in tuple(RequestAction):
+        expected = ", ".join(RequestAction)
         wrong = f"action: found {request.action!r}, expected one of {expected}"
         raise ConfigError(refusal_of_gone(request.action) or wrong)
-    if request.action == ERASE:
+    if request.action == RequestAction.ERASE:
         Erasure.of(request.options)
     elif request.options is not None:
         raise ConfigError(
@@ -159,7 +155,11 @@ def resyncs_of(
     """
     begun: dict[int, int] = {}  # of several requests for a vbucket the one that was begun last
     for request in requests:
-        if request.action == RESYNC and request.is_open and not request.is_to_be_cancelled:
+        if (
+            request.action == RequestAction.RESYNC
+            and request.is_open
+            and not request.is_to_be_cancelled
+        ):
             number = request.round if request.state is RequestState.BEGUN else newest
             with suppress(ConfigError):
                 _refuse_wrong(request)

@@ -20,7 +20,6 @@ from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.settings import (
     ApplySettings,
     ApplyWhen,
-    DroppedPolicy,
     RollbackPolicy,
     Settings,
 )
@@ -225,7 +224,7 @@ def refuse_unknown_names(
 ) -> None:
     """Refuse the names of ``policy.dropped_collections`` that a run would refuse."""
     rules, there = settings.policy, collections_of(cluster.manifest)
-    known = DroppedPolicies(DroppedPolicy(rules.dropped)).with_collections(rules, there)
+    known = DroppedPolicies(rules.dropped).with_collections(rules, there)
     if lake is not None and rules.dropped_collections:
         known = known.with_collections(rules, collections_in(lake))
     known.refuse_unknown(rules, there)
@@ -241,7 +240,7 @@ def _read_again(
     states = lake_state.states.values()
     ordered = [state for state in states if state.order is not None]
     ordered += [lake_state.state(vbucket).ordered(order) for vbucket, order in orders.items()]
-    policy = RollbackPolicy(settings.policy.rollback)
+    policy = settings.policy.rollback
     followed = RollbackPolicy.REWRITE if policy is RollbackPolicy.FAIL else policy
     newest = lake_state.latest_round
     restarts = ordered_restarts(lake, ordered, newest, followed)
@@ -264,7 +263,7 @@ def _written_anew(
     settings: ApplySettings,
     applied: Mapping[ReplicaTable, AppliedVersion | None],
 ) -> tuple[str, ...]:
-    if settings.when == ApplyWhen.NEVER and not settings.contracts_folder:
+    if settings.when is ApplyWhen.NEVER and not settings.contracts_folder:
         return ()  # another job applies, perhaps with another file
     contracts, found = ContractBook(settings.contracts_folder), []
     for replica, version in applied.items():
