@@ -82,7 +82,7 @@ def _flow_of(policy: WindowPolicy, window_bytes: int | None = None) -> FlowContr
     window_bytes = window_bytes or usual.window_bytes
     scale = window_bytes / usual.window_bytes
     return FlowControlSettings(
-        window_policy=policy.value,
+        window_policy=policy,
         allow_no_flow_control=policy is WindowPolicy.NONE,
         window_bytes=window_bytes,
         window_most_bytes=int(usual.window_most_bytes * scale),

@@ -42,7 +42,7 @@ from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.touched_keys import count_rows
-from dcp.lake.config.settings import ApplySettings, LakeSettings, Settings
+from dcp.lake.config.settings import ApplySettings, ApplyWhen, LakeSettings, Settings
 from dcp.lake.maintain.horizon_guard import beat
 from dcp.lake.query import views_sql
 from dcp.lake.query.views_sql import docs_live_sql
@@ -85,7 +85,7 @@ def _fill(
     for number in range(1, arguments.rounds + 1):
         source.update(arguments.changes, number)
         is_last = number == arguments.rounds
-        receiving = replace(settings, apply=ApplySettings(when="never"))
+        receiving = replace(settings, apply=ApplySettings(when=ApplyWhen.NEVER))
         run(receiving if is_last else settings, once=True, spark=spark)
 
 

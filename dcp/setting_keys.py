@@ -10,6 +10,7 @@ Configuration files and options of commands are derived from that.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -39,6 +40,7 @@ def key(  # noqa: PLR0913 -- a fact each
 ) -> Any:
     """Return the field of a setting: its default, meaning and bounds; MISSING has no default.
 
+    If the default is an enum's member, the members are the ``choices``, and a text becomes one.
     The value must be larger than ``above``. A text must not be blank; it may be empty if the
     default is, or if it ``may_be_empty``. ``may_be_secret``: somebody may write a secret here by
     mistake, so no message and no repr shows the value. ``is_path``: a relative path in a
@@ -51,6 +53,8 @@ def key(  # noqa: PLR0913 -- a fact each
     ``parse`` makes the value from a text, wherever the text is given, and raises ConfigError; the
     default may be such a text.
     """
+    if isinstance(default, StrEnum):
+        choices = tuple(type(default))
     facts: dict[str, Any] = {"text": text, "unit": unit}
     facts |= {"may_be_empty": may_be_empty, "may_be_secret": may_be_secret}
     facts |= {"least": least, "above": above, "most": most}
@@ -103,7 +107,8 @@ class Section:
             value, parse = getattr(self, each.name), each.metadata["parse"]
             if parse is None:
                 _check(each, value, self.named(each.name))
-            elif isinstance(value, str):
+                parse = type(each.default) if isinstance(each.default, StrEnum) else None
+            if parse is not None and isinstance(value, str):
                 object.__setattr__(self, each.name, parse(value))
 
     @classmethod
@@ -183,6 +188,8 @@ def _has_type(setting: Field[Any], value: object) -> bool:
     default = setting.default
     if isinstance(default, float):
         return type(value) in (int, float)
+    if isinstance(default, StrEnum):
+        return type(value) in (str, type(default))
     if isinstance(default, bool | int | str) or setting.type is str:
         return type(value) is (str if default is MISSING else type(default))
     if _may_be_no_number(setting):

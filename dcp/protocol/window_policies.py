@@ -95,7 +95,6 @@ class WindowPolicySettings(Section):
     policy: WindowPolicy = key(
         WindowPolicy.AGGRESSIVE,
         "The rule that sizes the windows.",
-        choices=tuple(WindowPolicy),
         is_internal=True,
     )
     size_bytes: int = key_of(FlowSettings, "window_bytes")

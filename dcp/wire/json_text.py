@@ -12,19 +12,14 @@ import re
 from collections.abc import Generator
 from enum import Enum
 from functools import cache
-from typing import Final, NoReturn
+from typing import Final
 
-from dcp.wire.json_tree import MOST_TREE_DEPTH, is_deeper
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"JSON: found {name}, which is no JSON value")
-
+from dcp.wire.json_tree import MOST_TREE_DEPTH, is_deeper, refuse_constant
 
 MOST_DEPTH: Final = 1000
 _SHORT_BYTES: Final = 64 * 1024
 """Python's decoder reads so few bytes in the time of one step, into objects of at most 2 MiB."""
-_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)
+_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=refuse_constant)
 _STEP_BYTES: Final = 64 * 1024
 _STEP_TOKENS: Final = 64
 _LIST: Final = ord("[")

@@ -6,7 +6,7 @@ parsing blocks other connections.
 """
 
 import json
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
@@ -32,6 +32,11 @@ def json_tree(text: bytes | str, most_bytes: int = MOST_TREE_BYTES) -> Any:
     if is_deeper(given, MOST_TREE_DEPTH):
         raise ValueError(f"JSON: found more than {MOST_TREE_DEPTH} levels, expected fewer")
     return json.loads(given.decode() if isinstance(text, bytes) else text)
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Raise ValueError for NaN or Infinity: as ``parse_constant`` it makes ``json`` refuse them."""
+    raise ValueError(f"found {name}, which is no JSON")
 
 
 def is_deeper(text: bytes, most_depth: int) -> bool:

@@ -7,8 +7,8 @@ from dcp.lake.adapters.task_files import TaskFiles
 from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.store.data_file import DataFileWriter, FileContents
-from dcp.lake.store.file_commit import Operation
 from dcp.lake.store.lake_store import Append
+from dcp.lake.store.table import Operation
 from dcp.lake.store.table_location import TableLocation
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import CHANGES, CHANGES_STATISTICS

@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.config.settings import Settings
+from dcp.lake.config.settings import ApplyWhen, Settings
 from dcp.lake.maintain.steps import run_steps, work_on
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.horizon import Horizon
@@ -63,7 +63,7 @@ class InterruptedLakes:
         shutil.copytree(folder / "old", folder / "pending")
         self.lose(3)
         self.write()
-        received = replace(self._pending, apply=replace(base.apply, when="never"))
+        received = replace(self._pending, apply=replace(base.apply, when=ApplyWhen.NEVER))
         run(received, once=True, spark=spark)
         self._age(folder / "old")
 

@@ -14,6 +14,7 @@ from dcp.lake.tables.vbucket_state import LakeVbucketState
 from dcp.producer.cluster import ProducerCluster
 from dcp.producer.cluster_settings import ClusterSettings
 from dcp.server.model.refused_error import RefusedError
+from tests.producer.conftest import Clock
 
 Documents = dict[bytes, tuple[int, int, bytes]]
 """Key -> seqno, cas, value."""
@@ -60,16 +61,6 @@ class Replica(Protocol):
 
     def require_exact(self) -> None:
         """Compare the newest version with the producer's record."""
-
-
-class Clock:
-    """Seconds since 1970, moved by the history."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class History:

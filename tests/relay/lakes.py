@@ -15,11 +15,16 @@ from dcp.wire.vocabulary import Opcode
 from tests.client.connecting import START
 from tests.client.consuming import settings
 from tests.client.drained import CREDENTIALS, all_of
+from tests.client.drained import wait_for as wait_within
 
 PATIENCE_SECONDS = 90.0
 """How long anything may take, on a machine that is busy with other things as well."""
 Row = tuple[int, int, bytes, int, bytes]
 """Seqno, opcode, key, CAS, value."""
+
+
+def wait_for(what: str, condition: Callable[[], bool]) -> None:
+    wait_within(what, condition, PATIENCE_SECONDS)
 
 
 class Lake:

@@ -20,10 +20,9 @@ from dcp.server.commands.memory_formula import Load
 from dcp.wire import messages as m
 from dcp.wire.vocabulary import Opcode, Status
 from tests.client.drained import USERS, fill
-from tests.client.drained import wait_for as wait_within
 from tests.producer.raw_client import RawClient
 from tests.relay.following import wait_until_level
-from tests.relay.lakes import PATIENCE_SECONDS, Lake
+from tests.relay.lakes import PATIENCE_SECONDS, Lake, wait_for
 
 MakeCluster = Callable[..., ProducerCluster]
 MakeRelay = Callable[..., Relay]
@@ -44,10 +43,6 @@ def make_lake() -> Iterator[Callable[..., Lake]]:
 
 
 MakeLake = Callable[..., Lake]
-
-
-def wait_for(what: str, condition: Callable[[], bool]) -> None:
-    wait_within(what, condition, PATIENCE_SECONDS)
 
 
 def _relay(make_relay: MakeRelay, cluster: ProducerCluster, fc: str, **more: float) -> Relay:

@@ -18,10 +18,9 @@ from dcp.wire import messages as m
 from dcp.wire.codec import decode, encode
 from dcp.wire.vocabulary import Opcode, Status
 from tests.client.drained import fill
-from tests.client.drained import wait_for as wait_within
 from tests.producer.raw_client import RawClient
 from tests.relay.following import wait_until_level
-from tests.relay.lakes import PATIENCE_SECONDS, Lake
+from tests.relay.lakes import Lake, wait_for
 
 MakeCluster = Callable[..., ProducerCluster]
 MakeRelay = Callable[..., Relay]
@@ -123,10 +122,6 @@ class Scene:
     def close(self) -> None:
         self.picky.close()
         self.fast.close()
-
-
-def wait_for(what: str, condition: Callable[[], bool]) -> None:
-    wait_within(what, condition, PATIENCE_SECONDS)
 
 
 @pytest.fixture

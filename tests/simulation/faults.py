@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Literal
 
+from dcp.lake.config.settings import ApplyWhen
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkFaults:
@@ -82,7 +84,7 @@ class Options:
     scram: bool
     starts_now: bool
     """Whether the lake is to have nothing of before (`filter.since`)."""
-    apply_when: Literal["every_round", "pending_fraction", "age"]
+    apply_when: ApplyWhen
     horizon_seconds: float
     """A short one makes heartbeats."""
     persist_to: int
@@ -127,7 +129,14 @@ class Options:
             driver={name: p for name, p in DRIVER.items() if random.random() < 0.5},
             scram=random.random() < 0.15,
             starts_now=random.random() < 0.12,
-            apply_when=random.choice(("every_round", "every_round", "pending_fraction", "age")),
+            apply_when=random.choice(
+                (
+                    ApplyWhen.EVERY_ROUND,
+                    ApplyWhen.EVERY_ROUND,
+                    ApplyWhen.PENDING_FRACTION,
+                    ApplyWhen.AGE,
+                )
+            ),
             horizon_seconds=random.choice((604_800.0, 604_800.0, 8.0)),
             persist_to=0 if relay else random.choice((0, 0, 1, 1 + replicas)),
             contracts=random.choice((0, 0, 1, 2)),

@@ -4,17 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from dcp.lake.change_log.control import (
-    BACKFILL,
-    CANCEL,
-    ERASE,
-    PAUSE,
-    RESUME,
-    RESYNC,
-    Control,
-    ControlRequest,
-    RequestState,
-)
+from dcp.lake.change_log.control import Control, ControlRequest, RequestAction, RequestState
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.rounds.backfill_plan import NODE_CHOICES
 from dcp.lake.run.driver_backfills import requested_backfill
@@ -23,7 +13,18 @@ from dcp.printable import number_ranges
 from tests.lake.watched_lake import WatchedLake
 from tests.simulation.faults import Counts, Options
 
-ASKED: Final = (PAUSE, PAUSE, RESUME, RESYNC, RESYNC, BACKFILL, BACKFILL, CANCEL, ERASE, ERASE)
+ASKED: Final = (
+    RequestAction.PAUSE,
+    RequestAction.PAUSE,
+    RequestAction.RESUME,
+    RequestAction.RESYNC,
+    RequestAction.RESYNC,
+    RequestAction.BACKFILL,
+    RequestAction.BACKFILL,
+    RequestAction.CANCEL,
+    RequestAction.ERASE,
+    RequestAction.ERASE,
+)
 
 
 class Operators:
@@ -46,15 +47,19 @@ class Operators:
         if self._random.random() >= self._options.driver.get("request", 0.0) or self._is_calm:
             return
         action = self._random.choice(ASKED)
-        if action == CANCEL:
+        if action == RequestAction.CANCEL:
             self._cancel()
             return
         options: dict[str, Any] = {}
-        vbuckets = self._some_vbuckets() if action in (RESYNC, BACKFILL) else None
-        if action == BACKFILL:
+        vbuckets = (
+            self._some_vbuckets()
+            if action in (RequestAction.RESYNC, RequestAction.BACKFILL)
+            else None
+        )
+        if action == RequestAction.BACKFILL:
             self._write(requested_backfill(vbuckets, self._random.choice(NODE_CHOICES)))
             return
-        if action == ERASE:
+        if action == RequestAction.ERASE:
             keys = self._random.choices(
                 [f"key-{n}" for n in range(self._options.keys)], k=self._random.randint(1, 2)
             )
@@ -73,7 +78,7 @@ class Operators:
         if requests:
             chosen = self._random.choice([each for each in requests if each.is_open] or requests)
             Control(self._open()).write(
-                ControlRequest(id=chosen.id, action=CANCEL, who="operator@host"),
+                ControlRequest(id=chosen.id, action=RequestAction.CANCEL, who="operator@host"),
                 RequestState.REQUESTED,
             )
 
@@ -84,8 +89,8 @@ class Operators:
         """Let rounds go on; nobody asks for anything, or cancels that, from then on."""
         self._is_calm = True
         # A resume that is there may be one that somebody has cancelled, and no driver has seen.
-        if any(each.action == PAUSE for each in Control(self._open()).requests()):
-            self._write(ControlRequest.new(RESUME, None, {}))
+        if any(each.action == RequestAction.PAUSE for each in Control(self._open()).requests()):
+            self._write(ControlRequest.new(RequestAction.RESUME, None, {}))
 
     def count(self) -> None:
         """Count what became of the requests; when all is calm, none waits.

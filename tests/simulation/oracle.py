@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from dcp.lake.change_log.control import ERASE, RequestState, requests_of
+from dcp.lake.change_log.control import RequestAction, RequestState, requests_of
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.tables.schema import ITEM_KINDS
@@ -181,7 +181,7 @@ class Oracle:
         """After an erasure no readable version and no row of the log has what it took."""
         rows = self._tables.store.kept[CONTROL_TABLE].newest.rows.to_pylist()
         for request in requests_of(rows):
-            if request.action != ERASE or request.state not in (
+            if request.action != RequestAction.ERASE or request.state not in (
                 RequestState.BEGUN,
                 RequestState.DONE,
             ):

@@ -14,6 +14,7 @@ from dcp.lake.task_board.board_files import BoardFigures, read_board
 from dcp.lake.task_board.board_folder import BoardFolder
 from dcp.lake.task_board.task_metrics import task_exposition
 from dcp.lake.task_board.task_stats import Connection, TaskStats
+from dcp.protocol.window_policies import WindowPolicy
 from dcp.quantities import bar, count_text, memory_text, share_text, size_text
 
 
@@ -69,7 +70,7 @@ def _shares(samples: Sequence[TaskStats]) -> list[str]:
         f"{count_text(sample.windows.connections, 'connection')} of the executor windows of "
         f"{size_text(sample.windows.windows_bytes)} in all"
         for sample in samples
-        if sample.windows.policy not in ("none", "static")
+        if sample.windows.policy not in (WindowPolicy.NONE, WindowPolicy.STATIC)
     ]
 
 

@@ -44,8 +44,10 @@ def run(
 
 
 def _tell(step: "CheckedStep") -> None:
+    from dcp.lake.run.set_up_check import StepState
+
     # Why a step failed is the command's error, on standard error.
-    found = "" if step.state == "failed" else printable(step.found)
+    found = "" if step.state is StepState.FAILED else printable(step.found)
     say(f"{step.state:<7}  {step.name:<15}  {step.seconds:6.2f} s  {found}".rstrip())
 
 

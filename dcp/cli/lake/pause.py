@@ -1,13 +1,16 @@
 """``dcplake pause``: stop further rounds of a lake until it is resumed."""
 
 from collections.abc import Collection
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from dcp.cli.options.lake_options import Config, Lake, Overrides, settings_from
 from dcp.cli.terminal.output import say, say_json
 from dcp.lake.config.settings import Settings
+
+if TYPE_CHECKING:
+    from dcp.lake.change_log.control import RequestAction
 
 
 def run(
@@ -18,15 +21,17 @@ def run(
     json: Annotated[bool, Option("--json", help="the request as one JSON object")] = False,
 ) -> int:
     """Ask the driver of the lake, which need not run now."""
-    from dcp.lake.change_log.control import PAUSE
+    from dcp.lake.change_log.control import RequestAction
 
     settings = settings_from(config, lake, overrides)
-    return ask_and_say(settings, PAUSE, "no further round begins until dcplake resume", json=json)
+    return ask_and_say(
+        settings, RequestAction.PAUSE, "no further round begins until dcplake resume", json=json
+    )
 
 
 def ask_and_say(
     settings: Settings,
-    action: str,
+    action: "RequestAction",
     effect: str,
     vbuckets: Collection[int] | None = None,
     *,

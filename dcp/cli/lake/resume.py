@@ -16,7 +16,7 @@ def run(
     json: Annotated[bool, Option("--json", help="the request as one JSON object")] = False,
 ) -> int:
     """Ask the driver of the lake, which need not run now."""
-    from dcp.lake.change_log.control import RESUME
+    from dcp.lake.change_log.control import RequestAction
 
     settings = settings_from(config, lake, overrides)
-    return ask_and_say(settings, RESUME, "rounds begin again", json=json)
+    return ask_and_say(settings, RequestAction.RESUME, "rounds begin again", json=json)

@@ -27,7 +27,7 @@ def run(
     json: Annotated[bool, Option("--json", help="the request as one JSON object")] = False,
 ) -> int:
     """Ask the driver of the lake, which need not run now."""
-    from dcp.lake.change_log.control import RESYNC
+    from dcp.lake.change_log.control import RequestAction
 
     chosen = "all vbuckets" if vbuckets is None else f"vbuckets {number_ranges(vbuckets)}"
     effect = (
@@ -35,4 +35,4 @@ def run(
         "until they are streamed whole their old rows stay"
     )
     settings = settings_from(config, lake, overrides)
-    return ask_and_say(settings, RESYNC, effect, vbuckets, json=json)
+    return ask_and_say(settings, RequestAction.RESYNC, effect, vbuckets, json=json)

@@ -10,11 +10,11 @@ import string
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final, NoReturn
+from typing import ClassVar, Final
 
 from dcp.client.kv.kv_client import KvClient
 from dcp.errors import DcplakeError
-from dcp.wire.json_tree import MOST_TREE_DEPTH, is_deeper
+from dcp.wire.json_tree import MOST_TREE_DEPTH, is_deeper, refuse_constant
 from dcp.wire.vocabulary import MAX_KEY_BYTES
 
 Progress = Callable[[int, int, int], None]
@@ -131,16 +131,11 @@ def _documents(
         progress(loaded, size, size)
 
 
-# Python's ``json`` accepts NaN and Infinity, which are no JSON.
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"found {name}, which is no JSON")
-
-
 def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= _INTEGER_DIGITS else float(digits)
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_integer)
+_DECODER: Final = json.JSONDecoder(parse_constant=refuse_constant, parse_int=_integer)
 
 
 def _field_text(text: str, name: str) -> str:

@@ -39,13 +39,13 @@ from dcp.lake.spark.session import free_checkpoint, in_pool, session_slots
 from dcp.lake.store.at_once import at_once
 from dcp.lake.store.cached_reads import CachedReads
 from dcp.lake.store.data_file import FileContents
-from dcp.lake.store.file_commit import Operation, takes_files
+from dcp.lake.store.file_commit import takes_files
 from dcp.lake.store.lake_store import Append, BatchFunction
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.merge import Merge
 from dcp.lake.store.remembered_table import RememberedTables
 from dcp.lake.store.sql import dotted
-from dcp.lake.store.table import Transaction
+from dcp.lake.store.table import Operation, Transaction
 from dcp.lake.store.table_location import Located, TableLocation
 from dcp.lake.tables.schema import (
     CHANGES,

@@ -16,9 +16,9 @@ from dcp.lake.adapters.transaction import session_settings_for_a_while
 from dcp.lake.spark.task_errors import TaskError
 from dcp.lake.store.data_file import DATA_FILE, DataFile, DataFileWriter, FileContents
 from dcp.lake.store.failures import store_error
-from dcp.lake.store.file_commit import Operation, commit_files
+from dcp.lake.store.file_commit import commit_files
 from dcp.lake.store.lake_store import BatchFunction
-from dcp.lake.store.table import Transaction
+from dcp.lake.store.table import Operation, Transaction
 from dcp.lake.store.table_location import TableLocation
 from dcp.lake.tables.history import metadata_json
 from dcp.lake.tables.schema import spark_ddl

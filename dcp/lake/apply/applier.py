@@ -174,7 +174,7 @@ class Applier:
         with self._lake.read_once():
             for replica in self.replicas:
                 self._guard.look_at(replica, self._lakes[0])
-            if self._rule.when == ApplyWhen.NEVER:
+            if self._rule.when is ApplyWhen.NEVER:
                 return []
             self._up_to_date.begin_pass(self.replicas)
             # In one step: if `_is_up_to_date` fails, no table gets into the queue twice.
@@ -257,7 +257,7 @@ class Applier:
         # the next pass looks again.
         seen_version = history(lake.table(replica.name), 1)[0].version
         # Counting pending rows costs queries, so only the rules that need the count pay for it.
-        if not force and self._rule.when != ApplyWhen.EVERY_ROUND:
+        if not force and self._rule.when is not ApplyWhen.EVERY_ROUND:
             pending = pending_of(lake, replica, to_round)
             if pending is not None:
                 if not is_apply_due(self._rule, pending):

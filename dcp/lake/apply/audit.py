@@ -33,7 +33,7 @@ from dcp.lake.store.table import (
     audit_fence,
 )
 from dcp.lake.tables.applied_version import AppliedVersion
-from dcp.lake.tables.history import history
+from dcp.lake.tables.history import LAKE, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, ensure_ledger
 from dcp.lake.tables.schema import AUDIT, DOCUMENT_STATE, REPLICA
 from dcp.lake.tables.vbucket_state import state_of
@@ -113,7 +113,7 @@ def _append(
     log_slice, touched, touched_sql = decided.log_slice, decided.touched, decided.touched_sql
     read_seqnos = _read_seqnos(lake, decided.current, log_slice.replaced)
     table = ensure_ledger(lake, AUDIT_TABLE, AUDIT)
-    metadata = {"lake": lake.identity.lake_id, "audit": applied.table, "version": applied.version}
+    metadata = {LAKE: lake.identity.lake_id, "audit": applied.table, "version": applied.version}
     for is_last in (False, True):
         try:
             relations = _relations(lake, replica, applied, log_slice, touched)

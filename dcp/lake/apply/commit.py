@@ -18,7 +18,7 @@ from dcp.lake.store.merge import LogRows
 from dcp.lake.store.table import CommitConflictError, Table, apply_fence
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
-from dcp.lake.tables.history import READ_VERSION
+from dcp.lake.tables.history import LAKE, READ_VERSION, WRITER
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import spark_type
 from dcp.lake.tables.typed_columns import DOC, TypedColumns
@@ -113,9 +113,9 @@ def _commit(
     """Commit, and return the error, if any. The commit may have succeeded in spite of an error."""
     metadata = row_of(plan.current.after(plan.log_slice))
     metadata |= {
-        "lake": lake.identity.lake_id,
+        LAKE: lake.identity.lake_id,
         READ_VERSION: metadata.pop("version"),
-        "writer": writer_id,
+        WRITER: writer_id,
     }
     fence = apply_fence(lake.identity.lake_id, plan.current.table, plan.since_version)
     try:

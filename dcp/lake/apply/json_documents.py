@@ -10,7 +10,7 @@ from datetime import date
 from json.encoder import encode_basestring
 from typing import Any, Final
 
-from dcp.wire.json_tree import is_deeper
+from dcp.wire.json_tree import is_deeper, refuse_constant
 
 _WHITESPACE: Final = b" \t\r\n"
 
@@ -59,15 +59,11 @@ def parse_object(document: bytes) -> dict[str, Any] | None:
             text,
             parse_int=str.encode,
             parse_float=str.encode,
-            parse_constant=_refuse_constant,
+            parse_constant=refuse_constant,
         )
     except ValueError:
         return None
     return content if isinstance(content, dict) else None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 def looks_like_object(document: bytes) -> bool:

@@ -2,9 +2,9 @@
 
 The table's history decides. If Delta's log cleanup has removed an apply's commit, a later heartbeat
 commit repeats its content. The ``applied`` rows of ``changes`` are an index of the history; it may
-lag behind the history, but is never ahead. Views need it, since no SQL relation shows Delta's
-commit information. So does a table whose Delta log has lost the commit before a heartbeat repeated
-it (``benchmarks/applied_rows.py`` measures both).
+lag behind the history, but is never ahead. Views need the index, since no SQL relation shows
+Delta's commit information. `replica_status` needs it if log cleanup removed an apply's commit
+before a heartbeat repeated it. ``benchmarks/applied_rows.py`` measures both.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 
+from dcp.lake.store.table import Operation
 from dcp.lake.tables.applied_version import BEGINNING, AppliedVersion
 from dcp.lake.tables.commit_history import CommitHistory
 from dcp.lake.tables.history import FEW, WHOLE, WINDOW, TableCommit, history
@@ -130,7 +131,7 @@ def conclusive_history(lake: LakeTables, table: str, window: int = FEW) -> Commi
 
 def applied_of(table: str, commit: TableCommit) -> AppliedVersion:
     made = read(AppliedVersion, {**commit.ours, "table": table, "version": commit.version})
-    written = "" if commit.operation == "MERGE" else "numOutputRows"
+    written = "" if commit.operation == Operation.MERGE else "numOutputRows"
     inserted, updated, deleted, rewritten = (
         int(commit.metrics.get(name, "0") or 0)
         for name in (

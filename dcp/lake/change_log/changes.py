@@ -16,9 +16,12 @@ from dcp.lake.spark.failures import known_error
 from dcp.lake.store.lake_store import Append
 from dcp.lake.store.table import CommitConflictError, round_fence
 from dcp.lake.tables.history import (
+    LAKE,
     READ_VERSION,
+    ROUND,
     WHOLE,
     WINDOW,
+    WRITER,
     TableCommit,
     history,
     history_until,
@@ -125,8 +128,8 @@ def append_round(
             committed this round.
     """
     append_id = secrets.token_hex(8)
-    metadata: dict[str, Any] = {"lake": lake.identity.lake_id, "round": round_number}
-    metadata |= {"writer": writer_id, _APPEND: append_id}
+    metadata: dict[str, Any] = {LAKE: lake.identity.lake_id, ROUND: round_number}
+    metadata |= {WRITER: writer_id, _APPEND: append_id}
     commits = commits_of_driver(lake, writer_id)
     if verify:
         refuse_wrong_round(newest_round(lake, commits), round_number, commits, writer_id)

@@ -20,17 +20,21 @@ import pyarrow as pa
 
 from dcp.errors import LakeError
 from dcp.lake.config.table_names import CONTROL_TABLE
+from dcp.lake.tables.history import LAKE
 from dcp.lake.tables.lake_tables import LakeTables, ensure_ledger
 from dcp.lake.tables.schema import columns_of
 from dcp.records import STORED_ONLY, UNSTORED, read, row_of
 from dcp.wire.json_tree import json_tree
 
-BACKFILL: Final = "backfill"
-PAUSE: Final = "pause"
-RESUME: Final = "resume"
-RESYNC: Final = "resync"
-CANCEL: Final = "cancel"
-ERASE: Final = "erase"
+
+class RequestAction(StrEnum):
+    BACKFILL = "backfill"
+    ERASE = "erase"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RESYNC = "resync"
+    CANCEL = "cancel"
+    """It takes back the request of the same id."""
 
 
 class RequestState(StrEnum):
@@ -50,7 +54,7 @@ _VOID: Final = (RequestState.CANCELLED, RequestState.REFUSED)
 _NOBODY: Final = "(unknown)"
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _OPEN: Final = frozenset({RequestState.REQUESTED, RequestState.BEGUN})
-_ANSWERS: Final = frozenset(map(str, RequestState)) - {"requested"}
+_ANSWERS: Final = frozenset(RequestState) - {RequestState.REQUESTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,7 @@ class ControlRequest:
     time: Annotated[datetime | None, STORED_ONLY] = None
     who: str = ""
     action: str = ""
-    """backfill, erase, pause, resume, resync, cancel"""
+    """A `RequestAction`; the driver refuses any other text."""
     vbuckets: str | None = None
     """As 0-63, 70; None: all."""
     options: Annotated[str | None, STORED_ONLY] = None
@@ -77,7 +81,9 @@ class ControlRequest:
     """The driver's note at the time when it began it."""
 
     @classmethod
-    def new(cls, action: str, vbuckets: str | None, options: Mapping[str, Any]) -> "ControlRequest":
+    def new(
+        cls, action: RequestAction, vbuckets: str | None, options: Mapping[str, Any]
+    ) -> "ControlRequest":
         told = json.dumps(options) if options else None
         named = uuid4().hex[:12]
         return cls(id=named, who=_user(), action=action, vbuckets=vbuckets, options=told)
@@ -159,7 +165,7 @@ class Control:
             return
         lake = self._lake
         table = ensure_ledger(lake, CONTROL_TABLE, CONTROL)
-        ours = {"lake": lake.identity.lake_id, "control": request.id}
+        ours = {LAKE: lake.identity.lake_id, "control": request.id}
         asked = pa.Table.from_pylist([row], schema=CONTROL)
         table.append(asked, ours)
 
@@ -168,7 +174,7 @@ def requests_of(rows: Iterable[Mapping[str, Any]]) -> tuple[ControlRequest, ...]
     """Return the requests in the rows of ``control``, oldest first.
 
     Rows without an id belong to no request; a row with an unknown state has no effect. A cancel
-    without a request before it is a request itself, to be refused.
+    whose id no other request has becomes a request itself, which the driver refuses.
     """
     by_id: dict[str, list[ControlRequest]] = {}
     for row in sorted(rows, key=lambda each: each["time"] or _LONG_AGO):
@@ -180,13 +186,13 @@ def requests_of(rows: Iterable[Mapping[str, Any]]) -> tuple[ControlRequest, ...]
 
 
 def _joined(rows: Sequence[ControlRequest]) -> ControlRequest:
-    asked = next((row for row in rows if row.action != CANCEL), rows[0])
+    asked = next((row for row in rows if row.action != RequestAction.CANCEL), rows[0])
     who = asked.who or _NOBODY
     request = replace(asked, who=who, state=RequestState.REQUESTED, round=0, detail="")
-    is_cancel, cancels = request.action == CANCEL, 0
+    is_cancel, cancels = request.action == RequestAction.CANCEL, 0
     for row in rows:
         is_answer = row.state is not RequestState.REQUESTED
-        if row.action == CANCEL:
+        if row.action == RequestAction.CANCEL:
             cancels += -1 if is_answer else 1  # a count, since clocks may order an answer first
             if not is_cancel:
                 continue
@@ -209,8 +215,8 @@ def pause_of(requests: Sequence[ControlRequest]) -> ControlRequest | None:
     pause: ControlRequest | None = None
     for request in requests:
         is_void = request.state in _VOID or (request.is_open and request.is_to_be_cancelled)
-        if request.action in (PAUSE, RESUME) and not is_void:
-            pause = request if request.action == PAUSE else None
+        if request.action in (RequestAction.PAUSE, RequestAction.RESUME) and not is_void:
+            pause = request if request.action == RequestAction.PAUSE else None
     return pause
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dcp.lake.store.sql import integer_list, u64
+from dcp.lake.store.sql import integer_list, string, u64
 from dcp.lake.tables.lake_tables import LakeTables
 from dcp.lake.tables.schema import CHANGES, ITEM_KINDS, RowKind, columns_of, is_kind
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, LakeVbucketState, RestartReason
@@ -27,8 +27,7 @@ class Fork:
     epoch: int
     seqno: int
     round: int
-    reason: str = ""
-    """A `RestartReason`."""
+    is_backfill: bool = False
 
     def __post_init__(self) -> None:
         if self.epoch <= FIRST_EPOCH:
@@ -68,7 +67,8 @@ def forks_between(
     if not vbuckets or after_round >= to_round:
         return forks
     rows = lake.changes.rows(
-        "DISTINCT vbucket, epoch, seqno, round, coalesce(detail, '') AS reason",
+        "DISTINCT vbucket, epoch, seqno, round, "
+        f"coalesce(detail = {string(RestartReason.BACKFILL)}, false) AS is_backfill",
         f"{IS_FORK_SQL} AND epoch > {FIRST_EPOCH} "
         f"AND round > {int(after_round)} AND round <= {int(to_round)} "
         f"AND vbucket IN ({integer_list(sorted(vbuckets))})",

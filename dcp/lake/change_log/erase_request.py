@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from dcp.errors import ConfigError
-from dcp.lake.change_log.control import ERASE, ControlRequest, RequestState, options_object
+from dcp.lake.change_log.control import ControlRequest, RequestAction, RequestState, options_object
 from dcp.lake.store.sql import string_list
 
 MOST_KEYS: Final = 10_000
@@ -87,7 +87,7 @@ class Erasure:
 def erasure_to_do(requests: Iterable[ControlRequest]) -> ControlRequest | None:
     """Return the oldest request to erase that a driver has begun."""
     for each in requests:
-        if each.action == ERASE and each.state is RequestState.BEGUN:
+        if each.action == RequestAction.ERASE and each.state is RequestState.BEGUN:
             return each
     return None
 
@@ -96,7 +96,10 @@ def kept_out(requests: Iterable[ControlRequest]) -> dict[str, frozenset[str]]:
     """Return, by collection, the hashes of the keys whose values the lake must never hold."""
     found: dict[str, frozenset[str]] = {}
     for each in requests:
-        if each.action == ERASE and each.state in (RequestState.BEGUN, RequestState.DONE):
+        if each.action == RequestAction.ERASE and each.state in (
+            RequestState.BEGUN,
+            RequestState.DONE,
+        ):
             with suppress(ConfigError):
                 erasure = Erasure.of(each.options)
                 if erasure.keeps_out:

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 
 from dcp.errors import REREAD_COMMAND, LakeError
 from dcp.lake.change_log.applied import ReplicaStatus
-from dcp.lake.change_log.control import ERASE
+from dcp.lake.change_log.control import RequestAction
 from dcp.lake.store.sql import restore_sql
 from dcp.lake.tables.commit_history import CommitHistory
-from dcp.lake.tables.history import TableCommit
+from dcp.lake.tables.history import MAINTENANCE, TableCommit
 from dcp.lake.tables.horizon import Horizon, duration
 
 
@@ -77,7 +77,7 @@ def short_vacuums(
     ``spark.databricks.delta.vacuum.logging.enabled`` is set, so this cannot see it.
     """
     for commit in commits:
-        if commit.retention_seconds is None or commit.ours.get("maintenance") == ERASE:
+        if commit.retention_seconds is None or commit.ours.get(MAINTENANCE) == RequestAction.ERASE:
             continue  # what an erasure took is noted (`record_cleaned_round`)
         gone_before = commit.time - timedelta(seconds=commit.retention_seconds)
         if gone_before > horizon.start(now) and commit.retention_seconds < horizon.seconds:

@@ -23,9 +23,9 @@ from dcp.records import read
 from dcp.wire.vocabulary import REPEATING
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class RowReference:
-    """A row of one vbucket in the change log. Of a key's live rows, the greatest reference wins."""
+    """A row of one vbucket in the change log. Of a key's live rows, the highest seqno wins."""
 
     seqno: int
     epoch: int

@@ -27,14 +27,13 @@ _LEAST_PERCENT: Final = 0.01
 class FlowControlSettings(FlowSettings):
     """Limits of the data between a node and the tables: they bound Python's memory."""
 
-    window_policy: str = key(
-        "static",
+    window_policy: WindowPolicy = key(
+        WindowPolicy.STATIC,
         "Who sizes the windows of an executor's connections (docs/explain/flow-control.md). static:"
         " each has `window_bytes`. dynamic: each has `window_percent` of the quota. aggressive: all"
         " that a round plans share `window_shared_percent` of it; both within `window_bytes` and"
         " `window_most_bytes`. ratio: as aggressive, without these limits. none: no flow control, "
         "see `allow_no_flow_control`.",
-        choices=tuple(map(str, WindowPolicy)),
     )
     window_bytes: int = key_of(
         FlowSettings,
@@ -94,7 +93,7 @@ class FlowControlSettings(FlowSettings):
         Section.__post_init__(self)
         self._check_policy()
         window_bytes, what = self.window_bytes, "window_bytes"
-        if self.window_policy == WindowPolicy.RATIO:
+        if self.window_policy is WindowPolicy.RATIO:
             window_bytes = self.planned_window_bytes(1)
             what = "the window of one connection, window_shared_percent of window_quota_bytes"
         most = int(window_bytes * (1 - self.ack_fraction))
@@ -112,19 +111,19 @@ class FlowControlSettings(FlowSettings):
             )
 
     def _check_policy(self) -> None:
-        if self.window_policy == WindowPolicy.NONE and not self.allow_no_flow_control:
+        if self.window_policy is WindowPolicy.NONE and not self.allow_no_flow_control:
             raise no_flow_control("window_policy: found 'none'")
         limited = self.window_policy in (WindowPolicy.DYNAMIC, WindowPolicy.AGGRESSIVE)
         if limited and self.window_most_bytes < self.window_bytes:
             raise ConfigError(
                 f"window_most_bytes: found {self.window_most_bytes}, expected at least "
-                f"window_bytes ({self.window_bytes}) with window_policy {self.window_policy!r}"
+                f"window_bytes ({self.window_bytes}) with window_policy '{self.window_policy}'"
             )
 
     @property
     def fixed_window_bytes(self) -> int:
         """The window of connections that no policy sizes; 0: no flow control."""
-        return 0 if self.window_policy == WindowPolicy.NONE else self.window_bytes
+        return 0 if self.window_policy is WindowPolicy.NONE else self.window_bytes
 
     def planned_window_bytes(self, connections: int) -> int:
         """Return the window of each of this many simultaneous connections.
@@ -132,7 +131,7 @@ class FlowControlSettings(FlowSettings):
         The policy ``dynamic`` gives more to the first ones; this is the last one's window.
         """
         window_bytes = window_of_each(self.policy_settings, self.window_quota_bytes, connections)
-        if self.window_policy == WindowPolicy.RATIO:
+        if self.window_policy is WindowPolicy.RATIO:
             return max(window_bytes, LEAST_WINDOW_BYTES)
         return window_bytes
 
@@ -140,7 +139,7 @@ class FlowControlSettings(FlowSettings):
     def policy_settings(self) -> WindowPolicySettings:
         """The policy and its numbers in kv_engine's words."""
         return WindowPolicySettings(
-            policy=WindowPolicy(self.window_policy),
+            policy=self.window_policy,
             size_bytes=self.window_bytes,
             most_bytes=self.window_most_bytes,
             percent=self.window_percent,

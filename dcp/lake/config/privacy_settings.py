@@ -71,12 +71,11 @@ class PrivacySettings(Section):
         "A target is a collection, scope or *, then a colon and a part. The part is $.path (in "
         "the document), xattrs.path (in the xattrs) or /REGEX/ (whole documents, by their key).",
     )
-    unparsable: str = key(
-        Unparsable.DROP.value,
+    unparsable: Unparsable = key(
+        Unparsable.DROP,
         "What becomes of a value that a rule holds for and that cannot be parsed. drop: the row "
         "stays without the value. keep: it stays as it was sent. fail: the run ends with code 8, "
         "and commits nothing of the round.",
-        choices=tuple(Unparsable),
     )
     hash_key_env: str = key(
         "DCPLAKE_HASH_KEY",

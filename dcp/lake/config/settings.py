@@ -299,11 +299,10 @@ class ApplyWhen(StrEnum):
 class ApplySettings(Section):
     """The cadence of merging pending changes into the replica tables."""
 
-    when: str = key(
-        ApplyWhen.EVERY_ROUND.value,
+    when: ApplyWhen = key(
+        ApplyWhen.EVERY_ROUND,
         "every_round; pending_fraction: when the pending rows reach `pending_fraction` of the "
         "table; age: when the oldest waits for `age_seconds`; never: `dcplake apply` does.",
-        choices=tuple(each.value for each in ApplyWhen),
     )
     pending_fraction: float = key(
         0.05, "See `when`.", unit="part of the table's rows", least=0.0001, most=100
@@ -341,20 +340,18 @@ class DroppedPolicy(StrEnum):
 class PolicySettings(Section):
     """The choices of a lake: rollbacks, dropped collections, and safety of published rows."""
 
-    rollback: str = key(
-        "rewrite",
+    rollback: RollbackPolicy = key(
+        RollbackPolicy.REWRITE,
         "When the cluster lost writes and orders a rollback. rewrite: undo exactly the lost rows. "
         "resync: stream the vbucket again and replace it as a whole. fail: leave the vbucket as it "
         "is, end with code 5.",
-        choices=tuple(map(str, RollbackPolicy)),
     )
-    dropped: str = key(
-        "delete",
+    dropped: DroppedPolicy = key(
+        DroppedPolicy.DELETE,
         "The rows of a collection that is dropped at the source. delete: they leave its table, in "
         "the commit of the snapshot with the drop. keep: they stay as they were (the view "
         "dropped_collections names their collections). The round that first receives a "
         "collection's drop decides for good. A flush always deletes.",
-        choices=tuple(map(str, DroppedPolicy)),
     )
     dropped_collections: Mapping[str, str] = key(
         {},
@@ -386,17 +383,17 @@ class PolicySettings(Section):
                     + ", ".join(f'"{choice}"' for choice in DroppedPolicy)
                 )
 
-    def dropped_of(self, names: Sequence[str]) -> str:
+    def dropped_of(self, names: Sequence[str]) -> DroppedPolicy:
         """Return the choice for a collection with these names, its scope's and its own."""
         found = [
             self.dropped_collections[name] for name in names if name in self.dropped_collections
         ]
-        return found[-1] if found else self.dropped
+        return DroppedPolicy(found[-1]) if found else self.dropped
 
     @property
     def keeps_dropped(self) -> bool:
         """True if rows of some dropped collection stay."""
-        return {self.dropped, *self.dropped_collections.values()} != {"delete"}
+        return {self.dropped, *self.dropped_collections.values()} != {DroppedPolicy.DELETE}
 
 
 INSTALLED_SUITE: Final = "installed"

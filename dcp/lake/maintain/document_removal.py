@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dcp.errors import IncompleteRunError
 from dcp.lake.change_log.collection_events import kept_vbuckets
-from dcp.lake.change_log.control import ERASE
+from dcp.lake.change_log.control import RequestAction
 from dcp.lake.change_log.erase_request import Erasure
 from dcp.lake.config.table_names import AUDIT_TABLE, CHANGES_TABLE, QUALITY_TABLE
 from dcp.lake.maintain.work import maintenance_metadata
@@ -186,7 +186,7 @@ def erase_rows(lake: LakeTables, erasure: Erasure, to_round: int) -> dict[str, i
     (`record_cleaned_round`).
     """
     read_version = history(lake.changes, 1)[0].version
-    ours = maintenance_metadata(lake, ERASE)
+    ours = maintenance_metadata(lake, RequestAction.ERASE)
     metadata = ours | {CLEANING: to_round, READ_VERSION: read_version}
     changed: dict[str, int] = {}
     for each in _tables_with_documents(lake, erasure):
@@ -207,7 +207,7 @@ def erase_rows(lake: LakeTables, erasure: Erasure, to_round: int) -> dict[str, i
 
 def purge_tables(lake: LakeTables, erasure: Erasure) -> int:
     """Delete the files of older versions; return their number."""
-    ours = maintenance_metadata(lake, ERASE)
+    ours = maintenance_metadata(lake, RequestAction.ERASE)
     tables = _tables_with_documents(lake, erasure)
     return sum(lake.table(each.table).purge(ours) for each in tables)
 

@@ -21,7 +21,7 @@ from dcp.lake.change_log.changes import newest_round, refuse_tampered_log
 from dcp.lake.change_log.tampering import refuse_log_behind, short_vacuums
 from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.store.table import CommitConflictError, heartbeat_fence
-from dcp.lake.tables.history import FEW, HEARTBEAT, READ_VERSION, history
+from dcp.lake.tables.history import FEW, HEARTBEAT, LAKE, READ_VERSION, history
 from dcp.lake.tables.horizon import RECORDED, Horizon
 from dcp.lake.tables.lake_tables import DEFAULT_HORIZON_HOURS, LakeTables, ReplicaTable, replicas_in
 
@@ -151,7 +151,7 @@ def beat(lake: LakeTables, replica: ReplicaTable | None) -> bool:
         if status.commit_history.defect(status.version) is not None:
             return False
         table, version, told = replica.name, status.version, heartbeat_content(status)
-    metadata = {"lake": lake.identity.lake_id, READ_VERSION: version, HEARTBEAT: told}
+    metadata = {LAKE: lake.identity.lake_id, READ_VERSION: version, HEARTBEAT: told}
     try:
         lake.table(table).renew(heartbeat_fence(lake.identity.lake_id, version), metadata)
     except CommitConflictError:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.store.table import CommitConflictError
-from dcp.lake.tables.history import WHOLE, TableCommit, history
+from dcp.lake.tables.history import LAKE, MAINTENANCE, WHOLE, TableCommit, history
 from dcp.lake.tables.horizon import Horizon
 from dcp.lake.tables.lake_tables import LEDGERS, LakeTables, ReplicaTable
 from dcp.records import SPREAD, UNSTORED, Record
@@ -42,7 +42,7 @@ def maintenance_metadata(lake: LakeTables, step: str) -> dict[str, Any]:
     """Return the metadata of a maintenance commit. Only commits of rounds and applies name their
     writer.
     """
-    return {"lake": lake.identity.lake_id, "maintenance": step}
+    return {LAKE: lake.identity.lake_id, MAINTENANCE: step}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final
 
 from dcp.lake.change_log.applied import ReplicaStatus
-from dcp.lake.change_log.control import BACKFILL, RESYNC, ControlRequest
+from dcp.lake.change_log.control import ControlRequest, RequestAction
 from dcp.lake.change_log.last_contact import LastContact
 from dcp.lake.store.table import TableSize
 from dcp.lake.tables.round_record import UNDECODABLE, VbucketReport
@@ -268,7 +268,7 @@ def _stuck_lines(stuck: Iterable[VbucketReport]) -> Iterator[str]:
 
 
 def _request_line(each: ControlRequest) -> str:
-    has_vbuckets = each.action in (BACKFILL, RESYNC)
+    has_vbuckets = each.action in (RequestAction.BACKFILL, RequestAction.RESYNC)
     of = f" vbuckets {printable(each.vbuckets or 'all')};" if has_vbuckets else ""
     waits = f"; waits: {printable(each.detail)}" if each.detail else ""
     request = printable(f"{each.action} {each.id}, {each.state}")

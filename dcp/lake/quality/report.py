@@ -8,6 +8,7 @@ import pyarrow as pa
 from dcp.lake.config.table_names import QUALITY_TABLE
 from dcp.lake.quality.suite import QualitySuite
 from dcp.lake.tables.applied_version import Version
+from dcp.lake.tables.history import LAKE
 from dcp.lake.tables.lake_tables import LakeTables, ensure_ledger
 from dcp.lake.tables.quality_check import ExpectationResult, QualityCheck, Severity
 from dcp.lake.tables.schema import QUALITY, columns_of
@@ -64,7 +65,7 @@ _PASSED: Final = pa.schema(columns_of(PassedCheck))
 def write_results(lake: LakeTables, report: QualityReport) -> None:
     table = ensure_ledger(lake, QUALITY_TABLE, QUALITY)
     check = report.check
-    metadata = {"lake": lake.identity.lake_id, "quality": check.run, "table": check.table}
+    metadata = {LAKE: lake.identity.lake_id, "quality": check.run, "table": check.table}
     table.append(results_table(report), metadata)
 
 

@@ -5,9 +5,9 @@ rounds, and a join may show two states of one vbucket. A version holds the round
 also holds later rounds in which nothing of its collection was completed, taken back or cleared; the
 rules of the next apply decide that (`dcp.lake.apply.slice_rules`).
 
-Candidates are the newest round and the rounds of all applies, newest first: tables that hold any
-other round in common hold one of these with the same versions. A version with stale vbuckets holds
-no round, since those show an older one.
+The search tries the newest round, then the rounds of all applies, newest first. That is enough:
+versions that hold any other round in common also hold one of these. A version with stale vbuckets
+holds no round, since these vbuckets show an older one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

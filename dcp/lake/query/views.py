@@ -45,8 +45,10 @@ from dcp.lake.store.sql import dotted, quoted
 from dcp.lake.tables.applied_version import BEGINNING
 from dcp.lake.tables.history import WHOLE, history
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, ReplicaTable
+from dcp.lake.tables.round_record import VbucketReport
 from dcp.lake.tables.schema import RowKind, is_kind
 from dcp.lake.tables.typed_columns import DOC, arrays_of, has_names_twice
+from dcp.records import stored_fields
 
 
 def register_views(
@@ -134,10 +136,13 @@ def rounds(lake: LakeTables) -> DataFrame:
     frame = lake.spark.createDataFrame(
         commits, "round BIGINT, version BIGINT, time TIMESTAMP, stored_bytes BIGINT"
     )
+    names = {attribute: name for attribute, name, _ in stored_fields(VbucketReport)}
+
+    def total_of(attribute: str) -> str:
+        return f"sum(CAST(get_json_object(detail, '$.{names[attribute]}') AS BIGINT))"
+
     told = lake.spark.sql(
-        "SELECT round, "
-        "sum(CAST(get_json_object(detail, '$.rows') AS BIGINT)) AS rows, "
-        "sum(CAST(get_json_object(detail, '$.bytes') AS BIGINT)) AS bytes, "
+        f"SELECT round, {total_of('rows')} AS rows, {total_of('frame_bytes')} AS bytes, "
         "count_if(position.last_data_round = round) AS vbuckets "
         f"FROM {lake.changes_sql} WHERE {is_kind(RowKind.POSITION, RowKind.STATUS)} GROUP BY round"
     )

@@ -50,7 +50,7 @@ class DroppedPolicies:
     ) -> "DroppedPolicies":
         own = rules.dropped_collections.keys()
         found = {
-            each.collection_id: DroppedPolicy(rules.dropped_of(each.setting_names))
+            each.collection_id: rules.dropped_of(each.setting_names)
             for each in collections.all
             if own & set(each.setting_names)
         }

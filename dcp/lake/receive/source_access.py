@@ -15,7 +15,7 @@ from dcp.client.seed_lookup import FoundSeeds, find_seeds
 from dcp.client.settings import ConnectionSettings, ConsumerSettings
 from dcp.errors import NodeUnavailableError, RemoteProtocolError, SourceError
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.config.settings import DroppedPolicy, Settings, SourceSettings
+from dcp.lake.config.settings import Settings, SourceSettings
 from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.receive.remembered_nodes import RememberedNodes
 from dcp.lake.task_board.board_folder import BoardFolder
@@ -70,7 +70,7 @@ def source_access(settings: Settings, *, change_streams: bool = True) -> SourceA
         source=source,
         flow_control=settings.flow_control,
         quiet_seconds=settings.round.quiet_seconds,
-        dropped=DroppedPolicies(DroppedPolicy(settings.policy.dropped)),
+        dropped=DroppedPolicies(settings.policy.dropped),
         board=BoardFolder.of(settings),
     )
 

@@ -7,10 +7,10 @@ seqno is here. A vbucket is stopped at ``deadline_seconds`` if its node does not
 stays short of the node's high seqno; the reason says which. Without an open stream the consumer
 decides by its own attempts (``stream_keeper.py``).
 
-Each vbucket counts for itself; progress of others excuses it in one case only. A node reads its
-disk for one vbucket after the other (``backfill_order``, docs/reference/negotiation.md). So a
-vbucket may wait for its turn while others get snapshots from disk: its deadline begins anew with
-each part of those.
+Each vbucket has its own deadline. Progress of other vbuckets extends it in one case only: a node
+reads its disk for one vbucket after the other (``backfill_order``, docs/reference/negotiation.md).
+So a vbucket may wait for its turn while others get snapshots from disk. Each part of those
+snapshots begins its deadline anew.
 
     the vbucket is                         may be waiting for its turn
     between two snapshots                  yes

@@ -41,10 +41,9 @@ class WantedRows:
         self._start = np.zeros(U16_MAX + 1, np.uint64)
         self._is_wanted = wanted.is_wanted
         self._first_end = np.zeros(U16_MAX + 1, np.uint64)
-        """By vbucket, the end of its first snapshot, if that holds each key once; 0 else, and
-        later.
+        """By vbucket, the end of its first snapshot; ``U64_MAX``: it is not known yet.
 
-        ``U64_MAX`` until that is known.
+        0: the lake has the whole first snapshot, or a snapshot may repeat keys.
         """
         for stream in streams:
             position = stream.position

@@ -87,7 +87,7 @@ def read_lake_state(
     """
     newest = latest_round(lake)
     states = states_at(lake, newest)
-    policy = RollbackPolicy(settings.policy.rollback)
+    policy = settings.policy.rollback
     ordered = [state for state in states.values() if state.order is not None]
     # A beginning whose rows were cleaned from the log does not count: no table can apply it.
     cleaned = cleaned_round(lake) if stale else 0

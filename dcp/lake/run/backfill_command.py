@@ -15,7 +15,7 @@ from dcp.client.probe import ProbedCluster
 from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.adapters.opening import opened_lake, opened_store
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import BACKFILL, CANCEL, Control, ControlRequest, RequestState
+from dcp.lake.change_log.control import Control, ControlRequest, RequestAction, RequestState
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
 from dcp.lake.rounds.backfill_plan import BackfillReport
@@ -119,7 +119,9 @@ def cancel_backfill(settings: Settings) -> ControlRequest:
             raise ConfigError(
                 f"{lake.location}: found no backfill that is open, expected one to cancel"
             )
-        control.write(ControlRequest(id=request.id, action=CANCEL), RequestState.REQUESTED)
+        control.write(
+            ControlRequest(id=request.id, action=RequestAction.CANCEL), RequestState.REQUESTED
+        )
         return request
 
 
@@ -153,7 +155,7 @@ def _open_backfill(control: Control) -> ControlRequest | None:
     round.
     """
     for each in control.requests():
-        if each.action == BACKFILL and each.is_open and not each.is_to_be_cancelled:
+        if each.action == RequestAction.BACKFILL and each.is_open and not each.is_to_be_cancelled:
             return each
     return None
 

@@ -15,14 +15,9 @@ from dcp.errors import ConfigError, FencedError, LakeError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import (
-    BACKFILL,
-    CANCEL,
-    ERASE,
-    PAUSE,
-    RESUME,
-    RESYNC,
     Control,
     ControlRequest,
+    RequestAction,
     RequestState,
     pause_of,
 )
@@ -36,12 +31,13 @@ from dcp.suggestions import refusal_of_gone
 
 _LOGGER: Final = logging.getLogger(__name__)
 
-ACTIONS: Final = (BACKFILL, ERASE, PAUSE, RESUME, RESYNC)
-_LASTING: Final = (ERASE, RESYNC)
+_LASTING: Final = (RequestAction.ERASE, RequestAction.RESYNC)
 """A driver begins these before a round, and answers them after it."""
 
 
-def ask(settings: Settings, action: str, vbuckets: Collection[int] | None = None) -> ControlRequest:
+def ask(
+    settings: Settings, action: RequestAction, vbuckets: Collection[int] | None = None
+) -> ControlRequest:
     """Write a request without options. The lake's driver need not run at this moment.
 
     Raises:
@@ -78,9 +74,9 @@ class Requests:
             if not request.is_open and request.is_to_be_cancelled:
                 late = f"cancel: found the request {request.state}, expected an open one"
                 self._control.write(
-                    replace(request, action=CANCEL), RequestState.REFUSED, None, late
+                    replace(request, action=RequestAction.CANCEL), RequestState.REFUSED, None, late
                 )
-            elif request.is_open and request.action != BACKFILL:
+            elif request.is_open and request.action != RequestAction.BACKFILL:
                 self._carry_out(request)
         return pause_of(self._control.requests())
 
@@ -92,7 +88,7 @@ class Requests:
         try:
             newest = latest_round(self._lake)
             _refuse_wrong(request)
-            if request.action == RESYNC:
+            if request.action == RequestAction.RESYNC:
                 self._prepare_resync(request)
         except FencedError:  # the other driver will do it
             raise
@@ -122,7 +118,9 @@ class Requests:
         """Return the vbuckets of begun requests, each with the round after which it begins anew."""
         requests = self._control.requests()
         self._begun = tuple(
-            each for each in requests if each.action == RESYNC and each.state is RequestState.BEGUN
+            each
+            for each in requests
+            if each.action == RequestAction.RESYNC and each.state is RequestState.BEGUN
         )
         begun: dict[int, int] = {}  # of several requests for a vbucket the one that was begun last
         for request in self._begun:
@@ -141,13 +139,13 @@ class Requests:
 
 
 def _refuse_wrong(request: ControlRequest) -> None:
-    if request.action == CANCEL:
+    if request.action == RequestAction.CANCEL:
         raise ConfigError(f"cancel: found no request of id {request.id!r} before it")
-    if request.action not in ACTIONS:
-        expected = ", ".join((*ACTIONS, CANCEL))
+    if request.action not in tuple(RequestAction):
+        expected = ", ".join(RequestAction)
         wrong = f"action: found {request.action!r}, expected one of {expected}"
         raise ConfigError(refusal_of_gone(request.action) or wrong)
-    if request.action == ERASE:
+    if request.action == RequestAction.ERASE:
         Erasure.of(request.options)
     elif request.options is not None:
         raise ConfigError(

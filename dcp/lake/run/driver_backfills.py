@@ -12,9 +12,9 @@ from typing import Final
 from dcp.client.probe import ProbedCluster, VbucketHolder, probe_replicas
 from dcp.errors import ConfigError
 from dcp.lake.change_log.control import (
-    BACKFILL,
     Control,
     ControlRequest,
+    RequestAction,
     RequestState,
     options_object,
 )
@@ -37,7 +37,7 @@ from dcp.lake.rounds.round_plan import BackfillNodes, LeftOut, RoundPlan, left_o
 from dcp.lake.rounds.round_report import RoundReport
 from dcp.lake.run.control_requests import vbuckets_of
 from dcp.lake.tables.lake_tables import LakeTables
-from dcp.lake.tables.vbucket_state import LakeVbucketState, RestartReason, state_of
+from dcp.lake.tables.vbucket_state import LakeVbucketState, state_of
 from dcp.printable import number_ranges, numbers_of
 
 _FROM: Final = "from"
@@ -109,7 +109,7 @@ class DriverBackfills:
 
     def _oldest_open(self) -> ControlRequest | None:
         for request in self._control.requests():
-            if request.is_open and request.action == BACKFILL:
+            if request.is_open and request.action == RequestAction.BACKFILL:
                 return request
         self._backfill = None
         return None
@@ -217,9 +217,9 @@ def progress_of(
 ) -> BackfillProgress:
     forks = forks_between(lake, backfill.begun_round, newest, backfill.vbuckets)
     begun = {vb: each for vb, own in forks.items() if (each := newest_beginning(own)) is not None}
-    # For any other reason the active node streams the vbucket from seqno 0. A replica vbucket
+    # After any other restart the active node streams the vbucket from seqno 0. A replica vbucket
     # must not go on with it: it may lack published rows.
-    taken_over = {vb for vb, each in begun.items() if each.reason != RestartReason.BACKFILL}
+    taken_over = {vb for vb, each in begun.items() if not each.is_backfill}
     return BackfillProgress.of(backfill, states, begun, taken_over)
 
 
@@ -242,7 +242,7 @@ def requested_backfill(
     """Return a new request: of all vbuckets, without a limit, if these are None."""
     ranges = None if vbuckets is None else number_ranges(vbuckets)
     rate = {} if megabytes_per_second is None else {_RATE: megabytes_per_second}
-    return ControlRequest.new(BACKFILL, ranges, {_FROM: nodes, **rate})
+    return ControlRequest.new(RequestAction.BACKFILL, ranges, {_FROM: nodes, **rate})
 
 
 def _nodes_of(options: str | None) -> BackfillNodes:

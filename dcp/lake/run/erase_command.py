@@ -6,7 +6,7 @@ from pathlib import Path
 from dcp.errors import ConfigError
 from dcp.lake.adapters.opening import opened_lake
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import ERASE, Control, ControlRequest, RequestState
+from dcp.lake.change_log.control import Control, ControlRequest, RequestAction, RequestState
 from dcp.lake.change_log.erase_request import MOST_KEYS, Erasure, kept_out, key_hash
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.config.settings import Settings
@@ -62,7 +62,7 @@ def ask_erasure(
             raise ConfigError(found.still_at_source())
         if dry_run:
             return found, None
-        request = ControlRequest.new(ERASE, None, erasure.options())
+        request = ControlRequest.new(RequestAction.ERASE, None, erasure.options())
         Control(lake).write(request, RequestState.REQUESTED)
         return found, request
 

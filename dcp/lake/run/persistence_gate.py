@@ -67,7 +67,7 @@ class PersistenceGate:
         self._remembered = remembered
         self._nodes = settings.policy.persist_to
         self._patience_seconds = settings.round.node_deadline_seconds
-        self._leaves_rollbacks = settings.policy.rollback == RollbackPolicy.FAIL
+        self._leaves_rollbacks = settings.policy.rollback is RollbackPolicy.FAIL
         self._blocked: frozenset[int] = frozenset()
         self._persisted: dict[int, LakeVbucketState] = {}
         """The newest state of each vbucket that is on enough disks."""

@@ -246,7 +246,7 @@ def _read_again(
     states = lake_state.states.values()
     ordered = [state for state in states if state.order is not None]
     ordered += [lake_state.state(vbucket).ordered(order) for vbucket, order in orders.items()]
-    policy = RollbackPolicy(settings.policy.rollback)
+    policy = settings.policy.rollback
     followed = RollbackPolicy.REWRITE if policy is RollbackPolicy.FAIL else policy
     newest = lake_state.latest_round
     restarts = ordered_restarts(lake, ordered, newest, followed)
@@ -269,7 +269,7 @@ def _written_anew(
     settings: ApplySettings,
     applied: Mapping[ReplicaTable, AppliedVersion | None],
 ) -> tuple[str, ...]:
-    if settings.when == ApplyWhen.NEVER and not settings.contracts_folder:
+    if settings.when is ApplyWhen.NEVER and not settings.contracts_folder:
         return ()  # another job applies, perhaps with another file
     contracts, found = ContractBook(settings.contracts_folder), []
     for replica, version in applied.items():

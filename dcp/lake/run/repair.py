@@ -24,7 +24,7 @@ from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.change_log.tampering import refuse_log_behind
 from dcp.lake.config.settings import Settings
 from dcp.lake.spark.failures import spark_errors
-from dcp.lake.tables.history import CLEANING, READ_VERSION, history
+from dcp.lake.tables.history import CLEANING, LAKE, READ_VERSION, WRITER, history
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable, record_cleaned_round, replicas_in
 from dcp.lake.tables.vbucket_state import FIRST_EPOCH, LakeVbucketState, Restart, RestartReason
 
@@ -118,8 +118,8 @@ def _empty(lake: LakeTables, replicas: Sequence[ReplicaTable], newest: int, writ
     record_cleaned_round(lake, replicas, newest)
     read_version = history(lake.changes, 1)[0].version
     ours = {
-        "lake": lake.identity.lake_id,
-        "writer": writer_id,
+        LAKE: lake.identity.lake_id,
+        WRITER: writer_id,
         CLEANING: newest,
         READ_VERSION: read_version,
     }

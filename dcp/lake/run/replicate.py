@@ -146,7 +146,7 @@ def apply_pending(settings: Settings, *, observer: Observer) -> list[AppliedVers
         IncompleteRunError: ``policy.persist_to`` holds the apply back.
         QualityError: ``quality.gate`` holds an apply back.
     """
-    settings = replace(settings, apply=replace(settings.apply, when=ApplyWhen.EVERY_ROUND.value))
+    settings = replace(settings, apply=replace(settings.apply, when=ApplyWhen.EVERY_ROUND))
     with (
         opened_lake(settings, writer="dcplake apply") as lake,
         lake.read_once(),

@@ -12,7 +12,6 @@ from dcp.lake.config.memory import MEBIBYTE
 from dcp.lake.store.data_file import DataFile, DataFileWriter, FileContents
 from dcp.lake.store.failures import plain_line, store_error
 from dcp.lake.store.file_commit import (
-    Operation,
     appended,
     attempts,
     checkpoint_if_due,
@@ -21,6 +20,7 @@ from dcp.lake.store.file_commit import (
     unknown_features,
     write_checkpoint,
 )
+from dcp.lake.store.table import Operation
 from dcp.lake.store.table_location import TableLocation
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import logging
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
 from random import random
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -20,7 +19,7 @@ from dcp.client.backoff import Backoff
 from dcp.errors import LakeError
 from dcp.lake.store.data_file import DataFile
 from dcp.lake.store.failures import plain_line, store_error
-from dcp.lake.store.table import CommitConflictError, Transaction
+from dcp.lake.store.table import CommitConflictError, Operation, Transaction
 from dcp.lake.store.table_location import DELTA_LOG, TableLocation, commit_name
 
 if TYPE_CHECKING:
@@ -52,20 +51,13 @@ _CHECKPOINT_INTERVAL: Final = "delta.checkpointInterval"
 _KNOWN_INTERVAL: Final = re.compile(r"0*[1-9][0-9]*")
 _DEFAULT_CHECKPOINT_INTERVAL: Final = 10
 _DELTA_LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
-_DELTA_LOG_RETENTION: Final = "delta.logRetentionDuration"
+DELTA_LOG_RETENTION: Final = "delta.logRetentionDuration"
 _KNOWN_RETENTION: Final = re.compile(r"interval \d+ seconds")
 """delta-rs reads any other interval as 30 days."""
 
 
 _ATTEMPTS: Final = 10
 _PAUSES: Final = Backoff(0.05, 1.0, random)
-
-
-class Operation(Enum):
-    """The operations that a table's history shows for a commit that adds rows."""
-
-    WRITE = "WRITE"
-    MERGE = "MERGE"
 
 
 _PARAMETERS: Final = {
@@ -178,7 +170,7 @@ def appended(
     actions: list[dict[str, Any]] = [
         commit_info(
             now_milliseconds,
-            operation.value,
+            operation,
             _PARAMETERS[operation],
             isBlindAppend=operation is Operation.WRITE,
             operationMetrics=_metrics(files, operation),
@@ -304,7 +296,7 @@ def write_checkpoint(
         table = location.open(version)
         table.create_checkpoint()
         is_wanted = properties.get(_DELTA_LOG_CLEANUP, "true") == "true"
-        if is_wanted and _KNOWN_RETENTION.fullmatch(properties.get(_DELTA_LOG_RETENTION) or ""):
+        if is_wanted and _KNOWN_RETENTION.fullmatch(properties.get(DELTA_LOG_RETENTION) or ""):
             table.cleanup_metadata()
     except Exception as failure:  # of many classes, some undocumented
         why = store_error(failure) or plain_line(failure)

@@ -75,9 +75,10 @@ class LogSlice:
     stale: Mapping[int, int] = field(default_factory=dict)
     """By vbucket, the older round whose rows stay in the table."""
     begins_anew: bool = False
-    """True if the table's present rows do not matter.
+    """True if every vbucket began again at 0: the table's present rows then decide nothing.
 
-    Every vbucket is then replaced or stale, or keeps the rows of a dropped collection.
+    The apply replaces the rows of a vbucket. It leaves those of stale vbuckets, and of a dropped
+    collection that is kept.
     """
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
@@ -15,6 +16,13 @@ Delta skips a commit, without an error, unless its version is above the applicat
 caller must therefore read the commit back. `dcp.lake.store.file_commit` does the same for commits
 without Spark.
 """
+
+
+class Operation(StrEnum):
+    """The operations that a table's history shows for a commit that adds rows."""
+
+    WRITE = "WRITE"
+    MERGE = "MERGE"
 
 
 def round_fence(lake_id: str, round_number: int) -> Transaction:

@@ -11,10 +11,16 @@ from datetime import datetime
 from typing import Any, Final
 
 from dcp.errors import FencedError
-from dcp.lake.store.table import Table
+from dcp.lake.store.table import Operation, Table
 from dcp.wire.json_tree import json_tree
 
 METADATA_KEY: Final = "dcplake"
+
+LAKE: Final = "lake"
+WRITER: Final = "writer"
+ROUND: Final = "round"
+MAINTENANCE: Final = "maintenance"
+"""Metadata keys: the lake's id, the random id of the driver, its round, and a maintenance step."""
 
 READ_VERSION: Final = "read_version"
 """The metadata key of the version that the writer had read."""
@@ -53,7 +59,7 @@ DATA_PRESERVING: Final = frozenset(
 )
 """Operations that change no row of a table, whoever runs them."""
 
-APPLYING: Final = frozenset({"MERGE", "CREATE OR REPLACE TABLE AS SELECT"})
+APPLYING: Final = frozenset({Operation.MERGE, "CREATE OR REPLACE TABLE AS SELECT"})
 """The operations of an apply. The second rewrites a table with other typed columns."""
 
 
@@ -83,11 +89,11 @@ class TableCommit:
     @property
     def writer(self) -> str | None:
         """The random id of the driver; None if the commit is not ours."""
-        return self.ours.get("writer")
+        return self.ours.get(WRITER)
 
     @property
     def round(self) -> int | None:
-        return self.ours.get("round") if self.operation == "WRITE" else None
+        return self.ours.get(ROUND) if self.operation == Operation.WRITE else None
 
     @property
     def is_apply(self) -> bool:
@@ -102,7 +108,7 @@ class TableCommit:
     def is_heartbeat(self) -> bool:
         """True for our append without rows, which makes a new version with the same rows."""
         rows = int(self.metrics.get("numOutputRows", "0") or 0)
-        return self.operation == "WRITE" and HEARTBEAT in self.ours and rows == 0
+        return self.operation == Operation.WRITE and HEARTBEAT in self.ours and rows == 0
 
     @property
     def is_cleaning(self) -> bool:

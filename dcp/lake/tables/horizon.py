@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
+from dcp.lake.store.file_commit import DELTA_LOG_RETENTION
 from dcp.lake.tables.history import TableCommit
 
 HOUR_SECONDS: Final = 3600
 
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
-DELTA_LOG_RETENTION: Final = "delta.logRetentionDuration"
 
 RECORDED: Final = "dcplake.horizonSeconds"
 """The property of ``changes`` with the horizon of the newest run."""

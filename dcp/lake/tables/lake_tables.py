@@ -45,11 +45,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_LAKE: Final = "dcplake.lake"
+"""The property of every table that names its lake."""
+
+
 @dataclass(frozen=True, slots=True)
 class LakeIdentity:
     """The bucket that a lake holds. It is fixed when the lake is made."""
 
-    lake_id: Annotated[str, "dcplake.lake"]
+    lake_id: Annotated[str, _LAKE]
     bucket: Annotated[str, "dcplake.bucket"] = ""
     bucket_uuid: Annotated[str, "dcplake.bucketUuid"] = ""
     vbucket_count: Annotated[int, "dcplake.vbuckets"] = 0
@@ -275,9 +279,9 @@ def open_lake(store: LakeStore) -> LakeTables:
 def _open(store: LakeStore) -> LakeTables:
     changes = store.table(CHANGES_TABLE)
     where, properties = changes.where, changes.properties()
-    if "dcplake.lake" not in properties:
+    if _LAKE not in properties:
         raise LakeError(
-            f"{where}: found a Delta table without the property dcplake.lake, expected a lake; "
+            f"{where}: found a Delta table without the property {_LAKE}, expected a lake; "
             "it is somebody else's table and is left alone"
         )
     version = properties.get("dcplake.formatVersion", "")
@@ -337,7 +341,7 @@ def ensure_replicas(
 
     def ours(replica: ReplicaTable) -> dict[str, str]:
         return {
-            "dcplake.lake": lake.identity.lake_id,
+            _LAKE: lake.identity.lake_id,
             "dcplake.collectionId": str(replica.collection_id),
         }
 
@@ -368,12 +372,12 @@ def ensure_ledger(lake: LakeTables, name: str, columns: pa.Schema) -> Table:
     Raises:
         LakeError: a table of that name belongs to another lake.
     """
-    table, properties = lake.table(name), {"dcplake.lake": lake.identity.lake_id}
+    table, properties = lake.table(name), {_LAKE: lake.identity.lake_id}
     table.create(columns, _LEDGERS[name], properties)
     found = table.properties()
-    if found.get("dcplake.lake") != lake.identity.lake_id:
+    if found.get(_LAKE) != lake.identity.lake_id:
         raise LakeError(
-            f"{table.where}: found dcplake.lake {found.get('dcplake.lake')!r}, expected "
+            f"{table.where}: found {_LAKE} {found.get(_LAKE)!r}, expected "
             f"{lake.identity.lake_id!r}; it is not this lake's and is left alone"
         )
     _require_columns(table, columns)

@@ -98,9 +98,9 @@ class LakeVbucketState:
     epoch: Annotated[int, pa.int32()]
     position: Annotated[Position, SPREAD]
     caught_up_seqno: int = 0
-    """The complete seqno with which a round last reached its target, or the fork of a newer epoch.
+    """The complete seqno at which the vbucket last caught up with its node; 0 before that.
 
-    0 if there was neither.
+    A restart sets it to the fork's seqno, and a start (`starting_at`) to the start seqno.
     """
     first_incomplete_round: Round | None = None
     """A lower bound of the oldest round with rows above the complete seqno."""

@@ -170,7 +170,8 @@ def _compare(
 Digests = Mapping[tuple[int, int], tuple[int, int, int]]
 """By collection and vbucket: documents, hash_sum and hash_xor, without empty ones.
 
-One of -1 documents equals none.
+A digest of -1 documents says nothing of them (`dcp.lake.verify.frames`). No digest of the replica
+equals it, so the keys of that vbucket are compared.
 """
 
 

@@ -19,18 +19,19 @@ from dcp.cli.main import main
 from dcp.lake.adapters import opening
 from dcp.lake.adapters.spark_store import SparkStore
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import BACKFILL, Control, ControlRequest, RequestState
+from dcp.lake.change_log.control import Control, ControlRequest, RequestAction, RequestState
 from dcp.lake.config.memory import MEBIBYTE
-from dcp.lake.config.settings import Settings
+from dcp.lake.config.settings import ApplyWhen, Settings
 from dcp.lake.maintain import compaction
 from dcp.lake.monitor.figures_reader import read_figures
 from dcp.lake.rounds.observer import NEXT_ROUND
 from dcp.lake.run import replicate as lake_run
 from dcp.lake.run.preview import preview
 from dcp.lake.store.data_file import DataFileWriter, FileContents
-from dcp.lake.store.file_commit import Operation, commit_files
+from dcp.lake.store.file_commit import commit_files
 from dcp.lake.store.location import LakeLocation
 from dcp.lake.store.lock import locked
+from dcp.lake.store.table import Operation
 from dcp.lake.tables.applied_version import AppliedVersion
 from dcp.lake.tables.history import history, metadata_json
 from dcp.lake.tables.lake_tables import DOCS, LakeTables, open_lake
@@ -232,7 +233,7 @@ def test_looks_at_a_lake_on_s3_and_rounds_ask_as_much_after_many_rounds(
             shown.append(looks.pop())  # the times and reports of the newest rounds, 50 at most
             looks.append(requests_of_an_idle_pass(there, asked))
             cluster.set(b"key", b"3")
-            receiving = replace(there, apply=replace(settings.apply, when="never"))
+            receiving = replace(there, apply=replace(settings.apply, when=ApplyWhen.NEVER))
             asked.clear()
             lake_run.run(receiving, once=True, spark=spark)  # which knows no way to S3
             looks.append(asked.total())
@@ -321,7 +322,11 @@ def test_asking_another_driver_for_a_backfill_and_cancelling_it_start_no_spark(
     control = Control(lake)
 
     def open_backfills() -> list[ControlRequest]:
-        return [each for each in control.requests() if each.is_open and each.action == BACKFILL]
+        return [
+            each
+            for each in control.requests()
+            if each.is_open and each.action == RequestAction.BACKFILL
+        ]
 
     with ThreadPoolExecutor(1) as beside, locked(Path(root), "a driver", makes_lake=False):
         asked = beside.submit(main, ["backfill", "--vbuckets", "0", *options])

@@ -10,7 +10,7 @@ import pytest
 
 from dcp.errors import LakeError
 from dcp.lake.apply.merge_plan import RowBudget
-from dcp.lake.config.settings import ApplySettings, Settings
+from dcp.lake.config.settings import ApplySettings, ApplyWhen, Settings
 from dcp.lake.maintain.steps import maintain
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.history import history
@@ -69,7 +69,7 @@ def test_a_change_data_feed_that_a_user_switches_on_is_right_and_stays(
             return (properties["delta.enableChangeDataFeed"], properties["theirs"]) == ("true", "x")
 
         put(ada=1, bob=1, gus=1)
-        run(replace(settings, apply=ApplySettings(when="never")), once=True, spark=spark)
+        run(replace(settings, apply=ApplySettings(when=ApplyWhen.NEVER)), once=True, spark=spark)
         lake = lake_of(settings, spark)
         assert lake.table("docs").exists()
         spark.sql(

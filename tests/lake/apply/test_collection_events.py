@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,15 @@ from dcp.errors import ConfigError, VerifyError
 from dcp.lake.apply import merge_plan, slice_reader
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.collection_events import dropped_policies, kept_vbuckets
-from dcp.lake.change_log.control import RESYNC
-from dcp.lake.config.settings import ApplySettings, DroppedPolicy, PolicySettings, Settings
+from dcp.lake.change_log.control import RequestAction
+from dcp.lake.config.settings import (
+    ApplySettings,
+    ApplyWhen,
+    DroppedPolicy,
+    PolicySettings,
+    RollbackPolicy,
+    Settings,
+)
 from dcp.lake.query.cuts import find_cut
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
@@ -136,7 +144,7 @@ def test_a_cut_shows_no_row_that_a_flush_ended(world: World) -> None:
     assert version_in(world.lake, table, before.versions[table])["key"].to_pylist() != []
 
     flush(world)
-    world.settings = replace(world.settings, apply=ApplySettings(when="never"))
+    world.settings = replace(world.settings, apply=ApplySettings(when=ApplyWhen.NEVER))
     world.run()
     assert world.keys(table) == set(KEYS)
     cut = find_cut(world.lake)
@@ -153,7 +161,7 @@ def test_a_flush_takes_effect_everywhere_with_the_snapshot_that_carries_it(world
 
     flush(world)
     world.write(KEYS[:1])
-    world.settings = replace(world.settings, apply=ApplySettings(when="never"))
+    world.settings = replace(world.settings, apply=ApplySettings(when=ApplyWhen.NEVER))
     world.run()
     assert world.keys(table) == set(KEYS)
     assert world.keys(table.replace("docs", "docs_live")) == set(KEYS[:1])
@@ -191,7 +199,7 @@ def test_a_dropped_collection_that_is_made_again_is_another_one(world: World) ->
 
 @pytest.mark.slow
 def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World) -> None:
-    policy = PolicySettings(dropped="keep", dropped_collections={"s.gone": "delete"})
+    policy = PolicySettings(dropped=DroppedPolicy.KEEP, dropped_collections={"s.gone": "delete"})
     world.settings = replace(world.settings, policy=policy)
     world.write(KEYS)
     world.make("gone")
@@ -209,7 +217,7 @@ def test_rows_of_dropped_collections_are_kept_where_that_is_wanted(world: World)
     assert world.keys(table) == set(KEYS[:6])
     assert world.keys(table.replace("docs", "docs_live")) == set(KEYS[:6])
     assert world.dropped() == {table: (3, VBUCKETS, True), gone: (3, VBUCKETS, False)}
-    ask(world.settings, RESYNC)
+    ask(world.settings, RequestAction.RESYNC)
     world.make("c")
     world.write(KEYS[5:8])
     world.run()
@@ -266,7 +274,7 @@ def test_each_collection_is_dropped_by_its_own_policy(world: World) -> None:
 @pytest.mark.slow
 def test_a_failover_that_loses_a_kept_drop_takes_it_back(world: World) -> None:
     """The cluster's manifest goes back with the node: the drop never happened in its vbuckets."""
-    world.settings = replace(world.settings, policy=PolicySettings(dropped="keep"))
+    world.settings = replace(world.settings, policy=PolicySettings(dropped=DroppedPolicy.KEEP))
     cluster = world.cluster
     world.write(KEYS)
     world.run()
@@ -291,7 +299,7 @@ def test_a_failover_that_loses_a_kept_drop_takes_it_back(world: World) -> None:
     assert world.keys(table) == back | stay
     assert world.verify().result == "equal"
 
-    world.settings = replace(world.settings, policy=PolicySettings(dropped="delete"))
+    world.settings = replace(world.settings, policy=PolicySettings(dropped=DroppedPolicy.DELETE))
     world.write(sorted(back)[:2])
     drop(world)
     world.run()
@@ -300,11 +308,12 @@ def test_a_failover_that_loses_a_kept_drop_takes_it_back(world: World) -> None:
     assert world.verify().kept == {table: frozenset(range(VBUCKETS))}
 
 
-@pytest.mark.parametrize(("choice", "other"), [("keep", "delete"), ("delete", "keep")])
+@pytest.mark.parametrize(("choice", "other"), list(permutations(DroppedPolicy)))
 def test_the_round_that_first_receives_a_drop_decides_for_all_vbuckets(
-    world: World, choice: str, other: str
+    world: World, choice: DroppedPolicy, other: DroppedPolicy
 ) -> None:
     """Half of the vbuckets receive the drop under the other policy, and all of them once more."""
+    keeps = choice is DroppedPolicy.KEEP
     world.settings = replace(world.settings, policy=PolicySettings(dropped=choice))
     world.write(KEYS)
     world.run()
@@ -316,22 +325,22 @@ def test_the_round_that_first_receives_a_drop_decides_for_all_vbuckets(
     plan = driver.prepare_round(query_cluster(access), skip=late)
     assert isinstance(plan, RoundPlan)
     driver.round(plan)
-    left = {key for key in KEYS if choice == "keep" or world.cluster.vbucket_of(key) in late}
+    left = {key for key in KEYS if keeps or world.cluster.vbucket_of(key) in late}
     assert world.keys(first.name.replace("docs", "docs_live")) == left
     driver.apply(driver.received(), force=True)
     assert world.keys(first.name) == left
-    assert world.dropped() == {first.name: (2, 2, choice == "keep")}
+    assert world.dropped() == {first.name: (2, 2, keeps)}
 
     world.settings = replace(world.settings, policy=PolicySettings(dropped=other))
-    kept = set(KEYS) if choice == "keep" else set()
+    kept = set(KEYS) if keeps else set()
     world.make("c")
     world.write(KEYS[:3])
     world.run()
     assert world.keys(first.name) == kept
     assert world.keys(first.name.replace("docs", "docs_live")) == kept
-    assert world.dropped() == {first.name: (2, VBUCKETS, choice == "keep")}
+    assert world.dropped() == {first.name: (2, VBUCKETS, keeps)}
     for _ in range(2):
-        ask(world.settings, RESYNC)
+        ask(world.settings, RequestAction.RESYNC)
         world.run()
         assert world.keys(first.name) == kept
     second = world.replica()
@@ -366,7 +375,7 @@ def test_verify_knows_what_flushes_and_drops_take_and_finds_what_they_should_hav
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lake whose driver passes over a flush, as one that was written before they acted."""
-    policy = PolicySettings(dropped="keep", dropped_collections={"s.gone": "delete"})
+    policy = PolicySettings(dropped=DroppedPolicy.KEEP, dropped_collections={"s.gone": "delete"})
     world.settings = replace(world.settings, policy=policy)
     world.make("gone")
     world.write(KEYS)
@@ -406,8 +415,10 @@ def test_rows_of_the_default_collection_are_exact_after_its_drop_was_lost(
     world: World, reads_again: str
 ) -> None:
     """No stream tells the begin of the default collection: the manifest does."""
-    policy = "resync" if reads_again == "policy" else "rewrite"
-    world.settings = replace(world.settings, policy=PolicySettings(dropped="keep", rollback=policy))
+    policy = RollbackPolicy.RESYNC if reads_again == "policy" else RollbackPolicy.REWRITE
+    world.settings = replace(
+        world.settings, policy=PolicySettings(dropped=DroppedPolicy.KEEP, rollback=policy)
+    )
     cluster = world.cluster
     for key in KEYS:
         cluster.set(key, b"1")
@@ -420,7 +431,7 @@ def test_rows_of_the_default_collection_are_exact_after_its_drop_was_lost(
     cluster.drop_collection("_default", "_default")
     world.run()
     if reads_again == "resync":
-        ask(world.settings, RESYNC)
+        ask(world.settings, RequestAction.RESYNC)
         world.run()
     with cluster.bucket.lock:
         cluster.bucket.collections.take(before)
@@ -432,7 +443,7 @@ def test_rows_of_the_default_collection_are_exact_after_its_drop_was_lost(
         cluster.delete(key)
     for vbucket in (2, 3):
         cluster.purge_tombstones(vbucket)
-    ask(world.settings, RESYNC)
+    ask(world.settings, RequestAction.RESYNC)
     world.run()
     found = {key for key in world.keys("docs") if cluster.vbucket_of(key) >= 2}
     assert found == {min(back)}
@@ -444,7 +455,7 @@ def test_rows_of_the_default_collection_are_exact_after_its_drop_was_lost(
 def test_a_driver_keeps_rows_of_a_drop_through_the_repair_of_the_log(
     world: World, lost: str | None
 ) -> None:
-    world.settings = replace(world.settings, policy=PolicySettings(dropped="keep"))
+    world.settings = replace(world.settings, policy=PolicySettings(dropped=DroppedPolicy.KEEP))
     world.write(KEYS)
     world.run()
     access = source_access(world.settings)
@@ -453,7 +464,7 @@ def test_a_driver_keeps_rows_of_a_drop_through_the_repair_of_the_log(
         drop(world)
         driver.once(query_cluster(access), threading.Event())
         world.lake.changes.delete(lost, {})
-        ask(world.settings, RESYNC)
+        ask(world.settings, RequestAction.RESYNC)
         driver.once(query_cluster(access), threading.Event())
     assert world.keys(table) == set(KEYS)
     assert list(dropped_policies(world.lake).values()) == [DroppedPolicy.KEEP]

@@ -15,7 +15,7 @@ from dcp.lake.adapters.apply_sql import rows_sql
 from dcp.lake.apply import applier
 from dcp.lake.apply.merge_plan import MergePlan, RowBudget
 from dcp.lake.apply.merge_planner import plan_merge
-from dcp.lake.config.settings import ApplySettings
+from dcp.lake.config.settings import ApplySettings, ApplyWhen
 from dcp.lake.run.replicate import run
 from dcp.lake.store.merge import LogRows
 from dcp.lake.tables.lake_tables import LakeTables, ReplicaTable
@@ -115,7 +115,7 @@ def test_spark_takes_some_vbuckets_as_they_are_and_chooses_in_others(
     first, other = ([key for key in names if cluster.vbucket_of(key) == vb] for vb in (0, 1))
     for key in (first[0], first[1], other[0]):
         cluster.set(key, b"1")
-    run(replace(settings, apply=ApplySettings(when="never")), once=True, spark=spark)
+    run(replace(settings, apply=ApplySettings(when=ApplyWhen.NEVER)), once=True, spark=spark)
     cluster.set(first[0], b"2")  # a second snapshot of this vbucket alone
     run(settings, once=True, spark=spark)
     assert [(len(plan.log_slice.vbuckets), log_rows(plan).without_repeats) for plan in plans] == [

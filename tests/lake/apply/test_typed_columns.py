@@ -22,7 +22,7 @@ from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.apply.typed_plan import ContractBook
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.config.contracts import DEFAULT_COLLECTION, MOST_LEVELS
-from dcp.lake.config.settings import ApplySettings, Settings
+from dcp.lake.config.settings import ApplySettings, ApplyWhen, Settings
 from dcp.lake.query.infer import propose_contract
 from dcp.lake.query.views import register_views
 from dcp.lake.run.preview import preview
@@ -338,7 +338,7 @@ def test_columns_that_another_driver_added_first_fence_a_plan(scene: Scene) -> N
     book = ContractBook(str(scene.contract.parent))
     scene.put(one={"n": 1, "m": "x"})
     applying = scene.settings
-    scene.settings = replace(applying, apply=replace(applying.apply, when="never"))
+    scene.settings = replace(applying, apply=replace(applying.apply, when=ApplyWhen.NEVER))
     scene.run()
     lake = scene.lake
     plan = plan_merge(lake, DOCS, latest_round(lake), contract=book.contract_of(lake, DOCS))
@@ -348,7 +348,7 @@ def test_columns_that_another_driver_added_first_fence_a_plan(scene: Scene) -> N
     with pytest.raises(FencedError, match=r"found doc of STRUCT<.* from another driver"):
         run_apply(lake, plan, "w")
     scene.settings = replace(
-        scene.settings, apply=replace(scene.settings.apply, when="every_round")
+        scene.settings, apply=replace(scene.settings.apply, when=ApplyWhen.EVERY_ROUND)
     )
     scene.run()
     assert scene.rows() == {"one": ({"n": 1, "m": "x"}, None)}

@@ -14,7 +14,7 @@ from dcp.errors import ForeignWriteError, LakeError
 from dcp.lake.apply import up_to_date_tables
 from dcp.lake.apply.applier import pending_of
 from dcp.lake.apply.merge_planner import plan_merge
-from dcp.lake.config.settings import ApplySettings
+from dcp.lake.config.settings import ApplySettings, ApplyWhen
 from dcp.lake.receive.source_access import query_cluster, source_access
 from dcp.lake.rounds.observer import Observer
 from dcp.lake.rounds.round_plan import RoundPlan
@@ -123,7 +123,7 @@ def test_where_applies_wait_a_table_without_pending_rows_is_asked_about_once(
 
     monkeypatch.setattr("dcp.lake.apply.applier.pending_of", noted)
     applier = scene.driver._applier
-    monkeypatch.setattr(applier, "_rule", ApplySettings(when="age", age_seconds=3600))
+    monkeypatch.setattr(applier, "_rule", ApplySettings(when=ApplyWhen.AGE, age_seconds=3600))
     monkeypatch.setattr(applier, "_up_to_date", up_to_date_tables.UpToDateTables())
     a = [*scene.ids][1]
     scene.write(a)

@@ -9,7 +9,14 @@ import pytest
 
 from dcp.lake.adapters.opening import refuse_to_start
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.change_log.control import CONTROL, Control, ControlRequest, RequestState, requests_of
+from dcp.lake.change_log.control import (
+    CONTROL,
+    Control,
+    ControlRequest,
+    RequestAction,
+    RequestState,
+    requests_of,
+)
 from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.tables.history import history
 from dcp.lake.tables.schema import spark_ddl
@@ -109,7 +116,7 @@ def test_requests_without_spark_and_those_in_sql_go_into_one_table(new_lake: New
     control = Control(without)
 
     def ask() -> str:
-        asked = ControlRequest.new("pause", None, {})
+        asked = ControlRequest.new(RequestAction.PAUSE, None, {})
         control.write(asked, RequestState.REQUESTED)
         return asked.id
 

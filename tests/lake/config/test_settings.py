@@ -14,11 +14,19 @@ from hypothesis import strategies as st
 
 from dcp.errors import ConfigError
 from dcp.lake.config.flow_control_settings import LEAST_WINDOW_BYTES, FlowControlSettings
-from dcp.lake.config.settings import SECTIONS, Settings, SourceSettings
+from dcp.lake.config.privacy_settings import Unparsable
+from dcp.lake.config.settings import (
+    SECTIONS,
+    ApplyWhen,
+    DroppedPolicy,
+    Settings,
+    SourceSettings,
+)
 from dcp.lake.config.settings_document import document
 from dcp.lake.config.settings_load import load_settings
 from dcp.lake.receive.source_access import connection_settings
 from dcp.protocol.credentials import Credentials
+from dcp.protocol.window_policies import WindowPolicy
 from dcp.records import default_of
 from dcp.setting_keys import shown_settings
 from dcp.tls_settings import TlsSettings
@@ -282,6 +290,19 @@ def test_a_master_among_sparks_own_settings_is_refused(tmp_path: Path) -> None:
         load(tmp_path, '[spark.conf]\n"spark.master" = "local[2]"\n')
 
 
+@pytest.mark.parametrize("by", ["file", "variable", "option"])
+def test_a_choice_is_an_enum_wherever_it_is_given(by: str, tmp_path: Path) -> None:
+    if by == "file":
+        settings = load(tmp_path, '[apply]\nwhen = "never"\n[privacy]\nunparsable = "keep"\n')
+    elif by == "variable":
+        settings = load(tmp_path, "", DCPLAKE_APPLY_WHEN="never", DCPLAKE_PRIVACY_UNPARSABLE="keep")
+    else:
+        settings = load_settings(None, {}, {"apply.when": "never", "privacy.unparsable": "keep"})
+    assert settings.apply.when is ApplyWhen.NEVER
+    assert settings.privacy.unparsable is Unparsable.KEEP
+    assert settings.policy.dropped is DroppedPolicy.DELETE
+
+
 def test_an_empty_value_of_a_setting_that_needs_one_is_told(tmp_path: Path) -> None:
     told = []
     for section, kind in SECTIONS.items():
@@ -401,12 +422,12 @@ def test_numbers_of_other_policies_do_not_matter(tmp_path: Path) -> None:
 
 
 @given(
-    st.sampled_from(["static", "dynamic", "aggressive", "ratio", "none"]),
+    st.sampled_from(WindowPolicy),
     st.integers(1, 2**32 - 1),
     st.floats(0.01, 0.9, allow_nan=False),
 )
 def test_a_batch_leaves_room_in_any_window_that_a_policy_gives(
-    policy: str, window: int, ack: float
+    policy: WindowPolicy, window: int, ack: float
 ) -> None:
     flow = FlowControlSettings(
         window_policy=policy, ack_fraction=ack, batch_bytes=1024, allow_no_flow_control=True

@@ -18,6 +18,7 @@ from dcp.lake.config.memory import MEBIBYTE, worker_bytes
 from dcp.lake.config.settings import RoundSettings
 from dcp.lake.rounds.round_plan import RoundPlan
 from dcp.lake.rounds.round_planner import plan_round
+from dcp.protocol.window_policies import WindowPolicy
 from tests.lake.memory_bound import memory_bound
 from tests.lake.rounds.test_round_planner import cluster, lake
 from tests.protocol.named_windows import NamedWindows
@@ -29,7 +30,7 @@ POLICIES = ("static", "dynamic", "aggressive", "ratio", "none")
 
 def flow_of(policy: str, **changes: float) -> FlowControlSettings:
     return FlowControlSettings(
-        window_policy=policy,
+        window_policy=WindowPolicy(policy),
         allow_no_flow_control=True,
         **changes,  # type: ignore[arg-type]
     )

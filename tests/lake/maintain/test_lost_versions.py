@@ -13,7 +13,7 @@ from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.config.settings import ApplySettings
+from dcp.lake.config.settings import ApplySettings, ApplyWhen
 from dcp.lake.maintain.steps import run_steps, work_on
 from dcp.lake.run.replicate import run
 from dcp.lake.store.log_slice import EMPTY_TABLE
@@ -87,7 +87,7 @@ def test_an_apply_finds_the_log_as_it_was_planned_on(tmp_path: Path) -> None:
         lake = lake_of(settings)
         take_files_of_old_versions(lake)
         lose(cluster, 3)
-        run(replace(settings, apply=ApplySettings(when="never")), once=True)
+        run(replace(settings, apply=ApplySettings(when=ApplyWhen.NEVER)), once=True)
         plan = plan_merge(lake, DOCS, latest_round(lake))
         assert plan is not None
         assert {undo.version for undo in plan.log_slice.undone} == {EMPTY_TABLE}

@@ -10,7 +10,7 @@ import pytest
 
 from dcp.lake.adapters.opening import lake_location
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.change_log.control import Control, ControlRequest, RequestState
+from dcp.lake.change_log.control import Control, ControlRequest, RequestAction, RequestState
 from dcp.lake.config.settings import Settings
 from dcp.lake.maintain import compaction
 from dcp.lake.maintain.steps import run_steps, work_on
@@ -134,7 +134,7 @@ def test_maintenance_compacts_what_only_grows(
 ) -> None:
     monkeypatch.setattr(compaction, "_MANY_FILES", 4)
     lake = new_lake_in_memory(4)
-    request = ControlRequest.new("pause", None, {})
+    request = ControlRequest.new(RequestAction.PAUSE, None, {})
     control = Control(lake)
     states = (RequestState.REQUESTED, RequestState.BEGUN, RequestState.BEGUN, RequestState.DONE)
 

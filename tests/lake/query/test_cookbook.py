@@ -16,7 +16,7 @@ from dcp.lake.adapters.opening import lake_location, opened_lake
 from dcp.lake.apply.commit import run_apply
 from dcp.lake.apply.merge_planner import plan_merge
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.config.settings import ApplySettings, Settings
+from dcp.lake.config.settings import ApplySettings, ApplyWhen, Settings
 from dcp.lake.query.plain_names import show_for_queries
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import ReplicaTable
@@ -136,7 +136,7 @@ def lake(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Ite
         story.run(settings)
 
         story.write(ivy=IVY, order_5=order("ivy", 50))
-        story.run(replace(settings, apply=ApplySettings(when="never")))
+        story.run(replace(settings, apply=ApplySettings(when=ApplyWhen.NEVER)))
         tables = lake_of(settings)
         plan = plan_merge(tables, ORDERS, latest_round(tables))
         assert plan is not None

@@ -11,7 +11,8 @@ from dcp.lake.receive.dropped_policies import DroppedPolicies
 from dcp.lake.tables.collections import collections_of
 
 RULES = PolicySettings(
-    dropped="delete", dropped_collections={"s": "keep", "s.gone": "delete", "_default": "keep"}
+    dropped=DroppedPolicy.DELETE,
+    dropped_collections={"s": "keep", "s.gone": "delete", "_default": "keep"},
 )
 
 
@@ -30,7 +31,7 @@ def manifest(**collections: list[str]) -> bytes:
 
 
 def test_the_nearest_name_decides_and_what_was_learnt_stays() -> None:
-    policies = DroppedPolicies(DroppedPolicy(RULES.dropped))
+    policies = DroppedPolicies(RULES.dropped)
     for seen in (None, manifest(s=["c", "gone"], t=["d"]), manifest(s=[], t=[])):
         policies = policies.with_collections(RULES, collections_of(seen))
     found = policies.undecided([0, 8, 9, 10, 99])

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dcp.errors import ConfigError, QualityError, SecretError
-from dcp.lake.change_log.control import RESYNC
+from dcp.lake.change_log.control import RequestAction
 from dcp.lake.config.privacy_settings import PrivacySettings
 from dcp.lake.config.settings import Settings
 from dcp.lake.receive.private_values import DROPPED, hashes_with, masks
@@ -353,7 +353,7 @@ def test_no_file_of_a_lake_has_the_values_and_a_resync_brings_old_rows_under_the
     cluster.set(b"key-0", b'{"email": "%s", "n": 0}' % SECRET.encode(), collection="s.users")
     run(settings, once=True, spark=spark)
     assert [value for value in values() if value["email"] == "***"] == [{"email": "***", "n": 0}]
-    ask(settings, RESYNC)
+    ask(settings, RequestAction.RESYNC)
     run(settings, once=True, spark=spark)
     assert {value["email"] for value in values()} == {"***"}
     assert len(values()) == 20

@@ -14,6 +14,7 @@ import pytest
 
 from dcp.cli.displays.run_output import JsonObserver
 from dcp.client.consumer_events import StopReason
+from dcp.lake.config.settings import ApplyWhen
 from dcp.lake.query.views import register_views
 from dcp.lake.run.replicate import run
 from dcp.lake.tables.lake_tables import LakeTables
@@ -228,7 +229,7 @@ def test_everything_that_shows_them_says_so(
     register_views(lake)
     require_said(rows(lake, "pending_changes"))
     require_said(rows(lake, "docs_live"))
-    applied = replace(settings, apply=replace(settings.apply, when="every_round"))
+    applied = replace(settings, apply=replace(settings.apply, when=ApplyWhen.EVERY_ROUND))
     run(applied, once=True)
     require_said(rows(lake, lake.table_sql("docs")))
     require_said(rows(lake, "docs_live"))

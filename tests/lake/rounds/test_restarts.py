@@ -11,7 +11,7 @@ from dcp.client.cluster_map import ClusterMap
 from dcp.client.probe import ProbedCluster, VbucketHolder
 from dcp.lake.config.filter_settings import FilterSettings
 from dcp.lake.config.flow_control_settings import FlowControlSettings
-from dcp.lake.config.settings import PolicySettings, RoundSettings, Settings
+from dcp.lake.config.settings import PolicySettings, RollbackPolicy, RoundSettings, Settings
 from dcp.lake.rounds.backfill_plan import BackfillPlan
 from dcp.lake.rounds.lake_state import read_lake_state
 from dcp.lake.rounds.round_plan import BackfillNodes, Idle
@@ -79,7 +79,7 @@ def decided(asked: Collection[str], *, has_started: bool = True) -> str | None:
         state = state.ordered(RollbackOrder(10, 4, BRANCH))
     log = ForkingLog(seed=1, vbuckets=1)
     log.append([], [state])
-    policy = "fail" if REFUSED in asked else "rewrite"
+    policy = RollbackPolicy.FAIL if REFUSED in asked else RollbackPolicy.REWRITE
     copies = {0: VbucketHolder(REPLICA, 12, LOG)}
     backfill = BackfillPlan(BackfillNodes(reads_replicas=True), copies, frozenset({0}), {}, {})
     changed = DocumentFilter.resolve(replace(now, exclude_keys="x"), None)

@@ -16,16 +16,13 @@ from dcp.errors import ConfigError, IncompleteRunError, StoppedError
 from dcp.lake.change_log.applied import applied_of
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import (
-    CANCEL,
     CONTROL,
-    PAUSE,
-    RESUME,
-    RESYNC,
     Control,
     ControlRequest,
+    RequestAction,
     RequestState,
 )
-from dcp.lake.config.settings import ApplySettings
+from dcp.lake.config.settings import ApplySettings, ApplyWhen
 from dcp.lake.config.table_names import CONTROL_TABLE
 from dcp.lake.rounds.backfill_plan import REPLICAS, SETTINGS
 from dcp.lake.rounds.observer import Observer, RoundProgress
@@ -283,18 +280,18 @@ def test_a_lake_is_paused_and_a_resync_is_asked_of_its_driver(tmp_path: Path) ->
         lake = lake_of(settings)
         fill(cluster, range(5), b"received")
         received = source(cluster)
-        run(replace(settings, apply=ApplySettings(when="never")), once=True)
-        paused = ask(settings, PAUSE)
+        run(replace(settings, apply=ApplySettings(when=ApplyWhen.NEVER)), once=True)
+        paused = ask(settings, RequestAction.PAUSE)
         fill(cluster, range(10), b"later")
         with pytest.raises(StoppedError, match=f"paused by .*{paused.id}.*dcplake resume"):
             run(settings, once=True)
         assert latest_round(lake) == 2
         assert table_rows(lake, None) == received, "what was received is applied"
-        ask(settings, RESUME)
-        asked = ask(settings, RESYNC, [2, 3])
+        ask(settings, RequestAction.RESUME)
+        asked = ask(settings, RequestAction.RESYNC, [2, 3])
         with pytest.raises(ConfigError, match=r"vbuckets: found 6, expected some of 0-5"):
-            ask(settings, RESYNC, [6])
-        control, wrong = Control(lake), ControlRequest.new(RESYNC, "6", {})
+            ask(settings, RequestAction.RESYNC, [6])
+        control, wrong = Control(lake), ControlRequest.new(RequestAction.RESYNC, "6", {})
         control.write(wrong, RequestState.REQUESTED)
         run(settings, once=True)
         assert {each.state for each in control.requests()} == {
@@ -320,7 +317,7 @@ def test_a_backfill_that_is_cancelled_before_it_begins_tells_no_documents_of_ano
         run(settings, once=True)
         control = Control(lake_of(settings))
         first, second = (requested_backfill(None, REPLICAS) for _ in range(2))
-        for asked in (first, second, ControlRequest(id=second.id, action=CANCEL)):
+        for asked in (first, second, ControlRequest(id=second.id, action=RequestAction.CANCEL)):
             control.write(asked, RequestState.REQUESTED)
         run(settings, once=True)
         details = [control.request(each.id).detail for each in (first, second)]

@@ -6,12 +6,9 @@ import pytest
 
 from dcp.errors import FencedError
 from dcp.lake.change_log.control import (
-    CANCEL,
-    PAUSE,
-    RESUME,
-    RESYNC,
     Control,
     ControlRequest,
+    RequestAction,
     RequestState,
     pause_of,
 )
@@ -32,7 +29,7 @@ def lake_with_request() -> tuple[MemoryStore, LakeTables, LogModel, Control]:
     model = LogModel(lake, 1)
     model.commit(model.next_round(), "writer")
     control = Control(lake)
-    control.write(ControlRequest.new(RESYNC, None, {}), RequestState.REQUESTED)
+    control.write(ControlRequest.new(RequestAction.RESYNC, None, {}), RequestState.REQUESTED)
     return store, lake, model, control
 
 
@@ -83,7 +80,9 @@ def test_who_only_looks_repairs_nothing() -> None:
 
 
 def test_a_request_that_will_be_cancelled_neither_pauses_nor_resumes() -> None:
-    pause, resume = (ControlRequest(id=name, action=name) for name in (PAUSE, RESUME))
+    pause, resume = (
+        ControlRequest(id=name, action=name) for name in (RequestAction.PAUSE, RequestAction.RESUME)
+    )
     assert pause_of([replace(pause, is_to_be_cancelled=True)]) is None
     assert pause_of([pause, replace(resume, is_to_be_cancelled=True)]) is pause
     done = replace(pause, state=RequestState.DONE, is_to_be_cancelled=True)
@@ -92,7 +91,7 @@ def test_a_request_that_will_be_cancelled_neither_pauses_nor_resumes() -> None:
 
 def test_the_status_tells_a_pause_as_long_as_it_holds() -> None:
     _, lake, _, control = lake_with_request()
-    pause = ControlRequest.new(PAUSE, None, {})
+    pause = ControlRequest.new(RequestAction.PAUSE, None, {})
     control.write(pause, RequestState.REQUESTED)
     told = str(figures_of(lake)).splitlines()
     assert f"  pause {pause.id}, requested: asked for by {pause.who}" in told
@@ -100,21 +99,21 @@ def test_the_status_tells_a_pause_as_long_as_it_holds() -> None:
     told = str(figures_of(lake)).splitlines()
     assert f"  paused by {pause.who} (request {pause.id}); dcplake resume ends that" in told
     assert figures_of(lake).to_json()["paused"] == f"paused by {pause.who} (request {pause.id})"
-    control.write(ControlRequest.new(RESUME, None, {}), RequestState.REQUESTED)
+    control.write(ControlRequest.new(RequestAction.RESUME, None, {}), RequestState.REQUESTED)
     assert figures_of(lake).paused == ""
 
 
 def test_each_cancel_of_an_ended_request_is_refused_once() -> None:
     _, lake, _, control = lake_with_request()
     requests = Requests(lake, control, "writer", ())
-    control.write(ControlRequest.new(PAUSE, None, {}), RequestState.REQUESTED)
+    control.write(ControlRequest.new(RequestAction.PAUSE, None, {}), RequestState.REQUESTED)
     requests.carry_out()
     [_, request] = control.requests()
     for _ in range(2):
-        control.write(replace(request, action=CANCEL), RequestState.REQUESTED)
+        control.write(replace(request, action=RequestAction.CANCEL), RequestState.REQUESTED)
     for _ in range(3):
         requests.carry_out()
-    answers = lake.table(CONTROL_TABLE).rows("state, detail", f"action = '{CANCEL}'")
+    answers = lake.table(CONTROL_TABLE).rows("state, detail", f"action = '{RequestAction.CANCEL}'")
     late = {"state": "refused", "detail": "cancel: found the request done, expected an open one"}
     assert answers[2:] == [late, late]
     assert control.requests()[1].state is RequestState.DONE

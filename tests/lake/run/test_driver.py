@@ -31,7 +31,7 @@ from dcp.errors import (
     StoreUnavailableError,
 )
 from dcp.lake.adapters.spark_store import SparkStore
-from dcp.lake.change_log.control import PAUSE, ControlRequest
+from dcp.lake.change_log.control import ControlRequest, RequestAction
 from dcp.lake.config.flow_control_settings import FlowControlSettings
 from dcp.lake.config.settings import RoundSettings, Settings, SourceSettings
 from dcp.lake.receive.source_access import query_cluster, source_access
@@ -449,7 +449,7 @@ def test_a_pause_stops_a_run_only_before_a_round_that_it_still_needs(
     outcomes = iter([(Outcome.REACHED, 10), (Outcome.ROLLBACK, 0), (Outcome.REACHED, 10)])
     driver = Scripted(lambda *_: next(outcomes))
     asked = 0
-    pause = ControlRequest(id="id", action=PAUSE, who="ann", time=datetime.now(UTC))
+    pause = ControlRequest(id="id", action=RequestAction.PAUSE, who="ann", time=datetime.now(UTC))
 
     def carry_out() -> ControlRequest | None:
         nonlocal asked

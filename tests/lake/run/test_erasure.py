@@ -12,7 +12,7 @@ import pytest
 
 from dcp.errors import ConfigError, FencedError, IncompleteRunError, LakeError
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import ERASE, Control, ControlRequest, RequestState
+from dcp.lake.change_log.control import Control, ControlRequest, RequestAction, RequestState
 from dcp.lake.change_log.erase_request import Erasure, key_hash
 from dcp.lake.change_log.stop_points import STEPS
 from dcp.lake.config.settings import ApplySettings, Settings
@@ -309,7 +309,7 @@ def test_a_round_that_was_planned_before_a_request_brings_no_value(
 )
 def test_an_impossible_request_is_refused(settings: Settings, options: str, told: str) -> None:
     run(settings, once=True)
-    asked = replace(ControlRequest.new(ERASE, None, {}), options=options)
+    asked = replace(ControlRequest.new(RequestAction.ERASE, None, {}), options=options)
     Control(lake_of(settings)).write(asked, RequestState.REQUESTED)
     run(settings, once=True)
     refused = answer(settings, asked)

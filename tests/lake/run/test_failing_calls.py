@@ -12,7 +12,7 @@ import pytest
 
 from dcp.errors import StoreUnavailableError
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import RESYNC, Control, ControlRequest, RequestState
+from dcp.lake.change_log.control import Control, ControlRequest, RequestAction, RequestState
 from dcp.lake.change_log.round_queries import states_at
 from dcp.lake.maintain.horizon_guard import HorizonGuard, wrong_properties
 from dcp.lake.receive.source_access import query_cluster
@@ -115,7 +115,7 @@ def test_a_resync_is_done_once_whatever_call_fails(
     once(rounds)
     lake, control = rounds.driver.lake, Control(rounds.driver.lake)
     for epoch in count(1):
-        request = ControlRequest.new(RESYNC, "0", {})
+        request = ControlRequest.new(RequestAction.RESYNC, "0", {})
         control.write(request, RequestState.REQUESTED)
         calls.fail_at(epoch)
         once(rounds)
@@ -138,7 +138,7 @@ def test_a_repair_is_done_whatever_call_fails(
         calls.fail_at(-1)
         held = rounds.lake.docs.kept.newest.rows
         rounds.driver.lake.changes.delete(None, {})
-        request = ControlRequest.new(RESYNC, None, {})
+        request = ControlRequest.new(RequestAction.RESYNC, None, {})
         control.write(request, RequestState.REQUESTED)
         calls.fail_at(number)
         once(rounds)

@@ -10,7 +10,7 @@ import pytest
 from dcp.errors import ConfigError, IncompleteRunError, LakeError
 from dcp.lake.change_log.applied import replica_status
 from dcp.lake.change_log.changes import latest_round
-from dcp.lake.change_log.control import PAUSE, RESUME, RESYNC, Control, ControlRequest, RequestState
+from dcp.lake.change_log.control import Control, ControlRequest, RequestAction, RequestState
 from dcp.lake.config.table_names import CHANGES_TABLE
 from dcp.lake.rounds.round_plan import Idle, ReadAgain, RoundPlan
 from dcp.lake.run.control_requests import Requests, ask
@@ -53,16 +53,16 @@ def test_plan_sees_what_was_asked_of_the_driver(tmp_path: Path) -> None:
         settings = settings_for(cluster, tmp_path)
         run(settings, once=True)
         assert isinstance(preview(settings), Idle)
-        ask(settings, RESYNC, [1, 2])
+        ask(settings, RequestAction.RESYNC, [1, 2])
         plan = preview(settings)
         assert isinstance(plan, RoundPlan)
         assert {each.restart for each in plan.streams} == {
             Restart(vbucket, RestartReason.RESYNC) for vbucket in (1, 2)
         }
-        ask(settings, PAUSE)
+        ask(settings, RequestAction.PAUSE)
         assert "the lake is paused by " in str(preview(settings))
-        ask(settings, RESUME)
-        wrong = ControlRequest.new(PAUSE, None, {"an": "option"})
+        ask(settings, RequestAction.RESUME)
+        wrong = ControlRequest.new(RequestAction.PAUSE, None, {"an": "option"})
         Control(lake_of(settings)).write(wrong, RequestState.REQUESTED)
         assert "the lake is paused by " not in str(preview(settings)), "the driver will refuse it"
         run(settings, once=True)
@@ -80,12 +80,12 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         run(settings, once=True)
         lake = lake_of(settings)
         with pytest.raises(ConfigError, match=r"found 4, 9, expected some of 0-3"):
-            ask(settings, RESYNC, [1, 4, 9])
+            ask(settings, RequestAction.RESYNC, [1, 4, 9])
 
         # Two vbuckets of a healthy lake: the others are not streamed again.
         opened = cluster.counters().streams_opened
         newest = latest_round(lake)
-        ask(settings, RESYNC, [1, 2])
+        ask(settings, RequestAction.RESYNC, [1, 2])
         assert latest_round(lake) == newest, "the next run does it"
         run(settings, once=True)
         again = cluster.counters().streams_opened
@@ -101,11 +101,11 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         docs.delete("vbucket = 3", {})
         with pytest.raises(LakeError, match=r"changes: .*DELETE.* dcplake resync"):
             run(settings, once=True)
-        refused = ask(settings, RESYNC, [1])
+        refused = ask(settings, RequestAction.RESYNC, [1])
         with pytest.raises(LakeError, match=r"changes: .*DELETE.* dcplake resync"):
             run(settings, once=True)
         assert Control(lake).request(refused.id).state is RequestState.REFUSED
-        ask(settings, RESYNC)
+        ask(settings, RequestAction.RESYNC)
 
         # Somebody adds a row when the keys that go are known already: it must not stay.
         def add_first(*arguments: Any) -> None:
@@ -130,7 +130,7 @@ def test_resync_mends_whatever_was_done_to_a_lake(
         lake = lake_of(settings)
         with pytest.raises(LakeError, match=r"expected no replica table ahead of changes.*resync"):
             run(settings, once=True)
-        ask(settings, RESYNC)
+        ask(settings, RequestAction.RESYNC)
         run(settings, once=True)
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
         assert figures_of(lake).warnings == ()
@@ -170,7 +170,7 @@ def test_the_policy_fail_reports_and_resync_is_the_way_on(
         assert reason == "rollback"
         report = verify(settings, spark=spark)
         assert (report.differing, {left.reason for left in report.not_compared}) == (0, {reason})
-        ask(settings, RESYNC)
+        ask(settings, RequestAction.RESYNC)
         run(settings, once=True, spark=spark)
         assert table_rows(lake, None) == source_rows(cluster, high(cluster))
 
@@ -212,7 +212,7 @@ def test_a_resync_mends_a_table_while_a_vbucket_has_no_node(tmp_path: Path) -> N
         lake = lake_of(settings)
         lake.table(DOCS.name).delete("vbucket = 0", {})
         cluster.kill_node(1)
-        asked = ask(settings, RESYNC)
+        asked = ask(settings, RequestAction.RESYNC)
         with pytest.raises(IncompleteRunError):
             run(settings, once=True)
         assert Control(lake).request(asked.id).state is RequestState.DONE
@@ -230,8 +230,8 @@ def test_only_a_request_that_a_driver_has_begun_lets_vbuckets_begin_anew(tmp_pat
         lake = lake_of(settings)
         control = Control(lake)
         requests = Requests(lake, control, "writer", ())
-        asked = ask(settings, RESYNC, [1, 2])
-        wrong = ControlRequest.new(RESYNC, "1", {"an": "option"})
+        asked = ask(settings, RequestAction.RESYNC, [1, 2])
+        wrong = ControlRequest.new(RequestAction.RESYNC, "1", {"an": "option"})
         control.write(wrong, RequestState.REQUESTED)
         lake = lake_of(settings)
         assert requests.resyncs() == {}

@@ -10,11 +10,10 @@ import pytest
 
 from dcp.lake.change_log.changes import latest_round
 from dcp.lake.change_log.control import (
-    BACKFILL,
     CONTROL,
-    RESYNC,
     Control,
     ControlRequest,
+    RequestAction,
     RequestState,
 )
 from dcp.lake.change_log.round_queries import states_at
@@ -61,7 +60,9 @@ def once(rounds: MemoryRounds) -> None:
     rounds.driver.once(query_cluster(rounds.access), threading.Event())
 
 
-def asked(rounds: MemoryRounds, action: str, vbuckets: str | None = None) -> ControlRequest:
+def asked(
+    rounds: MemoryRounds, action: RequestAction, vbuckets: str | None = None
+) -> ControlRequest:
     request = ControlRequest.new(action, vbuckets, {})
     Control(rounds.driver.lake).write(request, RequestState.REQUESTED)
     return request
@@ -83,13 +84,13 @@ def test_a_later_request_is_done_though_its_time_is_earlier(
 ) -> None:
     lake, control = rounds.driver.lake, Control(rounds.driver.lake)
     cluster.kill_node(1)
-    of_all = asked(rounds, RESYNC)
+    of_all = asked(rounds, RequestAction.RESYNC)
     begin(rounds)
     rounds.until_idle()
     assert control.request(of_all.id).state is RequestState.BEGUN, "it waits for a node"
     [vbucket, *_] = [vb for vb in range(VBUCKETS) if cluster.vbucket_owner(vb) == 0]
     before = epoch_of(rounds, vbucket)
-    row = {"id": "later", "time": time, "action": RESYNC, "vbuckets": str(vbucket)}
+    row = {"id": "later", "time": time, "action": RequestAction.RESYNC, "vbuckets": str(vbucket)}
     table = ensure_ledger(lake, CONTROL_TABLE, CONTROL)
     table.append(pa.Table.from_pylist([row | {"state": "requested"}], schema=CONTROL), {})
     begin(rounds)
@@ -107,7 +108,7 @@ def test_a_driver_ends_no_request_that_another_one_began_as_it_planned(
     def meanwhile(requests: Requests) -> dict[int, int]:
         found = real(requests)
         monkeypatch.setattr(Requests, "resyncs", real)
-        asked(rounds, RESYNC, "0")
+        asked(rounds, RequestAction.RESYNC, "0")
         begin(rounds)
         return found
 
@@ -125,7 +126,7 @@ def test_a_resync_beside_a_backfill_takes_no_published_row_back(
     fill(cluster, "not replicated", 400)
     once(rounds)
     rounds.with_budget(4000)
-    for action in (BACKFILL, RESYNC):
+    for action in (RequestAction.BACKFILL, RequestAction.RESYNC):
         asked(rounds, action)
     found = []
     for _ in range(60):
@@ -148,13 +149,13 @@ def test_a_run_follows_a_rollback_though_small_rounds_did_not_come_to_it(
     fill(cluster, "lost", 100)
     once(rounds)
     rounds.with_budget(4000)
-    asked(rounds, RESYNC)
+    asked(rounds, RequestAction.RESYNC)
     begin(rounds)
     for _ in range(3):
         rounds.run()
         rounds.apply()
     cluster.failover(1)
-    asked(rounds, RESYNC, "2")
+    asked(rounds, RequestAction.RESYNC, "2")
     once(rounds)
     held = sum(len(cluster.state_at(vb, cluster.high_seqno(vb))) for vb in range(VBUCKETS))
     assert rounds.lake.docs.kept.newest.rows.num_rows == held

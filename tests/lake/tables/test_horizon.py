@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dcp.lake.store.file_commit import DELTA_LOG_RETENTION
 from dcp.lake.tables.history import TableCommit
 from dcp.lake.tables.horizon import (
-    DELTA_LOG_RETENTION,
     FILE_RETENTION,
     Horizon,
     loss_text,

@@ -28,7 +28,7 @@ from dcp.lake.apply.applier import Pending, is_apply_due
 from dcp.lake.change_log import stop_points
 from dcp.lake.change_log.stop_points import STEPS, VARIABLE, reached
 from dcp.lake.config.lake_root import local_root
-from dcp.lake.config.settings import ApplySettings, Settings, SourceSettings
+from dcp.lake.config.settings import ApplySettings, ApplyWhen, Settings, SourceSettings
 from dcp.lake.run.stop_after_round import stop_on_signals
 from dcp.lake.spark import session
 from dcp.lake.spark.task_errors import TaskError, original_error
@@ -192,12 +192,20 @@ def test_an_error_crosses_spark_as_itself() -> None:
     ("rule", "pending", "due"),
     [
         (ApplySettings(), Pending(1, 10, 0), True),
-        (ApplySettings(when="pending_fraction", pending_fraction=0.1), Pending(9, 100, 99), False),
-        (ApplySettings(when="pending_fraction", pending_fraction=0.1), Pending(10, 100, 0), True),
-        (ApplySettings(when="pending_fraction"), Pending(1, 0, 0), True),
-        (ApplySettings(when="age", age_seconds=60), Pending(5, 0, 59.9), False),
-        (ApplySettings(when="age", age_seconds=60), Pending(5, 0, 60.0), True),
-        (ApplySettings(when="never"), Pending(5, 0, 1e9), False),
+        (
+            ApplySettings(when=ApplyWhen.PENDING_FRACTION, pending_fraction=0.1),
+            Pending(9, 100, 99),
+            False,
+        ),
+        (
+            ApplySettings(when=ApplyWhen.PENDING_FRACTION, pending_fraction=0.1),
+            Pending(10, 100, 0),
+            True,
+        ),
+        (ApplySettings(when=ApplyWhen.PENDING_FRACTION), Pending(1, 0, 0), True),
+        (ApplySettings(when=ApplyWhen.AGE, age_seconds=60), Pending(5, 0, 59.9), False),
+        (ApplySettings(when=ApplyWhen.AGE, age_seconds=60), Pending(5, 0, 60.0), True),
+        (ApplySettings(when=ApplyWhen.NEVER), Pending(5, 0, 1e9), False),
     ],
 )
 def test_when_an_apply_is_due(rule: ApplySettings, pending: Pending, due: bool) -> None:

@@ -27,7 +27,6 @@ from tests.producer.raw_client import FEATURES, RawClient
 Connect = Callable[..., RawClient]
 Open = Callable[..., ProducerCluster]
 Found = dict[int, bytes]
-FILE_HEADER = 40
 DISK_ONLY = int(StreamFlag.DISK_ONLY)
 
 
