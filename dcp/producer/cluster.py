@@ -340,7 +340,7 @@ class ProducerCluster(Serving):
         ``ClusterSettings.rebalance_timeout_seconds``.
 
         Raises:
-            ValueError: it is impossible now: a member is dead, no other node can take the
+            ValueError: it is impossible now: a member is down, no other node can take the
                 vbuckets, a vbucket is not active, or a rebalance runs.
             SourceError: a node was lost or failed over meanwhile. Another call continues from
                 there.

@@ -95,7 +95,7 @@ class ClusterMembers:
         return added[0]
 
     def kill_node(self, node: int) -> None:
-        """Mark a node dead; it stays a member."""
+        """Mark a node as down; it stays a member."""
         members = self._bucket.map
         members.require_node(node)
         if self._loop.is_inside and set(range(members.node_count)) - members.down_nodes <= {node}:

@@ -162,7 +162,7 @@ def checked_members(bucket: ProducerBucket, remove: int | None) -> list[int]:
     """Return the nodes that shall own vbuckets: all members except ``remove``.
 
     Raises:
-        ValueError: a member is dead, ``remove`` is no member or the last one, or a vbucket is
+        ValueError: a member is down, ``remove`` is no member or the last one, or a vbucket is
             not active.
     """
     members = [node for node in range(bucket.map.node_count) if bucket.map.is_member(node)]

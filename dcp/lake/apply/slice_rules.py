@@ -158,7 +158,7 @@ def restored_versions_among(
     for vbucket in vbuckets:
         unreadable = 0
         for version in versions:
-            if version is BEGINNING or unreadable == _UNREADABLE_MOST:
+            if version is BEGINNING:
                 found[vbucket] = BEGINNING
                 break
             if facts.decided.get(vbucket, version.version) != version.version:
@@ -172,6 +172,9 @@ def restored_versions_among(
                 found[vbucket] = version
                 break
             unreadable += 1
+            if unreadable == _UNREADABLE_MOST:
+                found[vbucket] = BEGINNING
+                break
     return found
 
 

@@ -155,7 +155,7 @@ def begin_text(collection_id: int) -> str:
     """Return the ``detail`` of an event at seqno 0 that says that a collection exists.
 
     The default collection exists without a begin event. If a rollback lost its drop, only this
-    event says so. No document has a seqno below 0.
+    event says so. It ends no document, since all have higher seqnos.
     """
     event = SystemEventKind.BEGIN_COLLECTION.name
     return str(SystemEventDetail(event, collection_id=collection_id))

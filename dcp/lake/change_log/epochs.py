@@ -37,7 +37,7 @@ class Fork:
 def live_up_to(epoch: int, forks: Iterable[Fork]) -> int:
     """Return the newest live seqno of ``epoch``.
 
-    Pass one vbucket's forks, only those up to the state that decides: each given fork counts.
+    Give only one vbucket's forks up to the state that decides: each of them counts.
     """
     return min((fork.seqno for fork in forks if fork.epoch > epoch), default=U64_MAX)
 
@@ -80,7 +80,7 @@ def forks_between(
 
 @dataclass(frozen=True, slots=True)
 class Epoch(Record):
-    """The beginning of a vbucket's epoch, with the rollback order that caused it."""
+    """A row of the view ``epochs``: a fork, with the rollback order that caused it."""
 
     vbucket: int
     epoch: int
@@ -112,12 +112,13 @@ def epochs_sql(changes_sql: str) -> str:
 SELECT f.vbucket, f.epoch, f.seqno AS fork_seqno, f.round, f.detail AS reason,
   o.round AS ordered_in_round, o.rollback.from_seqno AS from_seqno, o.rollback.to_seqno AS to_seqno,
   o.rollback.from_vb_uuid AS from_vb_uuid, o.rollback.failover_log AS server_failover_log
-FROM (SELECT * FROM {changes_sql} WHERE {IS_FORK_SQL}) f
+FROM (SELECT DISTINCT vbucket, epoch, seqno, round, detail
+      FROM {changes_sql} WHERE {IS_FORK_SQL}) f
 LEFT JOIN (SELECT vbucket, epoch, round, rollback,
              row_number() OVER (PARTITION BY vbucket, epoch ORDER BY round DESC) AS nth
            FROM {changes_sql} WHERE {is_kind(RowKind.ROLLBACK)} AND seqno IS NULL) o
   ON o.vbucket = f.vbucket AND o.epoch = f.epoch - 1 AND o.nth = 1
-    AND f.detail = '{RestartReason.ROLLBACK}'"""
+    AND f.detail = {string(RestartReason.ROLLBACK)}"""
 
 
 def newest_epochs(lake: LakeTables, count: int) -> list[Epoch]:

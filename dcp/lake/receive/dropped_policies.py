@@ -32,7 +32,7 @@ class DroppedPolicies:
     @classmethod
     def of_lake(cls, rules: PolicySettings, lake: LakeTables | None) -> "DroppedPolicies":
         """Return the policies of a lake's collections. ``lake`` is None if there is none yet."""
-        known = cls(DroppedPolicy(rules.dropped))
+        known = cls(rules.dropped)
         if lake is None or not rules.dropped_collections:
             return known
         return known.with_collections(rules, collections_in(lake))

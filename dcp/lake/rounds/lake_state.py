@@ -50,7 +50,7 @@ class LakeState:
         return replace(state, filter_fingerprint=self.document_filter.fingerprint)
 
     def has_started(self, vbucket: int) -> bool:
-        """Return whether a vbucket has a start. If `filter.since` is now, unread ones have none."""
+        """Return False for an unread vbucket if `filter.since` is now: its start is unknown."""
         is_known = self.state(vbucket).failover_log is not None
         return is_known or not self.document_filter.rules.starts_now
 
@@ -83,7 +83,7 @@ def read_lake_state(
 
     ``stale`` maps vbuckets to the round as of which a replica table holds them (`stale_vbuckets`).
     ``resyncs`` maps vbuckets to the round after which they must begin again. ``next_backfill`` gets
-    the newest round and its states.
+    the newest round and its states; it may ask replicas, and answer requests in ``control``.
     """
     newest = latest_round(lake)
     states = states_at(lake, newest)

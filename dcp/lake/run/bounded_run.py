@@ -47,8 +47,8 @@ class BoundedRun:
         self._fruitless = 0 if any(progress.values()) else self._fruitless + 1
         self._give_up_what_stands_still(plan, report, progress)
         self._give_up_what_contradicts_itself(plan, report)
-        # An active node that caught up below the goal lost the rest in a failover. A replica
-        # vbucket may just lag.
+        # If a vbucket catches up with its active node below the goal, a failover lost the rest. A
+        # replica vbucket may just lag.
         backfill = _backfill_vbuckets(plan)
         self.goals |= {
             each.vbucket: each.complete_seqno

@@ -53,7 +53,7 @@ def ask(
 
 
 class Requests:
-    """The requests that one driver sees. ``only_in_log``: see `dcp.lake.run.repair`."""
+    """The requests that one driver or plan sees. ``only_in_log``: see `dcp.lake.run.repair`."""
 
     def __init__(
         self, lake: LakeTables, control: Control, writer_id: str, only_in_log: Sequence[str]
@@ -100,7 +100,7 @@ class Requests:
         return self._control.write(request, state, newest)
 
     def _prepare_resync(self, request: ControlRequest) -> None:
-        """Repair a damaged lake if all vbuckets begin anew; not if the control does not write.
+        """Repair a damaged lake if all vbuckets begin anew. A plan, which writes nothing, does not.
 
         Raises:
             ConfigError: the bucket lacks a vbucket.

@@ -166,7 +166,7 @@ class Driver:
         self._erasures = DriverErasures(lake, control, self._applier, self.writer_id, observer)
         self._delayed_vbuckets = DelayedVbuckets(settings.round.minimum_interval_seconds)
         self._contacts = ContactNotes(
-            lake.store, settings.round, applies=settings.apply.when != ApplyWhen.NEVER
+            lake.store, settings.round, applies=settings.apply.when is not ApplyWhen.NEVER
         )
         self._outages = Outages()
         self._apply_outages = Outages()
@@ -240,7 +240,7 @@ class Driver:
                     "all others are committed and applied\n" + "\n".join(left_out_lines(left_out))
                 )
             self._refuse_withheld()
-            if pause is None and self._settings.apply.when != ApplyWhen.NEVER:
+            if pause is None and self._settings.apply.when is not ApplyWhen.NEVER:
                 self._erasures.refuse_waiting()
             return None
         if pause is not None:
@@ -364,7 +364,7 @@ class Driver:
         self._access = replace(self._access, dropped=dropped)
         self._guard.check()
         self._ensure_replicas(cluster, document_filter)
-        if self._settings.apply.when == ApplyWhen.NEVER:  # somebody else applies, meanwhile too
+        if self._settings.apply.when is ApplyWhen.NEVER:  # somebody else applies, meanwhile too
             self._applier.read_statuses()
         lake_state = read_lake_state(
             self.lake,
@@ -467,7 +467,7 @@ class Driver:
         # Both must be asked, as each call clears its answer: no ``or``.
         if self._outages.was_cut_short() | self._apply_outages.was_cut_short():
             self._applier.reread_statuses()
-        if self._settings.apply.when != ApplyWhen.NEVER:
+        if self._settings.apply.when is not ApplyWhen.NEVER:
             applied_round = self._applier.applied_round
             if not self._persistence.lets_pass(applied_round, to_round, waits=force):
                 return []
@@ -520,7 +520,7 @@ class Driver:
             self._ensured.update(new)  # last: what failed before is done again
 
     def _stale(self, known: Collection[LeftOut]) -> tuple[LeftOut, ...]:
-        if self._settings.apply.when == ApplyWhen.NEVER:
+        if self._settings.apply.when is ApplyWhen.NEVER:
             return ()
         told = {left.vbucket for left in known}
         detail = "a table shows its old rows until it is streamed whole"

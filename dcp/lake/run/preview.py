@@ -72,7 +72,8 @@ def orders_ahead(plan: RoundPlan, access: SourceAccess) -> dict[int, RollbackOrd
     It requests each stream as the round will, but with its position as the end. A node that accepts
     ends such a stream at once, without a row (kv_engine ``engines/ep/src/dcp/active_stream.cc``);
     another orders the rollback. So the node's own rule decides, with the rights of a run. Purge
-    seqnos would need a further role. It does not request the streams of a backfill.
+    seqnos would need a further role. It leaves out the streams of a backfill: replicas may send
+    them.
 
     Vbuckets whose node does not answer within `round.node_deadline_seconds` are logged.
     """

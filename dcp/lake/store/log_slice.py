@@ -77,8 +77,7 @@ class LogSlice:
     begins_anew: bool = False
     """True if every vbucket began again at 0: the table's present rows then decide nothing.
 
-    The apply replaces the rows of a vbucket. It leaves those of stale vbuckets, and of a dropped
-    collection that is kept.
+    The apply replaces each vbucket, unless it is stale or keeps rows of a dropped collection.
     """
 
     @property

@@ -103,8 +103,8 @@ class CommitHistory:
     def defect(self, version: int) -> TableCommit | None:
         """Return the foreign commit that spoils the rows of ``version``; None if there is none.
 
-        If the newest change of the rows is not our apply, it is that change. Else it is a change
-        between the apply and the version that the apply's plan had read.
+        If the newest change of the rows is not our apply, it is that change. Else it is a foreign
+        change after the version that the plan read, before the apply.
         """
         origin = self.commit(self.origin(version))
         if origin is None:

@@ -209,14 +209,21 @@ class OneRound(Observer):
 @pytest.mark.usefixtures("lakes_in_memory")
 def test_plan_shows_what_the_next_round_reads_for_an_open_backfill(tmp_path: Path) -> None:
     with cluster_of(2, 1) as cluster:
-        fill(cluster, range(60))
+        # More than the windows of two nodes, so that no round reads all.
+        fill(cluster, range(60), b"x" * 20_000)
         cluster.wait_until_replicated()
         settings = quick(cluster, tmp_path)
         run(settings, once=True)
         control = Control(lake_of(settings))
         asked = requested_backfill(None, REPLICAS)
         control.write(asked, RequestState.REQUESTED)
-        settings = replace(settings, round=replace(settings.round, tasks=1, target_bytes=1))
+        settings = replace(
+            settings,
+            round=replace(settings.round, tasks=1, target_bytes=1),
+            flow_control=replace(
+                settings.flow_control, window_bytes=64 * 1024, batch_bytes=32 * 1024
+            ),
+        )
         for state in (RequestState.REQUESTED, RequestState.BEGUN):
             plan = preview(settings)
             assert isinstance(plan, RoundPlan), str(plan)
