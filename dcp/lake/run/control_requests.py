@@ -83,8 +83,8 @@ class Requests:
     def _carry_out(self, request: ControlRequest) -> None:
         if request.is_to_be_cancelled:
             return self._control.write(request, RequestState.CANCELLED)
-        if request.state is RequestState.BEGUN:
-            return None
+        if request.state is RequestState.BEGUN and request.action in _LASTING:
+            return self._refuse_wrong_begin(request)
         try:
             newest = latest_round(self._lake)
             _refuse_wrong(request)
@@ -93,11 +93,30 @@ class Requests:
         except FencedError:  # the other driver will do it
             raise
         except (ConfigError, LakeError) as error:
-            named = printable(f"request {request.id}: {request.action}")
-            _LOGGER.warning("%s refused: %s", named, error)
-            return self._control.write(request, RequestState.REFUSED, detail=str(error))
+            return self._refuse(request, error)
         state = RequestState.BEGUN if request.action in _LASTING else RequestState.DONE
         return self._control.write(request, state, newest)
+
+    def _refuse_wrong_begin(self, request: ControlRequest) -> None:
+        """Refuse a begun resync that no driver can have begun. `DriverErasures` does that for its
+        requests.
+        """
+        if request.action != RequestAction.RESYNC:
+            return
+        newest = latest_round(self._lake)
+        try:
+            _refuse_wrong(request)
+            self._vbuckets_of(request)
+            if request.round > newest:
+                raise ConfigError(f"round: found {request.round}, expected at most {newest}")
+        except ConfigError as error:
+            self._refuse(request, error)
+
+    def _refuse(self, request: ControlRequest, error: Exception) -> None:
+        named = printable(f"request {request.id}: {request.action}")
+        refused = "refused" if self._control.writes else "will be refused"
+        _LOGGER.warning("%s %s: %s", named, refused, error)
+        self._control.write(request, RequestState.REFUSED, detail=str(error))
 
     def _prepare_resync(self, request: ControlRequest) -> None:
         """Repair a damaged lake if all vbuckets begin anew. A plan, which writes nothing, does not.

@@ -1,5 +1,6 @@
 """``dcplake resync``: the way out of a lake that somebody damaged, and of a policy that fails."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -243,3 +244,34 @@ def test_only_a_request_that_a_driver_has_begun_lets_vbuckets_begin_anew(tmp_pat
         assert requests.resyncs() == {1: 1, 2: 1}
         states = {each.id: each.state for each in control.requests()}
         assert states == {asked.id: RequestState.BEGUN, wrong.id: RequestState.REFUSED}
+
+
+@pytest.mark.usefixtures("lakes_in_memory")
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (ControlRequest.new(RequestAction.RESYNC, "99", {}), r"vbuckets: found 99, expected some"),
+        (ControlRequest.new(RequestAction.RESYNC, "one", {}), r"vbuckets: found 'one', expected"),
+        (ControlRequest.new(RequestAction.RESYNC, "1", {"an": 1}), r"options: found .*expected"),
+        (
+            replace(ControlRequest.new(RequestAction.RESYNC, "1", {}), round=10**6),
+            r"round: found 1000000, expected at most 1",
+        ),
+        (replace(ControlRequest.new(RequestAction.RESYNC, "1", {}), action="dance"), r"action: "),
+    ],
+)
+def test_a_row_of_a_begun_resync_that_no_driver_wrote_is_refused(
+    written: ControlRequest, expected: str, tmp_path: Path
+) -> None:
+    with ProducerCluster(ClusterSettings(nodes=1, vbuckets=VBUCKETS, seed=9)) as cluster:
+        cluster.set(b"key", b"1")
+        settings = settings_for(cluster, tmp_path, round={"quiet_seconds": 0.2})
+        run(settings, once=True)
+        control = Control(lake_of(settings))
+        control.write(written, RequestState.REQUESTED)
+        control.write(written, RequestState.BEGUN, written.round)
+        assert isinstance(preview(settings), Idle)
+        run(settings, once=True)
+        answered = control.request(written.id)
+        assert answered.state is RequestState.REFUSED
+        assert re.match(expected, answered.detail)

@@ -33,7 +33,7 @@ class Model:
     """Every item there ever was on this branch, and to which seqnos there is no way back."""
 
     items: list[Version] = field(default_factory=list)
-    lost: set[int] = field(default_factory=set)
+    compacted: set[int] = field(default_factory=set)
 
     def end_of(self, item: Version, up_to: int) -> int | None:
         """The seqno of what made an end of an item, if that came up to a seqno."""
@@ -49,12 +49,12 @@ class Model:
     def compact(self, persisted: int) -> None:
         for item in self.items[:persisted]:
             end = self.end_of(item, persisted)
-            self.lost |= set() if end is None else set(range(item.seqno, end))
+            self.compacted |= set() if end is None else set(range(item.seqno, end))
 
     def cut(self, seqno: int) -> int:
-        left = 0 if seqno in self.lost else seqno
+        left = 0 if seqno in self.compacted else seqno
         self.items = self.items[:left]
-        self.lost = {lost for lost in self.lost if lost <= left} if left else set()
+        self.compacted = {each for each in self.compacted if each <= left} if left else set()
         return left
 
 
@@ -88,10 +88,10 @@ class Driven:
         self.data.persistence.flush()
 
     def compact(self) -> None:
-        stale = self.model.lost.copy()
+        stale = self.model.compacted.copy()
         self.data.persistence.purge(0)
         self.model.compact(self.data.disk.persisted_seqno)
-        event(f"compaction dropped something: {self.model.lost != stale}")
+        event(f"compaction dropped something: {self.model.compacted != stale}")
 
     def scan(self) -> None:
         self.scans.append((self.data.disk.scan(0), self.model.held(self.data.disk.persisted_seqno)))

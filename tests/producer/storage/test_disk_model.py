@@ -36,7 +36,7 @@ class Model:
 
     versions: list[Version] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    lost: set[int] = field(default_factory=set)
+    compacted: set[int] = field(default_factory=set)
     purge_seqno: int = 0
     state: bytes = b""
     frame_bytes: int = 0
@@ -60,13 +60,13 @@ class Model:
         ]
 
     def cut(self, seqno: int) -> None:
-        if seqno in self.lost or seqno < self.purge_seqno:
+        if seqno in self.compacted or seqno < self.purge_seqno:
             seqno = 0
         if seqno == 0:
-            self.lost, self.purge_seqno = set(), 0
+            self.compacted, self.purge_seqno = set(), 0
         self.versions = [v for v in self.versions if v.seqno <= seqno]
         self.ends = [end for end in self.ends if end < seqno] + [seqno] * (seqno > 0)
-        self.lost = {lost for lost in self.lost if lost <= seqno}
+        self.compacted = {each for each in self.compacted if each <= seqno}
 
     def completion_of(self, version: Version) -> Version | None:
         """What completed a prepare, if this is one and it was."""
@@ -79,7 +79,7 @@ class Model:
         for version in self.versions:
             newer = self.next_of(version, self.high)
             if newer:
-                self.lost |= set(range(version.seqno, newer.seqno))
+                self.compacted |= set(range(version.seqno, newer.seqno))
             elif (
                 version.deleted_at is not None
                 and version.seqno <= up_to
@@ -87,7 +87,7 @@ class Model:
             ):
                 purged.append(version)
             elif done := self.completion_of(version):
-                self.lost |= set(range(version.seqno, done.seqno))
+                self.compacted |= set(range(version.seqno, done.seqno))
             else:
                 current.append(version)
         self.versions, self.ends = current, [self.high] if self.ends else []
@@ -183,7 +183,7 @@ class Driven:
         store, model = self.store, self.model
         current = model.shown(0, model.high, True)
         assert (store.persisted_seqno, store.purge_seqno) == (model.high, model.purge_seqno)
-        assert store.history_start_seqno == max([model.purge_seqno, *model.lost]) + 1
+        assert store.history_start_seqno == max([model.purge_seqno, *model.compacted]) + 1
         assert store.state == model.state
         assert store.item_count == len(current)
         assert store.replaced_bytes == model.frame_bytes - sum(len(data) for _, data in current)
