@@ -25,6 +25,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from dcp.errors import FencedError
 from dcp.lake.adapters.apply_sql import slice_touched_sql
 from dcp.lake.apply.merge_plan import (
     ROW_BUDGET,
@@ -219,11 +220,17 @@ def plan_erasure(
     document: older versions may have.
 
     Raises:
+        FencedError: another driver has applied a later round, so the table holds its rows.
         ForeignWriteError: as of `plan_merge`.
     """
     status = replica_status(lake, replica)
     status.commit_history.refuse_defect(replica.name, lake.table_sql(replica.name))
     table = lake.table(replica.name)
+    if status.round > to_round:
+        raise FencedError(
+            f"{table.where}: another driver applied: found round {status.round}, expected at most "
+            f"{to_round}; this driver stops"
+        )
     rows = _rows_to_erase(table, erasure)
     keys = zip(rows["vbucket"].to_pylist(), rows["key"].to_pylist(), strict=True)
     log_from_round = oldest_incomplete_round(states_at(lake, to_round).values(), to_round)

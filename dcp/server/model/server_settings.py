@@ -78,6 +78,7 @@ class ServerSettings(Section):
     bucket_type: BucketType = key(
         BucketType.COUCHBASE,
         "An ephemeral bucket has no disk, and a crash loses all of it.",
+        choices=tuple(BucketType),
         option="--bucket-type",
     )
     users: Mapping[str, str] = key({}, "Names and passwords.", may_be_secret=True)

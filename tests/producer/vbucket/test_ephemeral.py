@@ -254,7 +254,7 @@ def test_clients_learn_the_type(one: ProducerCluster) -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"bucket_type": "memory"}, "bucket_type .*: found 'memory' .str., expected one of"),
+        ({"bucket_type": "ephemeral"}, "bucket_type .*: found 'ephemeral' .str., expected one of"),
         ({"bucket_type": BucketType.EPHEMERAL, "data_folder": "x"}, "such a bucket has no disk"),
         ({"bucket_type": BucketType.EPHEMERAL, "unpersisted_seqnos": 1}, "has no disk"),
         (
